@@ -1,0 +1,50 @@
+# Every target works from a bare clone: it needs python3 and make, and no compiler.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CACHES := .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+
+.DEFAULT_GOAL := help
+# `make -j verify test` must not start the tests before the checks are done.
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## Print this list
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r name line; do printf '  make %-9s %s\n' "$$name" "$$line"; done
+
+.PHONY: install
+install: $(STAMP) ## Create .venv with everything, unless it is up to date
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## Show weir at work, from publish to Spark
+	$(BIN)/weir demo
+
+.PHONY: verify
+verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no file
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src
+	PYTHONPATH=src $(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
+
+.PHONY: test
+test: $(STAMP) ## Run the tests
+	$(BIN)/python -m pytest
+
+.PHONY: fix
+fix: $(STAMP) ## Format, and repair what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: clean
+clean: ## Remove caches and build output; keep .venv
+	rm -rf $(CACHES) build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,52 @@
+"""Who may do what, and how much may be in memory (DESIGN §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weir.errors import Overloaded
+from weir.model.limits import BUDGET_BYTES_DEFAULT, RETRY_AFTER_MS
+
+#: Raises `Unauthorized` unless the principal may do the verb on the resource.
+Authorize = Callable[[str, str, str], None]
+ANONYMOUS = "anonymous"
+
+
+def allow_all(principal: str, verb: str, resource: str) -> None:
+    """Let everybody do everything, until access control comes."""
+
+
+class Budget:
+    """The bytes of one shard: charged while in memory, from the socket to the commit, and from the
+    disk to the peer. Above three quarters reading stops; above all of it publishes are refused.
+    """
+
+    __slots__ = ("_high", "_low", "limit", "used")
+
+    def __init__(self, limit: int = BUDGET_BYTES_DEFAULT) -> None:
+        """Allow `limit` bytes."""
+        self.limit = limit
+        self.used = 0
+        self._high = limit // 4 * 3
+        self._low = limit // 2
+
+    def charge(self, size: int) -> None:
+        """Take `size` bytes, or raise `Overloaded`: try again after a pause, nothing is lost."""
+        if self.used + size > self.limit:
+            raise Overloaded(
+                f"this shard holds {self.used:,} of {self.limit:,} bytes: try again shortly",
+                RETRY_AFTER_MS,
+            )
+        self.used += size
+
+    def take(self, size: int) -> None:
+        """Take `size` bytes that are in memory already and cannot be refused any more."""
+        self.used += size
+
+    def release(self, size: int) -> None:
+        """Give `size` bytes back."""
+        self.used -= size
+
+    def should_hold(self, holding: bool) -> bool:
+        """Return whether to stop reading from peers, given whether reading is stopped now."""
+        return self.used > (self._low if holding else self._high)

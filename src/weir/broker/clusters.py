@@ -1,0 +1,108 @@
+"""A consumer cluster's replicated state in one partition: what is done, and who holds what.
+
+Everything here changes by committed entries only, so every replica has the same (*AckedOnce*).
+Time is the stamp in an entry; nobody's clock decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weir.broker.control import MessagesGranted
+from weir.broker.ranges import Ranges
+
+#: The deadline of a grant whose consumer is gone: passed for every clock.
+AT_ONCE = 0
+
+
+@dataclass(slots=True)
+class Grant:
+    """A lease of the messages still in `left`; `deadline` is a stamp."""
+
+    consumer: int
+    deadline: int
+    attempts: int
+    left: Ranges
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """All below `cursor` is done, and so is `done`; all from `frontier` on was never granted."""
+
+    cursor: int = 0
+    frontier: int = 0
+    done: Ranges = field(default_factory=Ranges)
+    grants: dict[int, Grant] = field(default_factory=dict)
+
+    def grant(self, fence: int, record: MessagesGranted) -> Grant:
+        """Lease [first, next) under fencing number `fence`, superseding grants it overlaps."""
+        attempts = 1
+        for old, grant in list(self.grants.items()):
+            before = list(grant.left)
+            grant.left.discard(record.first, record.next)
+            if list(grant.left) != before:
+                attempts = max(attempts, grant.attempts + 1)
+                self._drop_if_empty(old, grant)
+        left = Ranges([(record.first, record.next)])
+        for first, behind in self.done:
+            left.discard(first, behind)
+        left.discard(0, self.cursor)
+        granted = Grant(record.consumer, record.deadline, attempts, left)
+        if left:
+            self.grants[fence] = granted
+        self.frontier = max(self.frontier, record.next)
+        return granted
+
+    def ack(self, fence: int, first: int, behind: int) -> bool:
+        """Mark messages of a grant done; False if they are neither of this grant nor done yet.
+
+        A refused ack changes nothing: its messages went to another consumer and are done there.
+        """
+        grant = self.grants.get(fence)
+        if grant is None or not grant.left.covers(first, behind):
+            return self._is_done(first, behind)
+        grant.left.discard(first, behind)
+        self._drop_if_empty(fence, grant)
+        self.done.add(first, behind)
+        run = self.done.first_run()
+        if run and run[0] <= self.cursor:
+            self.cursor = max(self.cursor, run[1])
+            self.done.discard(0, self.cursor)
+        return True
+
+    def release(self, consumer: int) -> bool:
+        """Let a gone consumer's messages be granted at once; return whether it held any."""
+        held = [grant for grant in self.grants.values() if grant.consumer == consumer]
+        for grant in held:
+            grant.deadline = AT_ONCE
+        return bool(held)
+
+    def _is_done(self, first: int, behind: int) -> bool:
+        return behind <= self.cursor or self.done.covers(max(first, self.cursor), behind)
+
+    def _drop_if_empty(self, fence: int, grant: Grant) -> None:
+        if not grant.left:
+            del self.grants[fence]
+
+    def encode(self) -> tuple[object, ...]:
+        """Return the state for a snapshot."""
+        grants = [
+            (fence, g.consumer, g.deadline, g.attempts, list(g.left))
+            for fence, g in self.grants.items()
+        ]
+        return (self.cursor, self.frontier, list(self.done), grants)
+
+    @classmethod
+    def decode(
+        cls,
+        cursor: int,
+        frontier: int,
+        done: list[tuple[int, int]],
+        grants: list[tuple[int, int, int, int, list[tuple[int, int]]]],
+    ) -> ClusterState:
+        """Return the state of a snapshot."""
+        held = {
+            fence: Grant(consumer, deadline, attempts, Ranges(left))
+            for fence, consumer, deadline, attempts, left in grants
+        }
+        return cls(cursor, frontier, Ranges(done), held)

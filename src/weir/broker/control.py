@@ -1,0 +1,74 @@
+"""Control records: entries that are no messages. MessagePack, tagged; a version in each frame.
+
+A tag that is not known stops the group (`Halted`): it is never skipped, for what it meant would
+be missing for ever.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from weir.codec.fields import Buffer
+from weir.errors import Halted
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A control record."""
+
+
+class TopicCreated(Record, frozen=True, array_like=True, tag="topic"):
+    """Registry: a topic exists from `stamp` on. Its id is the next one, never reused."""
+
+    namespace: str
+    name: str
+    partitions: int
+    order: str
+    stamp: int
+
+
+class ProducerOpened(Record, frozen=True, array_like=True, tag="producer"):
+    """Registry: a producer id (the stamp of this record when new) has a new epoch."""
+
+    producer: int
+    epoch: int
+    principal: str
+
+
+class MessagesGranted(Record, frozen=True, array_like=True, tag="grant"):
+    """Partition: messages [first, next) are leased. The entry's index is the fencing number."""
+
+    cluster: str
+    consumer: int
+    first: int
+    next: int
+    deadline: int
+    stamp: int
+
+
+class MessagesAcked(Record, frozen=True, array_like=True, tag="ack"):
+    """Partition: ranges (fence, first, next) of grants are done."""
+
+    cluster: str
+    ranges: list[tuple[int, int, int]]
+
+
+class GrantsReleased(Record, frozen=True, array_like=True, tag="release"):
+    """Partition: a consumer is gone; what it had not acked may be granted at once."""
+
+    consumer: int
+
+
+ControlRecord = TopicCreated | ProducerOpened | MessagesGranted | MessagesAcked | GrantsReleased
+_decoder = msgspec.msgpack.Decoder(ControlRecord)
+encode = msgspec.msgpack.Encoder().encode
+
+
+def decode(payload: Buffer) -> ControlRecord:
+    """Read a control record. Raises `Halted` for one that this release does not know."""
+    try:
+        record: ControlRecord = _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise Halted(
+            f"an entry is not known to this release ({error}): upgrade this node"
+        ) from None
+    return record

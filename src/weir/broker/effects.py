@@ -1,0 +1,79 @@
+"""What a shard asks of its host. Effects are an ordered list that no host may reorder.
+
+Nothing here waits for another effect: a reply that depends on a sync is only returned by the
+`handle` call that was told of the sync.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.codec.fields import Buffer
+from weir.log.flush import Flush
+from weir.log.reading import Reading
+from weir.log.segments import Spare
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write these buffers to a peer, in this order, or drop them if it is gone."""
+
+    session: int
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hangup:
+    """Close a peer's connection once what was sent to it is out."""
+
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldReads:
+    """Stop (or, with `hold` False, resume) reading from all peers: the byte budget is used up."""
+
+    hold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartFlush:
+    """Run `flush` on the log's disk off the loop, then `Flushed`. A failure ends the host."""
+
+    log: int
+    flush: Flush
+
+
+@dataclass(frozen=True, slots=True)
+class StartRead:
+    """Run `reading` on the log's disk off the loop, then report `ReadDone` with the ticket."""
+
+    log: int
+    ticket: int
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class MakeSpare:
+    """Prepare a segment file off the loop, then report `SpareMade`."""
+
+    log: int
+    spare: Spare
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCheckpoint:
+    """Replace the file `name` on the log's disk by `data`, durably, then `CheckpointSaved`."""
+
+    log: int
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Everything is durable and saved: the host may end."""
+
+
+Effect = Send | Hangup | HoldReads | StartFlush | StartRead | MakeSpare | SaveCheckpoint | Stopped

@@ -1,0 +1,92 @@
+"""What happens to a shard. At batch or control rate, never one object a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weir.codec.fields import Buffer
+from weir.log.flush import Flush
+from weir.log.segments import Spare
+from weir.wire.device import DeviceRequest
+from weir.wire.frame import ClientFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A peer connected. `session` is unique over all time: the host draws its upper half."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A peer is gone; replies to it are dropped from now on."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Whole frames of one read of one peer, in order."""
+
+    session: int
+    frames: Sequence[ClientFrame | DeviceRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """A `StartFlush` is done: all of it is durable."""
+
+    log: int
+    flush: Flush
+
+
+@dataclass(frozen=True, slots=True)
+class SpareMade:
+    """A `MakeSpare` is done, or failed (the disk is full: the reserve stays as it is)."""
+
+    log: int
+    spare: Spare
+    made: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDone:
+    """A `StartRead` is done: verified payloads, or the reason why not."""
+
+    ticket: int
+    payloads: Sequence[Buffer]
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """A `SaveCheckpoint` is done and durable."""
+
+    log: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed. The host sends one every `TICK_MS` or so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """Take no more publishes, finish what is under way, save a checkpoint, then say `Stopped`."""
+
+
+TICK_MS = 50
+
+Event = (
+    Opened
+    | Closed
+    | Received
+    | Flushed
+    | SpareMade
+    | ReadDone
+    | CheckpointSaved
+    | Ticked
+    | Stopping
+)

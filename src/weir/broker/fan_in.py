@@ -1,0 +1,213 @@
+"""Fan-in: device frames of many connections become batches of one partition (DESIGN §4 Fan-in).
+
+The one place where the broker spends time per message: dedupe by origin, (hub, sn), decided like a
+producer's by what is replicated and by what is under way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from weir.broker.dedupe import Origin
+from weir.broker.entries import BatchRecord
+from weir.broker.intake import Intake, Pending
+from weir.broker.state import PartitionState
+from weir.errors import Fenced, SequenceGap
+from weir.model.batch import encode
+from weir.model.columns import NO_SEQUENCE, Origins
+from weir.model.header import parse
+from weir.model.limits import BATCH_BYTES_DEFAULT
+from weir.wire.device import DevicePublishes, encode_confirms
+
+#: Where a repeat lies that is older than the last answer kept: it was accepted, that much is sure.
+OFFSET_UNKNOWN = (1 << 64) - 1
+#: What a device's message costs in memory besides its bytes, roughly: list places and columns.
+ROW_BYTES = 64
+
+_ACCEPT = -1
+
+Send = Callable[[int, bytes], None]
+
+
+@dataclass(slots=True)
+class Seat:
+    """A hub's connection: who it is, where its messages go, and the highest stamp it was told."""
+
+    session: int
+    hub: int
+    boot: int
+    group: int
+    seen: int = 0
+
+
+@dataclass(slots=True)
+class _Confirms:
+    """Replies to one connection, column by column, in the order of its frames."""
+
+    seat: Seat
+    sns: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+
+    def add(self, sn: int, sequence: int, code: int, offset: int) -> None:
+        self.sns.append(sn)
+        self.sequences.append(sequence)
+        self.codes.append(code)
+        self.offsets.append(offset)
+
+
+class _Gathering:
+    """The batch that is being built, and the replies that wait for it."""
+
+    __slots__ = ("boots", "bytes", "charged", "confirms", "hubs", "known", "seen", "sequences",
+                 "sns", "values")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.hubs: list[int] = []
+        self.boots: list[int] = []
+        self.sequences: list[int] = []
+        self.sns: list[int] = []
+        self.confirms: dict[int, _Confirms] = {}
+        #: Standings once this batch is committed; dropped with it, then the table has them.
+        self.known: dict[tuple[int, int], Origin] = {}
+        self.bytes = 0
+        self.seen = 0
+        self.charged = 0
+
+
+class FanIn:
+    """Gathers publishes until the next entry is cut, and confirms them after the commit."""
+
+    __slots__ = ("_arrived", "_flying", "_intake", "_producer", "_release", "_send", "_sequence",
+                 "_state")  # fmt: skip
+
+    def __init__(
+        self,
+        intake: Intake,
+        state: PartitionState,
+        producer: int,
+        send: Send,
+        release: Callable[[int], None],
+    ) -> None:
+        """Write as `producer`, the shard's own, an id that has never written here."""
+        self._intake = intake
+        self._state = state
+        self._producer = producer
+        self._send = send
+        self._release = release
+        self._sequence = 0
+        self._arrived: list[tuple[Seat, DevicePublishes, int]] = []
+        self._flying: deque[tuple[Pending, _Gathering]] = deque()
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether `cut` has something to do."""
+        return bool(self._arrived)
+
+    def add(self, seat: Seat, publishes: DevicePublishes, charged: int) -> None:
+        """Put publishes in line; `charged` bytes of the budget come back with the confirms."""
+        self._arrived.append((seat, publishes, charged))
+
+    def cut(self) -> None:
+        """Turn what has arrived into batches, and hand them to the intake."""
+        arrived, self._arrived = self._arrived, []
+        gathering = _Gathering()
+        for seat, publishes, charged in arrived:
+            gathering.charged += charged
+            gathering.seen = max(gathering.seen, seat.seen)
+            self._gather(gathering, seat, publishes)
+            if gathering.bytes > BATCH_BYTES_DEFAULT:
+                self._close(gathering)
+                gathering = _Gathering()
+        self._close(gathering)
+
+    def _gather(self, into: _Gathering, seat: Seat, publishes: DevicePublishes) -> None:
+        confirms = into.confirms.get(seat.session)
+        if confirms is None:
+            confirms = into.confirms[seat.session] = _Confirms(seat)
+        base = self._intake.next_offset
+        rows = zip(
+            publishes.sns, publishes.sequences, publishes.values, publishes.codes, strict=True
+        )
+        for sn, sequence, value, code in rows:
+            offset = 0
+            if not code:
+                code, offset = self._judge(into, seat, sn, sequence)
+            if code == _ACCEPT:
+                code, offset = 0, base + len(into.values)
+                if sequence != NO_SEQUENCE:
+                    into.known[seat.hub, sn] = Origin(seat.boot, sequence + 1, offset, 0)
+                into.values.append(value)
+                into.hubs.append(seat.hub)
+                into.boots.append(seat.boot)
+                into.sequences.append(sequence)
+                into.sns.append(sn)
+                into.bytes += len(value) + ROW_BYTES
+            confirms.add(sn, sequence, code, offset)
+
+    def _judge(self, into: _Gathering, seat: Seat, sn: int, sequence: int) -> tuple[int, int]:
+        """Return `_ACCEPT`, or the code and offset to answer with."""
+        if sequence == NO_SEQUENCE:
+            return _ACCEPT, 0
+        known = self._known(into, seat.hub, sn)
+        if known is not None and seat.boot < known.boot:
+            return Fenced.code, known.boot
+        expected = known.next_sequence if known is not None and seat.boot == known.boot else 0
+        if sequence == expected:
+            return _ACCEPT, 0
+        if sequence > expected:
+            return SequenceGap.code, expected
+        last = known is not None and sequence == expected - 1
+        return 0, known.offset if known is not None and last else OFFSET_UNKNOWN
+
+    def _known(self, into: _Gathering, hub: int, sn: int) -> Origin | None:
+        key = (hub, sn)
+        if (known := into.known.get(key)) is not None:
+            return known
+        for _, gathering in reversed(self._flying):
+            if (known := gathering.known.get(key)) is not None:
+                return known
+        return self._state.origins.known(hub, sn)
+
+    def _close(self, gathering: _Gathering) -> None:
+        if not gathering.values:
+            self._answer_alone(gathering)
+            return
+        origins = Origins(gathering.hubs, gathering.boots, gathering.sequences, gathering.sns)
+        batch = encode(
+            gathering.values,
+            group=self._intake.group_id,
+            producer=self._producer,
+            sequence=self._sequence,
+            base_time=self._intake.wall_us(),
+            origins=origins,
+        )
+        view = memoryview(batch)
+        # Seats only know stamps that this system gave them, so `seen` needs no check.
+        pending = self._intake.accept(parse(view), view, gathering.seen, origins)
+        self._sequence += len(gathering.values)
+        pending.waiting.append(self._confirm)
+        self._flying.append((pending, gathering))
+
+    def _answer_alone(self, gathering: _Gathering) -> None:
+        """Nothing was accepted: answer behind the batches under way, so that replies keep order."""
+        if not gathering.confirms:
+            return
+        if self._flying:
+            self._flying[-1][0].waiting.append(lambda record: self._tell(gathering, record.stamp))
+        else:
+            self._tell(gathering, 0)
+
+    def _confirm(self, record: BatchRecord) -> None:
+        _, gathering = self._flying.popleft()
+        self._tell(gathering, record.stamp)
+
+    def _tell(self, gathering: _Gathering, stamp: int) -> None:
+        self._release(gathering.charged)
+        for session, c in gathering.confirms.items():
+            c.seat.seen = max(c.seat.seen, stamp)
+            self._send(session, encode_confirms(c.sns, c.sequences, c.codes, c.offsets))

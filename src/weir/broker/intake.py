@@ -1,0 +1,188 @@
+"""The leader's way in: check, dedupe, stamp, gather, propose (DESIGN §5 Produce).
+
+This state exists only while the partition is led here. Everything in it describes entries that
+are proposed or about to be; the replicated memory is `PartitionState`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from weir.broker.dedupe import Known
+from weir.broker.entries import BatchRecord, of_batches
+from weir.broker.group import Group
+from weir.broker.state import PartitionState
+from weir.codec.fields import Buffer
+from weir.errors import (
+    BadBatch,
+    BadChecksum,
+    BadRequest,
+    Fenced,
+    ProducerExpired,
+    SequenceGap,
+    SequenceReused,
+)
+from weir.model.columns import Origins
+from weir.model.header import HEADER_SIZE, Columns, Header, check_whole, stamped
+from weir.model.limits import DEDUPE_HORIZON_MS, ENTRY_BYTES_MAX
+from weir.model.stamp import milliseconds_of
+from weir.order.clock import HybridClock, Time
+from weir.wire.messages import Confirm
+
+_ORIGIN = int(Columns.ORIGIN)
+
+
+@dataclass(slots=True)
+class Pending:
+    """A batch that is stamped and not committed yet, and all who wait for it."""
+
+    record: BatchRecord
+    head: bytes
+    body: Buffer
+    #: Bytes of the budget that come back with the commit.
+    charged: int = 0
+    waiting: list[Callable[[BatchRecord], None]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Its bytes, header included."""
+        return len(self.head) + len(self.body)
+
+
+class Intake:
+    """Takes batches into one partition, in order, while this node leads it."""
+
+    __slots__ = (
+        "_ahead",
+        "_flying",
+        "_group",
+        "_next_offset",
+        "_staged",
+        "_state",
+        "_time",
+        "clock",
+    )
+
+    def __init__(self, group: Group, state: PartitionState, time: Time, floor: int) -> None:
+        """Begin to lead: stamp above `floor`, the fence of the election, and above the log."""
+        self._group = group
+        self._state = state
+        self._time = time
+        self.clock = HybridClock(max(floor, state.last_stamp))
+        self._next_offset = state.next_offset
+        #: Producers with batches under way: what will be known of them once all is committed.
+        self._ahead: dict[int, Known] = {}
+        self._staged: deque[Pending] = deque()
+        self._flying: dict[tuple[int, int, int], Pending] = {}
+
+    @property
+    def group_id(self) -> int:
+        """The partition's group."""
+        return self._group.id
+
+    def wall_us(self) -> int:
+        """Microseconds since 1970."""
+        return self._time.wall_ms() * 1000
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next batch will get."""
+        return self._next_offset
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether `cut` has something to propose."""
+        return bool(self._staged)
+
+    def check(self, batch: memoryview) -> Header:
+        """Check a client's batch against its CRC and hash: the first thing that happens to it."""
+        try:
+            header = check_whole(batch, self._group.id)
+        except BadBatch as error:
+            raise BadChecksum(str(error)) from None
+        if header.total_size != len(batch):
+            raise BadRequest("one batch a request: bytes follow the batch")
+        if header.columns & _ORIGIN:
+            raise BadRequest("only a shard writes an origin column")
+        return header
+
+    def judge(self, header: Header) -> Pending | Confirm | None:
+        """Decide by the whole log, pending entries included: None if the batch is the next one.
+
+        Else the pending batch that it repeats, or the answer that was given. Raises `SequenceGap`
+        (rewind to `detail`), `SequenceReused`, `Fenced` or `ProducerExpired`.
+        """
+        producer, epoch, sequence = header.producer, header.epoch, header.sequence
+        known = self._ahead.get(producer) or self._state.producers.known(producer)
+        if known is None and self._is_old(producer):
+            raise ProducerExpired(f"producer {producer} is past the dedupe horizon: open a new one")
+        if known is not None and epoch < known.epoch:
+            raise Fenced(f"producer {producer} goes on in epoch {known.epoch}", known.epoch)
+        expected = known.next_sequence if known is not None and epoch == known.epoch else 0
+        if sequence > expected:
+            raise SequenceGap(f"sequence {sequence} came, {expected} is missing", expected)
+        if sequence == expected:
+            return None
+        pending = self._flying.get((producer, epoch, sequence))
+        if pending is not None:
+            if (pending.record.hash, pending.record.messages) == (header.hash, header.count):
+                return pending
+            raise SequenceReused(f"sequence {sequence} is under way with other bytes")
+        answer = self._state.producers.answer(producer, sequence)
+        if answer is None or (answer.hash, answer.messages) != (header.hash, header.count):
+            raise SequenceReused(
+                f"sequence {sequence} was used with other bytes, or too long ago to tell"
+            )
+        return Confirm(answer.offset, answer.stamp, True)
+
+    def check_seen(self, seen: int) -> None:
+        """Raise `StampTooFar` if a client's last seen stamp lies too far ahead."""
+        self.clock.check_seen(self._time.wall_ms(), seen)
+
+    def accept(
+        self, header: Header, batch: memoryview, seen: int, origins: Origins | None = None
+    ) -> Pending:
+        """Stamp a batch that `judge` and `check_seen` let pass, and put it in line."""
+        wall = self._time.wall_ms()
+        stamp, offset = self.clock.stamp(wall, seen), self._next_offset
+        producer, epoch, count = header.producer, header.epoch, header.count
+        record = BatchRecord(
+            producer, epoch, header.sequence, count, header.hash, offset, stamp, origins
+        )
+        pending = Pending(record, stamped(batch, stamp, offset), batch[HEADER_SIZE:])
+        self._next_offset = offset + count
+        self._ahead[producer] = Known(epoch, header.sequence + count)
+        self._flying[producer, epoch, header.sequence] = pending
+        self._staged.append(pending)
+        return pending
+
+    def cut(self) -> None:
+        """Propose what is staged: entries of up to 1 MiB together, or one larger batch alone."""
+        staged = self._staged
+        while staged:
+            buffers: list[Buffer] = []
+            records: list[BatchRecord] = []
+            size = 0
+            while staged and (not records or size + staged[0].size <= ENTRY_BYTES_MAX):
+                pending = staged.popleft()
+                buffers += (pending.head, pending.body)
+                records.append(pending.record)
+                size += pending.size
+            self._group.propose(of_batches(buffers, records))
+
+    def committed(self, record: BatchRecord) -> int:
+        """Answer all who wait for a batch that is applied now; return what it had charged."""
+        key = (record.producer, record.epoch, record.sequence)
+        pending = self._flying.pop(key, None)
+        if pending is None:
+            return 0
+        if self._ahead.get(record.producer) == self._state.producers.known(record.producer):
+            del self._ahead[record.producer]
+        for answer in pending.waiting:
+            answer(record)
+        return pending.charged
+
+    def _is_old(self, producer: int) -> bool:
+        return milliseconds_of(producer) < self._time.wall_ms() - DEDUPE_HORIZON_MS

@@ -1,0 +1,218 @@
+"""One partition on this shard: its replicated state, and what it does while it leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weir import raft
+from weir.broker.admission import Budget
+from weir.broker.clusters import ClusterState
+from weir.broker.control import GrantsReleased, MessagesAcked, MessagesGranted
+from weir.broker.entries import BatchRecord, Payload
+from weir.broker.fan_in import ROW_BYTES, FanIn, Seat
+from weir.broker.fetches import Fetches
+from weir.broker.grants import Grants
+from weir.broker.group import Group
+from weir.broker.intake import Intake
+from weir.broker.outbox import Caller, Outbox
+from weir.broker.reads import Reads
+from weir.broker.state import PartitionState
+from weir.errors import Halted, Unavailable
+from weir.order.clock import Time
+from weir.wire.device import DevicePublishes
+from weir.wire.messages import Ack, Confirm, Fetch, Produce, Pull
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What every partition of a shard shares."""
+
+    outbox: Outbox
+    reads: Reads
+    budget: Budget
+    time: Time
+    #: Told when something waits to be cut into an entry.
+    dirty: Callable[[Partition], None]
+    #: Raises `Unavailable` once the shard takes no more publishes.
+    admit: Callable[[], None]
+    #: The producer id that the shard itself writes device messages with; 0 until it is granted.
+    fan_in_producer: int = 0
+
+
+@dataclass(slots=True)
+class _Leading:
+    """What exists only while this node leads: nobody else may answer for the partition."""
+
+    intake: Intake
+    grants: Grants
+    fan_in: FanIn | None = None
+
+
+class Partition:
+    """The machine of one partition's group."""
+
+    __slots__ = ("_fence", "_leading", "_shared", "fetches", "group", "state")
+
+    def __init__(self, group: Group, state: PartitionState, shared: Surroundings) -> None:
+        """Join a restored state with its group."""
+        self.group = group
+        self.state = state
+        self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time)
+        self._shared = shared
+        self._leading: _Leading | None = None
+        self._fence = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads and has applied an entry of its own term."""
+        return self._leading is not None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a fetch or pull waits here for data or its deadline."""
+        return self.fetches.waiting or (self._leading is not None and self._leading.grants.waiting)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def publish(self, caller: Caller, request: Produce, authorize: Callable[[int], None]) -> None:
+        """Take a batch; the reply comes after the commit. `authorize` gets its producer id."""
+        self._shared.admit()
+        intake = self._led().intake
+        batch = request.batch
+        header = intake.check(batch)
+        authorize(header.producer)
+        verdict = intake.judge(header)
+        if isinstance(verdict, Confirm):
+            self._shared.outbox.reply(caller, verdict)
+            return
+        repeats = verdict is not None
+        if verdict is None:
+            intake.check_seen(request.seen)
+            self._shared.budget.charge(len(batch))
+            verdict = intake.accept(header, batch, request.seen)
+            verdict.charged = len(batch)
+            self._shared.dirty(self)
+
+        def confirm(record: BatchRecord) -> None:
+            self._shared.outbox.reply(caller, Confirm(record.offset, record.stamp, repeats))
+
+        verdict.waiting.append(confirm)
+
+    def publish_devices(self, seat: Seat, publishes: DevicePublishes) -> None:
+        """Take device publishes of one connection; confirms come after the commit."""
+        fan_in = self._fan_in()
+        charged = sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
+        self._shared.budget.charge(charged)
+        fan_in.add(seat, publishes, charged)
+        self._shared.dirty(self)
+
+    def fetch(self, caller: Caller, request: Fetch) -> None:
+        """Read by offset."""
+        self._led()
+        self.fetches.fetch(caller, request)
+
+    def pull(self, caller: Caller, request: Pull) -> None:
+        """Ask for a grant."""
+        self._led().grants.pull(caller, request)
+
+    def ack(self, caller: Caller, request: Ack) -> None:
+        """Ack messages of grants."""
+        self._led().grants.ack(caller, request)
+
+    # -- time and peers ----------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Propose all that has gathered since the last flush began."""
+        if self._leading is None:
+            return
+        if self._leading.fan_in is not None and self._leading.fan_in.has_arrived:
+            self._leading.fan_in.cut()
+        self._leading.intake.cut()
+
+    def tick(self) -> None:
+        """Let waits end that are over."""
+        self.fetches.tick()
+        if self._leading is not None:
+            self._leading.grants.tick()
+
+    def closed(self, session: int) -> None:
+        """A peer is gone."""
+        self.fetches.closed(session)
+        if self._leading is not None:
+            self._leading.grants.closed(session)
+
+    # -- the machine -------------------------------------------------------------------------
+
+    def lead(self, leadership: raft.Leadership) -> None:
+        """Keep the fence until the first entry of this term is applied."""
+        self._fence = leadership.fence
+
+    def apply(self, index: int, payload: Payload) -> None:
+        """Apply a committed entry, then tell who waits for it."""
+        if payload.batches:
+            for batch in payload.batches:
+                self.state.apply(batch)
+                if self._leading is not None:
+                    self._shared.budget.release(self._leading.intake.committed(batch))
+            self._wake()
+        elif payload.control is not None:
+            self._apply_control(index, payload)
+        elif self._leading is None:
+            # The NOOP of this term: every inherited entry is applied, so dedupe is complete.
+            self._lead_now()
+
+    def encode(self) -> object:
+        """Return the state for a snapshot."""
+        return self.state.encode()
+
+    def _apply_control(self, index: int, payload: Payload) -> None:
+        clusters = self.state.clusters
+        match payload.control:
+            case MessagesGranted() as record:
+                grant = clusters.setdefault(record.cluster, ClusterState()).grant(index, record)
+                self.state.last_stamp = max(self.state.last_stamp, record.stamp)
+                if self._leading is not None:
+                    self._leading.grants.granted(index, record, grant.attempts)
+            case MessagesAcked() as record:
+                cluster = clusters[record.cluster]
+                refused = [r for r in record.ranges if not cluster.ack(*r)]
+                if self._leading is not None:
+                    self._leading.grants.acked(index, cluster, refused)
+            case GrantsReleased() as record:
+                released = [c.release(record.consumer) for c in clusters.values()]
+                if any(released):
+                    self._wake()
+            case other:
+                raise Halted(f"a {type(other).__name__} does not belong into a partition")
+
+    def _wake(self) -> None:
+        self.fetches.wake()
+        if self._leading is not None:
+            self._leading.grants.wake()
+
+    def _lead_now(self) -> None:
+        shared = self._shared
+        intake = Intake(self.group, self.state, shared.time, self._fence)
+        grants = Grants(self.group, self.state, intake, shared.reads, shared.outbox, shared.time)
+        self._leading = _Leading(intake, grants)
+
+    def _fan_in(self) -> FanIn:
+        shared, leading = self._shared, self._led()
+        shared.admit()
+        if leading.fan_in is None:
+            if not shared.fan_in_producer:
+                raise Unavailable("the shard's own producer is being opened: try again shortly")
+            leading.fan_in = FanIn(
+                leading.intake,
+                self.state,
+                shared.fan_in_producer,
+                shared.outbox.send,
+                shared.budget.release,
+            )
+        return leading.fan_in
+
+    def _led(self) -> _Leading:
+        if self._leading is None:
+            raise Unavailable("this partition is starting: try again shortly")
+        return self._leading

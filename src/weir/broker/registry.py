@@ -1,0 +1,142 @@
+"""The registry group's machine: creates topics and grants producer ids through Raft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weir import raft
+from weir.broker.catalog import Catalog
+from weir.broker.control import ProducerOpened, TopicCreated
+from weir.broker.entries import Payload, of_control
+from weir.broker.group import Group
+from weir.broker.outbox import Caller, Outbox
+from weir.errors import Halted, TopicExists, Unavailable, UnknownProducer
+from weir.model.ids import Address
+from weir.model.limits import TOPICS_MAX
+from weir.model.topic import Topic, check_settings, split_name
+from weir.order.clock import HybridClock, Time
+from weir.wire.messages import CreateTopic, OpenProducer, ProducerGrant, TopicInfo
+
+
+class Registry:
+    """Topics and producer ids of this system (DESIGN §5 Registry, embedded)."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        outbox: Outbox,
+        time: Time,
+        place: Callable[[int], Address],
+        opened: Callable[[Topic], None],
+    ) -> None:
+        """`place` says where a group is served; `opened` is told of each new topic."""
+        self.catalog = catalog
+        self.group: Group | None = None
+        self._outbox = outbox
+        self._time = time
+        self._place = place
+        self._opened = opened
+        self._clock = HybridClock()
+        self._leads = False
+        self._topics: dict[int, tuple[Caller, CreateTopic]] = {}
+        self._producers: dict[int, Callable[[ProducerOpened], None]] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether this node leads the registry and has applied an entry of its own term."""
+        return self._leads and self.group is not None and self.group.node.applied_index > 0
+
+    def lead(self, leadership: raft.Leadership) -> None:
+        """Lead once the first entry of this term is applied."""
+        self._clock = HybridClock(max(leadership.fence, self._clock.last))
+
+    def create(self, caller: Caller, request: CreateTopic) -> None:
+        """Create a topic, or answer with the one that is there if it has the same settings."""
+        namespace, name = split_name(request.name)
+        check_settings(request.partitions, request.order)
+        existing = self.catalog.find(namespace, name)
+        if existing is not None:
+            self._outbox.reply(caller, self._existing(existing, request))
+            return
+        if len(self.catalog) >= TOPICS_MAX:
+            raise Unavailable(f"this system has {TOPICS_MAX:,} topics, the most it can hold")
+        stamp = self._clock.stamp(self._time.wall_ms())
+        record = TopicCreated(namespace, name, request.partitions, request.order, stamp)
+        self._topics[self._propose(record)] = (caller, request)
+
+    def open_producer(self, caller: Caller, principal: str, request: OpenProducer) -> None:
+        """Grant a new producer id, or the next epoch of one that the principal holds."""
+
+        def answer(record: ProducerOpened) -> None:
+            self._outbox.reply(caller, ProducerGrant(record.producer, record.epoch))
+
+        self.grant(principal, request.producer, answer)
+
+    def grant(self, principal: str, producer: int, then: Callable[[ProducerOpened], None]) -> None:
+        """Propose a producer id or epoch; `then` is called when it is committed.
+
+        A new id is the stamp of its grant, so that everybody can tell how old it is.
+        """
+        epoch = 0
+        if producer:
+            held = self.catalog.producer(producer)
+            if held is None or held[1] != principal:
+                raise UnknownProducer(f"producer {producer} was not granted to {principal}")
+            epoch = held[0] + 1
+        else:
+            producer = self._clock.stamp(self._time.wall_ms())
+        self._producers[self._propose(ProducerOpened(producer, epoch, principal))] = then
+
+    def apply(self, index: int, payload: Payload) -> None:
+        """Apply a committed entry."""
+        match payload.control:
+            case None:
+                self._leads = True  # a NOOP: the first entry of this leader's term
+            case TopicCreated() as record:
+                self._clock.last = max(self._clock.last, record.stamp)
+                self._created(index, record)
+            case ProducerOpened() as record:
+                self._clock.last = max(self._clock.last, record.producer)
+                self.catalog.open(record)
+                if then := self._producers.pop(index, None):
+                    then(record)
+            case other:
+                raise Halted(f"a {type(other).__name__} does not belong into the registry")
+
+    def describe(self, topic: Topic) -> TopicInfo:
+        """Return a topic and where its partitions are served."""
+        addresses = [self._place(group) for group in topic.groups()]
+        return TopicInfo(topic.id, topic.namespace, topic.name, topic.order, addresses)
+
+    def encode(self) -> object:
+        """Return the state for a snapshot."""
+        return self.catalog.encode()
+
+    def _created(self, index: int, record: TopicCreated) -> None:
+        topic, is_new = self.catalog.create(record)
+        if is_new:
+            self._opened(topic)
+        if (waiting := self._topics.pop(index, None)) is None:
+            return
+        caller, request = waiting
+        try:
+            reply = self.describe(topic) if is_new else self._existing(topic, request)
+        except TopicExists as error:
+            self._outbox.refuse(caller, error)
+        else:
+            self._outbox.reply(caller, reply)
+
+    def _existing(self, topic: Topic, request: CreateTopic) -> TopicInfo:
+        same = (topic.partitions, topic.order) == (request.partitions, request.order)
+        if request.if_absent and same:
+            return self.describe(topic)
+        raise TopicExists(
+            f"topic {topic.full_name} exists with {topic.partitions} partitions and "
+            f"order={topic.order}; choose another name, or use it as it is",
+            topic.id,
+        )
+
+    def _propose(self, record: TopicCreated | ProducerOpened) -> int:
+        if self.group is None or not self.ready:
+            raise Unavailable("the registry is starting: try again shortly")
+        return self.group.propose(of_control(record))

@@ -1,0 +1,76 @@
+"""A partition's replicated state: what every replica knows after the same entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.broker.clusters import ClusterState
+from weir.broker.dedupe import Answer, Origin, OriginTable, ProducerTable
+from weir.broker.entries import BatchRecord
+from weir.model.columns import NO_SEQUENCE, Origins
+from weir.model.limits import DEDUPE_HORIZON_MS
+from weir.model.stamp import stamp_at
+
+_VERSION = 0
+_HORIZON = stamp_at(DEDUPE_HORIZON_MS)
+_EXPIRE_EVERY = stamp_at(3600 * 1000)
+
+
+class PartitionState:
+    """Next offset, last stamp, dedupe, clusters (DESIGN §5 Raft, the list of a snapshot)."""
+
+    __slots__ = ("_expired_at", "clusters", "last_stamp", "next_offset", "origins", "producers")
+
+    def __init__(self) -> None:
+        """Begin as a new partition."""
+        self.next_offset = 0
+        self.last_stamp = 0
+        self.producers = ProducerTable()
+        self.origins = OriginTable()
+        self.clusters: dict[str, ClusterState] = {}
+        self._expired_at = 0
+
+    def apply(self, batch: BatchRecord) -> None:
+        """Take note of a committed batch."""
+        producer, epoch, sequence, messages, hash_, offset, stamp, origins = batch
+        self.producers.record(producer, epoch, Answer(sequence, messages, offset, stamp, hash_))
+        if origins is not None:
+            self._note_origins(origins, offset, stamp)
+        self.next_offset = offset + messages
+        self.last_stamp = stamp
+        if stamp - self._expired_at > _EXPIRE_EVERY:
+            # By stamp and never by a clock, so that every replica forgets at the same entry.
+            self._expired_at = stamp
+            self.producers.expire(stamp - _HORIZON)
+            self.origins.expire(stamp - _HORIZON)
+
+    def _note_origins(self, origins: Origins, offset: int, stamp: int) -> None:
+        rows = zip(origins.hubs, origins.sns, origins.epochs, origins.sequences, strict=True)
+        for at, (hub, sn, boot, sequence) in enumerate(rows, offset):
+            if sequence != NO_SEQUENCE:
+                self.origins.record(hub, sn, Origin(boot, sequence + 1, at, stamp))
+
+    def encode(self) -> object:
+        """Return the state as MessagePack can hold it."""
+        return (
+            _VERSION,
+            self.next_offset,
+            self.last_stamp,
+            self._expired_at,
+            self.producers.encode(),
+            self.origins.encode(),
+            {name: cluster.encode() for name, cluster in self.clusters.items()},
+        )
+
+    @classmethod
+    def decode(cls, data: Any) -> PartitionState:
+        """Return the state that `encode` gave."""
+        version, next_offset, last_stamp, expired_at, producers, origins, clusters = data
+        if version != _VERSION:
+            raise ValueError(f"a snapshot of version {version}; this release reads {_VERSION}")
+        state = cls()
+        state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
+        state.producers = ProducerTable.decode(producers)
+        state.origins = OriginTable.decode(origins)
+        state.clusters = {name: ClusterState.decode(*row) for name, row in clusters.items()}
+        return state

@@ -1,0 +1,47 @@
+"""Which partitions this shard serves, and under which topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weir.broker.catalog import Catalog
+from weir.broker.partition import Partition
+from weir.errors import NotLeader, UnknownTopic
+from weir.model.ids import partition_of, topic_of
+from weir.model.topic import Topic, split_name
+
+
+class Topics:
+    """Looks up topics in the catalog and partitions on this shard."""
+
+    __slots__ = ("_partitions", "catalog")
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Serve no partition yet."""
+        self.catalog = catalog
+        self._partitions: dict[int, Partition] = {}
+
+    def add(self, partition: Partition) -> None:
+        """Serve a partition."""
+        self._partitions[partition.group.id] = partition
+
+    def partitions(self) -> Iterable[Partition]:
+        """Return all partitions served here."""
+        return self._partitions.values()
+
+    def named(self, name: str) -> Topic:
+        """Return a topic by `topic` or `namespace/topic`. Raises `UnknownTopic`, `BadName`."""
+        topic = self.catalog.find(*split_name(name))
+        if topic is None:
+            raise UnknownTopic(f"no topic {name!r}: `weir topic create {name}` makes it")
+        return topic
+
+    def partition(self, group: int) -> tuple[Topic, Partition]:
+        """Return a group's topic and partition. Raises `UnknownTopic`, or `NotLeader` elsewhere."""
+        topic = self.catalog.by_id(topic_of(group))
+        if topic is None or partition_of(group) >= topic.partitions:
+            raise UnknownTopic(f"no topic has a partition with group {group}", group)
+        partition = self._partitions.get(group)
+        if partition is None:
+            raise NotLeader(f"group {group} of {topic.full_name} is not served by this shard")
+        return topic, partition

@@ -1,0 +1,176 @@
+"""Messages of one partition, gathered into the columns of batches. No object per message."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Generic, TypeVar
+
+from weir.model.batch import encode
+from weir.model.limits import BATCH_MESSAGES_MAX
+
+#: What a message takes beside its own bytes: offsets, key hash, padding. An estimate for cutting.
+MESSAGE_OVERHEAD = 8
+BATCH_BYTES = 256 * 1024
+
+O = TypeVar("O")  # noqa: E741  # whom to tell what became of the batch
+T = TypeVar("T")
+
+_NO_HEADERS: Mapping[str, bytes] = {}
+
+
+@dataclass(slots=True, eq=False)
+class Gathered(Generic[O]):
+    """The columns of one batch to be; a column other than `values` is None until one is given.
+
+    A message without a time of its own has `base_time`, when the first of them was gathered.
+    """
+
+    owner: O
+    base_time: int
+    values: Sequence[bytes] = field(default_factory=list)
+    keys: Sequence[bytes | None] | None = None
+    tags: Sequence[str | None] | None = None
+    times: Sequence[int] | None = None
+    headers: Sequence[Mapping[str, bytes]] | None = None
+    size: int = 0
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self.values)
+
+    def encode(self, group: int, producer: int, epoch: int, sequence: int) -> bytearray:
+        """Return the sealed batch. Raises `TooLarge` and `ValueError` as `weir.model.batch`."""
+        return encode(
+            self.values,
+            group=group,
+            producer=producer,
+            epoch=epoch,
+            sequence=sequence,
+            base_time=self.base_time,
+            keys=self.keys,
+            tags=self.tags,
+            times=self.times,
+            headers=self.headers,
+        )
+
+
+def grown(column: Sequence[T] | None, item: T | None, nothing: T, before: int) -> list[T] | None:
+    """Return a column with `item` behind `before` others; it begins with the first item given."""
+    if column is None:
+        if item is None:
+            return None
+        column = [nothing] * before
+    assert isinstance(column, list)
+    column.append(nothing if item is None else item)
+    return column
+
+
+def size_of(
+    value: bytes, key: bytes | None, tag: str | None, headers: Mapping[str, bytes] | None
+) -> int:
+    """Return about how many bytes a message takes in a batch."""
+    size = MESSAGE_OVERHEAD + len(value)
+    if key is not None:
+        size += len(key)
+    if tag is not None:
+        size += len(tag)
+    if headers:
+        size += sum(len(name) + len(text) + MESSAGE_OVERHEAD for name, text in headers.items())
+    return size
+
+
+class Batcher(Generic[O]):
+    """Gathers messages into batches by bytes and count; what is cut waits in order."""
+
+    __slots__ = ("_batch_bytes", "_batch_messages", "_cut", "_open")
+
+    def __init__(
+        self, batch_bytes: int = BATCH_BYTES, batch_messages: int = BATCH_MESSAGES_MAX
+    ) -> None:
+        """Cut a batch when one more message would take it over one of the two."""
+        self._batch_bytes = batch_bytes
+        self._batch_messages = batch_messages
+        self._cut: deque[Gathered[O]] = deque()
+        self._open: Gathered[O] | None = None
+
+    @property
+    def gathering(self) -> Gathered[O] | None:
+        """The batch that takes the next message if it fits; None after a cut."""
+        return self._open
+
+    @property
+    def waiting(self) -> int:
+        """The number of batches cut and not taken."""
+        return len(self._cut)
+
+    def fits(self, size: int) -> bool:
+        """Whether a message of `size` bytes goes into the batch that is being gathered."""
+        return self._open is not None and self._open.size + size <= self._batch_bytes
+
+    def begin(self, owner: O, now: int) -> Gathered[O]:
+        """Cut what was gathered and begin a batch of `owner`; `now` is in µs since 1970."""
+        self.cut()
+        self._open = Gathered(owner, now)
+        return self._open
+
+    def add(
+        self,
+        size: int,
+        value: bytes,
+        key: bytes | None = None,
+        tag: str | None = None,
+        time: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+    ) -> int:
+        """Add a message of `size_of` bytes to the batch begun; return its place in there."""
+        batch = self._open
+        assert batch is not None
+        assert isinstance(batch.values, list)
+        place = len(batch.values)
+        batch.values.append(value)
+        batch.keys = grown(batch.keys, key, None, place)
+        batch.tags = grown(batch.tags, tag, None, place)
+        batch.times = grown(batch.times, time, batch.base_time, place)
+        batch.headers = grown(batch.headers, headers, _NO_HEADERS, place)
+        batch.size += size
+        if batch.size >= self._batch_bytes or place + 1 >= self._batch_messages:
+            self.cut()
+        return place
+
+    def put(self, whole: Gathered[O]) -> None:
+        """Queue a batch that was packed elsewhere, behind all messages added so far."""
+        self.cut()
+        self._cut.append(whole)
+
+    def cut(self) -> None:
+        """Close the batch that is being gathered, if there is one."""
+        if self._open is not None:
+            self._cut.append(self._open)
+            self._open = None
+
+    def take(self) -> Gathered[O] | None:
+        """Return the next batch that was cut, or None."""
+        return self._cut.popleft() if self._cut else None
+
+
+def cuts(
+    values: Sequence[bytes], batch_bytes: int, batch_messages: int = BATCH_MESSAGES_MAX
+) -> list[tuple[int, int, int]]:
+    """Cut many values into batches: (first, behind the last, bytes) each; one over alone."""
+    n = len(values)
+    size = sum(map(len, values)) + n * MESSAGE_OVERHEAD
+    if size <= batch_bytes and n <= batch_messages:  # the usual case costs one pass
+        return [(0, n, size)] if n else []
+    ends = list(accumulate((len(value) + MESSAGE_OVERHEAD for value in values), initial=0))
+    found = []
+    first = 0
+    while first < n:
+        last = bisect_right(ends, ends[first] + batch_bytes, first + 1) - 1
+        last = min(max(last, first + 1), first + batch_messages, n)
+        found.append((first, last, ends[last] - ends[first]))
+        first = last
+    return found

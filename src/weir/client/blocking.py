@@ -1,0 +1,101 @@
+"""A blocking client over a plain socket: for worker processes that run no event loop."""
+
+from __future__ import annotations
+
+import socket
+import time
+from types import TracebackType
+
+from weir.errors import Disconnected, RemoteProtocolError, refusal
+from weir.model.ids import Address
+from weir.wire import messages as m
+from weir.wire.client import decode_reply, encode_request
+from weir.wire.frame import CLIENT_HEADER, ClientFrame, Flags, client_frame_size
+
+
+class BlockingClient:
+    """One connection, one request at a time. After any `WeirError` but a refusal it is closed."""
+
+    def __init__(self, host: str, port: int, timeout: float = 30.0, name: str = "blocking") -> None:
+        """Connect and say hello; `timeout` in seconds bounds every call. Raises `Disconnected`."""
+        self._timeout = timeout
+        self._last = 0
+        self._place = f"{host}:{port}"
+        try:
+            self._socket = socket.create_connection((host, port), timeout)
+        except OSError as error:
+            raise Disconnected(
+                f"no connection to {self._place} ({error}): check that a broker runs there"
+            ) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            welcome = self.request(m.Hello(name))
+            if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
+                raise RemoteProtocolError(f"{self._place} speaks another protocol: upgrade it")
+        except BaseException:
+            self.close()
+            raise
+        self.welcome = welcome
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def __enter__(self) -> BlockingClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def request(self, request: m.Request, wait: float = 0.0) -> m.Reply:
+        """Return the reply; `wait` seconds of it are the broker's to use. Raises refusals."""
+        self._last += 1
+        deadline = time.monotonic() + self._timeout + wait
+        try:
+            self._socket.settimeout(self._timeout + wait)
+            self._socket.sendall(b"".join(encode_request(request, self._last)))
+            frame = self._frame(deadline)
+            if frame.correlation != self._last or not frame.flags & Flags.RESPONSE:
+                raise RemoteProtocolError(f"{self._place} answers what was not asked")
+            reply = decode_reply(frame)
+        except OSError as error:  # TimeoutError is one
+            self.close()
+            raise Disconnected(
+                f"no answer of {self._place} ({error or 'closed'}); it may or may not have happened"
+            ) from error
+        except (Disconnected, RemoteProtocolError):
+            self.close()
+            raise
+        if isinstance(reply, m.Refusal):
+            raise refusal(reply.code, reply.message, reply.detail)
+        return reply
+
+    def fetch(self, address: Address, offset: int, max_bytes: int, wait_ms: int = 0) -> m.Fetched:
+        """Return whole batches from `offset` on, in one buffer whose batches are 8-aligned.
+
+        Check each one: `Batch(view).check(address.group)`.
+        """
+        reply = self.request(m.Fetch(address, offset, max_bytes, wait_ms), wait_ms / 1_000)
+        assert isinstance(reply, m.Fetched)  # decoded by the opcode of the request
+        return reply
+
+    def _frame(self, deadline: float) -> ClientFrame:
+        header = memoryview(self._exactly(CLIENT_HEADER.size, deadline))
+        _, flags, opcode, length, correlation = CLIENT_HEADER.unpack(header)
+        client_frame_size(header, 0)  # refuses a size over the limit before it is allocated
+        # A body of its own begins 8-aligned, and so do batches behind the 40 bytes of a fetch.
+        body = memoryview(self._exactly(length, deadline))
+        return ClientFrame(flags, opcode, correlation, body)
+
+    def _exactly(self, size: int, deadline: float) -> bytearray:
+        found = bytearray(size)
+        view = memoryview(found)
+        while len(view):
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            count = self._socket.recv_into(view)
+            if count == 0:
+                raise Disconnected(f"{self._place} closed the connection")
+            view = view[count:]
+        return found

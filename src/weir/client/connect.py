@@ -1,0 +1,71 @@
+"""`connect`: the one door to a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from random import Random
+from types import TracebackType
+
+from weir.client.backoff import Backoff
+from weir.client.client import Client
+from weir.client.link import Link
+from weir.client.url import parse_url
+
+__all__ = ["Backoff", "Client", "connect"]
+
+
+class Connecting:
+    """A client on its way: `await` it, or enter it with `async with`, which also closes it."""
+
+    def __init__(
+        self, hosts: list[tuple[str, int]], name: str, retry: Backoff, request_timeout: float
+    ) -> None:
+        """Keep how to connect; nothing is dialled yet."""
+        self._hosts = hosts
+        self._name = name
+        self._retry = retry
+        self._request_timeout = request_timeout
+        self._client: Client | None = None
+
+    async def _connect(self) -> Client:
+        link = Link(
+            self._hosts,
+            name=self._name,
+            retry=self._retry,
+            request_timeout=self._request_timeout,
+            random=Random(),
+        )
+        await link.start()
+        return Client(link)
+
+    def __await__(self) -> Generator[object, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+
+_DEFAULT_RETRY = Backoff()
+
+
+def connect(
+    url: str = "weir://localhost:6800",
+    *,
+    name: str = "python",
+    retry: Backoff = _DEFAULT_RETRY,
+    request_timeout: float = 30.0,
+) -> Connecting:
+    """Connect to weir://host[:port][,host2[:port2]]: `async with connect() as w`, or await it.
+
+    A lost connection is dialled again with backoff, for ever unless `retry.attempts` is set; a
+    request waits for it up to `request_timeout` seconds and then raises `Disconnected`.
+    """
+    return Connecting(parse_url(url), name, retry, request_timeout)

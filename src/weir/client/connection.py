@@ -1,0 +1,153 @@
+"""One TCP connection to a broker: the asyncio shell of a `Session`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from weir.client.session import Session
+from weir.errors import Disconnected, RemoteProtocolError, refusal
+from weir.wire import messages as m
+
+PING_AFTER = 10.0
+DEAD_AFTER = 30.0
+
+#: What a request comes to: its correlation number, and the reply or that there will be none.
+OnAnswer = Callable[[int, m.Reply | Disconnected], None]
+
+
+class Connection(asyncio.Protocol):
+    """Requests out, replies in. Pings after 10 s of silence; 30 s of silence end it."""
+
+    def __init__(self, on_writable: Callable[[], None]) -> None:
+        """Take whom to tell that writing goes on after a pause."""
+        self._loop = asyncio.get_running_loop()
+        self._on_writable = on_writable
+        self._session: Session[OnAnswer] = Session()
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._heard = self._loop.time()
+        self._beat: asyncio.TimerHandle | None = None
+        self._why: Exception | None = None
+        self.over = asyncio.Event()
+
+    @property
+    def writable(self) -> bool:
+        """Whether a request may be sent now: connected, buffers not full, numbers left."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        return not self._paused and not self._session.full
+
+    def send(self, request: m.Request, on_answer: OnAnswer) -> int:
+        """Write a request; `on_answer` is called once. Raises `Disconnected`, `Overloaded`."""
+        if self._transport is None:
+            raise Disconnected("the connection to the broker has ended")
+        correlation, buffers = self._session.ask(request, on_answer)
+        self._transport.writelines(buffers)
+        return correlation
+
+    async def request(self, request: m.Request, timeout: float) -> m.Reply:
+        """Return the reply, or raise the refusal, or `Disconnected` without an answer in time."""
+        waiter: asyncio.Future[m.Reply] = self._loop.create_future()
+
+        def on_answer(_: int, answer: m.Reply | Disconnected) -> None:
+            if waiter.done():  # nobody waits any more
+                return
+            if isinstance(answer, Disconnected):
+                waiter.set_exception(answer)
+            else:
+                waiter.set_result(answer)
+
+        self.send(request, on_answer)
+        try:
+            async with asyncio.timeout(timeout):
+                reply = await waiter
+        except TimeoutError:
+            raise Disconnected(
+                f"no answer to {type(request).__name__} within {timeout:g} s; it may or may not "
+                "have happened. Look at the load of the broker, or give a longer request_timeout"
+            ) from None
+        if isinstance(reply, m.Refusal):
+            raise refusal(reply.code, reply.message, reply.detail)
+        return reply
+
+    def abort(self, why: Exception | None = None) -> None:
+        """End the connection at once; every pending request gets `Disconnected`."""
+        self._why = self._why or why
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Write what is buffered, end the connection, return when it has ended (at most 5 s)."""
+        if self._transport is None:
+            return
+        self._transport.close()
+        try:
+            async with asyncio.timeout(5.0):
+                await self.over.wait()
+        except TimeoutError:
+            self.abort()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin: no delay for small requests, since batches are cut by us."""
+        self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._beat = self._loop.call_later(PING_AFTER, self._listen)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each reply to whoever asked."""
+        self._heard = self._loop.time()
+        was_full = self._session.full
+        try:
+            answered = self._session.receive(data)
+        except RemoteProtocolError as error:
+            self.abort(error)
+            return
+        for on_answer, correlation, reply in answered:
+            on_answer(correlation, reply)
+        if was_full and self.writable:
+            self._on_writable()
+
+    def pause_writing(self) -> None:
+        """The transport holds enough: producers wait."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The transport has room again."""
+        self._paused = False
+        self._on_writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell everybody who waits."""
+        self._transport = None
+        if self._beat is not None:
+            self._beat.cancel()
+        why = self._why or exc
+        lost = Disconnected(
+            f"the connection to the broker ended{f': {why}' if why else ''}; "
+            "what was under way may or may not have happened"
+        )
+        for on_answer, correlation in self._session.end():
+            on_answer(correlation, lost)
+        self.over.set()
+
+    def _listen(self) -> None:
+        silence = self._loop.time() - self._heard
+        if silence >= DEAD_AFTER:
+            self.abort(Disconnected(f"nothing heard for {silence:.0f} s"))
+            return
+        if silence >= PING_AFTER and not self._session.full:
+            self.send(m.Ping(), _ignore)
+        wait = PING_AFTER - silence if silence < PING_AFTER else DEAD_AFTER - silence
+        self._beat = self._loop.call_later(max(min(wait, PING_AFTER), 0.001), self._listen)
+
+
+def _ignore(_: int, __: m.Reply | Disconnected) -> None:
+    """A pong matters only by having been heard."""

@@ -1,0 +1,248 @@
+"""A producer's way to one partition: gather, number, send, send again until confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from weir.client.batching import Batcher, Gathered
+from weir.client.link import Link
+from weir.client.receipts import Confirmed, Handed, Sent
+from weir.client.sequencer import Failed, Released, Retry, Sequencer
+from weir.errors import (
+    BadChecksum,
+    Disconnected,
+    NotLeader,
+    SequenceGap,
+    TooLarge,
+    Unavailable,
+    WeirError,
+    refusal,
+)
+from weir.model.ids import Address
+from weir.wire import messages as m
+
+
+class Owner(Protocol):
+    """The producer, as its lanes see it."""
+
+    def begun(self, batch: Handed) -> None:
+        """A batch begins."""
+
+    def settled(self, batch: Handed, result: Confirmed | Exception) -> None:
+        """A batch is confirmed or given up."""
+
+    def moved(self) -> None:
+        """The partition may be served elsewhere now."""
+
+
+class Lane:
+    """Batches of one partition in sequence order. The shell of a `Batcher` and a `Sequencer`."""
+
+    __slots__ = (
+        "_batcher",
+        "_due",
+        "_grant",
+        "_linger",
+        "_link",
+        "_loop",
+        "_owner",
+        "_sequencer",
+        "_timer",
+        "_topic",
+        "_wait",
+        "address",
+        "partition",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        owner: Owner,
+        topic: str,
+        partition: int,
+        *,
+        address: Address,
+        grant: m.ProducerGrant,
+        linger: float,
+        batch_bytes: int,
+        window: int,
+    ) -> None:
+        """Begin with sequence 0 of the grant's epoch."""
+        self.partition = partition
+        self.address = address
+        self._link = link
+        self._owner = owner
+        self._topic = topic
+        self._grant = grant
+        self._linger = linger
+        self._batcher: Batcher[Handed] = Batcher(batch_bytes)
+        self._sequencer: Sequencer[Handed] = Sequencer(window)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Handle | None = None
+        self._wait: asyncio.TimerHandle | None = None
+        self._due = False
+
+    @property
+    def error(self) -> WeirError | None:
+        """What ended this lane, if something did."""
+        return self._sequencer.error
+
+    @property
+    def room(self) -> bool:
+        """Whether a whole batch handed over now would go out at once."""
+        return self._sequencer.room and not self._batcher.waiting
+
+    @property
+    def gathering(self) -> bool:
+        """Whether a batch is open for more messages."""
+        return self._batcher.gathering is not None
+
+    def add(
+        self,
+        size: int,
+        value: bytes,
+        now: int,
+        key: bytes | None,
+        tag: str | None,
+        time: int | None,
+        headers: Mapping[str, bytes] | None,
+    ) -> Sent:
+        """Add a message of `size_of` bytes to the batch gathered, or to one begun `now` (µs)."""
+        if not self._batcher.fits(size):
+            batch = Handed(self._topic, self.partition)
+            self._owner.begun(batch)
+            self._batcher.begin(batch, now)
+            self._linger_from_now()
+        gathering = self._batcher.gathering
+        assert gathering is not None
+        batch = gathering.owner
+        batch.size += size
+        batch.count += 1
+        sent = Sent(batch, self._batcher.add(size, value, key, tag, time, headers))
+        if self._batcher.waiting:
+            self.pump()
+        return sent
+
+    def put(self, whole: Gathered[Handed]) -> None:
+        """Hand over a batch behind all messages added so far."""
+        self._owner.begun(whole.owner)
+        self._batcher.put(whole)
+        self.pump()
+
+    def flush(self) -> None:
+        """Close the batch being gathered: it goes out as soon as the window lets it."""
+        self._batcher.cut()
+        self.pump()
+
+    def pump(self) -> None:
+        """Number what the window has room for, then send what is to be sent."""
+        while self._sequencer.room:
+            if self._due and not self._batcher.waiting:
+                self._batcher.cut()
+            gathered = self._batcher.take()
+            if gathered is None:
+                break
+            self._hold(gathered)
+        while (held := self._sequencer.to_send()) is not None:
+            request = m.Produce(self.address, self._link.seen, held.data)
+            correlation = self._link.send(request, self._answered)
+            if correlation is None:
+                return  # the link calls when it can be written to
+            self._sequencer.sent(held, correlation)
+
+    def fail(self, error: WeirError) -> None:
+        """End this lane: give up all that is not confirmed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._wait is not None:
+            self._wait.cancel()
+        self._settle(self._sequencer.fail(error))
+
+    def _linger_from_now(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = False
+        # With linger 0 a batch still takes all that is sent in this turn of the loop, and, while
+        # the window is full, all that comes until it has room.
+        if self._linger > 0:
+            self._timer = self._loop.call_later(self._linger, self._linger_over)
+        else:
+            self._timer = self._loop.call_soon(self._linger_over)
+
+    def _linger_over(self) -> None:
+        self._due = True
+        self.pump()
+
+    def _hold(self, gathered: Gathered[Handed]) -> None:
+        grant, sequencer, count = self._grant, self._sequencer, len(gathered)
+        welcome = self._link.welcome
+        try:
+            batch = gathered.encode(
+                self.address.group, grant.producer, grant.epoch, sequencer.next_sequence
+            )
+            if welcome is not None and len(batch) > welcome.batch_bytes_max:
+                raise TooLarge(
+                    f"a batch of {len(batch):,} bytes; this broker takes "
+                    f"{welcome.batch_bytes_max:,}: send smaller values",
+                    welcome.batch_bytes_max,
+                )
+        # Whatever is wrong with these messages is told to those who wait for them; no sequence
+        # number was used, so the batches behind them are not touched.
+        except Exception as error:
+            self._owner.settled(gathered.owner, error)
+            return
+        sequencer.hold(memoryview(batch), count, gathered.owner)
+
+    def _answered(self, correlation: int, answer: m.Reply | Disconnected) -> None:
+        if isinstance(answer, Disconnected):
+            self._sequencer.lost()
+            return
+        if isinstance(answer, m.Refusal):
+            refused = refusal(answer.code, answer.message, answer.detail)
+            self._settle(self._sequencer.answered(correlation, refused))
+        elif isinstance(answer, m.Confirm):
+            self._link.saw(answer.stamp)
+            self._settle(self._sequencer.answered(correlation, answer))
+        else:
+            raise TypeError(f"Produce was answered by {answer!r}")
+        self.pump()
+
+    def _settle(self, outcomes: list[Released[Handed] | Failed[Handed] | Retry]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Released):
+                held, confirm = outcome.held, outcome.confirm
+                done = Confirmed(
+                    self.partition,
+                    held.sequence,
+                    held.count,
+                    confirm.offset,
+                    confirm.stamp,
+                    confirm.duplicate,
+                )
+                self._owner.settled(held.owner, done)
+            elif isinstance(outcome, Failed):
+                self._owner.settled(outcome.held.owner, outcome.error)
+            else:
+                self._retry(outcome)
+        if self._sequencer.error is not None:
+            self._batcher.cut()
+            while (gathered := self._batcher.take()) is not None:
+                self._owner.settled(gathered.owner, self._sequencer.error)
+
+    def _retry(self, retry: Retry) -> None:
+        error, strikes = retry.error, retry.strikes
+        if self._link.retry.spent(strikes):
+            self.fail(error)
+            return
+        if isinstance(error, NotLeader | Unavailable):
+            self._owner.moved()
+        if strikes == 1 and isinstance(error, BadChecksum | SequenceGap):
+            self._sequencer.resume()  # the broker is well: only the bytes or their order were not
+            return
+        self._wait = self._loop.call_later(self._link.pause(strikes, error), self._resume)
+
+    def _resume(self) -> None:
+        self._sequencer.resume()
+        self.pump()

@@ -1,0 +1,202 @@
+"""A connection that comes back: one live `Connection` to whichever host answers."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Protocol, TypeVar
+
+from weir.client.backoff import Backoff
+from weir.client.connection import Connection, OnAnswer
+from weir.errors import Disconnected, Overloaded, Refused, Unavailable, WeirError, WrongSystem
+from weir.wire import messages as m
+
+DIAL_TIMEOUT = 5.0
+
+R = TypeVar("R")
+
+
+class Sender(Protocol):
+    """Someone who sends by himself and wants to know when he can."""
+
+    def writable(self) -> None:
+        """The link is up, again or for the first time, or has room after a pause."""
+
+    def ended(self, error: WeirError) -> None:
+        """The link will never be up again."""
+
+
+class Link:
+    """Dials, says hello, and dials again with backoff for as long as `retry` allows."""
+
+    def __init__(
+        self,
+        hosts: list[tuple[str, int]],
+        *,
+        name: str,
+        retry: Backoff,
+        request_timeout: float,
+        random: Random,
+    ) -> None:
+        """Take where to dial, in order of preference; `start` begins."""
+        self.retry = retry
+        self.request_timeout = request_timeout
+        self.random = random
+        #: The highest stamp seen in confirms and batches (DESIGN §6 Causal).
+        self.seen = 0
+        self.welcome: m.Welcome | None = None
+        self.error: WeirError | None = None
+        self.senders: set[Sender] = set()
+        self._hosts = hosts
+        self._name = name
+        self._connection: Connection | None = None
+        self._up = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._last_failure = ""
+
+    async def start(self) -> None:
+        """Return once connected. Raises `Disconnected` after `request_timeout` without."""
+        self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="weir link")
+        try:
+            await self._connected(self.request_timeout)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End the connection; whatever still waits gets `Disconnected`."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+            self._keeper = None
+        self._end(Disconnected("the client is closed"))
+        if self._connection is not None:
+            await self._connection.close()
+
+    def saw(self, stamp: int) -> None:
+        """Remember the highest stamp: what is sent from now on is ordered behind it."""
+        if stamp > self.seen:
+            self.seen = stamp
+
+    def send(self, request: m.Request, on_answer: OnAnswer) -> int | None:
+        """Send now and return the correlation number; None while that is not possible."""
+        connection = self._connection
+        if connection is None or not connection.writable:
+            return None
+        return connection.send(request, on_answer)
+
+    async def request(
+        self, request: m.Request, kind: type[R], *, wait: float = 0.0, again: bool = True
+    ) -> R:
+        """Return the reply, which is a `kind`; `wait` seconds of it are the broker's to use.
+
+        A lost connection or a busy broker is tried `again` until `request_timeout` is over.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.request_timeout + wait
+        attempt = 0
+        while True:
+            left = max(deadline - loop.time(), 0.0)
+            connection = await self._connected(left)
+            try:
+                reply = await connection.request(request, max(deadline - loop.time(), 0.0))
+            except (Disconnected, Overloaded, Unavailable) as error:
+                attempt += 1
+                pause = self.pause(attempt, error)
+                if not again or self.error is not None or loop.time() + pause >= deadline:
+                    raise
+                await asyncio.sleep(pause)
+                continue
+            if not isinstance(reply, kind):
+                raise TypeError(f"{type(request).__name__} was answered by {reply!r}")
+            return reply
+
+    def pause(self, attempt: int, error: Exception) -> float:
+        """Return the seconds to wait before trying again after `error`."""
+        asked = error.detail / 1_000 if isinstance(error, Overloaded) else 0.0
+        return asked + self.retry.delay(attempt, self.random.random())
+
+    async def _connected(self, timeout: float) -> Connection:
+        if self._connection is None and self.error is None:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._up.wait()
+            except TimeoutError:
+                raise Disconnected(self._what_to_check(timeout)) from None
+        if self.error is not None:
+            raise self.error
+        assert self._connection is not None
+        return self._connection
+
+    def _what_to_check(self, timeout: float) -> str:
+        places = ", ".join(f"{host}:{port}" for host, port in self._hosts)
+        return (
+            f"no connection to {places} within {timeout:g} s ({self._last_failure or 'no answer'}):"
+            " check that a broker runs there (`weir serve`), its host and port, and the firewall"
+        )
+
+    async def _keep(self) -> None:
+        attempt = 0
+        while True:
+            host, port = self._hosts[attempt % len(self._hosts)]
+            try:
+                connection = await self._dial(host, port)
+            except Refused as error:
+                if not error.retryable:
+                    self._end(error)
+                    return
+                self._last_failure = str(error)
+            except (OSError, WeirError, TimeoutError) as error:
+                self._last_failure = f"{host}:{port}: {str(error) or 'no answer in time'}"
+            else:
+                began = asyncio.get_running_loop().time()
+                await self._use(connection)
+                # One that ends at once counts as failed: else a broker that drops everybody
+                # would be dialled by everybody without a pause.
+                if asyncio.get_running_loop().time() - began >= self.retry.most:
+                    attempt = 0
+            attempt += 1
+            if self.retry.spent(attempt):
+                self._end(Disconnected(f"given up after {attempt - 1} attempts; "
+                                       f"{self._what_to_check(0)}"))  # fmt: skip
+                return
+            await asyncio.sleep(self.retry.delay(attempt, self.random.random()))
+
+    async def _dial(self, host: str, port: int) -> Connection:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(DIAL_TIMEOUT):
+            _, connection = await loop.create_connection(
+                lambda: Connection(self._writable), host, port
+            )
+        system = self.welcome.system if self.welcome else 0
+        try:
+            welcome = await connection.request(m.Hello(self._name, system), DIAL_TIMEOUT)
+            if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
+                raise WrongSystem(f"{host}:{port} speaks another protocol: upgrade the older side")
+            if system not in (0, welcome.system):
+                raise WrongSystem(f"{host}:{port} belongs to another system: check the URL")
+        except BaseException as error:
+            connection.abort(error if isinstance(error, Exception) else None)
+            raise
+        self.welcome = welcome
+        return connection
+
+    async def _use(self, connection: Connection) -> None:
+        self._connection = connection
+        self._up.set()
+        self._writable()
+        await connection.over.wait()
+        self._connection = None
+        self._up.clear()
+
+    def _writable(self) -> None:
+        if self._connection is not None:
+            for sender in [*self.senders]:
+                sender.writable()
+
+    def _end(self, error: WeirError) -> None:
+        if self.error is None:
+            self.error = error
+            self._up.set()
+            for sender in [*self.senders]:
+                sender.ended(error)

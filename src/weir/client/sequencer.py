@@ -1,0 +1,168 @@
+"""One partition's idempotent pipeline, producer side (DESIGN §5 Produce, Dedupe).
+
+The broker takes exactly last + 1. So batches go out in sequence order, always with the same bytes,
+and whatever goes wrong is answered by sending again from some batch on. Rules:
+
+* A refusal counts only if it answers the latest send of its batch: after a rewind, the refusals of
+  older sends still on their way say nothing new.
+* A confirm counts whichever send it answers: the batch is in the log.
+* Batches are released in sequence order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from weir.errors import Refused, SequenceGap, WeirError
+from weir.model.limits import PIPELINE_WINDOW
+from weir.wire.messages import Confirm
+
+O = TypeVar("O")  # noqa: E741  # whose batch it is: told to the pipeline, given back with the batch
+
+
+@dataclass(slots=True, eq=False)
+class Held(Generic[O]):
+    """A batch that is not confirmed. `correlation` is that of its latest send; 0: send it."""
+
+    data: memoryview
+    sequence: int
+    count: int
+    owner: O
+    correlation: int = 0
+    confirm: Confirm | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it must be sent, for the first time or again."""
+        return self.correlation == 0 and self.confirm is None
+
+
+@dataclass(frozen=True, slots=True)
+class Released(Generic[O]):
+    """The batch is in the log, and so are all before it."""
+
+    held: Held[O]
+    confirm: Confirm
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Generic[O]):
+    """The batch is given up; whether it is in the log is unknown unless the error says so."""
+
+    held: Held[O]
+    error: WeirError
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Nothing goes out until `resume()`. `strikes` counts retries since the last confirm."""
+
+    error: Refused
+    strikes: int
+
+
+class Sequencer(Generic[O]):
+    """Holds up to `window` batches of one (producer, epoch, partition) until they are confirmed."""
+
+    __slots__ = ("_held", "_paused", "_sends", "_strikes", "error", "next_sequence", "window")
+
+    def __init__(self, window: int, next_sequence: int = 0) -> None:
+        """Start an epoch. The broker remembers 64 answers, so `window` is capped there."""
+        self.window = min(window, PIPELINE_WINDOW)
+        self.next_sequence = next_sequence
+        self.error: WeirError | None = None
+        self._held: deque[Held[O]] = deque()
+        self._sends: dict[int, Held[O]] = {}
+        self._strikes = 0
+        self._paused = False
+
+    def __len__(self) -> int:
+        """Return the number of batches held."""
+        return len(self._held)
+
+    @property
+    def room(self) -> bool:
+        """Whether one more batch may be held."""
+        return self.error is None and len(self._held) < self.window
+
+    def hold(self, data: memoryview, count: int, owner: O) -> Held[O]:
+        """Take a batch encoded with `next_sequence`; ask for `room` first."""
+        held = Held(data, self.next_sequence, count, owner)
+        self.next_sequence += count
+        self._held.append(held)
+        return held
+
+    def to_send(self) -> Held[O] | None:
+        """Return the batch whose turn it is, or None; tell `sent` before asking again."""
+        if self._paused:
+            return None
+        return next((held for held in self._held if held.waits), None)
+
+    def sent(self, held: Held[O], correlation: int) -> None:
+        """Note the send of a batch under a number that no other send of this connection has."""
+        held.correlation = correlation
+        self._sends[correlation] = held
+
+    def answered(
+        self, correlation: int, answer: Confirm | Refused
+    ) -> list[Released[O] | Failed[O] | Retry]:
+        """Take the answer to a send; return what follows from it, in order."""
+        held = self._sends.pop(correlation, None)
+        if held is None or held.confirm is not None or self.error is not None:
+            return []
+        if isinstance(answer, Confirm):
+            held.confirm = answer
+            self._strikes = 0
+            return [*self._release()]
+        if held.correlation != correlation:
+            return []
+        return self._refused(held, answer)
+
+    def lost(self) -> None:
+        """The connection ended: no answer comes to any send; all unconfirmed ones go out again."""
+        self._sends.clear()
+        for held in self._held:
+            held.correlation = 0
+
+    def resume(self) -> None:
+        """The wait that a `Retry` asked for is over."""
+        self._paused = False
+
+    def fail(self, error: WeirError) -> list[Released[O] | Failed[O] | Retry]:
+        """End this pipeline for good: give up what is not confirmed, release what is."""
+        self.error = error
+        outcomes: list[Released[O] | Failed[O] | Retry] = [
+            Failed(held, error) if held.confirm is None else Released(held, held.confirm)
+            for held in self._held
+        ]
+        self._held.clear()
+        self._sends.clear()
+        return outcomes
+
+    def _release(self) -> list[Released[O]]:
+        released = []
+        while self._held and (confirm := self._held[0].confirm) is not None:
+            released.append(Released(self._held.popleft(), confirm))
+        return released
+
+    def _refused(self, held: Held[O], error: Refused) -> list[Released[O] | Failed[O] | Retry]:
+        begin: int | None = held.sequence if error.retryable else None
+        if isinstance(error, SequenceGap):
+            begin = self._behind_gap(held, error.detail)
+        if begin is None:
+            return self.fail(error)
+        for later in self._held:
+            if later.sequence >= begin:
+                later.correlation = 0
+        self._strikes += 1
+        self._paused = True
+        return [Retry(error, self._strikes)]
+
+    def _behind_gap(self, refused: Held[O], expected: int) -> int | None:
+        """Return `expected` if a batch begins there that can fill the gap before `refused`."""
+        for held in self._held:
+            if held.sequence == expected and held.confirm is None:
+                return expected if expected <= refused.sequence else None
+        return None

@@ -1,0 +1,85 @@
+"""One connection's requests, without the connection: numbers, the table of what awaits an answer.
+
+A `handle` is whatever the shell wants back with the answer. Requests run at batch rate.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from weir.codec.fields import Buffer
+from weir.errors import Overloaded, RemoteProtocolError
+from weir.model.limits import REQUESTS_PENDING_MAX
+from weir.wire import messages as m
+from weir.wire.client import ClientStream, decode_reply, encode_request
+from weir.wire.frame import CLIENT_HEADER, Flags
+
+H = TypeVar("H")
+
+
+class Answered(NamedTuple, Generic[H]):
+    """A reply with the handle and the correlation number of its request."""
+
+    handle: H
+    correlation: int
+    reply: m.Reply
+
+
+class Session(Generic[H]):
+    """Correlates the replies of one connection with its requests; lives as long as it does."""
+
+    __slots__ = ("_last", "_pending", "_stream")
+
+    def __init__(self) -> None:
+        """Start a connection: nothing asked, nothing read."""
+        self._stream = ClientStream()
+        self._pending: dict[int, tuple[int, H]] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        """Return the number of requests that await an answer."""
+        return len(self._pending)
+
+    @property
+    def full(self) -> bool:
+        """Whether one more request would be refused."""
+        return len(self._pending) >= REQUESTS_PENDING_MAX
+
+    def ask(self, request: m.Request, handle: H) -> tuple[int, tuple[Buffer, ...]]:
+        """Return the request's correlation number and the buffers to write.
+
+        Raises `Overloaded` while 1,024 requests await their answers.
+        """
+        if self.full:
+            raise Overloaded(
+                f"{REQUESTS_PENDING_MAX:,} requests await answers on this connection: "
+                "wait for some of them"
+            )
+        correlation = self._last + 1
+        buffers = encode_request(request, correlation)
+        _, _, opcode, _, _ = CLIENT_HEADER.unpack_from(buffers[0])
+        self._last = correlation
+        self._pending[correlation] = (opcode, handle)
+        return correlation, buffers
+
+    def receive(self, data: bytes) -> list[Answered[H]]:
+        """Take bytes as they come; return whole replies in order. Raises `RemoteProtocolError`."""
+        answered = []
+        for frame in self._stream.receive(data):
+            opcode, handle = self._pending.pop(frame.correlation, (None, None))
+            if handle is None or not frame.flags & Flags.RESPONSE or frame.opcode != opcode:
+                raise RemoteProtocolError(
+                    f"a frame with opcode {frame.opcode} and correlation {frame.correlation} "
+                    "answers no request of this connection"
+                )
+            answered.append(Answered(handle, frame.correlation, decode_reply(frame)))
+        return answered
+
+    def end(self) -> list[tuple[H, int]]:
+        """Forget every request without an answer; return their handles and numbers, in order.
+
+        Each of them may or may not have happened: whoever asked decides whether to ask again.
+        """
+        lost = [(handle, correlation) for correlation, (_, handle) in self._pending.items()]
+        self._pending.clear()
+        return lost

@@ -1,0 +1,1 @@
+"""Bytes <-> fields and checksums: the floor that every format stands on."""

@@ -1,0 +1,22 @@
+"""The two checksums of weir: CRC-32C for headers and control records, xxh3-64 for batches."""
+
+from __future__ import annotations
+
+import google_crc32c
+import xxhash
+
+from weir.codec.fields import Buffer
+
+
+def crc32c(data: Buffer, seed: int = 0) -> int:
+    """Return the CRC-32C of `data`, continued from `seed` (the CRC of what came before)."""
+    # The C extension takes bytes only; what is summed here is headers and small control records.
+    return int(google_crc32c.extend(seed, data if type(data) is bytes else bytes(data)))
+
+
+def xxh3(buffers: tuple[Buffer, ...], seed: int) -> int:
+    """Return the xxh3-64 of all `buffers` in order, seeded with `seed` (taken modulo 2^64)."""
+    state = xxhash.xxh3_64(buffers[0], seed)
+    for buffer in buffers[1:]:
+        state.update(buffer)
+    return int(state.intdigest())

@@ -1,0 +1,46 @@
+"""Fixed-width fields and 8-byte alignment, shared by every binary format of weir."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+#: Anything that can be read as bytes without a copy.
+Buffer = bytes | bytearray | memoryview
+
+ALIGNMENT = 8
+_PADS = tuple(bytes(n) for n in range(ALIGNMENT))
+
+
+def padding(size: int) -> bytes:
+    """Return the zero bytes (0 to 7) that bring `size` bytes to a multiple of 8."""
+    return _PADS[-size % ALIGNMENT]
+
+
+def padded(size: int) -> int:
+    """Return `size` rounded up to a multiple of 8."""
+    return (size + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def total(buffers: Sequence[Buffer]) -> int:
+    """Return the number of bytes in all `buffers` together."""
+    return sum(map(len, buffers))
+
+
+def joined(buffers: Sequence[Buffer]) -> Buffer:
+    """Return `buffers` as one; a lone one as it is, without a copy."""
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+
+
+def compact(view: memoryview, backing: int) -> memoryview:
+    """Return `view`, copied if it would keep a `backing` of more than twice its bytes alive.
+
+    A small message cut out of a large network read would otherwise pin the whole read for as long
+    as the message is cached, outside every byte budget.
+    """
+    return view if len(view) * 2 >= backing else memoryview(bytes(view))
+
+
+U16 = struct.Struct("<H")
+U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")

@@ -1,0 +1,211 @@
+"""The exception tree of weir. Every error that crosses the wire has a number, fixed for ever.
+
+WeirError
+├── LocalProtocolError      this side broke the dialect: a bug here
+├── RemoteProtocolError     the peer broke the dialect: drop the peer
+├── BadBatch                bytes are not what was sent: send again
+├── Damaged                 the log lost bytes that were durable
+├── DiskFailed              the disk refused: the process must end
+├── Disconnected            no answer: it may or may not have happened
+└── Refused                 a numbered answer of the broker
+    ├── retry-able: Overloaded, NotLeader, Unavailable, BadChecksum
+    └── final: the rest
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class WeirError(Exception):
+    """Anything that weir raises on purpose."""
+
+
+class LocalProtocolError(WeirError):
+    """This side tried what the dialect does not allow."""
+
+
+class RemoteProtocolError(WeirError):
+    """The peer sent what the dialect does not allow; its connection is closed."""
+
+
+class BadBatch(WeirError):
+    """Bytes that claim to be a batch and are not, or not the one that was sent to this place."""
+
+
+class Damaged(WeirError):
+    """A log lost bytes that had been durable."""
+
+
+class DiskFailed(WeirError):
+    """A write or sync failed. What the page cache holds is unknown, so the process must end."""
+
+
+class Disconnected(WeirError):
+    """The connection ended or the time ran out before the answer came."""
+
+
+class Refused(WeirError):
+    """A numbered refusal. `code` is on the wire; `detail` carries what a client needs to go on."""
+
+    code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, detail: int = 0) -> None:
+        """Take a sentence that says what to do, and one number (see the class) for programs."""
+        super().__init__(message)
+        self.detail = detail
+
+
+class BadRequest(Refused):
+    """The request does not fit its schema or a limit."""
+
+    code = 2
+
+
+class Unauthorized(Refused):
+    """The principal may not do that."""
+
+    code = 3
+
+
+class UnknownTopic(Refused):
+    """No topic of that name or id."""
+
+    code = 4
+
+
+class TopicExists(Refused):
+    """A topic of that name exists with other settings."""
+
+    code = 5
+
+
+class BadName(Refused):
+    """A name breaks the naming rule."""
+
+    code = 6
+
+
+class TooLarge(Refused):
+    """Over a size limit; `detail` is the limit in bytes."""
+
+    code = 7
+
+
+class BadChecksum(Refused):
+    """The bytes changed on the way: send them again (seed 004 §3.2, hash check and resend)."""
+
+    code = 8
+    retryable = True
+
+
+class SequenceGap(Refused):
+    """Sequences are missing; `detail` is the expected one: rewind and send from there."""
+
+    code = 9
+
+
+class SequenceReused(Refused):
+    """The sequence was used with other bytes, or is older than the kept answers."""
+
+    code = 10
+
+
+class Fenced(Refused):
+    """A newer epoch of this producer exists; `detail` is that epoch."""
+
+    code = 11
+
+
+class ProducerExpired(Refused):
+    """The producer id is older than the dedupe horizon: open a new producer."""
+
+    code = 12
+
+
+class UnknownProducer(Refused):
+    """The producer id was never granted, or to another principal."""
+
+    code = 13
+
+
+class StampTooFar(Refused):
+    """The last seen stamp lies too far in the future; `detail` is the highest one accepted."""
+
+    code = 14
+
+
+class Overloaded(Refused):
+    """The byte budget is used up; try again after `detail` milliseconds."""
+
+    code = 15
+    retryable = True
+
+
+class NotLeader(Refused):
+    """Another node or shard leads this partition."""
+
+    code = 16
+    retryable = True
+
+
+class Unavailable(Refused):
+    """The partition cannot serve now (starting, stopping, or halted)."""
+
+    code = 17
+    retryable = True
+
+
+class OffsetOutOfRange(Refused):
+    """No such offset; `detail` is the nearest one that exists."""
+
+    code = 18
+
+
+class UnknownCluster(Refused):
+    """No consumer cluster of that name reads this topic."""
+
+    code = 19
+
+
+class StaleGrant(Refused):
+    """The grant expired and went to another consumer; the messages will be done there."""
+
+    code = 20
+
+
+class NoHello(Refused):
+    """The connection must say hello first."""
+
+    code = 21
+
+
+class UnknownOpcode(Refused):
+    """The opcode is not part of this dialect."""
+
+    code = 22
+
+
+class WrongSystem(Refused):
+    """The peer belongs to another system."""
+
+    code = 23
+
+
+class Halted(Refused):
+    """The partition met an entry it does not know and stopped; upgrade this node."""
+
+    code = 24
+
+
+def _tree(kind: type[Refused]) -> list[type[Refused]]:
+    return [kind, *(k for child in kind.__subclasses__() for k in _tree(child))]
+
+
+BY_CODE: dict[int, type[Refused]] = {kind.code: kind for kind in _tree(Refused)}
+
+
+def refusal(code: int, message: str, detail: int = 0) -> Refused:
+    """Return the exception for a numbered refusal; an unknown number stays a plain `Refused`."""
+    return BY_CODE.get(code, Refused)(message, detail)

@@ -1,0 +1,51 @@
+"""The disk port: everything that a log asks of a folder. Synchronous; the host chooses the thread.
+
+`weir.server.disk.FileDisk` is the real one, `weir.sim.disk.SimDisk` the one that loses, tears and
+reorders. Names are flat; files have a fixed size from `create` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from weir.codec.fields import Buffer
+
+
+class Disk(Protocol):
+    """One folder. A write or sync that fails raises `weir.errors.DiskFailed`; all else `OSError`.
+
+    After `DiskFailed` the process must end: the system may have marked the lost pages clean, so
+    that neither another sync nor a read from the cache tells the truth ("fsync failures",
+    ATC '20).
+    """
+
+    def names(self) -> list[str]:
+        """Return the names of all files, in no promised order."""
+
+    def size(self, name: str) -> int:
+        """Return the file's size in bytes."""
+
+    def create(self, name: str, size: int) -> None:
+        """Make a file of `size` zeros, written and not merely allocated; file and folder synced.
+
+        On an error no file of that name is left behind.
+        """
+
+    def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write all `buffers` one behind the other from byte `offset` on; not yet durable."""
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Return `length` bytes from `offset` on; fewer only where the file ends."""
+
+    def sync(self, name: str) -> None:
+        """Make every finished write to the file durable (fdatasync)."""
+
+    def replace(self, name: str, data: Buffer) -> None:
+        """Make `data` the whole file, at once: written aside, synced, renamed, folder synced."""
+
+    def remove(self, name: str) -> None:
+        """Remove the file; folder synced."""
+
+    def close(self) -> None:
+        """Give up file handles and the folder. Syncs nothing."""

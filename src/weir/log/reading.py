@@ -1,0 +1,84 @@
+"""Reading entries back: from the cache at once, or from the disk off the loop, verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weir.codec.fields import Buffer
+from weir.log.disk import Disk
+from weir.log.errors import LogDamaged
+from weir.log.frame import HEADER_SIZE, BadFrame, frame_size, verify
+from weir.log.index import Stored
+from weir.log.segment import Segment
+
+#: Reading over a gap this small is cheaper than another call: a mark, or a small group's frame.
+_GAP_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Entries of one segment that lie so close together that one read fetches them."""
+
+    segment: Segment
+    entries: tuple[Stored, ...]
+
+    def run(self, disk: Disk, log: int, group: int | None) -> list[bytes]:
+        """Return the verified payloads; `group` None takes whichever the frames name."""
+        start = self.entries[0].position
+        end = self.entries[-1].position + frame_size(self.entries[-1].length)
+        segment = self.segment
+        data = memoryview(disk.read(segment.name, start - segment.base, end - start))
+        return [
+            _payload(data, stored.position - start, stored, segment, log, group)
+            for stored in self.entries
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Whole entries of one group: `cached` if it needs no disk, else to be `run` off the loop.
+
+    `next_offset` is the offset behind the last message; `size` the bytes of all payloads.
+    """
+
+    log: int
+    group: int
+    next_offset: int
+    size: int
+    cached: tuple[Buffer, ...] | None
+    spans: tuple[Span, ...] = ()
+
+    def run(self, disk: Disk) -> list[bytes]:
+        """Read and verify the payloads, in order; blocks. Raises `LogDamaged` or `OSError`."""
+        return [payload for span in self.spans for payload in span.run(disk, self.log, self.group)]
+
+
+def spans_of(placed: Sequence[tuple[Segment, Stored]]) -> tuple[Span, ...]:
+    """Gather entries, in the order of their positions, into as few reads as are cheap."""
+    spans: list[tuple[Segment, list[Stored]]] = []
+    end = -1
+    for segment, stored in placed:
+        if spans and spans[-1][0] is segment and stored.position - end <= _GAP_BYTES:
+            spans[-1][1].append(stored)
+        else:
+            spans.append((segment, [stored]))
+        end = stored.position + frame_size(stored.length)
+    return tuple(Span(segment, tuple(entries)) for segment, entries in spans)
+
+
+def _payload(
+    data: memoryview, at: int, stored: Stored, segment: Segment, log: int, group: int | None
+) -> bytes:
+    position = stored.position
+    try:
+        frame = verify(data, at, generation=segment.generation, position=position)
+    except BadFrame as bad:
+        raise LogDamaged(log, segment.name, position, str(bad)) from bad
+    wanted = (stored.index, stored.term, stored.kind, stored.length)
+    if (frame.index, frame.term, frame.kind, frame.length) != wanted or (
+        group is not None and frame.group != group
+    ):
+        raise LogDamaged(log, segment.name, position, f"another frame lies there: {frame}")
+    start = at + HEADER_SIZE
+    return bytes(data[start : start + frame.length])

@@ -1,0 +1,50 @@
+"""What a group gives to the log."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from weir.codec.fields import Buffer
+from weir.log.frame import Kind
+
+_HARD_STATE = struct.Struct("<QQQ")
+
+
+class HardState(NamedTuple):
+    """What a Raft group must never forget: its term, its vote, its fence."""
+
+    term: int
+    vote: int
+    fence: int
+
+    def pack(self) -> bytes:
+        """Return the payload of a HARD_STATE record."""
+        return _HARD_STATE.pack(*self)
+
+    @classmethod
+    def unpack(cls, payload: Buffer) -> HardState:
+        """Read the payload of a HARD_STATE record."""
+        return cls(*_HARD_STATE.unpack(payload))
+
+
+HARD_STATE_SIZE = _HARD_STATE.size
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One thing to keep. `payload` holds `size` bytes in all and must not change any more.
+
+    `first_offset` and `next_offset` are those of its messages, -1 where it has none. A HARD_STATE
+    record has index 0 and `HardState.pack()` as its payload.
+    """
+
+    group: int
+    term: int
+    index: int
+    kind: Kind
+    payload: tuple[Buffer, ...]
+    size: int
+    first_offset: int = -1
+    next_offset: int = -1

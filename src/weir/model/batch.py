@@ -1,0 +1,261 @@
+"""The batch: one binary form for wire, disk, replication and Spark (DESIGN §1 and §4).
+
+`encode` packs messages into columns; `Batch` opens the bytes in place and splits only what is
+asked for. Nothing here is called per message by the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from itertools import pairwise
+
+from weir.codec.fields import Buffer
+from weir.errors import BadBatch, TooLarge
+from weir.model import columns as col
+from weir.model.columns import BytesColumn, Cursor, Origins
+from weir.model.header import (
+    HEADER_SIZE,
+    Columns,
+    Header,
+    check,
+    check_batches,
+    headers,
+    parse,
+    seal,
+)
+from weir.model.limits import (
+    BATCH_MESSAGES_MAX,
+    HEADERS_PER_BATCH_MAX,
+    KEY_BYTES_MAX,
+    TAG_BYTES_MAX,
+    TAGS_PER_BATCH_MAX,
+)
+from weir.model.message import Message
+
+__all__ = ["Batch", "check_batches", "encode", "headers", "split"]
+
+_ROOM = bytes(HEADER_SIZE)
+# Plain numbers: flag arithmetic would cost more than all else that finding a column takes.
+_VALUE, _KEY, _TAG = int(Columns.VALUE), int(Columns.KEY), int(Columns.TAG)
+_TIME, _DUE, _EXPIRES = int(Columns.TIME), int(Columns.DUE), int(Columns.EXPIRES)
+_HEADERS, _ORIGIN = int(Columns.HEADERS), int(Columns.ORIGIN)
+_NO_HEADERS: Mapping[str, bytes] = {}
+
+
+def encode(
+    values: Sequence[bytes],
+    *,
+    group: int,
+    producer: int = 0,
+    epoch: int = 0,
+    sequence: int = 0,
+    base_time: int = 0,
+    keys: Sequence[bytes | None] | None = None,
+    tags: Sequence[str | None] | None = None,
+    times: Sequence[int] | None = None,
+    dues: Sequence[int] | None = None,
+    expires: Sequence[int] | None = None,
+    headers: Sequence[Mapping[str, bytes]] | None = None,
+    origins: Origins | None = None,
+) -> bytearray:
+    """Return the sealed batch of `values` and whichever columns are given, one item a message.
+
+    Times are microseconds since 1970. Raises `TooLarge` over 8 MiB or 1,048,576 messages and
+    `ValueError` where a column's length is not that of `values`.
+    """
+    n = len(values)
+    if not 1 <= n <= BATCH_MESSAGES_MAX:
+        raise TooLarge(
+            f"{n:,} messages in a batch: 1 to {BATCH_MESSAGES_MAX:,}", BATCH_MESSAGES_MAX
+        )
+    flags = Columns.VALUE
+    parts: list[Buffer] = [_ROOM]
+    tag_indices: list[int] = []
+    if tags is not None:
+        flags |= Columns.TAG
+        tag_list, tag_indices = _dictionary(tags)
+        col.put_tag_list(parts, tag_list)
+    col.put_bytes(parts, values)
+    if keys is not None:
+        flags |= Columns.KEY
+        if any(key is not None and len(key) > KEY_BYTES_MAX for key in keys):
+            raise TooLarge(f"a key is over {KEY_BYTES_MAX:,} bytes: shorten it", KEY_BYTES_MAX)
+        col.put_keys(parts, keys)
+    if tags is not None:
+        col.put_fixed(parts, "i", tag_indices)
+    for flag, numbers in ((Columns.TIME, times), (Columns.DUE, dues), (Columns.EXPIRES, expires)):
+        if numbers is not None:
+            flags |= flag
+            col.put_fixed(parts, "q", numbers)
+    if headers is not None:
+        flags |= Columns.HEADERS
+        if sum(map(len, headers)) > HEADERS_PER_BATCH_MAX:
+            raise TooLarge(f"over {HEADERS_PER_BATCH_MAX:,} headers", HEADERS_PER_BATCH_MAX)
+        col.put_headers(parts, headers)
+    if origins is not None:
+        flags |= Columns.ORIGIN
+        col.put_origins(parts, origins)
+    _check_lengths(n, origins, keys, tags, times, dues, expires, headers)
+    batch = bytearray().join(parts)
+    col.check_size(len(batch))
+    seal(batch, (int(flags), producer, epoch, n, sequence, base_time), group)
+    return batch
+
+
+def _check_lengths(n: int, origins: Origins | None, *columns: Sized | None) -> None:
+    if origins is not None:
+        columns += (origins.hubs, origins.epochs, origins.sequences, origins.sns)
+    for column in columns:
+        if column is not None and len(column) != n:
+            raise ValueError(f"a column of {len(column)} for {n} values: give one for each")
+
+
+def _dictionary(tags: Sequence[str | None]) -> tuple[list[str], list[int]]:
+    places: dict[str, int] = {}
+    indices = [places.setdefault(tag or "", len(places)) for tag in tags]
+    if len(places) > TAGS_PER_BATCH_MAX:
+        raise TooLarge(f"{len(places):,} tags in a batch", TAGS_PER_BATCH_MAX)
+    if any(len(tag.encode()) > TAG_BYTES_MAX for tag in places):
+        raise TooLarge(f"a tag is over {TAG_BYTES_MAX} bytes of UTF-8: shorten it", TAG_BYTES_MAX)
+    return list(places), indices
+
+
+class Batch:
+    """A batch opened in place. Columns are found on first use and split only on request.
+
+    `Batch(view)` checks the header's bounds (`BadBatch`); call `check(group)` for CRC and hash.
+    """
+
+    __slots__ = ("_found", "header", "view")
+
+    def __init__(self, view: Buffer, at: int = 0) -> None:
+        """Open the batch that begins at byte `at` of `view`; bytes behind it are left alone."""
+        self.header: Header = parse(view, at)
+        self.view = memoryview(view)[at : at + self.header.total_size]
+        self._found: dict[int, object] | None = None
+
+    def __len__(self) -> int:
+        return self.header.count
+
+    def __repr__(self) -> str:
+        h = self.header
+        return f"<Batch {h.count} messages from offset {h.first_offset}, {h.total_size} bytes>"
+
+    def check(self, group: int) -> Batch:
+        """Raise `BadBatch` unless CRC and hash hold for `group`; return the batch itself."""
+        check(self.header, self.view[:HEADER_SIZE], self.view[HEADER_SIZE:], group)
+        return self
+
+    def _column(self, flag: int) -> object:
+        if self._found is None:
+            self._found = self._locate()
+        return self._found.get(flag)
+
+    def _locate(self) -> dict[int, object]:
+        flags, n = self.header.columns, self.header.count
+        cursor = Cursor(self.view, HEADER_SIZE)
+        found: dict[int, object] = {}
+        tag_list = cursor.tag_list() if flags & _TAG else []
+        found[_VALUE] = cursor.bytes(n)
+        if flags & _KEY:
+            validity = cursor.take((n + 7) // 8)
+            found[_KEY] = (validity, cursor.bytes(n), cursor.numbers("I", n))
+        if flags & _TAG:
+            found[_TAG] = (tag_list, cursor.numbers("i", n))
+        for flag in (_TIME, _DUE, _EXPIRES):
+            if flags & flag:
+                found[flag] = cursor.numbers("q", n)
+        if flags & _HEADERS:
+            found[_HEADERS] = cursor.headers(n)
+        if flags & _ORIGIN:
+            found[_ORIGIN] = cursor.origins(n)
+        if cursor.at != len(self.view):
+            raise BadBatch(f"columns end at {cursor.at:,}, the batch at {len(self.view):,}")
+        return found
+
+    @property
+    def value_column(self) -> BytesColumn:
+        """The values in place: int32 offsets [n+1] and data."""
+        column: BytesColumn = self._column(_VALUE)  # type: ignore[assignment]
+        return column
+
+    @property
+    def key_column(self) -> tuple[memoryview, BytesColumn, memoryview] | None:
+        """Validity bitmap, keys, and u32 key hashes in place; None without keys."""
+        return self._column(_KEY)  # type: ignore[return-value]
+
+    @property
+    def tag_column(self) -> tuple[list[str], memoryview] | None:
+        """The tag list ("" stands for no tag) and int32 indices into it; None without tags."""
+        return self._column(_TAG)  # type: ignore[return-value]
+
+    @property
+    def headers_column(self) -> tuple[memoryview, BytesColumn, BytesColumn] | None:
+        """Offsets into the pairs, names, values; None without headers."""
+        return self._column(_HEADERS)  # type: ignore[return-value]
+
+    @property
+    def origins(self) -> Origins | None:
+        """The origin column of a fan-in batch."""
+        return self._column(_ORIGIN)  # type: ignore[return-value]
+
+    def numbers(self, flag: Columns) -> memoryview | None:
+        """Return the int64 column TIME, DUE or EXPIRES in place, in µs; None if it is not there."""
+        return self._column(int(flag))  # type: ignore[return-value]
+
+    def values(self) -> list[bytes]:
+        """Split the values, one `bytes` a message."""
+        return self.value_column.to_list()
+
+    def keys(self) -> list[bytes | None]:
+        """Split the keys; None where a message has none."""
+        if (column := self.key_column) is None:
+            return [None] * len(self)
+        bits = column[0]
+        return [
+            key if bits[i >> 3] & (1 << (i & 7)) else None
+            for i, key in enumerate(column[1].to_list())
+        ]
+
+    def tags(self) -> list[str | None]:
+        """Return each message's tag, or None."""
+        if (column := self.tag_column) is None:
+            return [None] * len(self)
+        names = [name or None for name in column[0]]
+        indices: list[int] = column[1].tolist()
+        if not 0 <= min(indices) <= max(indices) < len(names):
+            raise BadBatch("a tag index points outside the tag list")
+        return [names[i] for i in indices]
+
+    def times(self) -> list[int]:
+        """Return each message's time in µs since 1970."""
+        column = self.numbers(Columns.TIME)
+        return [self.header.base_time] * len(self) if column is None else column.tolist()
+
+    def headers(self) -> list[Mapping[str, bytes]]:
+        """Return each message's headers; the empty mapping where it has none."""
+        if (column := self.headers_column) is None:
+            return [_NO_HEADERS] * len(self)
+        ends = col.rising(column[0])
+        names = [col.text(name) for name in column[1].to_list()]
+        values = column[2].to_list()
+        return [dict(zip(names[a:b], values[a:b], strict=True)) for a, b in pairwise(ends)]
+
+    def messages(self, topic: str = "", partition: int = -1) -> Iterator[Message]:
+        """Split into messages as people read them."""
+        stamp = self.header.stamp
+        rows = zip(
+            self.values(), self.keys(), self.tags(), self.times(), self.headers(), strict=True
+        )
+        for offset, (value, key, tag, time, pairs) in enumerate(rows, self.header.first_offset):
+            yield Message(value, key, tag, time, pairs, topic, partition, offset, stamp)
+
+
+def split(payload: Buffer, group: int) -> list[Batch]:
+    """Open and check every batch of concatenated ones, in order. Raises `BadBatch`."""
+    found, at = [], 0
+    while at < len(payload):
+        batch = Batch(payload, at).check(group)
+        found.append(batch)
+        at += batch.header.total_size
+    return found

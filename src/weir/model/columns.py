@@ -1,0 +1,236 @@
+"""The columns of a batch in Arrow layout (DESIGN §4 Batch).
+
+Every buffer begins on a multiple of 8 bytes behind the header and is padded with zeros. `n` is the
+number of messages; a *bytes column* is int32 offsets [n+1], then data. In this order, each only
+where its flag is set:
+
+    TAG      the tag list: u32 number of tags, u32 0, bytes column of the tags (UTF-8; an empty
+             one stands for "no tag"). It comes first and is never compressed.
+    VALUE    bytes column
+    KEY      validity bitmap (bit set: there is a key), bytes column, u32 key hash [n]
+             (xxh3-64 of the key, lower half; 0 where there is none)
+    TAG      int32 index into the tag list [n]
+    TIME     int64 µs since 1970 [n]; without the column every message has the base time
+    DUE      int64 µs [n], 0: at once         EXPIRES  int64 µs [n], 0: never
+    HEADERS  int32 offsets into the pairs [n+1], bytes column of names, bytes column of values
+    ORIGIN   u64 hub [n], u32 epoch [n], u32 sequence [n], u8 sn [n]
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Literal
+
+import xxhash
+
+from weir.codec.fields import ALIGNMENT, Buffer, padded, padding
+from weir.errors import BadBatch, TooLarge
+from weir.model.limits import BATCH_BYTES_MAX, HEADERS_PER_BATCH_MAX, TAGS_PER_BATCH_MAX
+
+_TAGS = struct.Struct("<II")
+#: An origin without a sequence: the device did not ask for dedupe.
+NO_SEQUENCE = 0xFFFFFFFF
+
+
+Code = Literal["i", "I", "q", "Q", "B"]
+_WIDTHS: dict[Code, int] = {"i": 4, "I": 4, "q": 8, "Q": 8, "B": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Where fan-in messages come from, column by column (DESIGN §4 Fan-in)."""
+
+    hubs: Sequence[int]
+    epochs: Sequence[int]
+    sequences: Sequence[int]
+    sns: Sequence[int]
+
+
+#: Messages of one width are common (device records); their offsets are the same every time.
+_UNIFORM_MAX = 4_096
+
+
+@lru_cache(maxsize=64)
+def _uniform(n: int, width: int) -> bytes:
+    """Return the offsets of `n` values of `width` bytes each."""
+    return struct.pack(f"<{n + 1}i", *(i * width for i in range(n + 1)))
+
+
+def put_bytes(parts: list[Buffer], values: Sequence[bytes]) -> None:
+    """Append a bytes column: its offsets, then its data, each padded to 8 bytes."""
+    n = len(values)
+    widths = set(map(len, values))
+    if len(widths) == 1 and n <= _UNIFORM_MAX:
+        size = n * widths.pop()
+        check_size(size)
+        parts.append(_uniform(n, size // n))
+    else:
+        ends = list(accumulate(map(len, values), initial=0))
+        size = ends[-1]
+        check_size(size)
+        parts.append(struct.pack(f"<{n + 1}i", *ends))
+    if n % 2 == 0:  # n + 1 offsets of four bytes: an odd n fills whole eights
+        parts.append(padding(4))
+    parts.extend(values)
+    parts.append(padding(size))
+
+
+def check_size(size: int) -> None:
+    """Raise `TooLarge` over 8 MiB: before bytes are joined, so that no memory is spent in vain."""
+    if size > BATCH_BYTES_MAX:
+        raise TooLarge(
+            f"{size:,} bytes in one batch; {BATCH_BYTES_MAX:,} are allowed: send fewer at once",
+            BATCH_BYTES_MAX,
+        )
+
+
+def put_fixed(parts: list[Buffer], code: Code, numbers: Iterable[int]) -> None:
+    """Append a column of fixed-width numbers (an `array` type code), padded to 8 bytes."""
+    data = array(code, numbers).tobytes()
+    parts.append(data)
+    parts.append(padding(len(data)))
+
+
+def put_keys(parts: list[Buffer], keys: Sequence[bytes | None]) -> None:
+    """Append the KEY column: validity, bytes, hashes."""
+    bits = bytearray(padded((len(keys) + 7) // 8))
+    for i, key in enumerate(keys):
+        if key is not None:
+            bits[i >> 3] |= 1 << (i & 7)
+    parts.append(bytes(bits))
+    put_bytes(parts, [key or b"" for key in keys])
+    put_fixed(parts, "I", [0 if k is None else key_hash(k) for k in keys])
+
+
+def key_hash(key: bytes) -> int:
+    """Return the 32 bits that stand for a key: the lower half of its xxh3-64."""
+    return int(xxhash.xxh3_64_intdigest(key)) & 0xFFFFFFFF
+
+
+def put_headers(parts: list[Buffer], headers: Sequence[Mapping[str, bytes]]) -> None:
+    """Append the HEADERS column: offsets into the pairs, names, values."""
+    put_fixed(parts, "i", accumulate(map(len, headers), initial=0))
+    put_bytes(parts, [name.encode() for pairs in headers for name in pairs])
+    put_bytes(parts, [value for pairs in headers for value in pairs.values()])
+
+
+def put_origins(parts: list[Buffer], origins: Origins) -> None:
+    """Append the ORIGIN column."""
+    put_fixed(parts, "Q", origins.hubs)
+    put_fixed(parts, "I", origins.epochs)
+    put_fixed(parts, "I", origins.sequences)
+    put_fixed(parts, "B", origins.sns)
+
+
+def put_tag_list(parts: list[Buffer], tags: Sequence[str]) -> None:
+    """Append the tag list."""
+    parts.append(_TAGS.pack(len(tags), 0))
+    put_bytes(parts, [tag.encode() for tag in tags])
+
+
+@dataclass(frozen=True, slots=True)
+class BytesColumn:
+    """A bytes column in place: `offsets` is int32 [n+1], `data` what they point into."""
+
+    offsets: memoryview
+    data: memoryview
+
+    def to_list(self) -> list[bytes]:
+        """Split into one `bytes` a message."""
+        n = len(self.offsets) - 1
+        # The first width is a guess that spares mixed columns the making of uniform offsets.
+        width = self.offsets[1] if n else 0
+        if (
+            n <= _UNIFORM_MAX
+            and 0 < width * n == len(self.data)
+            and self.offsets.cast("B") == _uniform(n, width)
+        ):
+            return list(struct.unpack(f"{width}s" * n, self.data))
+        data = bytes(self.data)
+        ends = rising(self.offsets)
+        return [data[a:b] for a, b in pairwise(ends)]
+
+    def at(self, i: int) -> bytes:
+        """Return element `i` alone, from 0 on. Raises `BadBatch` where it leaves the data."""
+        start, end = self.offsets[i], self.offsets[i + 1]
+        if not 0 <= start <= end <= len(self.data):
+            raise BadBatch(f"element {i} lies from {start} to {end} of {len(self.data)} bytes")
+        return bytes(self.data[start:end])
+
+
+def rising(offsets: memoryview) -> list[int]:
+    """Return offsets as a list. Raises `BadBatch` where one is below the one before it.
+
+    `Cursor` has checked the first and the last, so none of them leaves the data.
+    """
+    ends: list[int] = offsets.tolist()
+    if ends != sorted(ends):  # linear and in C for what is sorted already
+        raise BadBatch("the offsets of a column fall: its encoder is at fault")
+    return ends
+
+
+def text(data: bytes) -> str:
+    """Return a tag or a header's name. Raises `BadBatch` unless it is UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise BadBatch(f"{data[:32]!r} is not UTF-8") from None
+
+
+class Cursor:
+    """Walks a batch's buffers in order; every length is checked against what is there."""
+
+    __slots__ = ("at", "view")
+
+    def __init__(self, view: memoryview, at: int) -> None:
+        """Start at byte `at` of `view`."""
+        self.view = view
+        self.at = at
+
+    def take(self, size: int) -> memoryview:
+        """Return the next `size` bytes and step over their padding."""
+        end = self.at + size
+        if size < 0 or end > len(self.view):
+            raise BadBatch(f"a column of {size:,} bytes at {self.at:,} leaves the batch")
+        part = self.view[self.at : end]
+        self.at = end + -size % ALIGNMENT
+        return part
+
+    def numbers(self, code: Code, n: int) -> memoryview:
+        """Return the next fixed-width column as a view of numbers."""
+        return self.take(_WIDTHS[code] * n).cast(code)
+
+    def bytes(self, n: int) -> BytesColumn:
+        """Return the next bytes column; its first and last offset are checked, not each one."""
+        offsets = self.numbers("i", n + 1)
+        if offsets[0] != 0:
+            raise BadBatch(f"a bytes column begins at {offsets[0]}, not 0")
+        return BytesColumn(offsets, self.take(offsets[n]))
+
+    def tag_list(self) -> list[str]:
+        """Return the tag list."""
+        (count, _) = _TAGS.unpack(self.take(_TAGS.size))
+        if count > TAGS_PER_BATCH_MAX:
+            raise BadBatch(f"{count:,} tags in a batch; at most {TAGS_PER_BATCH_MAX:,}")
+        return [text(tag) for tag in self.bytes(count).to_list()]
+
+    def headers(self, n: int) -> tuple[memoryview, BytesColumn, BytesColumn]:
+        """Return the HEADERS column: offsets into the pairs, names, values."""
+        offsets = self.numbers("i", n + 1)
+        if offsets[0] != 0 or not 0 <= offsets[n] <= HEADERS_PER_BATCH_MAX:
+            raise BadBatch(f"{offsets[n]:,} headers in a batch; at most {HEADERS_PER_BATCH_MAX:,}")
+        return offsets, self.bytes(offsets[n]), self.bytes(offsets[n])
+
+    def origins(self, n: int) -> Origins:
+        """Return the ORIGIN column."""
+        return Origins(
+            self.numbers("Q", n),
+            self.numbers("I", n),
+            self.numbers("I", n),
+            self.numbers("B", n),
+        )

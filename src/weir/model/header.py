@@ -1,0 +1,207 @@
+"""The batch header: 88 bytes, little-endian (DESIGN §4 Batch).
+
+    offset size field
+    0      4    magic "weir"                    32  8  first sequence
+    4      1    version                         40  8  base time, µs since 1970
+    5      1    compression: 0 none, 1 lz4,     48  4  size of the columns, uncompressed
+                2 zstd                          52  4  reserved, 0
+    6      2    header size                     56  8  xxh3-64, seeded with the group id
+    8      4    total size, header included     64  8  stamp         (written by the leader)
+    12     4    columns and flags               72  8  first offset  (written by the leader)
+    16     8    producer id                     80  4  reserved, 0
+    24     4    epoch                           84  4  CRC-32C of bytes 0 to 84
+    28     4    number of messages
+
+The hash covers bytes 0 to 56 and everything behind the header, so the leader can stamp a batch
+without touching its columns. Its seed is the group id: bytes in the wrong place never pass.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from weir.codec.crc import crc32c, xxh3
+from weir.codec.fields import ALIGNMENT, Buffer
+from weir.errors import BadBatch
+from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+
+MAGIC = b"weir"
+#: 0 until the format is final; then 1.
+VERSION = 0
+HEADER_SIZE = 88
+_HASHED = 56
+_SEALED = 84
+#: Each message has at least an int32 offset in the value column, which has one more.
+_OFFSET_SIZE = 4
+_OFFSET_MAX = (1 << 63) - 1
+
+_HEADER = struct.Struct("<4sBBHIIQIIQqIIQqqII")
+_STAMPED = struct.Struct("<qqI")
+_HASH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+
+
+class Columns(IntFlag):
+    """Which columns and encodings a batch has. VALUE is always there."""
+
+    VALUE = 1
+    KEY = 2
+    TAG = 4
+    TIME = 8
+    DUE = 16
+    EXPIRES = 32
+    HEADERS = 64
+    ORIGIN = 128
+    FOREIGN = 1 << 16
+    CHUNK = 1 << 17
+
+
+#: The columns that this release reads and writes; a batch with others is refused, never guessed.
+KNOWN = int(
+    Columns.VALUE
+    | Columns.KEY
+    | Columns.TAG
+    | Columns.TIME
+    | Columns.DUE
+    | Columns.EXPIRES
+    | Columns.HEADERS
+    | Columns.ORIGIN
+)
+_VALUE = int(Columns.VALUE)  # plain numbers: flag arithmetic would cost more than all else here
+
+
+class Compression(IntEnum):
+    """How the columns behind the tag list are compressed."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+class Header(NamedTuple):
+    """A batch header's fields, in the order of the wire."""
+
+    magic: bytes
+    version: int
+    compression: int
+    header_size: int
+    total_size: int
+    columns: int
+    producer: int
+    epoch: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants here
+    sequence: int
+    base_time: int
+    raw_size: int
+    reserved: int
+    hash: int
+    stamp: int
+    first_offset: int
+    reserved2: int
+    crc: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last message."""
+        return self.first_offset + self.count
+
+
+def parse(view: Buffer, at: int = 0) -> Header:
+    """Read and bound-check the header at byte `at`; neither CRC nor hash. Raises `BadBatch`.
+
+    After it, `at + total_size` lies within `view` and every field is one this release knows.
+    """
+    if len(view) - at < HEADER_SIZE:
+        raise BadBatch(f"{len(view) - at} bytes are too few for a batch header ({HEADER_SIZE})")
+    header = Header(*_HEADER.unpack_from(view, at))
+    if header.magic != MAGIC or header.version != VERSION or header.header_size != HEADER_SIZE:
+        raise BadBatch(f"not a batch of version {VERSION}: it begins {bytes(view[at : at + 8])!r}")
+    if not HEADER_SIZE < header.total_size <= min(BATCH_BYTES_MAX, len(view) - at):
+        raise BadBatch(
+            f"batch says {header.total_size:,} bytes; {len(view) - at:,} are there and "
+            f"{BATCH_BYTES_MAX:,} allowed"
+        )
+    if not 1 <= header.count <= BATCH_MESSAGES_MAX:
+        raise BadBatch(f"batch says {header.count:,} messages (1 to {BATCH_MESSAGES_MAX:,})")
+    if header.columns & ~KNOWN or not header.columns & _VALUE:
+        raise BadBatch(f"batch has columns {header.columns:#x}; known are {KNOWN:#x}")
+    if header.compression:
+        raise BadBatch(f"batch has compression {header.compression}; this release reads only 0")
+    if header.raw_size != header.total_size - HEADER_SIZE or header.total_size % ALIGNMENT:
+        raise BadBatch(f"batch says {header.raw_size:,} bytes of columns in {header.total_size:,}")
+    if header.raw_size < _OFFSET_SIZE * (header.count + 1):  # a false count would eat offsets
+        raise BadBatch(f"{header.count:,} messages cannot lie in {header.raw_size:,} bytes")
+    if header.stamp < 0 or not 0 <= header.first_offset <= _OFFSET_MAX - header.count:
+        raise BadBatch(f"no leader wrote offset {header.first_offset} and stamp {header.stamp}")
+    if header.reserved or header.reserved2:
+        raise BadBatch("batch has reserved fields that are not 0: it is of a later release")
+    return header
+
+
+def seal(batch: bytearray, fields: tuple[int, ...], group: int) -> None:
+    """Write header, hash and CRC over the first 88 bytes of `batch`, whose columns are in place.
+
+    `fields`: columns, producer, epoch, count, sequence, base_time.
+    """
+    columns, producer, epoch, count, sequence, base_time = fields
+    size = len(batch)
+    _HEADER.pack_into(
+        batch, 0, MAGIC, VERSION, 0, HEADER_SIZE, size, columns, producer, epoch, count, sequence,
+        base_time, size - HEADER_SIZE, 0, 0, 0, 0, 0, 0,
+    )  # fmt: skip
+    view = memoryview(batch)
+    _HASH.pack_into(batch, _HASHED, xxh3((view[:_HASHED], view[HEADER_SIZE:]), group))
+    _CRC.pack_into(batch, _SEALED, crc32c(view[:_SEALED]))
+
+
+def stamped(view: Buffer, stamp: int, first_offset: int) -> bytes:
+    """Return the batch's 88 header bytes with the leader's fields and a new CRC (a copy)."""
+    head = bytearray(view[:HEADER_SIZE])
+    _STAMPED.pack_into(head, 64, stamp, first_offset, 0)
+    _CRC.pack_into(head, _SEALED, crc32c(bytes(head[:_SEALED])))
+    return bytes(head)
+
+
+def check(header: Header, head: Buffer, body: Buffer, group: int) -> None:
+    """Raise `BadBatch` unless CRC and hash say that these bytes were sent to `group`.
+
+    `head` is the 88 header bytes, `body` the `total_size - 88` bytes behind them.
+    """
+    if crc32c(bytes(head[:_SEALED])) != header.crc:
+        raise BadBatch("the batch header fails its CRC-32C: send the batch again")
+    if xxh3((bytes(head[:_HASHED]), body), group) != header.hash:
+        raise BadBatch(f"the batch fails its hash for group {group}: send it again")
+
+
+def check_whole(view: Buffer, group: int, at: int = 0) -> Header:
+    """Parse and check the batch at byte `at` of `view`; return its header. Raises `BadBatch`."""
+    header = parse(view, at)
+    whole = memoryview(view)[at : at + header.total_size]
+    check(header, whole[:HEADER_SIZE], whole[HEADER_SIZE:], group)
+    return header
+
+
+def headers(payload: Buffer) -> list[Header]:
+    """Parse the headers of concatenated batches (an entry's payload); bytes left over are bad."""
+    found, at = [], 0
+    while at < len(payload):
+        header = parse(payload, at)
+        found.append(header)
+        at += header.total_size
+    return found
+
+
+def check_batches(payload: Buffer | Sequence[Buffer], group: int) -> list[Header]:
+    """Check every batch of an entry's payload against `group`; return the headers."""
+    view = payload if isinstance(payload, bytes | bytearray | memoryview) else b"".join(payload)
+    found, at = [], 0
+    while at < len(view):
+        header = check_whole(view, group, at)
+        found.append(header)
+        at += header.total_size
+    if not found:
+        raise BadBatch("an entry without a batch")
+    return found

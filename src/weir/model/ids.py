@@ -1,0 +1,46 @@
+"""Ids and addresses. A partition's Raft group has one number everywhere: wire, log, hash seed."""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
+
+PARTITION_BITS = 16
+PARTITIONS_MAX = 1 << PARTITION_BITS
+
+#: The Raft group of the registry: topics, producer ids. Topic ids begin at 1, so it is free.
+REGISTRY_GROUP = 0
+
+
+def group_of(topic: int, partition: int) -> int:
+    """Return the group id of a partition: topic id · 65,536 + partition."""
+    if topic < 1 or not 0 <= partition < PARTITIONS_MAX:
+        raise ValueError(f"no group for topic {topic}, partition {partition}")
+    return topic << PARTITION_BITS | partition
+
+
+def topic_of(group: int) -> int:
+    """Return the topic id of a group."""
+    return group >> PARTITION_BITS
+
+
+def partition_of(group: int) -> int:
+    """Return the partition number of a group."""
+    return group & (PARTITIONS_MAX - 1)
+
+
+class Address(NamedTuple):
+    """Where a partition is served: shard and log of its leader, and its group.
+
+    The bounds are those of `ADDRESS`; they hold wherever an address is read from a control body.
+    """
+
+    shard: Annotated[int, Meta(ge=0, le=0xFFFF)]
+    log: Annotated[int, Meta(ge=0, le=0xFFFF)]
+    group: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+#: shard u16, log u16, reserved u32, group u64: the first 16 bytes of every data frame.
+ADDRESS = struct.Struct("<HHIQ")

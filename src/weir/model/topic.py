@@ -1,0 +1,73 @@
+"""Topics: their names, settings, and which partition a key falls into."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import xxhash
+
+from weir.errors import BadName, BadRequest
+from weir.model.ids import group_of
+from weir.model.limits import NAME_CHARACTERS_MAX, PARTITIONS_PER_TOPIC_MAX
+
+Order = Literal["partition", "total"]
+DEFAULT_NAMESPACE = "default"
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARACTERS_MAX}}}")
+
+
+def check_name(name: str, what: str = "name") -> str:
+    """Return `name` if it is 1 to 128 of A-Z a-z 0-9 . _ - and not `.` or `..`, else `BadName`."""
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise BadName(
+            f"{what} {name[: NAME_CHARACTERS_MAX + 1]!r} is not allowed: use 1 to "
+            f"{NAME_CHARACTERS_MAX} of the characters A-Z a-z 0-9 . _ -"
+        )
+    return name
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Split `namespace/topic`, or `topic` of the default namespace, into its two checked names."""
+    namespace, slash, topic = name.rpartition("/")
+    return (
+        check_name(namespace if slash else DEFAULT_NAMESPACE, "namespace"),
+        check_name(topic, "topic"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A named stream of partitions. `id` is never reused; `created` is the stamp of its entry."""
+
+    id: int
+    namespace: str
+    name: str
+    partitions: int
+    order: Order = "partition"
+    created: int = 0
+
+    @property
+    def full_name(self) -> str:
+        """The name as users write it: the default namespace goes without saying."""
+        return self.name if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{self.name}"
+
+    def groups(self) -> list[int]:
+        """Return the group ids of all partitions, in order."""
+        return [group_of(self.id, p) for p in range(self.partitions)]
+
+
+def check_settings(partitions: int, order: str) -> None:
+    """Raise `BadRequest` unless these settings make a topic that this release can serve."""
+    if not 1 <= partitions <= PARTITIONS_PER_TOPIC_MAX:
+        raise BadRequest(
+            f"{partitions} partitions: a topic has 1 to {PARTITIONS_PER_TOPIC_MAX}",
+            PARTITIONS_PER_TOPIC_MAX,
+        )
+    if order != "partition":
+        raise BadRequest(f"order={order!r} is not served by this release; use order='partition'")
+
+
+def partition_for(key: bytes, partitions: int) -> int:
+    """Return the partition of a key: xxh3-64 modulo the number of partitions."""
+    return int(xxhash.xxh3_64_intdigest(key)) % partitions

@@ -1,0 +1,49 @@
+"""The hybrid logical clock of one partition's leader (DESIGN §5 Produce, *Stamp*)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from weir.errors import StampTooFar
+from weir.model.limits import MAX_AHEAD_MS
+from weir.model.stamp import stamp_at
+
+
+class Time(Protocol):
+    """The time as a host gives it: the only way in which a pure room learns it."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970. May jump."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since whenever. Never falls; deadlines are kept by it."""
+
+
+class HybridClock:
+    """Gives each entry a stamp above every earlier one, and near the time while clocks are sane."""
+
+    __slots__ = ("last", "max_ahead_ms")
+
+    def __init__(self, last: int = 0, max_ahead_ms: int = MAX_AHEAD_MS) -> None:
+        """Go on above `last`: the log's last stamp, or the fence of an election if higher."""
+        self.last = last
+        self.max_ahead_ms = max_ahead_ms
+
+    def check_seen(self, wall_ms: int, seen: int) -> None:
+        """Raise `StampTooFar` if a client's last seen stamp would drag the partition ahead.
+
+        The bound is the clock plus `max_ahead`, or what was given already: bounding against the
+        last stamp plus something would let a client creep ahead request by request.
+        """
+        highest = max(self.last, stamp_at(wall_ms + self.max_ahead_ms))
+        if seen > highest:
+            raise StampTooFar(
+                f"last seen stamp {seen} lies over {self.max_ahead_ms} ms ahead of this node's "
+                "clock: check both clocks, then start a new session",
+                highest,
+            )
+
+    def stamp(self, wall_ms: int, seen: int = 0) -> int:
+        """Return max(now, last + 1, seen + 1) and make it the last; `seen` must be checked."""
+        self.last = max(stamp_at(wall_ms), self.last + 1, seen + 1)
+        return self.last

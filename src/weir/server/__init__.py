@@ -1,0 +1,1 @@
+"""The asyncio host: real sockets, disk and time. It decides nothing; `weir.broker` does."""

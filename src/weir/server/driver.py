@@ -1,0 +1,202 @@
+"""The only loop: feeds events to the shard and does its effects, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.shard import Shard
+from weir.log.disk import Disk
+from weir.log.flush import Flush
+from weir.model.limits import CONNECTIONS_MAX
+from weir.server.flusher import Flusher
+from weir.server.transport import Peer
+from weir.wire.device import DeviceRequest
+from weir.wire.frame import ClientFrame
+
+log = logging.getLogger(__name__)
+
+#: The exit code of a process whose disk failed (sysexits.h EX_IOERR).
+EXIT_DISK = 74
+_SPARE_RETRY_SECONDS = 5.0
+
+
+class Driver:
+    """Hosts one shard on the running asyncio loop."""
+
+    def __init__(self, shard: Shard, disks: Sequence[Disk]) -> None:
+        """Drive `shard`, whose log number n lies on `disks[n]`."""
+        self._shard = shard
+        self._disks = disks
+        self._loop = asyncio.get_running_loop()
+        self._flushers = [
+            Flusher(f"weir-flush-{n}", disk, self._in_loop(n)) for n, disk in enumerate(disks)
+        ]
+        # Two threads, so that a segment being zero-filled does not stand in front of a read.
+        self._pool = ThreadPoolExecutor(2, "weir-disk")
+        self._peers: dict[int, Peer] = {}
+        # Unique over restarts, because a session's id outlives it as a grant's consumer.
+        self._sessions = count(secrets.randbits(31) << 31)
+        self._held = False
+        self._ready = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._actions: dict[type, Callable[..., None]] = {
+            ef.Send: self._send,
+            ef.StartFlush: self._start_flush,
+            ef.StartRead: self._start_read,
+            ef.Hangup: self._hang_up,
+            ef.HoldReads: self._hold,
+            ef.MakeSpare: self._make_spare,
+            ef.SaveCheckpoint: self._save,
+            ef.Stopped: self._on_stopped,
+        }
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bring the shard up; returns when it leads all its groups."""
+        self._do(self._shard.start())
+        self._tick()
+        await self._ready.wait()
+
+    async def stop(self, drain_seconds: float) -> bool:
+        """Drain: finish what is under way, save, hang up. False if time ran out."""
+        self.handle(ev.Stopping())
+        try:
+            await asyncio.wait_for(self._stopped.wait(), drain_seconds)
+            drained = True
+        except TimeoutError:
+            drained = False
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for peer in list(self._peers.values()):
+            peer.hang_up("this node is stopping")
+        for flusher in self._flushers:
+            flusher.stop()
+        self._pool.shutdown(wait=True)
+        return drained
+
+    def protocol(self) -> Peer:
+        """Return the protocol of a new connection."""
+        return Peer(self, next(self._sessions))
+
+    def handle(self, event: ev.Event) -> None:
+        """Feed one event and do what comes of it."""
+        self._do(self._shard.handle(event))
+
+    # -- peers --------------------------------------------------------------------------------
+
+    def opened(self, peer: Peer) -> None:
+        """A peer connected."""
+        if len(self._peers) >= CONNECTIONS_MAX:
+            peer.hang_up(f"{CONNECTIONS_MAX:,} connections are open")
+        self._peers[peer.session] = peer
+        if self._held:
+            peer.hold(True)
+        self.handle(ev.Opened(peer.session))
+
+    def received(
+        self, session: int, frames: Sequence[ClientFrame | DeviceRequest], grown: int
+    ) -> None:
+        """Frames came in; the part of one that is still on its way has `grown` by so many bytes."""
+        if grown:
+            self._shard.budget.take(grown)
+        if frames:
+            self.handle(ev.Received(session, frames))
+
+    def closed(self, peer: Peer, pending: int) -> None:
+        """A peer is gone, with `pending` bytes of an unfinished frame."""
+        self._shard.budget.release(pending)
+        if self._peers.pop(peer.session, None) is not None:
+            self.handle(ev.Closed(peer.session))
+
+    # -- effects ------------------------------------------------------------------------------
+
+    def _do(self, effects: list[ef.Effect]) -> None:
+        for effect in effects:
+            self._actions[type(effect)](effect)
+        if not self._ready.is_set() and self._shard.ready:
+            self._ready.set()
+
+    def _send(self, effect: ef.Send) -> None:
+        peer = self._peers.get(effect.session)
+        if peer is not None:
+            peer.send(effect.buffers)
+
+    def _hang_up(self, effect: ef.Hangup) -> None:
+        peer = self._peers.get(effect.session)
+        if peer is not None:
+            peer.hang_up(effect.reason)
+
+    def _hold(self, effect: ef.HoldReads) -> None:
+        self._held = effect.hold
+        log.warning("byte budget: reading is %s", "held" if effect.hold else "resumed")
+        for peer in self._peers.values():
+            peer.hold(effect.hold)
+
+    def _start_flush(self, effect: ef.StartFlush) -> None:
+        self._flushers[effect.log].start(effect.flush)
+
+    def _in_loop(self, number: int) -> Callable[[Flush, BaseException | None], None]:
+        def done(flush: Flush, error: BaseException | None) -> None:
+            if error is not None:
+                # What the page cache holds is unknown now: nothing may be retried, believed, or
+                # said to anybody. A restart reads the disk and finds out.
+                log.critical("log %d: the disk failed: %s", number, error)
+                logging.shutdown()
+                os._exit(EXIT_DISK)
+            self._loop.call_soon_threadsafe(self.handle, ev.Flushed(number, flush))
+
+        return done
+
+    def _start_read(self, effect: ef.StartRead) -> None:
+        def done(future: Future[list[bytes]]) -> None:
+            error = future.exception()
+            if error is None:
+                event = ev.ReadDone(effect.ticket, future.result())
+            else:
+                log.error("log %d: a read failed: %s", effect.log, error)
+                event = ev.ReadDone(effect.ticket, (), f"the read failed: {error}")
+            self._loop.call_soon_threadsafe(self.handle, event)
+
+        self._pool.submit(effect.reading.run, self._disks[effect.log]).add_done_callback(done)
+
+    def _make_spare(self, effect: ef.MakeSpare) -> None:
+        def done(future: Future[None]) -> None:
+            error = future.exception()
+            if error is None:
+                event = ev.SpareMade(effect.log, effect.spare)
+                self._loop.call_soon_threadsafe(self.handle, event)
+            else:
+                log.error("log %d: no room for a segment in reserve: %s", effect.log, error)
+                self._loop.call_soon_threadsafe(
+                    self._loop.call_later, _SPARE_RETRY_SECONDS, self._make_spare, effect
+                )
+
+        self._pool.submit(effect.spare.run, self._disks[effect.log]).add_done_callback(done)
+
+    def _save(self, effect: ef.SaveCheckpoint) -> None:
+        def done(future: Future[None]) -> None:
+            error = future.exception()
+            if error is not None:
+                # The log has everything; only the next start takes longer.
+                log.error("log %d: the checkpoint was not saved: %s", effect.log, error)
+            self._loop.call_soon_threadsafe(self.handle, ev.CheckpointSaved(effect.log))
+
+        disk = self._disks[effect.log]
+        self._pool.submit(disk.replace, effect.name, effect.data).add_done_callback(done)
+
+    def _on_stopped(self, effect: ef.Stopped) -> None:
+        self._stopped.set()
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(ev.TICK_MS / 1000, self._tick)
+        self.handle(ev.Ticked())

@@ -1,0 +1,194 @@
+"""The client dialect, both sides (DESIGN §4 Client frame)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from weir.codec.fields import Buffer, total
+from weir.errors import BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
+from weir.model.ids import ADDRESS, Address
+from weir.wire import messages as m
+from weir.wire.frame import (
+    CLIENT_HEADER,
+    CLIENT_VERSION,
+    ClientFrame,
+    Flags,
+    Reassembler,
+    body_bytes_max,
+    client_frame_size,
+    take_client_frame,
+)
+from weir.wire.messages import Opcode
+
+#: Behind the address: the highest stamp seen.
+_PRODUCE = struct.Struct("<q")
+#: Behind the address: offset, next offset, committed.
+_FETCHED = struct.Struct("<qqq")
+#: Behind the address: fence, deadline, offset, next offset, attempts.
+_GRANTED = struct.Struct("<qqqqq")
+
+_REPLY_FLAGS = (int(Flags.RESPONSE), int(Flags.RESPONSE | Flags.ERROR))
+
+_pack = msgspec.msgpack.Encoder().encode
+
+_REQUESTS: dict[int, type[Any]] = {
+    Opcode.HELLO: m.Hello,
+    Opcode.PING: m.Ping,
+    Opcode.DESCRIBE_TOPIC: m.DescribeTopic,
+    Opcode.LIST_TOPICS: m.ListTopics,
+    Opcode.CREATE_TOPIC: m.CreateTopic,
+    Opcode.OPEN_PRODUCER: m.OpenProducer,
+    Opcode.POSITIONS: m.Positions,
+    Opcode.FETCH: m.Fetch,
+    Opcode.PULL: m.Pull,
+    Opcode.ACK: m.Ack,
+}
+_REPLIES: dict[int, type[Any]] = {
+    Opcode.HELLO: m.Welcome,
+    Opcode.PING: m.Pong,
+    Opcode.DESCRIBE_TOPIC: m.TopicInfo,
+    Opcode.LIST_TOPICS: m.TopicList,
+    Opcode.CREATE_TOPIC: m.TopicInfo,
+    Opcode.OPEN_PRODUCER: m.ProducerGrant,
+    Opcode.POSITIONS: m.PositionsReply,
+    Opcode.PRODUCE: m.Confirm,
+    Opcode.ACK: m.Acked,
+}
+_REQUEST_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REQUESTS.items()}
+_REPLY_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REPLIES.items()}
+_REFUSAL = msgspec.msgpack.Decoder(m.Refusal)
+_OPCODES: dict[type[Any], Opcode] = {kind: Opcode(op) for op, kind in _REQUESTS.items()}
+_OPCODES[m.Produce] = Opcode.PRODUCE
+
+
+#: What a body that is not what it should be makes the decoder raise; the last is deep nesting.
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _framed(flags: int, opcode: int, correlation: int, *body: Buffer) -> tuple[Buffer, ...]:
+    size, limit = total(body), body_bytes_max(opcode)
+    if size > limit:
+        raise TooLarge(f"a frame of {size:,} bytes; {limit:,} allowed: ask for less", limit)
+    header = CLIENT_HEADER.pack(CLIENT_VERSION, flags, opcode, size, correlation)
+    return (header, *body) if len(body) > 1 else (header + body[0],)
+
+
+def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
+    """Return the buffers of a request's frame; a batch is among them as it is, uncopied.
+
+    Raises `TooLarge` for one that the other side would have to close the connection for.
+    """
+    opcode = _OPCODES[type(request)]
+    if isinstance(request, m.Produce):
+        shard, log, group = request.address
+        prefix = ADDRESS.pack(shard, log, 0, group) + _PRODUCE.pack(request.seen)
+        return _framed(0, opcode, correlation, prefix, request.batch)
+    return _framed(0, opcode, correlation, _pack(request))
+
+
+def decode_request(frame: ClientFrame) -> m.Request:
+    """Read a request. Raises `UnknownOpcode` or `BadRequest`; the connection can go on."""
+    if frame.flags:
+        raise BadRequest(f"opcode {frame.opcode}: a request has no flags, not {frame.flags:#x}")
+    if frame.opcode == Opcode.PRODUCE:
+        address, at = _address(frame.body, _PRODUCE.size)
+        (seen,) = _PRODUCE.unpack_from(frame.body, at)
+        return m.Produce(address, seen, frame.body[at + _PRODUCE.size :])
+    decoder = _REQUEST_DECODERS.get(frame.opcode)
+    if decoder is None:
+        raise UnknownOpcode(f"opcode {frame.opcode} is not known here", frame.opcode)
+    try:
+        request: m.Request = decoder.decode(frame.body)
+    except _MALFORMED as error:
+        raise BadRequest(f"opcode {frame.opcode}: {error}") from None
+    return request
+
+
+def encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer, ...]:
+    """Return the buffers of a reply's frame; batches are among them as they are, uncopied.
+
+    One that is too long for its frame becomes a `Refusal`: the client must not lose its connection
+    for having asked.
+    """
+    try:
+        return _encode_reply(reply, opcode, correlation)
+    except TooLarge as error:
+        refusal = m.Refusal(error.code, str(error), error.detail)
+        return _encode_reply(refusal, opcode, correlation)
+
+
+def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer, ...]:
+    if isinstance(reply, m.Fetched):
+        shard, log, group = reply.address
+        prefix = ADDRESS.pack(shard, log, 0, group) + _FETCHED.pack(
+            reply.offset, reply.next_offset, reply.committed
+        )
+        return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
+    if isinstance(reply, m.Granted):
+        shard, log, group = reply.address
+        prefix = ADDRESS.pack(shard, log, 0, group) + _GRANTED.pack(
+            reply.fence, reply.deadline, reply.offset, reply.next_offset, reply.attempts
+        )
+        return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
+    flags = Flags.RESPONSE | Flags.ERROR if isinstance(reply, m.Refusal) else Flags.RESPONSE
+    return _framed(flags, opcode, correlation, _pack(reply))
+
+
+def decode_reply(frame: ClientFrame) -> m.Reply:
+    """Read a reply; a refusal comes back as `Refusal`. Raises `RemoteProtocolError`."""
+    if frame.flags not in _REPLY_FLAGS:
+        raise RemoteProtocolError(f"flags {frame.flags:#x} make no reply")
+    try:
+        if frame.flags & Flags.ERROR:
+            refusal: m.Refusal = _REFUSAL.decode(frame.body)
+            return refusal
+        if frame.opcode == Opcode.FETCH:
+            address, at = _address(frame.body, _FETCHED.size)
+            offset, behind, committed = _FETCHED.unpack_from(frame.body, at)
+            batches = _batches(frame.body, at + _FETCHED.size)
+            return m.Fetched(address, offset, behind, committed, batches)
+        if frame.opcode == Opcode.PULL:
+            address, at = _address(frame.body, _GRANTED.size)
+            fence, deadline, offset, behind, attempts = _GRANTED.unpack_from(frame.body, at)
+            batches = _batches(frame.body, at + _GRANTED.size)
+            return m.Granted(address, fence, deadline, offset, behind, attempts, batches)
+        reply: m.Reply = _REPLY_DECODERS[frame.opcode].decode(frame.body)
+    except (*_MALFORMED, KeyError, BadRequest) as error:
+        raise RemoteProtocolError(
+            f"a reply to opcode {frame.opcode} makes no sense: {error}"
+        ) from None
+    return reply
+
+
+def _address(body: memoryview, more: int) -> tuple[Address, int]:
+    if len(body) < ADDRESS.size + more:
+        raise BadRequest(f"{len(body)} bytes are too few for this request")
+    shard, log, _, group = ADDRESS.unpack_from(body)
+    return Address(shard, log, group), ADDRESS.size
+
+
+def _batches(body: memoryview, at: int) -> tuple[Buffer, ...]:
+    return (body[at:],) if at < len(body) else ()
+
+
+class ClientStream:
+    """Frames of one connection in the client dialect, either side."""
+
+    __slots__ = ("_reassembler",)
+
+    def __init__(self) -> None:
+        """Start at the first byte of the connection."""
+        self._reassembler = Reassembler(CLIENT_HEADER.size, client_frame_size)
+
+    @property
+    def pending(self) -> int:
+        """Bytes held for a frame that is not whole yet."""
+        return self._reassembler.pending
+
+    def receive(self, data: bytes) -> Sequence[ClientFrame]:
+        """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""
+        return [take_client_frame(view) for view in self._reassembler.receive(data)]

@@ -1,0 +1,41 @@
+"""The broker's end of a connection: the first byte tells the dialect (DESIGN §4 Client frame)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weir.errors import RemoteProtocolError
+from weir.wire.client import ClientStream
+from weir.wire.device import VERSION as DEVICE_VERSION
+from weir.wire.device import DeviceRequest, DeviceStream
+from weir.wire.frame import CLIENT_VERSION, ClientFrame
+
+
+class Connection:
+    """Bytes of one peer, in whichever dialect it speaks."""
+
+    __slots__ = ("stream",)
+
+    def __init__(self) -> None:
+        """Know nothing of the peer yet."""
+        self.stream: ClientStream | DeviceStream | None = None
+
+    @property
+    def pending(self) -> int:
+        """Bytes held for a frame that is not whole yet."""
+        return self.stream.pending if self.stream else 0
+
+    def receive(self, data: bytes) -> Sequence[ClientFrame | DeviceRequest]:
+        """Take bytes as they come; return what is whole. Raises `RemoteProtocolError`."""
+        if self.stream is None:
+            if not data:
+                return ()
+            if data[0] == CLIENT_VERSION:
+                self.stream = ClientStream()
+            elif data[0] == DEVICE_VERSION:
+                self.stream = DeviceStream()
+            else:
+                raise RemoteProtocolError(
+                    f"a connection begins with 1 (device) or 2 (client), not {data[0]}"
+                )
+        return self.stream.receive(data)

@@ -1,0 +1,258 @@
+"""The device dialect: seed 001's seven-field frame, big-endian (DESIGN §4 Device frame).
+
+    version u8 = 1 | length u32 of the body | opcode u16 | sn u8 | body | check u8
+
+`check` is the XOR of all bytes before it. A reply has its request's opcode with the top bit set and
+its `sn`; every reply's body begins with a number: 0, or an error code of `weir.errors`.
+
+    opcode 1  hello         u64 hub, u32 boot count, u16 partition (65,535: by hub), topic UTF-8
+              -> u16 code, u64 system id
+    opcode 2  publish       any bytes, up to 64 KiB
+    opcode 3  publish with sequence: u32 sequence, then any bytes. Per (hub, sn) and boot the first
+              is 0, each next one more; a repeat gets the first answer again
+              -> both: u16 code, u32 sequence (none: 0xFFFFFFFF), u64 offset, or what the error
+              says (for a gap: the expected sequence)
+    opcode 4  ping          -> u16 code
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, UnknownOpcode
+from weir.model.columns import NO_SEQUENCE
+from weir.model.limits import DEVICE_BODY_BYTES_MAX
+from weir.wire.frame import Reassembler
+
+VERSION = 1
+REPLY = 0x8000
+BY_HUB = 0xFFFF
+
+_HEADER = struct.Struct(">BIHB")
+_HELLO = struct.Struct(">QIH")
+_SEQUENCE = struct.Struct(">I")
+_CODE = struct.Struct(">H")
+_WELCOME = struct.Struct(">HQ")
+_CONFIRM = struct.Struct(">HIQ")
+_FRAME_SIZE_MIN = _HEADER.size + 1
+
+
+class DeviceOpcode(IntEnum):
+    """What a device frame asks."""
+
+    HELLO = 1
+    PUBLISH = 2
+    PUBLISH_SEQUENCED = 3
+    PING = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHello:
+    """A hub names itself, its boot count, and where its messages go."""
+
+    sn: int
+    hub: int
+    boot: int
+    partition: int
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePing:
+    """Answered at once."""
+
+    sn: int
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePublishes:
+    """Publishes of one read, column by column, in order; one whose code is not 0 is refused."""
+
+    sns: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+
+    def add(self, sn: int, sequence: int, value: bytes, code: int = 0) -> None:
+        """Append one publish."""
+        self.sns.append(sn)
+        self.sequences.append(sequence)
+        self.values.append(value)
+        self.codes.append(code)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRefused:
+    """A frame that is no publish and cannot be served; its connection can go on."""
+
+    sn: int
+    opcode: int
+    code: int
+
+
+DeviceRequest = DeviceHello | DevicePing | DevicePublishes | DeviceRefused
+
+
+def xor(data: bytes | memoryview) -> int:
+    """Return the XOR of all bytes, folding them as one number instead of going byte by byte."""
+    folded = int.from_bytes(data, "little")
+    half = 1 << max(len(data) - 1, 0).bit_length() >> 1
+    while half:
+        folded ^= folded >> (8 * half)
+        half >>= 1
+    return folded & 0xFF
+
+
+def frame(opcode: int, sn: int, body: bytes) -> bytes:
+    """Return a whole device frame, check byte included. Raises `BadRequest` over 64 KiB."""
+    if len(body) > DEVICE_BODY_BYTES_MAX:
+        raise BadRequest(f"a device body of {len(body):,} bytes; {DEVICE_BODY_BYTES_MAX:,} allowed")
+    head = _HEADER.pack(VERSION, len(body), opcode, sn) + body
+    return head + bytes((xor(head),))
+
+
+def hello(hub: int, boot: int, topic: str, partition: int = BY_HUB, sn: int = 0) -> bytes:
+    """Return a hello frame."""
+    return frame(DeviceOpcode.HELLO, sn, _HELLO.pack(hub, boot, partition) + topic.encode())
+
+
+def publish(sn: int, value: bytes, sequence: int = NO_SEQUENCE) -> bytes:
+    """Return a publish frame; with a sequence where one is given."""
+    if sequence == NO_SEQUENCE:
+        return frame(DeviceOpcode.PUBLISH, sn, value)
+    return frame(DeviceOpcode.PUBLISH_SEQUENCED, sn, _SEQUENCE.pack(sequence) + value)
+
+
+def frame_size(view: memoryview, at: int) -> int:
+    """Return the size of the frame at `at`. Raises `RemoteProtocolError` if it cannot be one."""
+    version, length, _, _ = _HEADER.unpack_from(view, at)
+    if version != VERSION:
+        raise RemoteProtocolError(f"a device frame begins with version 1, not {version}")
+    if length > DEVICE_BODY_BYTES_MAX:
+        raise RemoteProtocolError(f"a device body of {length:,}; {DEVICE_BODY_BYTES_MAX:,} allowed")
+    return int(_FRAME_SIZE_MIN + length)
+
+
+class DeviceStream:
+    """The broker's side of one connection in the device dialect."""
+
+    __slots__ = ("_reassembler",)
+
+    def __init__(self) -> None:
+        """Start at the first byte of the connection."""
+        self._reassembler = Reassembler(_HEADER.size, frame_size)
+
+    @property
+    def pending(self) -> int:
+        """Bytes held for a frame that is not whole yet."""
+        return self._reassembler.pending
+
+    def receive(self, data: bytes) -> list[DeviceRequest]:
+        """Take bytes as they come; return requests in order, publishes gathered into columns."""
+        found: list[DeviceRequest] = []
+        publishes: DevicePublishes | None = None
+        for view in self._reassembler.receive(data):
+            _, _, opcode, sn = _HEADER.unpack_from(view)
+            if opcode in (DeviceOpcode.PUBLISH, DeviceOpcode.PUBLISH_SEQUENCED):
+                if publishes is None:
+                    publishes = DevicePublishes()
+                    found.append(publishes)
+                self._publish(publishes, view, opcode, sn)
+            else:
+                publishes = None
+                found.append(self._control(view, opcode, sn))
+        return found
+
+    @staticmethod
+    def _publish(publishes: DevicePublishes, view: memoryview, opcode: int, sn: int) -> None:
+        body = bytes(view[_HEADER.size : -1])
+        code, sequence = 0, NO_SEQUENCE
+        if opcode == DeviceOpcode.PUBLISH_SEQUENCED:
+            if len(body) >= _SEQUENCE.size:
+                (sequence,) = _SEQUENCE.unpack_from(body)
+                body = body[_SEQUENCE.size :]
+            if sequence == NO_SEQUENCE:  # too short, or a number that would quietly lose dedupe
+                code = BadRequest.code
+        if xor(view):  # the check byte makes the XOR of the whole frame 0
+            code = BadChecksum.code
+        publishes.add(sn, sequence, body if code == 0 else b"", code)
+
+    @staticmethod
+    def _control(view: memoryview, opcode: int, sn: int) -> DeviceRequest:
+        if xor(view):
+            return DeviceRefused(sn, opcode, BadChecksum.code)
+        body = bytes(view[_HEADER.size : -1])
+        if opcode == DeviceOpcode.PING:
+            return DevicePing(sn)
+        if opcode != DeviceOpcode.HELLO:
+            return DeviceRefused(sn, opcode, UnknownOpcode.code)
+        try:
+            hub, boot, partition = _HELLO.unpack_from(body)
+            return DeviceHello(sn, hub, boot, partition, body[_HELLO.size :].decode())
+        except (struct.error, UnicodeDecodeError):
+            return DeviceRefused(sn, opcode, BadRequest.code)
+
+
+def encode_welcome(sn: int, code: int, system: int) -> bytes:
+    """Return the reply to hello."""
+    return frame(DeviceOpcode.HELLO | REPLY, sn, _WELCOME.pack(code, system))
+
+
+def encode_code(opcode: int, sn: int, code: int) -> bytes:
+    """Return a reply that is a number only."""
+    return frame(opcode | REPLY, sn, _CODE.pack(code))
+
+
+def encode_confirms(
+    sns: Sequence[int], sequences: Sequence[int], codes: Sequence[int], offsets: Sequence[int]
+) -> bytes:
+    """Return the replies to publishes, glued together, in order."""
+    replies = []
+    for sn, sequence, code, offset in zip(sns, sequences, codes, offsets, strict=True):
+        opcode = DeviceOpcode.PUBLISH if sequence == NO_SEQUENCE else DeviceOpcode.PUBLISH_SEQUENCED
+        body = _CONFIRM.pack(code, sequence, offset)
+        replies.append(frame(opcode | REPLY, sn, body))
+    return b"".join(replies)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReply:
+    """A reply as a device reads it; `sequence` and `offset` only for publishes."""
+
+    opcode: int
+    sn: int
+    code: int
+    sequence: int = NO_SEQUENCE
+    offset: int = 0
+
+
+class DeviceReplies:
+    """The device's side: cuts replies out of the stream."""
+
+    __slots__ = ("_reassembler",)
+
+    def __init__(self) -> None:
+        """Start at the first byte of the connection."""
+        self._reassembler = Reassembler(_HEADER.size, frame_size)
+
+    def receive(self, data: bytes) -> list[DeviceReply]:
+        """Take bytes as they come, return whole replies. Raises `RemoteProtocolError`."""
+        return [self._reply(view) for view in self._reassembler.receive(data)]
+
+    @staticmethod
+    def _reply(view: memoryview) -> DeviceReply:
+        if xor(view):
+            raise RemoteProtocolError("a reply fails its check byte")
+        _, _, opcode, sn = _HEADER.unpack_from(view)
+        if not opcode & REPLY:
+            raise RemoteProtocolError(f"opcode {opcode} is a request: a device reads only replies")
+        body = view[_HEADER.size : -1]
+        publishes = (DeviceOpcode.PUBLISH, DeviceOpcode.PUBLISH_SEQUENCED)
+        if opcode & ~REPLY in publishes and len(body) == _CONFIRM.size:
+            return DeviceReply(opcode & ~REPLY, sn, *_CONFIRM.unpack(body))
+        if len(body) < _CODE.size:
+            raise RemoteProtocolError("a reply without a code")
+        return DeviceReply(opcode & ~REPLY, sn, *_CODE.unpack_from(body))

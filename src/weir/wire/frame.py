@@ -1,0 +1,114 @@
+"""Cutting frames out of a byte stream, for every dialect.
+
+A `Reassembler` copies only what spans two reads; a frame that lies whole in one read is a view.
+The size of a frame is known, and refused if too large, before its bytes are kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import IntFlag
+from typing import NamedTuple
+
+from weir.codec.fields import compact
+from weir.errors import RemoteProtocolError
+from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
+
+#: version u8 = 2, flags u8, opcode u16, length u32 of the body, correlation u64.
+CLIENT_HEADER = struct.Struct("<BBHIQ")
+CLIENT_VERSION = 2
+FIRST_DATA_OPCODE = 16
+
+
+class Flags(IntFlag):
+    """Flags of a client frame."""
+
+    RESPONSE = 1
+    ERROR = 2
+
+
+class ClientFrame(NamedTuple):
+    """A client frame taken apart; `body` is a view that keeps its bytes alive."""
+
+    flags: int
+    opcode: int
+    correlation: int
+    body: memoryview
+
+
+def body_bytes_max(opcode: int) -> int:
+    """Return how long the body of a client frame may be."""
+    return CLIENT_FRAME_BYTES_MAX if opcode >= FIRST_DATA_OPCODE else CONTROL_FRAME_BYTES_MAX
+
+
+def client_frame_size(view: memoryview, at: int) -> int:
+    """Return the size of the client frame that begins at `at`, header included."""
+    version, _, opcode, length, _ = CLIENT_HEADER.unpack_from(view, at)
+    if version != CLIENT_VERSION:
+        raise RemoteProtocolError(f"a client frame begins with version 2, not {version}")
+    limit = body_bytes_max(opcode)
+    if length > limit:
+        raise RemoteProtocolError(f"a frame of {length:,} bytes; opcode {opcode} allows {limit:,}")
+    return int(CLIENT_HEADER.size + length)
+
+
+def take_client_frame(view: memoryview) -> ClientFrame:
+    """Take apart one whole client frame."""
+    _, flags, opcode, _, correlation = CLIENT_HEADER.unpack_from(view)
+    return ClientFrame(flags, opcode, correlation, view[CLIENT_HEADER.size :])
+
+
+class Reassembler:
+    """Cuts a stream into whole frames.
+
+    `header_size` bytes are enough for `size_of(view, at)` to tell a frame's size; it raises
+    `RemoteProtocolError` for one that is not allowed, and the stream is dead after that.
+    """
+
+    __slots__ = ("_frame", "_header_size", "_size", "_size_of", "_start")
+
+    def __init__(self, header_size: int, size_of: Callable[[memoryview, int], int]) -> None:
+        """Start at the beginning of a frame."""
+        self._header_size = header_size
+        self._size_of = size_of
+        self._start = b""  # fewer bytes than a header
+        self._frame: bytearray | None = None  # a frame that spans reads, as far as it has come
+        self._size = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes held for the frame under way: those that have come, not those it speaks of."""
+        return len(self._start) if self._frame is None else len(self._frame)
+
+    def receive(self, data: bytes) -> list[memoryview]:
+        """Take the next bytes of the stream; return the frames that are whole now, in order."""
+        frames: list[memoryview] = []
+        view, at = memoryview(data), 0
+        if self._frame is not None:
+            at = self._top_up(view, frames)
+        elif self._start:
+            view = memoryview(self._start + data)
+            self._start = b""
+        end = len(view)
+        while end - at >= self._header_size:
+            size = self._size_of(view, at)
+            if size > end - at:
+                # It grows with what comes: a peer that only speaks of a large frame costs nothing.
+                self._frame, self._size = bytearray(view[at:]), size
+                return frames
+            frames.append(compact(view[at : at + size], end))
+            at += size
+        if at < end:
+            self._start = bytes(view[at:])
+        return frames
+
+    def _top_up(self, view: memoryview, frames: list[memoryview]) -> int:
+        frame = self._frame
+        assert frame is not None
+        step = min(self._size - len(frame), len(view))
+        frame += view[:step]
+        if len(frame) == self._size:
+            frames.append(memoryview(frame))
+            self._frame = None
+        return step

@@ -1,0 +1,253 @@
+"""Requests and replies of the client dialect, one class each, at batch or control rate.
+
+Control bodies are MessagePack arrays: a field may be added at the end with a default, never moved.
+Data bodies (`Produce`, `Fetched`, `Granted`) are a fixed prefix and batches as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated
+
+import msgspec
+
+from weir.codec.fields import Buffer
+from weir.model.ids import Address
+from weir.model.limits import ACK_RANGES_MAX
+
+PROTOCOL = 1
+
+#: What fits the signed fields that a number may be copied into; from below it always does.
+Int64 = Annotated[int, msgspec.Meta(le=(1 << 63) - 1)]
+#: The same, where nothing below 0 has a meaning.
+Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class Opcode(IntEnum):
+    """What a client frame asks; a reply has its request's opcode and the RESPONSE flag."""
+
+    HELLO = 1
+    PING = 2
+    DESCRIBE_TOPIC = 3
+    LIST_TOPICS = 4
+    CREATE_TOPIC = 5
+    OPEN_PRODUCER = 6
+    POSITIONS = 7
+    PRODUCE = 16
+    FETCH = 17
+    PULL = 18
+    ACK = 19
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True):
+    """A control body: a MessagePack array of its fields."""
+
+
+class Hello(Control, frozen=True, array_like=True):
+    """First frame of a connection. `system` 0 means "whichever answers"."""
+
+    client: str
+    system: int = 0
+    protocol: int = PROTOCOL
+
+
+class Welcome(Control, frozen=True, array_like=True):
+    """Who answered: system, BrokerSet, node and shard ids, and the limits to keep to."""
+
+    system: int
+    brokerset: int
+    node: int
+    shard: int
+    batch_bytes_max: int
+    window: int
+    protocol: int = PROTOCOL
+
+
+class Ping(Control, frozen=True, array_like=True):
+    """Answered by `Pong`, whatever else is under way."""
+
+
+class Pong(Control, frozen=True, array_like=True):
+    """The answer to `Ping`."""
+
+
+class DescribeTopic(Control, frozen=True, array_like=True):
+    """Ask for one topic by `topic` or `namespace/topic`."""
+
+    name: str
+
+
+class ListTopics(Control, frozen=True, array_like=True):
+    """Ask for all topics of a namespace, or of all ("")."""
+
+    namespace: str = ""
+
+
+class CreateTopic(Control, frozen=True, array_like=True):
+    """Create a topic; one that exists with the same settings is fine if `if_absent`."""
+
+    name: str
+    partitions: Natural = 1
+    order: str = "partition"
+    if_absent: bool = True
+
+
+class TopicInfo(Control, frozen=True, array_like=True):
+    """A topic and where each of its partitions is served, in partition order."""
+
+    id: int
+    namespace: str
+    name: str
+    order: str
+    addresses: list[Address]
+
+
+class TopicList(Control, frozen=True, array_like=True):
+    """All topics asked for, by name."""
+
+    topics: list[TopicInfo]
+
+
+class OpenProducer(Control, frozen=True, array_like=True):
+    """Get a new producer id (0), or the next epoch of one that is held, fencing the last."""
+
+    producer: Natural = 0
+
+
+class ProducerGrant(Control, frozen=True, array_like=True):
+    """A producer id, which is the stamp of its grant, and its epoch."""
+
+    producer: int
+    epoch: int
+
+
+class Positions(Control, frozen=True, array_like=True):
+    """Ask where a topic's partitions begin and end."""
+
+    topic: Natural
+
+
+class PositionsReply(Control, frozen=True, array_like=True):
+    """For each partition in order: first offset, and the offset behind the last committed."""
+
+    starts: list[int]
+    ends: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """One batch for one partition. `seen`: the highest stamp the client has seen (Causal)."""
+
+    address: Address
+    seen: int
+    batch: memoryview
+
+
+class Confirm(Control, frozen=True, array_like=True):
+    """A batch is durable on a majority: offset of its first message, and its stamp."""
+
+    offset: Int64
+    stamp: Int64
+    duplicate: bool = False
+
+
+class Fetch(Control, frozen=True, array_like=True):
+    """Read from `offset` on; wait up to `wait_ms` for the first message there."""
+
+    address: Address
+    offset: Natural
+    max_bytes: Natural
+    wait_ms: Natural = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Whole batches that cover [offset, next_offset), or none. The first may begin before `offset`.
+
+    `committed` is the offset behind the last committed message, for lag.
+    """
+
+    address: Address
+    offset: int
+    next_offset: int
+    committed: int
+    batches: tuple[Buffer, ...] = ()
+
+
+class Pull(Control, frozen=True, array_like=True):
+    """Ask for a grant of messages of one partition for a consumer of `cluster`."""
+
+    address: Address
+    cluster: str
+    max_messages: Natural
+    max_bytes: Natural
+    wait_ms: Natural = 0
+    lease_ms: Natural = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A lease of messages [offset, next_offset); `fence` 0 and nothing in it when time ran out.
+
+    `deadline` is a stamp; `attempts` counts grants of these messages, this one included.
+    """
+
+    address: Address
+    fence: int
+    deadline: int
+    offset: int
+    next_offset: int
+    attempts: int = 0
+    batches: tuple[Buffer, ...] = ()
+
+
+class Ack(Control, frozen=True, array_like=True):
+    """Done with ranges [first, next) of grants: (fence, first, next) each."""
+
+    address: Address
+    cluster: str
+    ranges: Annotated[
+        list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)
+    ]
+
+
+class Acked(Control, frozen=True, array_like=True):
+    """The acks are durable on a majority. `done` is the cluster's cursor: all below it is done."""
+
+    done: int
+
+
+class Refusal(Control, frozen=True, array_like=True):
+    """A numbered refusal: see `weir.errors` for codes and what `detail` holds."""
+
+    code: int
+    message: str
+    detail: int = 0
+
+
+ControlRequest = (
+    Hello
+    | Ping
+    | DescribeTopic
+    | ListTopics
+    | CreateTopic
+    | OpenProducer
+    | Positions
+    | Fetch
+    | Pull
+    | Ack
+)
+Request = ControlRequest | Produce
+ControlReply = (
+    Welcome
+    | Pong
+    | TopicInfo
+    | TopicList
+    | ProducerGrant
+    | PositionsReply
+    | Confirm
+    | Acked
+    | Refusal
+)
+Reply = ControlReply | Fetched | Granted

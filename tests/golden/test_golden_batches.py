@@ -1,0 +1,101 @@
+"""Batches are the bytes of `batches.json`, both ways; a difference names the field that moved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weir.model.batch import Batch, encode
+from weir.model.columns import Origins
+from weir.model.header import HEADER_SIZE, VERSION, Columns, stamped
+
+GOLDEN = json.loads(Path(__file__).with_name("batches.json").read_text(encoding="utf-8"))
+CASES: list[Any] = [pytest.param(case, id=case["name"]) for case in GOLDEN["batches"]]
+
+
+def unhex(items: list[str | None]) -> list[bytes | None]:
+    return [None if item is None else bytes.fromhex(item) for item in items]
+
+
+def unhex_pairs(rows: list[Mapping[str, str]]) -> list[dict[str, bytes]]:
+    return [{name: bytes.fromhex(value) for name, value in pairs.items()} for pairs in rows]
+
+
+#: How the JSON spells an argument of `encode`.
+SPELLINGS: dict[str, Callable[[Any], Any]] = {
+    "values": unhex,
+    "keys": unhex,
+    "headers": unhex_pairs,
+    "origins": lambda columns: Origins(**columns),
+}
+
+
+def arguments(case: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: SPELLINGS[name](given) if name in SPELLINGS else given
+        for name, given in case["arguments"].items()
+    }
+
+
+def golden_bytes(case: dict[str, Any]) -> bytes:
+    return b"".join(bytes.fromhex(field[1]) for field in case["fields"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_encode_makes_the_golden_bytes(case: dict[str, Any]) -> None:
+    batch = bytes(encode(**arguments(case)))
+    if "stamped" in case:
+        batch = stamped(batch, **case["stamped"]) + batch[HEADER_SIZE:]
+    at, made = 0, []
+    for name, golden, _ in case["fields"]:
+        made.append((name, batch[at : at + len(golden) // 2].hex()))
+        at += len(golden) // 2
+    assert made == [(name, golden) for name, golden, _ in case["fields"]]
+    assert batch[at:] == b""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_batch_reads_the_golden_bytes(case: dict[str, Any]) -> None:
+    given = arguments(case)
+    batch = Batch(golden_bytes(case)).check(given["group"])
+    n = len(given["values"])
+    header = batch.header
+    assert header.version == case["version"]
+    assert (header.producer, header.epoch, header.count, header.sequence) == (
+        given.get("producer", 0),
+        given.get("epoch", 0),
+        n,
+        given.get("sequence", 0),
+    )
+    place = case.get("stamped", {"stamp": 0, "first_offset": 0})
+    assert {"stamp": header.stamp, "first_offset": header.first_offset} == place
+    assert batch.values() == given["values"]
+    assert batch.keys() == given.get("keys", [None] * n)
+    assert batch.tags() == given.get("tags", [None] * n)
+    assert batch.times() == given.get("times", [given.get("base_time", 0)] * n)
+    assert batch.headers() == given.get("headers", [{}] * n)
+    for flag, name in ((Columns.DUE, "dues"), (Columns.EXPIRES, "expires")):
+        numbers = batch.numbers(flag)
+        assert (None if numbers is None else list(numbers)) == given.get(name)
+    for name in Origins.__slots__:
+        assert (batch.origins is None) == ("origins" not in given)
+        if batch.origins is not None:
+            assert list(getattr(batch.origins, name)) == getattr(given["origins"], name)
+
+
+def test_the_golden_bytes_cover_every_column_that_this_release_writes() -> None:
+    written = [Batch(golden_bytes(case)).header.columns for case in GOLDEN["batches"]]
+    known = [flag for flag in Columns if flag not in (Columns.FOREIGN, Columns.CHUNK)]
+    assert set(written) >= {int(flag | Columns.VALUE) for flag in known}  # each one alone
+    assert max(written) == reduce(or_, map(int, known))  # and all together
+
+
+def test_bytes_that_are_not_final_say_so() -> None:
+    assert GOLDEN["final"] == (VERSION > 0)
+    assert {case["version"] for case in GOLDEN["batches"]} == {VERSION}

@@ -1,0 +1,134 @@
+"""Frames of both dialects are the bytes of the golden files, both ways."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from weir.model.ids import Address
+from weir.wire import device
+from weir.wire import messages as m
+from weir.wire.client import (
+    ClientStream,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from weir.wire.device import NO_SEQUENCE, DeviceReplies, DeviceReply, DeviceStream
+
+
+def cases(name: str) -> list[Any]:
+    path = Path(__file__).with_name(name)
+    frames = json.loads(path.read_text(encoding="utf-8"))["frames"]
+    return [pytest.param(case, id=case["name"]) for case in frames]
+
+
+CLIENT = cases("client_frames.json")
+DEVICE = cases("device_frames.json")
+
+
+def golden(case: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, data) for name, data, _ in case["fields"]]
+
+
+def golden_bytes(case: dict[str, Any]) -> bytes:
+    return bytes.fromhex("".join(data for _, data in golden(case)))
+
+
+def along(case: dict[str, Any], frame: bytes) -> list[tuple[str, str]]:
+    """Cut `frame` where the golden fields end; what is left over is a field without a name."""
+    at, found = 0, []
+    for name, data in golden(case):
+        found.append((name, frame[at : at + len(data) // 2].hex()))
+        at += len(data) // 2
+    return found + ([("", frame[at:].hex())] if frame[at:] else [])
+
+
+def message(case: dict[str, Any]) -> Any:
+    kind, fields = getattr(m, case["kind"]), list(case["message"])
+    if issubclass(kind, m.Control):
+        return msgspec.convert(fields, kind)
+    batches = tuple(bytes.fromhex(batch) for batch in fields[-1])
+    fields[0] = Address(*fields[0])
+    return kind(*fields[:-1], memoryview(batches[0]) if kind is m.Produce else batches)
+
+
+@pytest.mark.parametrize("case", CLIENT)
+def test_client_frames_are_encoded_to_the_golden_bytes(case: dict[str, Any]) -> None:
+    if case["side"] == "request":
+        buffers = encode_request(message(case), case["correlation"])
+    else:
+        buffers = encode_reply(message(case), case["opcode"], case["correlation"])
+    assert along(case, b"".join(buffers)) == golden(case)
+
+
+@pytest.mark.parametrize("case", CLIENT)
+def test_client_frames_are_read_from_the_golden_bytes(case: dict[str, Any]) -> None:
+    (frame,) = ClientStream().receive(golden_bytes(case))
+    assert (frame.opcode, frame.correlation) == (case["opcode"], case["correlation"])
+    expected = message(case)
+    if case["side"] == "request":
+        assert decode_request(frame) == expected
+        return
+    reply = decode_reply(frame)
+    if isinstance(reply, m.Fetched | m.Granted):
+        # The frame glues batches; their own headers tell them apart.
+        assert b"".join(reply.batches) == b"".join(expected.batches)
+        plain = [name for name in type(reply).__slots__ if name != "batches"]
+        assert [getattr(reply, f) for f in plain] == [getattr(expected, f) for f in plain]
+    else:
+        assert reply == expected
+
+
+def test_the_golden_frames_cover_every_message() -> None:
+    kinds = {case.values[0]["kind"] for case in CLIENT}
+    assert kinds == {kind.__name__ for kind in (*m.Request.__args__, *m.Reply.__args__)}
+    calls = {case.values[0]["call"] for case in DEVICE}
+    assert calls >= {"hello", "publish", "encode_welcome", "encode_confirms", "encode_code"}
+
+
+def device_arguments(case: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: bytes.fromhex(given) if name in ("value", "body") else given
+        for name, given in case["arguments"].items()
+    }
+
+
+@pytest.mark.parametrize("case", DEVICE)
+def test_device_frames_are_encoded_to_the_golden_bytes(case: dict[str, Any]) -> None:
+    frame = getattr(device, case["call"])(**device_arguments(case))
+    assert along(case, frame) == golden(case)
+
+
+@pytest.mark.parametrize("case", DEVICE)
+def test_device_frames_are_read_from_the_golden_bytes(case: dict[str, Any]) -> None:
+    given, frame = device_arguments(case), golden_bytes(case)
+    if case["side"] == "reply":
+        assert DeviceReplies().receive(frame) == [expected_reply(case["call"], given)]
+        return
+    (request,) = DeviceStream().receive(frame)
+    if case["call"] == "hello":
+        partition = given.get("partition", device.BY_HUB)
+        assert request == device.DeviceHello(
+            given["sn"], given["hub"], given["boot"], partition, given["topic"]
+        )
+    elif case["call"] == "publish":
+        sequence = given.get("sequence", NO_SEQUENCE)
+        assert request == device.DevicePublishes([given["sn"]], [sequence], [given["value"]], [0])
+    else:
+        assert request == device.DevicePing(given["sn"])
+
+
+def expected_reply(call: str, given: dict[str, Any]) -> DeviceReply:
+    if call == "encode_confirms":
+        sequence = given["sequences"][0]
+        opcode = 2 if sequence == NO_SEQUENCE else 3
+        return DeviceReply(
+            opcode, given["sns"][0], given["codes"][0], sequence, given["offsets"][0]
+        )
+    return DeviceReply(given.get("opcode", 1), given["sn"], given["code"])

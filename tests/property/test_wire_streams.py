@@ -1,0 +1,354 @@
+"""Both dialects on streams cut anywhere, on garbage, and on bodies that are not what they claim."""
+
+from __future__ import annotations
+
+import struct
+from functools import reduce
+from itertools import pairwise
+from operator import xor as xor_of_two
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode
+from weir.model.ids import Address
+from weir.model.limits import (
+    CLIENT_FRAME_BYTES_MAX,
+    CONTROL_FRAME_BYTES_MAX,
+    DEVICE_BODY_BYTES_MAX,
+)
+from weir.wire import device
+from weir.wire import messages as m
+from weir.wire.client import (
+    ClientStream,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from weir.wire.connection import Connection
+from weir.wire.frame import CLIENT_HEADER, ClientFrame, Reassembler, client_frame_size
+from weir.wire.messages import Opcode
+
+NATURAL = st.integers(0, 2**63 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(max_size=20)
+ADDRESS = st.builds(Address, st.integers(0, 65_535), st.integers(0, 65_535), NATURAL)
+BODY = st.binary(max_size=60)
+CORRELATION = st.integers(0, 2**64 - 1)
+
+REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
+    m.Hello: st.builds(m.Hello, TEXT, NATURAL, NATURAL),
+    m.Ping: st.just(m.Ping()),
+    m.DescribeTopic: st.builds(m.DescribeTopic, TEXT),
+    m.ListTopics: st.builds(m.ListTopics, TEXT),
+    m.CreateTopic: st.builds(m.CreateTopic, TEXT, NATURAL, TEXT, st.booleans()),
+    m.OpenProducer: st.builds(m.OpenProducer, NATURAL),
+    m.Positions: st.builds(m.Positions, NATURAL),
+    m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL),
+    m.Pull: st.builds(m.Pull, ADDRESS, TEXT, NATURAL, NATURAL, NATURAL, NATURAL),
+    m.Ack: st.builds(m.Ack, ADDRESS, TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))),
+    m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview)),
+}
+INFO = st.builds(m.TopicInfo, NATURAL, TEXT, TEXT, TEXT, st.lists(ADDRESS, max_size=3))
+REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
+    m.Welcome: (Opcode.HELLO, st.builds(m.Welcome, *[NATURAL] * 7)),
+    m.Pong: (Opcode.PING, st.just(m.Pong())),
+    m.TopicInfo: (Opcode.CREATE_TOPIC, INFO),
+    m.TopicList: (Opcode.LIST_TOPICS, st.builds(m.TopicList, st.lists(INFO, max_size=3))),
+    m.ProducerGrant: (Opcode.OPEN_PRODUCER, st.builds(m.ProducerGrant, NATURAL, NATURAL)),
+    m.PositionsReply: (
+        Opcode.POSITIONS,
+        st.builds(m.PositionsReply, st.lists(INT64), st.lists(INT64)),
+    ),
+    m.Confirm: (Opcode.PRODUCE, st.builds(m.Confirm, INT64, INT64, st.booleans())),
+    m.Acked: (Opcode.ACK, st.builds(m.Acked, INT64)),
+    m.Refusal: (Opcode.FETCH, st.builds(m.Refusal, NATURAL, TEXT, INT64)),
+    m.Fetched: (
+        Opcode.FETCH,
+        st.builds(m.Fetched, ADDRESS, *[INT64] * 3, st.lists(BODY, max_size=3).map(tuple)),
+    ),
+    m.Granted: (
+        Opcode.PULL,
+        st.builds(m.Granted, ADDRESS, *[INT64] * 5, st.lists(BODY, max_size=3).map(tuple)),
+    ),
+}
+
+
+def frame_of(buffers: tuple[Any, ...]) -> ClientFrame:
+    (frame,) = ClientStream().receive(b"".join(buffers))
+    return frame
+
+
+def with_joined_batches(reply: Any) -> Any:
+    """Batches come back glued together: their own headers tell them apart, not the frame."""
+    if not isinstance(reply, m.Fetched | m.Granted):
+        return reply
+    glued = b"".join(bytes(batch) for batch in reply.batches)
+    fields = [getattr(reply, name) for name in type(reply).__slots__]
+    return type(reply)(*fields[:-1], batches=(glued,) if glued else ())
+
+
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_requests_come_back_as_they_went(kind: type[Any], data: st.DataObject) -> None:
+    request, correlation = data.draw(REQUESTS[kind]), data.draw(CORRELATION)
+    frame = frame_of(encode_request(request, correlation))
+    assert (frame.flags, frame.correlation) == (0, correlation)
+    assert decode_request(frame) == request
+
+
+@pytest.mark.parametrize("kind", REPLIES, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_replies_come_back_as_they_went(kind: type[Any], data: st.DataObject) -> None:
+    opcode, replies = REPLIES[kind]
+    reply, correlation = data.draw(replies), data.draw(CORRELATION)
+    frame = frame_of(encode_reply(reply, opcode, correlation))
+    assert (frame.opcode, frame.correlation) == (opcode, correlation)
+    assert decode_reply(frame) == with_joined_batches(reply)
+
+
+def test_every_opcode_and_every_kind_is_covered() -> None:
+    assert set(REQUESTS) == set(m.Request.__args__)
+    assert set(REPLIES) == set(m.Reply.__args__)
+    assert len(REQUESTS) == len(Opcode)
+
+
+def cut(stream: bytes, places: list[int]) -> list[bytes]:
+    ends = [0, *sorted(place % (len(stream) + 1) for place in places), len(stream)]
+    return [stream[a:b] for a, b in pairwise(ends)]
+
+
+CUTS = st.lists(st.integers(0, 10_000), max_size=12)
+CLIENT_FRAMES = st.lists(
+    st.tuples(st.integers(0, 255), st.integers(0, 65_535), CORRELATION, st.binary(max_size=300)),
+    max_size=8,
+)
+
+
+@given(CLIENT_FRAMES, CUTS)
+def test_client_frames_do_not_depend_on_the_cuts(
+    frames: list[tuple[int, int, int, bytes]], cuts: list[int]
+) -> None:
+    stream = b"".join(
+        CLIENT_HEADER.pack(2, flags, opcode, len(body), correlation) + body
+        for flags, opcode, correlation, body in frames
+    )
+    connection, found = Connection(), []
+    for part in cut(stream, cuts):
+        found += connection.receive(part)
+        assert connection.pending <= len(stream)
+    assert [(f.flags, f.opcode, f.correlation, bytes(f.body)) for f in found] == frames
+    assert connection.pending == 0
+
+
+DEVICE_FRAME = st.one_of(
+    st.builds(device.hello, NATURAL, st.integers(0, 2**32 - 1), TEXT, st.integers(0, 65_535)),
+    st.builds(device.publish, st.integers(0, 255), st.binary(max_size=40)),
+    st.builds(device.publish, st.integers(0, 255), BODY, st.integers(0, 2**32 - 2)),
+    st.builds(device.frame, st.integers(0, 65_535), st.integers(0, 255), BODY),
+)
+
+
+def one_by_one(requests: list[Any]) -> list[Any]:
+    """Publishes of one read come as columns; how many share a read depends on the cuts."""
+    found: list[Any] = []
+    for request in requests:
+        if isinstance(request, device.DevicePublishes):
+            columns = (request.sns, request.sequences, request.values, request.codes)
+            found += zip(*columns, strict=True)
+        else:
+            found.append(request)
+    return found
+
+
+@given(st.lists(DEVICE_FRAME, max_size=8), CUTS)
+def test_device_frames_do_not_depend_on_the_cuts(frames: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(frames)
+    expected = [request for frame in frames for request in device.DeviceStream().receive(frame)]
+    connection, found = Connection(), []
+    for part in cut(stream, cuts):
+        found += connection.receive(part)
+        assert connection.pending <= len(stream)
+    assert one_by_one(found) == one_by_one(expected)
+    assert len(one_by_one(found)) == len(frames)
+    assert connection.pending == 0
+
+
+REPLY = st.one_of(
+    st.builds(device.encode_welcome, st.integers(0, 255), st.integers(0, 99), NATURAL),
+    st.builds(device.encode_code, st.just(4), st.integers(0, 255), st.integers(0, 99)),
+    st.builds(
+        lambda *row: device.encode_confirms(*[[item] for item in row]),
+        st.integers(0, 255), st.integers(0, 2**32 - 1), st.integers(0, 99), NATURAL,
+    ),
+)  # fmt: skip
+
+
+@given(st.lists(REPLY, max_size=8), CUTS)
+def test_device_replies_do_not_depend_on_the_cuts(replies: list[bytes], cuts: list[int]) -> None:
+    expected = [reply for frame in replies for reply in device.DeviceReplies().receive(frame)]
+    stream, found = device.DeviceReplies(), []
+    for part in cut(b"".join(replies), cuts):
+        found += stream.receive(part)
+    assert found == expected
+    assert len(found) == len(replies)
+
+
+@given(st.integers(0, 65_535), st.integers(1, 2**32 - 1), st.integers(0, 80))
+def test_a_frame_costs_what_has_come_and_not_what_it_claims(
+    opcode: int, length: int, come: int
+) -> None:
+    limit = CLIENT_FRAME_BYTES_MAX if opcode >= 16 else CONTROL_FRAME_BYTES_MAX
+    reassembler = Reassembler(CLIENT_HEADER.size, client_frame_size)
+    data = CLIENT_HEADER.pack(2, 0, opcode, length, 1) + bytes(come)
+    if length > limit:
+        with pytest.raises(RemoteProtocolError, match="allows"):
+            reassembler.receive(data)
+        assert reassembler.pending == 0
+    elif length > come:
+        assert reassembler.receive(data) == []
+        assert reassembler.pending == len(data)
+
+
+@given(st.integers(DEVICE_BODY_BYTES_MAX + 1, 2**32 - 1))
+def test_a_device_frame_over_its_limit_is_refused_at_its_header(length: int) -> None:
+    stream = device.DeviceStream()
+    with pytest.raises(RemoteProtocolError, match="allowed"):
+        stream.receive(struct.pack(">BIHB", 1, length, 2, 0))
+    assert stream.pending == 0
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"", b"\1", b"\2"]), CUTS)
+def test_garbage_is_the_peers_fault_and_nothing_else(
+    data: bytes, first: bytes, cuts: list[int]
+) -> None:
+    connection = Connection()
+    try:
+        for part in cut(first + data, cuts):
+            connection.receive(part)
+    except RemoteProtocolError:
+        return
+    assert connection.pending <= len(first + data)
+
+
+@given(st.integers(0, 65_535), st.integers(0, 255), st.binary(max_size=60))
+def test_any_body_is_a_request_or_a_refusal(opcode: int, flags: int, body: bytes) -> None:
+    for op in (opcode, opcode % 20):
+        try:
+            request = decode_request(ClientFrame(0, op, 1, memoryview(body)))
+        except (BadRequest, UnknownOpcode):
+            continue
+        assert isinstance(request, m.Request)
+    with_flags = ClientFrame(flags | 1, opcode, 1, memoryview(body))
+    with pytest.raises(BadRequest):
+        decode_request(with_flags)
+
+
+@given(st.integers(0, 20), st.integers(0, 3), st.binary(max_size=60))
+def test_any_body_is_a_reply_or_the_peers_fault(opcode: int, flags: int, body: bytes) -> None:
+    try:
+        reply = decode_reply(ClientFrame(flags, opcode, 1, memoryview(body)))
+    except RemoteProtocolError:
+        return
+    assert isinstance(reply, m.Reply)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | TEXT | BODY,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+CONTROL = [kind for kind in REQUESTS if kind is not m.Produce]
+
+
+@pytest.mark.parametrize("kind", CONTROL, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_fields_of_a_later_release_are_passed_over(kind: type[Any], data: st.DataObject) -> None:
+    request, extra = data.draw(REQUESTS[kind]), data.draw(st.lists(JSON, max_size=3))
+    frame = frame_of(encode_request(request, 1))
+    longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(frame.body), *extra])
+    assert decode_request(frame._replace(body=memoryview(longer))) == request
+
+
+@pytest.mark.parametrize("kind", CONTROL, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_wrong_types_are_bad_requests(kind: type[Any], data: st.DataObject) -> None:
+    request = data.draw(REQUESTS[kind])
+    frame = frame_of(encode_request(request, 1))
+    fields = msgspec.msgpack.decode(frame.body)
+    wrong: Any = {}
+    if fields:
+        at = data.draw(st.integers(0, len(fields) - 1))
+        fields[at] = 1.5
+        wrong = fields
+    body = memoryview(msgspec.msgpack.encode(wrong))
+    with pytest.raises(BadRequest, match="Expected"):
+        decode_request(frame._replace(body=body))
+
+
+ADDRESSED = b"\x93\x00\x00\x01"
+DEEP = b"\x91" * 100_000 + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    ("opcode", "body", "why"),
+    [
+        (Opcode.DESCRIBE_TOPIC, b"\x91\xa1\xff", "utf-8"),
+        (Opcode.DESCRIBE_TOPIC, b"\x92\xa1a" + DEEP, "recursion"),
+        (Opcode.ACK, b"\x93" + ADDRESSED + b"\xa1c\xdd\xff\xff\xff\xff", "length <="),
+        (Opcode.ACK, msgspec.msgpack.encode([[0, 0, 1], "c", [[1, 2, 3]] * 10_001]), "length <="),
+        (Opcode.FETCH, msgspec.msgpack.encode([[0, 0, 1], 2**63, 1]), "int` <="),
+        (Opcode.FETCH, msgspec.msgpack.encode([[0, 0, 1], -1, 1]), "int` >= 0"),
+        (Opcode.FETCH, msgspec.msgpack.encode([[65_536, 0, 1], 0, 1]), "<= 65535"),
+        (Opcode.PULL, msgspec.msgpack.encode([[0, 0, 2**63], "c", 1, 1]), "int` <="),
+        (Opcode.PRODUCE, bytes(23), "too few"),
+    ],
+)
+def test_hostile_bodies_are_bad_requests(opcode: Opcode, body: bytes, why: str) -> None:
+    with pytest.raises(BadRequest, match=why):
+        decode_request(ClientFrame(0, opcode, 1, memoryview(body)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "opcode", "body", "why"),
+    [
+        (3, Opcode.FETCH, b"\x92\x01\xa1\xff", "utf-8"),
+        (1, Opcode.PRODUCE, b"\x94\x01\x02\xc2" + DEEP, "recursion"),
+        (1, Opcode.PRODUCE, msgspec.msgpack.encode([0, 2**63]), "int` <="),
+        (1, Opcode.POSITIONS, b"\x92\xdd\xff\xff\xff\xff\x01", "truncated"),
+        (1, Opcode.FETCH, bytes(39), "too few"),
+        (1, Opcode.PULL, bytes(55), "too few"),
+        (1, 99, b"\x90", "99"),
+        (0, Opcode.PING, b"\x90", "no reply"),
+        (5, Opcode.PING, b"\x90", "no reply"),
+    ],
+)
+def test_hostile_replies_are_the_peers_fault(
+    flags: int, opcode: int, body: bytes, why: str
+) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        decode_reply(ClientFrame(flags, opcode, 1, memoryview(body)))
+
+
+@given(st.binary(max_size=300))
+def test_xor_is_the_fold_of_all_bytes(data: bytes) -> None:
+    assert device.xor(data) == reduce(xor_of_two, data, 0)
+    assert device.xor(memoryview(data)) == reduce(xor_of_two, data, 0)
+
+
+@given(DEVICE_FRAME, st.data())
+def test_a_flipped_bit_behind_the_length_is_found(frame: bytes, data: st.DataObject) -> None:
+    bit = data.draw(st.integers(40, len(frame) * 8 - 1))
+    flipped = bytearray(frame)
+    flipped[bit >> 3] ^= 1 << (bit & 7)
+    (request,) = device.DeviceStream().receive(bytes(flipped))
+    if isinstance(request, device.DevicePublishes):
+        assert request.codes == [8]
+        assert request.values == [b""]
+    else:
+        assert isinstance(request, device.DeviceRefused)
+        assert request.code == 8

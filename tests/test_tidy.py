@@ -1,0 +1,340 @@
+"""The house rules that no other tool checks, each a test of its own.
+
+A check takes a root folder and returns what is wrong under it, a line each, so that the last test
+can show every check a small tree with one planted violation.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+CLASS_LINES_MAX = 300
+
+BANNED_NAMES = {"utils", "common", "helpers", "manager", "base"}
+PURE = ("codec", "model", "raft", "log", "order", "place", "wire", "relay", "toc", "broker")
+PURE_MODULES = ("client/session.py",)
+FACADE = {"Batch", "Message", "connect", "__version__"}
+PRINTING = ("cli/", "bench/", "spark/jobs")
+
+# Each pattern is spelt so that it does not match itself.
+MARKER = re.compile(r"\b(T[O]DO|FI[X]ME|X[X]X|HA[C]K|NotImplemented[E]rror)\b|pragma: no[ ]cover")
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root)/")
+PACKAGE_INDEX = re.compile(
+    r"pypi\.org|pythonhosted\.org|--(?:extra-)?index-url|\bindex-url\s*=|https?://\S*/simple\b"
+)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def python_files(root: Path, *folders: str) -> Iterator[tuple[Path, str]]:
+    """Every Python file below `folders`, with its name relative to `root`."""
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            yield path, path.relative_to(root).as_posix()
+
+
+def source_nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
+    """Every syntax node below src, with the name of its file."""
+    for path, name in python_files(root, "src"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield name, node
+
+
+def kept_texts(root: Path) -> Iterator[tuple[str, str]]:
+    """Name and text of every file that .gitignore does not exclude, so of new files too."""
+    lines = (root / ".gitignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line.rstrip("/") for line in lines if line and not line.startswith("#")]
+    patterns.append(".git")
+    folders = [root]
+    while folders:
+        for path in sorted(folders.pop().iterdir()):
+            if any(fnmatch.fnmatch(path.name, pattern) for pattern in patterns):
+                continue
+            if path.is_dir():
+                folders.append(path)
+                continue
+            data = path.read_bytes()
+            if b"\0" not in data:
+                yield path.relative_to(root).as_posix(), data.decode("utf-8", "replace")
+
+
+def lines_of(node: Function | ast.ClassDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def matches(name: str, text: str, pattern: re.Pattern[str], what: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := pattern.search(line):
+            yield f"{name}:{number}: {what} {found.group()!r}"
+
+
+def long_files(root: Path) -> Iterator[str]:
+    for path, name in python_files(root, "src", "tests"):
+        count = len(path.read_text(encoding="utf-8").splitlines())
+        if count > FILE_LINES_MAX:
+            yield f"{name}: {count} lines, at most {FILE_LINES_MAX}: split it by duty"
+
+
+def long_functions(root: Path) -> Iterator[str]:
+    for name, node in source_nodes(root):
+        if isinstance(node, Function) and lines_of(node) > FUNCTION_LINES_MAX:
+            yield (
+                f"{name}:{node.lineno}: function {node.name} has {lines_of(node)} lines, "
+                f"at most {FUNCTION_LINES_MAX}"
+            )
+
+
+def long_classes(root: Path) -> Iterator[str]:
+    for name, node in source_nodes(root):
+        if isinstance(node, ast.ClassDef) and lines_of(node) > CLASS_LINES_MAX:
+            yield (
+                f"{name}:{node.lineno}: class {node.name} has {lines_of(node)} lines, "
+                f"at most {CLASS_LINES_MAX}: split it by duty"
+            )
+
+
+def banned_names(root: Path) -> Iterator[str]:
+    for path, name in python_files(root, "src", "tests"):
+        words = {part.strip("_") for part in (*path.relative_to(root).parts[:-1], path.stem)}
+        for word in sorted(words & BANNED_NAMES):
+            yield f"{name}: a module called {word!r} says nothing: name its duty"
+
+
+def markers(root: Path) -> Iterator[str]:
+    for path, name in python_files(root, "src", "tests", "scripts"):
+        yield from matches(name, path.read_text(encoding="utf-8"), MARKER, "unfinished work:")
+
+
+def pure_nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
+    """Every syntax node of the pure floors, with the name of its file."""
+    for name, node in source_nodes(root):
+        inside = name.removeprefix("src/weir/")
+        if inside.split("/")[0] in PURE or inside in PURE_MODULES:
+            yield name, node
+
+
+def opens_in_pure_floors(root: Path) -> Iterator[str]:
+    for name, node in pure_nodes(root):
+        # The bare name, not only the call, so that it cannot be handed on.
+        named = isinstance(node, ast.Name) and node.id == "open"
+        borrowed = (
+            isinstance(node, ast.Attribute)
+            and node.attr == "open"
+            and isinstance(node.value, ast.Name)
+            and node.value.id in {"io", "builtins"}
+        )
+        if named or borrowed:
+            line = node.lineno if isinstance(node, ast.expr) else 0
+            yield f"{name}:{line}: open() in a pure floor: take a disk port instead"
+
+
+def facade_in_pure_floors(root: Path) -> Iterator[str]:
+    # import-linter sees no floor in `weir` itself, so the façade would be a stairway up.
+    for name, node in pure_nodes(root):
+        if isinstance(node, ast.Import):
+            doors = {"weir"}
+        elif isinstance(node, ast.ImportFrom) and node.module == "weir":
+            doors = FACADE
+        else:
+            continue
+        for what in sorted(doors & {alias.name for alias in node.names}):
+            yield f"{name}:{node.lineno}: imports {what} from the façade: name its own module"
+
+
+def prints(root: Path) -> Iterator[str]:
+    for name, node in source_nodes(root):
+        if name.removeprefix("src/weir/").startswith(PRINTING):
+            continue
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "print"
+        ):
+            yield f"{name}:{node.lineno}: print() outside cli, bench and the Spark jobs"
+
+
+def packages_without_docstring(root: Path) -> Iterator[str]:
+    folders = {path.parent for path, _ in python_files(root, "src/weir")}
+    for folder in sorted(folders):
+        start = folder / "__init__.py"
+        name = start.relative_to(root).as_posix()
+        if not start.exists():
+            yield f"{name}: missing: every folder below src/weir is a package"
+        elif not ast.get_docstring(ast.parse(start.read_text(encoding="utf-8"))):
+            yield f"{name}: no docstring: say what the room is for"
+
+
+def modules_without_docstring(root: Path) -> Iterator[str]:
+    for path, name in python_files(root, "src"):
+        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))):
+            yield f"{name}: no module docstring"
+
+
+def machine_paths(root: Path) -> Iterator[str]:
+    for name, text in kept_texts(root):
+        yield from matches(name, text, MACHINE_PATH, "a path of one machine:")
+
+
+def package_indexes(root: Path) -> Iterator[str]:
+    for name, text in kept_texts(root):
+        yield from matches(name, text, PACKAGE_INDEX, "a package index address:")
+
+
+def unknown_make_targets(root: Path) -> Iterator[str]:
+    rules = (root / "Makefile").read_text(encoding="utf-8")
+    known = set(re.findall(r"^([a-z][a-z-]*):", rules, re.MULTILINE))
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    for code in re.findall(r"```.*?```|`[^`\n]+`", readme, re.DOTALL):
+        for arguments in re.findall(r"^\W*make[ \t]+([^#`\n]*)", code, re.MULTILINE):
+            for word in arguments.split():
+                if re.fullmatch(r"[a-z][a-z-]*", word) and word not in known:
+                    yield f"README.md: the Makefile has no target {word!r}"
+
+
+def rooms_left_in_parentheses(root: Path) -> Iterator[str]:
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        for room in re.findall(r"\((\w+)\)", " ".join(contract.get("layers", []))):
+            if (root / "src/weir" / room / "__init__.py").exists():
+                yield (
+                    f"pyproject.toml: weir.{room} is built: take it out of the parentheses "
+                    "and name it in the contracts that speak of its floor"
+                )
+
+
+def complaints(check: Callable[[Path], Iterator[str]], root: Path = ROOT) -> str:
+    return "\n".join(check(root))
+
+
+def test_files_are_short() -> None:
+    assert not complaints(long_files)
+
+
+def test_functions_are_short() -> None:
+    assert not complaints(long_functions)
+
+
+def test_classes_are_short() -> None:
+    assert not complaints(long_classes)
+
+
+def test_module_names_mean_something() -> None:
+    assert not complaints(banned_names)
+
+
+def test_nothing_is_marked_unfinished() -> None:
+    assert not complaints(markers)
+
+
+def test_pure_floors_open_no_files() -> None:
+    assert not complaints(opens_in_pure_floors)
+
+
+def test_pure_floors_do_not_import_the_facade() -> None:
+    assert not complaints(facade_in_pure_floors)
+
+
+def test_only_commands_print() -> None:
+    assert not complaints(prints)
+
+
+def test_packages_say_what_they_are_for() -> None:
+    assert not complaints(packages_without_docstring)
+
+
+def test_modules_have_docstrings() -> None:
+    assert not complaints(modules_without_docstring)
+
+
+def test_no_file_names_a_machine_path() -> None:
+    assert not complaints(machine_paths)
+
+
+def test_no_file_names_a_package_index() -> None:
+    assert not complaints(package_indexes)
+
+
+def test_readme_names_real_make_targets() -> None:
+    assert not complaints(unknown_make_targets)
+
+
+def test_built_rooms_are_out_of_parentheses() -> None:
+    assert not complaints(rooms_left_in_parentheses)
+
+
+CLEAN = {
+    ".gitignore": "# what a build leaves\nbuild/\n*.pyc\n",
+    "Makefile": "demo: ## Show\n\ntest: ## Test\n",
+    "README.md": "To make sure, run `make demo`, then\n\n```\nmake test  # minutes\n```\n",
+    "pyproject.toml": '[[tool.importlinter.contracts]]\nlayers = ["cli", "log | (place)"]\n',
+    "src/weir/__init__.py": '"""The package."""\n',
+    "src/weir/cli/__init__.py": '"""Commands."""\n\nprint(open)\n',
+    "src/weir/log/__init__.py": '"""The log."""\n',
+    "build/made.py": f"# {'/'.join(['', 'root', ''])}\n",
+    "tests/test_log.py": "",
+}
+LONG_BODY = "    x = 1\n"
+DOC = '"""Doc."""\n\n'
+
+# check -> (file, its text, what the complaint must say)
+PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
+    long_files: ("tests/test_long.py", "x = 1\n" * 401, "test_long.py: 401 lines"),
+    long_functions: (
+        "src/weir/log/a.py",
+        f"{DOC}async def f():\n{LONG_BODY * 70}",
+        "a.py:3: function f has 71 lines",
+    ),
+    long_classes: (
+        "src/weir/log/a.py",
+        f"{DOC}class C:\n{LONG_BODY * 300}",
+        "a.py:3: class C has 301 lines",
+    ),
+    banned_names: ("src/weir/log/_utils.py", DOC, "_utils.py: a module called 'utils'"),
+    markers: ("src/weir/log/a.py", f"{DOC}# {'TO' + 'DO'}: later\n", "a.py:3: unfinished"),
+    opens_in_pure_floors: (
+        "src/weir/client/session.py",
+        f"{DOC}read = open\n",
+        "session.py:3: open()",
+    ),
+    facade_in_pure_floors: (
+        "src/weir/log/a.py",
+        f"{DOC}from weir import Message, errors\n",
+        "a.py:3: imports Message from the façade",
+    ),
+    prints: ("src/weir/log/a.py", f"{DOC}print(1)\n", "a.py:3: print()"),
+    packages_without_docstring: ("src/weir/raft/a.py", DOC, "raft/__init__.py: missing"),
+    modules_without_docstring: ("src/weir/log/a.py", "x = 1\n", "a.py: no module docstring"),
+    machine_paths: ("docs/a.md", f"\nsee {'/'.join(['', 'work', 'x'])}\n", "docs/a.md:2: a path"),
+    package_indexes: ("b.txt", f"{'--'}index-url x\n", "b.txt:1: a package index"),
+    unknown_make_targets: ("README.md", "`make demo prof`\n", "no target 'prof'"),
+    rooms_left_in_parentheses: ("src/weir/place/__init__.py", DOC, "weir.place is built"),
+}
+
+
+def lay_out(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("check", PLANTED, ids=lambda check: check.__name__)
+def test_each_check_catches_a_planted_violation(
+    check: Callable[[Path], Iterator[str]], tmp_path: Path
+) -> None:
+    name, text, expected = PLANTED[check]
+    lay_out(tmp_path, CLEAN)
+    assert not complaints(check, tmp_path)
+    lay_out(tmp_path, {name: text})
+    assert expected in complaints(check, tmp_path)

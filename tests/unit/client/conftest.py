@@ -1,0 +1,210 @@
+"""A small broker on loopback that a test can tell to misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from weir.model.batch import Batch
+from weir.model.header import HEADER_SIZE, stamped
+from weir.model.ids import Address, group_of
+from weir.wire import messages as m
+from weir.wire.client import ClientStream, decode_request, encode_reply
+from weir.wire.frame import ClientFrame
+
+#: What a script makes of a request: refuse it, "cut" the connection before or "cut after" it is
+#: served, or None: serve it.
+Script = Callable[[m.Request], "m.Refusal | str | None"]
+
+
+class FakeBroker:
+    """Keeps batches as they come, stamps them, dedupes, grants in offset order to anybody."""
+
+    def __init__(self) -> None:
+        self.script: Script = lambda _: None
+        self.seen: list[m.Request] = []
+        self.topics: dict[str, m.TopicInfo] = {}
+        self.logs: dict[int, list[Batch]] = {}
+        self.starts: dict[int, int] = {}
+        self.answers: dict[tuple[int, int], dict[int, tuple[int, m.Confirm]]] = {}
+        self.acked: dict[int, list[tuple[int, int, int]]] = {}
+        self.granted: dict[int, int] = {}
+        self.producers = self.stamp = 0
+        self.port = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self._news = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Stop listening and cut everybody off; what is in the logs stays."""
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        await self.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    @property
+    def url(self) -> str:
+        return f"weir://127.0.0.1:{self.port}"
+
+    def topic(self, name: str, partitions: int = 1) -> m.TopicInfo:
+        number = len(self.topics) + 1
+        addresses = [Address(0, 0, group_of(number, p)) for p in range(partitions)]
+        self.topics[name] = m.TopicInfo(number, "default", name, "partition", addresses)
+        for address in addresses:
+            self.logs[address.group] = []
+        return self.topics[name]
+
+    def end_of(self, group: int) -> int:
+        log = self.logs[group]
+        return log[-1].header.next_offset if log else 0
+
+    def values(self, name: str, partition: int = 0) -> list[bytes]:
+        group = self.topics[name].addresses[partition].group
+        return [value for batch in self.logs[group] for value in batch.values()]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        stream = ClientStream()
+        try:
+            while data := await reader.read(1 << 16):
+                for frame in stream.receive(data):
+                    if not await self._take(frame, writer):
+                        writer.transport.abort()
+                        return
+        except ConnectionError:
+            return
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _take(self, frame: ClientFrame, writer: asyncio.StreamWriter) -> bool:
+        request = decode_request(frame)
+        self.seen.append(request)
+        order = self.script(request)
+        if order == "cut":
+            return False
+        if isinstance(order, m.Refusal):
+            self._reply(order, frame, writer)
+        elif isinstance(request, m.Fetch | m.Pull):
+            task = asyncio.ensure_future(self._wait_for_data(request, frame, writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            reply = await self._answer(request)
+            if order == "cut after":
+                return False
+            self._reply(reply, frame, writer)
+        return True
+
+    @staticmethod
+    def _reply(reply: m.Reply, frame: ClientFrame, writer: asyncio.StreamWriter) -> None:
+        writer.writelines(encode_reply(reply, frame.opcode, frame.correlation))
+
+    async def _answer(self, request: m.Request) -> m.Reply:
+        if isinstance(request, m.Hello):
+            return m.Welcome(77, 1, 1, 0, 1 << 20, 64)
+        if isinstance(request, m.Ping):
+            return m.Pong()
+        if isinstance(request, m.DescribeTopic):
+            return self.topics.get(request.name) or m.Refusal(4, f"no topic {request.name}")
+        if isinstance(request, m.CreateTopic):
+            return self.topics.get(request.name) or self.topic(request.name, request.partitions)
+        if isinstance(request, m.ListTopics):
+            return m.TopicList([*self.topics.values()])
+        if isinstance(request, m.OpenProducer):
+            self.producers += 1
+            return m.ProducerGrant(1_000 + self.producers, 0)
+        if isinstance(request, m.Positions):
+            groups = [g for g in self.logs if g >> 16 == request.topic]
+            starts = [self.starts.get(group, 0) for group in groups]
+            return m.PositionsReply(starts, [self.end_of(group) for group in groups])
+        if isinstance(request, m.Ack):
+            self.acked.setdefault(request.address.group, []).extend(request.ranges)
+            return m.Acked(request.ranges[-1][2])
+        assert isinstance(request, m.Produce)
+        return await self._produce(request)
+
+    async def _produce(self, request: m.Produce) -> m.Reply:
+        group = request.address.group
+        header = Batch(request.batch).check(group).header
+        answers = self.answers.setdefault((group, header.producer), {})
+        if header.sequence in answers:
+            kept, confirm = answers[header.sequence]
+            if kept != header.hash:
+                return m.Refusal(10, "other bytes under this sequence")
+            return m.Confirm(confirm.offset, confirm.stamp, True)
+        last = max(answers, default=None)
+        expected = 0 if last is None else last + self._count_of(group, answers[last][1].offset)
+        if header.sequence != expected:
+            return m.Refusal(9, "a gap", expected)
+        self.stamp = max(self.stamp, request.seen) + 1
+        offset = self.end_of(group)
+        head = stamped(request.batch, self.stamp, offset)
+        self.logs[group].append(Batch(head + bytes(request.batch[HEADER_SIZE:])))
+        answers[header.sequence] = (header.hash, m.Confirm(offset, self.stamp))
+        async with self._news:
+            self._news.notify_all()
+        return answers[header.sequence][1]
+
+    def _count_of(self, group: int, offset: int) -> int:
+        return next(len(b) for b in self.logs[group] if b.header.first_offset == offset)
+
+    async def _wait_for_data(
+        self, request: m.Fetch | m.Pull, frame: ClientFrame, writer: asyncio.StreamWriter
+    ) -> None:
+        group = request.address.group
+        offset = request.offset if isinstance(request, m.Fetch) else self.granted.get(group, 0)
+        if offset < self.starts.get(group, 0):
+            self._reply(m.Refusal(18, "gone", self.starts[group]), frame, writer)
+            return
+        try:
+            async with asyncio.timeout(request.wait_ms / 1_000), self._news:
+                await self._news.wait_for(lambda: self.end_of(group) > offset)
+        except TimeoutError:
+            batches: list[Batch] = []
+        else:
+            batches = [b for b in self.logs[group] if b.header.next_offset > offset][:3]
+        views = tuple(batch.view for batch in batches)
+        behind = batches[-1].header.next_offset if batches else offset
+        if isinstance(request, m.Fetch):
+            fetched = m.Fetched(request.address, offset, behind, self.end_of(group), views)
+            self._reply(fetched, frame, writer)
+            return
+        self.granted[group] = behind
+        granted = m.Granted(request.address, int(bool(views)), 1 << 40, offset, behind, 1, views)
+        self._reply(granted, frame, writer)
+
+
+@pytest.fixture
+def fake_broker() -> Callable[[], AbstractAsyncContextManager[FakeBroker]]:
+    """`async with fake_broker() as broker:` inside the test's own event loop."""
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[FakeBroker]:
+        broker = FakeBroker()
+        await broker.start()
+        try:
+            yield broker
+        finally:
+            await broker.end()
+
+    return running

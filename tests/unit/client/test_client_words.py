@@ -1,0 +1,96 @@
+"""Durations, addresses, backoff, values, acks: the small pure parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from weir.client.acks import Acks
+from weir.client.backoff import Backoff
+from weir.client.duration import seconds
+from weir.client.url import parse_url
+from weir.client.values import key_bytes, value_bytes
+from weir.model.limits import ACK_RANGES_MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5ms", 0.005),
+        ("2s", 2),
+        ("1h", 3600),
+        ("1.5 s", 1.5),
+        ("10us", 1e-5),
+        (3, 3),
+        ("1d", 86400),
+    ],
+)
+def test_durations(text: str | float, expected: float) -> None:
+    assert seconds(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["5", "ms", "-1s", "5 parsecs", -1, float("nan"), float("inf")])
+def test_what_is_no_duration_names_the_units(text: str | float) -> None:
+    with pytest.raises(ValueError, match="5ms"):
+        seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("weir://localhost", [("localhost", 6800)]),
+        ("weir://a:1,b,c:65535/", [("a", 1), ("b", 6800), ("c", 65535)]),
+        ("weir://[::1]:7000", [("::1", 7000)]),
+    ],
+)
+def test_urls(url: str, hosts: list[tuple[str, int]]) -> None:
+    assert parse_url(url) == hosts
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "localhost:6800", "http://a", "weir://", "weir://a,", "weir://a:0", "weir://a:70000"],
+)
+def test_what_is_no_url_says_what_to_write(url: str) -> None:
+    with pytest.raises(ValueError, match="weir://host:port"):
+        parse_url(url)
+
+
+def test_backoff_grows_to_its_most_and_is_jittered_in_full() -> None:
+    backoff = Backoff(first=1, most=5, factor=2, attempts=3)
+    assert [backoff.delay(n, 1.0) for n in (1, 2, 3, 4, 10_000)] == [1, 2, 4, 5, 5]
+    assert backoff.delay(3, 0.0) == 0
+    assert [backoff.spent(n) for n in (3, 4)] == [False, True]
+    assert not Backoff().spent(10**9)
+
+
+def test_values_and_keys_become_bytes() -> None:
+    assert value_bytes(b"raw") == b"raw"
+    assert value_bytes(bytearray(b"raw")) == b"raw"
+    assert value_bytes("größe") == "größe".encode()
+    assert value_bytes({"a": [1, None]}) == b'{"a":[1,null]}'
+    assert value_bytes([1, "x"]) == b'[1,"x"]'
+    assert key_bytes("k") == b"k"
+    assert key_bytes(b"k") == b"k"
+    assert key_bytes(None) is None
+
+
+def test_acks_gather_into_ranges() -> None:
+    acks = Acks()
+    acks.done(1, 0, 1)
+    acks.done(1, 1, 5)
+    acks.done(1, 7, 8)  # a hole
+    acks.done(2, 8, 9)  # another grant
+    taken = acks.take()
+    assert taken == [(1, 0, 5), (1, 7, 8), (2, 8, 9)]
+    acks.done(2, 9, 10)
+    acks.put_back(taken)
+    assert acks.take() == [*taken, (2, 9, 10)]
+    assert len(acks) == 0
+
+
+def test_one_request_carries_a_bounded_number_of_ranges() -> None:
+    acks = Acks()
+    for i in range(ACK_RANGES_MAX + 1):
+        acks.done(1, 2 * i, 2 * i + 1)
+    assert len(acks.take()) == ACK_RANGES_MAX
+    assert len(acks.take()) == 1

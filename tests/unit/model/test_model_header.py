@@ -1,0 +1,138 @@
+"""The batch header: bounds first, then CRC and hash."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from weir.errors import BadBatch
+from weir.model.batch import encode
+from weir.model.header import (
+    HEADER_SIZE,
+    Columns,
+    check_batches,
+    check_whole,
+    headers,
+    parse,
+    stamped,
+)
+from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+
+BATCH = bytes(encode([b"one", b"two"], group=5, producer=1, epoch=2, sequence=3, base_time=4))
+
+
+def with_field(at: int, code: str, *numbers: Any) -> bytes:
+    batch = bytearray(BATCH)
+    struct.pack_into("<" + code, batch, at, *numbers)
+    return bytes(batch)
+
+
+def test_a_header_says_what_was_encoded() -> None:
+    header = parse(BATCH)
+    assert header.total_size == len(BATCH)
+    assert header.columns == Columns.VALUE
+    assert header[6:11] == (1, 2, 2, 3, 4)  # producer, epoch, count, sequence, base time
+    assert header.raw_size == len(BATCH) - HEADER_SIZE
+
+
+@pytest.mark.parametrize(
+    ("at", "code", "number", "why"),
+    [
+        (0, "4s", b"Weir", "not a batch"),
+        (4, "B", 1, "not a batch"),
+        (5, "B", 1, "compression 1"),
+        (5, "B", 2, "compression 2"),
+        (6, "H", 96, "not a batch"),
+        (8, "I", HEADER_SIZE, "says 88 bytes"),
+        (8, "I", len(BATCH) + 8, "are there"),
+        (8, "I", 2**32 - 1, "allowed"),
+        (8, "I", len(BATCH) - 8, "bytes of columns"),
+        (8, "I", len(BATCH) - 1, "bytes of columns"),
+        (12, "I", 0, "has columns"),
+        (12, "I", int(Columns.KEY), "has columns"),
+        (12, "I", 1 | 256, "has columns"),
+        (12, "I", 1 | int(Columns.CHUNK), "has columns"),
+        (12, "I", 1 | int(Columns.FOREIGN), "has columns"),
+        (28, "I", 0, "says 0 messages"),
+        (28, "I", BATCH_MESSAGES_MAX + 1, "messages"),
+        (28, "I", BATCH_MESSAGES_MAX, "cannot lie in"),
+        (28, "I", 6, "cannot lie in"),
+        (48, "I", 0, "bytes of columns"),
+        (48, "I", 2**32 - 1, "bytes of columns"),
+        (52, "I", 1, "reserved"),
+        (64, "q", -1, "no leader"),
+        (72, "q", -1, "no leader"),
+        (72, "q", 2**63 - 1, "no leader"),
+        (80, "I", 1, "reserved"),
+    ],
+)
+def test_fields_out_of_bounds_are_refused(at: int, code: str, number: Any, why: str) -> None:
+    with pytest.raises(BadBatch, match=why):
+        parse(with_field(at, code, number))
+
+
+def test_a_batch_over_the_cap_is_refused_even_where_it_is_all_there() -> None:
+    size = BATCH_BYTES_MAX + 8
+    whole = with_field(8, "I", size)[:HEADER_SIZE] + bytes(size - HEADER_SIZE)
+    with pytest.raises(BadBatch, match="allowed"):
+        parse(whole)
+
+
+@pytest.mark.parametrize("size", [0, 1, HEADER_SIZE - 1])
+def test_too_few_bytes_are_refused(size: int) -> None:
+    with pytest.raises(BadBatch, match="too few"):
+        parse(BATCH[:size])
+    with pytest.raises(BadBatch, match="too few"):
+        parse(BATCH, len(BATCH) - size)
+
+
+def test_the_leader_stamps_without_touching_the_hash() -> None:
+    whole = stamped(BATCH, 77, 1000) + BATCH[HEADER_SIZE:]
+    header = check_whole(whole, 5)
+    assert (header.stamp, header.first_offset, header.next_offset) == (77, 1000, 1002)
+    assert header.hash == parse(BATCH).hash
+
+
+def test_a_stamp_changed_behind_the_leaders_back_fails_the_crc() -> None:
+    # Counterexample 10: the hash leaves the stamped fields out, so the CRC must not.
+    whole = bytearray(stamped(BATCH, 77, 1000) + BATCH[HEADER_SIZE:])
+    whole[64] ^= 1
+    with pytest.raises(BadBatch, match="CRC-32C"):
+        check_whole(whole, 5)
+
+
+def test_a_new_crc_does_not_make_up_for_wrong_bytes() -> None:
+    whole = bytearray(stamped(with_field(16, "Q", 9), 77, 1000) + BATCH[HEADER_SIZE:])
+    with pytest.raises(BadBatch, match="hash for group 5"):
+        check_whole(whole, 5)
+
+
+def test_headers_walk_an_entry() -> None:
+    entry = BATCH + stamped(BATCH, 77, 1000) + BATCH[HEADER_SIZE:]
+    assert [header.first_offset for header in headers(entry)] == [0, 1000]
+    assert check_batches(entry, 5) == headers(entry)
+    assert check_batches([BATCH, memoryview(BATCH)], 5) == [parse(BATCH)] * 2
+    assert check_whole(entry, 5, len(BATCH)).first_offset == 1000
+
+
+@pytest.mark.parametrize("left_over", [b"\0", BATCH[:-1], BATCH[:HEADER_SIZE]])
+def test_bytes_left_over_in_an_entry_are_bad(left_over: bytes) -> None:
+    with pytest.raises(BadBatch):
+        headers(BATCH + left_over)
+    with pytest.raises(BadBatch):
+        check_batches(BATCH + left_over, 5)
+
+
+def test_an_entry_without_a_batch_is_bad() -> None:
+    assert headers(b"") == []
+    with pytest.raises(BadBatch, match="without a batch"):
+        check_batches(b"", 5)
+    with pytest.raises(BadBatch, match="without a batch"):
+        check_batches([], 5)
+
+
+def test_one_batch_of_another_place_spoils_the_entry() -> None:
+    with pytest.raises(BadBatch, match="group 5"):
+        check_batches(BATCH + bytes(encode([b"x"], group=6)), 5)

@@ -1,0 +1,70 @@
+"""Names, settings and keys of topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from weir.errors import BadName, BadRequest
+from weir.model.ids import group_of
+from weir.model.topic import Topic, check_name, check_settings, partition_for, split_name
+
+
+@pytest.mark.parametrize("name", ["a", "A-z_0.9", "x" * 128, "..."])
+def test_names_that_are_fine(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "x" * 129, "a b", "a/b", "é", "a\n", "\nabc", "a\0", "\u0661"]
+)
+def test_names_that_are_not(name: str) -> None:
+    with pytest.raises(BadName, match=r"cluster .* is not allowed"):
+        check_name(name, "cluster")
+
+
+def test_a_refusal_does_not_repeat_an_endless_name() -> None:
+    with pytest.raises(BadName) as caught:
+        check_name("y" * 1_000_000)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("locks", ("default", "locks")), ("home/locks", ("home", "locks"))]
+)
+def test_names_are_split_at_the_slash(name: str, expected: tuple[str, str]) -> None:
+    assert split_name(name) == expected
+
+
+@pytest.mark.parametrize("name", ["/locks", "home/", "a/b/c", "/", ""])
+def test_both_parts_of_a_name_are_checked(name: str) -> None:
+    with pytest.raises(BadName):
+        split_name(name)
+
+
+def test_a_topic_names_its_groups_in_order() -> None:
+    topic = Topic(3, "default", "locks", 2)
+    assert topic.groups() == [group_of(3, 0), group_of(3, 1)]
+
+
+def test_the_default_namespace_goes_without_saying() -> None:
+    assert Topic(1, "default", "locks", 1).full_name == "locks"
+    assert Topic(1, "home", "locks", 1).full_name == "home/locks"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "order"), [(0, "partition"), (1_025, "partition"), (1, "total"), (1, "")]
+)
+def test_settings_that_cannot_be_served(partitions: int, order: str) -> None:
+    with pytest.raises(BadRequest):
+        check_settings(partitions, order)
+
+
+@pytest.mark.parametrize("partitions", [1, 1_024])
+def test_settings_that_can_be_served(partitions: int) -> None:
+    check_settings(partitions, "partition")
+
+
+def test_keys_keep_their_partition_for_ever() -> None:
+    # Producers of every release and language must agree on these.
+    assert [partition_for(key, 8) for key in (b"", b"door-1", b"door-2", b"\0")] == [2, 7, 7, 3]
+    assert partition_for(b"anything", 1) == 0
