@@ -14,6 +14,7 @@ from weir.client.batching import BATCH_BYTES, Gathered, cuts, size_of
 from weir.client.duration import seconds
 from weir.client.lane import Lane
 from weir.client.link import Link
+from weir.client.patience import Patience
 from weir.client.receipts import Confirmed, Handed, Receipt, Sent
 from weir.client.values import key_bytes, value_bytes
 from weir.errors import BadRequest, Disconnected, Overloaded, UnknownTopic, WeirError
@@ -72,7 +73,7 @@ class Producer:
         self._turn = 0
         self._unsettled: set[Handed] = set()
         self._first_error: Exception | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._patience = Patience(link.request_timeout)
         self._moving: asyncio.Task[None] | None = None
         self._doubt = ""
 
@@ -297,7 +298,7 @@ class Producer:
                 self._options.on_confirm(result)
             except Exception as error:
                 self._first_error = self._first_error or error
-        self._wake()
+        self._patience.wake()
 
     def moved(self) -> None:
         """Ask again where the partitions are, once at a time."""
@@ -314,7 +315,7 @@ class Producer:
         for lane in self._lanes:
             if lane.error is None:
                 lane.fail(error)
-        self._wake()
+        self._patience.wake()
 
     async def _find(self) -> None:
         try:
@@ -348,21 +349,7 @@ class Producer:
         return lane.error is not None or (lane.room and fits)
 
     async def _until(self, done: Callable[[], bool]) -> None:
-        """Return when `done()`; raise `Disconnected` if nothing is confirmed for too long."""
-        while not done():
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                async with asyncio.timeout(self._link.request_timeout):
-                    await waiter
-            except TimeoutError:
-                raise self._stalled() from None
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        await self._patience.until(done, self._stalled)
 
     def _stalled(self) -> Disconnected:
         return Disconnected(

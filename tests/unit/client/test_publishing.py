@@ -307,6 +307,47 @@ def test_what_was_seen_is_sent_along(fake_broker) -> None:
     asyncio.run(scenario())
 
 
+def test_a_batch_lingers_for_its_own_time(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url) as w:
+            broker.topic("t")
+            confirmed = asyncio.Event()
+            p = await w.producer("t", linger="50ms", on_confirm=lambda _: confirmed.set()).open()
+            later = []
+
+            def script(request: m.Request) -> None:
+                if isinstance(request, m.Produce) and not later:
+                    later.append(p.send(b"b"))
+
+            broker.script = script
+            p.send(b"a")
+            await confirmed.wait()
+            p.send(b"c")
+            await later[0]
+            assert [Batch(r.batch).values() for r in produces(broker)] == [[b"a"], [b"b", b"c"]]
+            await p.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_producer_follows_its_partition(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url, retry=QUICK) as w:
+            info = broker.topic("t")
+            await w.publish("t", b"a")
+            moved = info.addresses[0]._replace(shard=3)
+            broker.topics["t"] = m.TopicInfo(info.id, "default", "t", "partition", [moved])
+
+            def script(request: m.Request) -> m.Refusal | None:
+                elsewhere = isinstance(request, m.Produce) and request.address.shard != 3
+                return m.Refusal(16, "moved") if elsewhere else None
+
+            broker.script = script
+            assert (await w.publish("t", b"b")).offset == 1
+
+    asyncio.run(scenario())
+
+
 def test_an_error_of_on_confirm_comes_out_of_flush(fake_broker) -> None:
     def ledger(_: Confirmed) -> None:
         raise RuntimeError("the ledger is full")

@@ -46,6 +46,51 @@ def test_a_reader_that_does_not_follow_ends_at_the_end_it_saw(fake_broker) -> No
     asyncio.run(scenario())
 
 
+def test_what_came_after_the_start_is_not_part_of_a_reader_that_ends(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url) as w:
+            group = broker.topic("t").addresses[0].group
+            await fill(w, "t", 3, 10)
+            whole = broker.logs[group]
+            broker.logs[group] = whole[:2]
+
+            def script(request: m.Request) -> None:
+                if isinstance(request, m.Fetch):
+                    broker.logs[group] = whole
+
+            broker.script = script
+            reader = w.reader("t", follow=False)
+            assert [x.value async for x in reader] == numbers(20)
+            assert reader.positions == {0: 20}
+            assert reader.committed == {0: 30}
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_follows_its_partition_and_its_stamps_are_sent_along(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            info = broker.topic("t")
+            async with connect(broker.url) as w:
+                broker.stamp = 7_000
+                await fill(w, "t", 1, 1)
+            async with connect(broker.url, retry=QUICK) as w:
+                moved = info.addresses[0]._replace(shard=3)
+
+                def script(request: m.Request) -> m.Refusal | None:
+                    if not isinstance(request, m.Fetch) or request.address.shard == 3:
+                        return None
+                    broker.topics["t"] = m.TopicInfo(info.id, "default", "t", "partition", [moved])
+                    return m.Refusal(16, "moved")
+
+                broker.script = script
+                assert [x.stamp async for x in w.reader("t", follow=False)] == [7_001]
+                await w.publish("t", b"an answer to what was read")
+                assert [r.seen for r in broker.seen if isinstance(r, m.Produce)] == [0, 7_001]
+
+    asyncio.run(scenario())
+
+
 def test_positions_saved_anywhere_continue_without_gap_or_repeat(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
@@ -224,6 +269,24 @@ def test_grants_are_acked_whole_and_stale_ones_are_counted(fake_broker) -> None:
                 broker.script = lambda r: m.Refusal(20, "late") if isinstance(r, m.Ack) else None
                 await consumer.ack(second)
                 assert consumer.stale == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_ack_without_an_answer_is_not_forgotten(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            group = broker.topic("t").addresses[0].group
+            async with connect(broker.url, retry=QUICK, request_timeout=0.1) as w:
+                await fill(w, "t", 1, 4)
+                async with w.consumer("t", cluster="c") as consumer:
+                    grant = await anext(consumer.batches())
+                    broker.script = lambda r: "cut" if isinstance(r, m.Ack) else None
+                    with pytest.raises(Disconnected):
+                        await consumer.ack(grant)
+                    broker.script = lambda _: None
+                    assert broker.acked == {}
+                assert broker.acked == {group: [(1, 0, 4)]}
 
     asyncio.run(scenario())
 

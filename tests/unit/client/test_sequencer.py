@@ -114,6 +114,13 @@ def test_a_gap_that_no_batch_can_fill_is_final(expected: int) -> None:
     assert not sequencer.room
 
 
+def test_a_gap_where_a_confirmed_batch_was_is_final() -> None:
+    sequencer, _ = pipeline(3)
+    sequencer.answered(2, Confirm(10, 1))  # the broker forgot what it confirmed
+    outcomes = sequencer.answered(3, SequenceGap("gap", 10))
+    assert [type(outcome) for outcome in outcomes] == [Failed, Released, Failed]
+
+
 @pytest.mark.parametrize("error", [Overloaded, Unavailable, NotLeader])
 def test_strikes_count_up_until_a_confirm(error: type[Refused]) -> None:
     sequencer, _ = pipeline(1)
@@ -151,6 +158,7 @@ def test_after_a_lost_connection_all_unconfirmed_go_out_again_with_the_same_byte
     before = [bytes(batch.data) for batch in held]
     sequencer.answered(1, Confirm(0, 1))
     sequencer.lost()
+    assert sequencer.answered(2, Confirm(10, 2)) == []  # a number of the lost connection
     assert send_all(sequencer, 1) == [1, 2]  # numbers may begin anew
     assert [bytes(batch.data) for batch in held] == before
     assert owners(sequencer.answered(1, Confirm(10, 2))) == [1]

@@ -28,7 +28,7 @@ def test_the_window_bounds_what_is_under_way() -> None:
 
 
 def test_trouble_waits_for_all_replies_and_begins_at_the_first_unconfirmed() -> None:
-    pipeline = Pipeline(values(4), first=0, window=4)
+    pipeline = Pipeline(values(6), first=0, window=4)
     pipeline.to_send()
     assert pipeline.answered(reply(0, offset=7))
     assert not pipeline.answered(reply(77, BadChecksum.code))  # the number changed on the way
@@ -37,11 +37,13 @@ def test_trouble_waits_for_all_replies_and_begins_at_the_first_unconfirmed() -> 
     pipeline.answered(reply(2, SequenceGap.code, 1))
     pipeline.answered(reply(3, SequenceGap.code, 1))
     assert isinstance(pipeline.rewind(), SequenceGap)
-    assert pipeline.to_send() == [(1, b"1"), (2, b"2"), (3, b"3")]
-    for sequence in (1, 2, 3):
+    assert pipeline.to_send() == [(i, b"%d" % i) for i in (1, 2, 3, 4)]
+    for sequence in (1, 2, 3, 4):
         pipeline.answered(reply(sequence, offset=7 + sequence))
+    assert pipeline.to_send() == [(5, b"5")]
+    pipeline.answered(reply(5, offset=12))
     assert pipeline.done
-    assert [r.offset for r in pipeline.replies if r] == [7, 8, 9, 10]
+    assert [r.offset for r in pipeline.replies if r] == [*range(7, 13)]
 
 
 def test_a_repeated_confirm_is_no_progress() -> None:

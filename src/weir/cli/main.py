@@ -1,0 +1,103 @@
+"""`weir`: puts the verbs together, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weir.cli import bench, inspect, pub, serve, tail, topics
+from weir.errors import WeirError
+
+FIRST_WORDS = """\
+weir, a message broker with one order over all partitions.
+
+  weir serve                       start a node; it keeps its data in ./weir-data
+  weir topic create flights        then, in a second terminal, make a topic
+  weir tail flights                watch it
+  weir pub flights hello           and publish
+
+Next: weir serve        All verbs: weir --help        A tour: weir demo
+"""
+
+app = typer.Typer(
+    name="weir",
+    help="A message broker with one order over all partitions.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Plain help: the rich one would double the time that `weir --help` takes.
+    rich_markup_mode=None,
+)
+app.command()(serve.serve)
+app.add_typer(topics.app)
+app.command()(pub.pub)
+app.command()(tail.tail)
+app.command()(inspect.inspect)
+app.add_typer(bench.app)
+
+
+@app.callback(invoke_without_command=True)
+def weir(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """A message broker with one order over all partitions."""
+    if version:
+        from weir import __version__
+
+        print(__version__)
+    elif context.invoked_subcommand is None:
+        print(FIRST_WORDS, end="")
+
+
+@app.command()
+def demo(
+    out: Annotated[
+        Path | None, typer.Option(help="Keep what the demo makes in this folder.")
+    ] = None,
+    flights: Annotated[
+        int | None, typer.Option(min=1, help="Replay only the first so many flights.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show weir at work: airports, a consumer cluster and a Spark job over real flights."""
+    from weir.cli.demo.run import run as run_demo
+
+    raise typer.Exit(run_demo(out, flights, as_json))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 for an error, 2 for wrong usage."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(arguments, prog_name="weir", standalone_mode=False)
+    except typer.TyperException as error:
+        verb = getattr(getattr(error, "ctx", None), "command_path", "weir")
+        return _say(f"{error.format_message()} See `{verb} --help`.", error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has enough, as `head` does. What is still buffered must not
+        # fail once more when the interpreter flushes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except WeirError as error:
+        return _say(str(error), 1)
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return _say(what, 1)
+    return int(code or 0)
+
+
+def run() -> None:
+    """Be the process `weir`."""
+    sys.exit(main())
+
+
+def _say(what: str, code: int) -> int:
+    print(" ".join(what.split()), file=sys.stderr)
+    return code

@@ -1,0 +1,143 @@
+"""What a micro-batch holds: cuts, admission and ranges, all pure arithmetic (DESIGN §5 Spark).
+
+A *cut* says for each partition which offset comes next. Spark stores cuts in its checkpoint,
+compares them as JSON text, and replays the range between two of them after a crash, perhaps from
+another process: so a cut holds nothing that moves by itself, and its keys have one order.
+
+Until a broker hands out barriers, the cut at hand is the vector of committed positions, which may
+be shortened to any offset. A cut given by barriers may not; `advance` is where that rule will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weir.spark.errors import CheckpointMismatch, RangeLost
+
+#: Digits of a partition in JSON, so that the order of keys is the order of numbers.
+_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The next offset of each partition of one topic.
+
+    `epoch` is the topic's id: ids are never reused, so a topic that was deleted and made again
+    under its old name is not taken for the one that the checkpoint speaks of.
+    """
+
+    epoch: int
+    positions: Mapping[int, int]
+
+    def to_json(self) -> dict[str, object]:
+        """Return what Spark stores: {"e": 1, "p": {"00000": 120, "00001": 7}}."""
+        ordered = sorted(self.positions.items())
+        return {"e": self.epoch, "p": {f"{p:0{_DIGITS}}": offset for p, offset in ordered}}
+
+    @classmethod
+    def from_json(cls, offset: Mapping[str, object]) -> Cut:
+        """Read what `to_json` wrote. Raises `CheckpointMismatch` for anything else."""
+        match offset:
+            case {"e": int(epoch), "p": dict(positions)}:
+                return cls(epoch, {int(p): int(next_offset) for p, next_offset in positions.items()})
+        raise CheckpointMismatch(
+            f"{offset!r} is no offset of format('weir'): this checkpoint belongs to another "
+            "source; give the query a checkpointLocation of its own"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Messages [first, behind) of one partition: the work of one task."""
+
+    partition: int
+    first: int
+    behind: int
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return self.behind - self.first
+
+
+def check_growth(topic: str, start: Cut, end: Cut) -> None:
+    """Raise unless `end` continues `start`: same topic, no partition gone, no offset lower."""
+    if end.epoch != start.epoch:
+        raise CheckpointMismatch(
+            f"the checkpoint was written for the topic with id {start.epoch}; {topic!r} is now "
+            f"{end.epoch}: it was deleted and made again. Use a new checkpointLocation"
+        )
+    for partition, position in sorted(start.positions.items()):
+        if partition not in end.positions:
+            raise CheckpointMismatch(
+                f"{topic} has no partition {partition} any more, but the checkpoint has read it "
+                f"up to {position:,}: check the url, or use a new checkpointLocation"
+            )
+        if end.positions[partition] < position:
+            raise RangeLost(
+                f"{topic}/{partition} ends at {end.positions[partition]:,}, and the query has read "
+                f"up to {position:,}: the broker lost messages or is another one. Check the url; "
+                "to go on from what is there, use a new checkpointLocation"
+            )
+
+
+def fill(lags: Mapping[int, int], rows_max: int | None) -> dict[int, int]:
+    """Share `rows_max` messages out among partitions that lag behind: max-min fair.
+
+    As water fills a vessel: short lags are drained whole, the others all get the same level, and
+    nothing is left over while somebody lags. So a slow partition never waits for a busy one.
+    """
+    if rows_max is None or sum(lags.values()) <= rows_max:
+        return dict(lags)
+    shares: dict[int, int] = {}
+    left = rows_max
+    by_lag = sorted(lags, key=lambda partition: (lags[partition], partition))
+    for place, partition in enumerate(by_lag):
+        level = left // (len(by_lag) - place)
+        shares[partition] = min(lags[partition], level)
+        left -= shares[partition]
+    return shares
+
+
+def advance(start: Cut, end: Cut, rows_max: int | None) -> Cut:
+    """Return the cut to read up to: at most `rows_max` messages behind `start`, and none past `end`.
+
+    It moves whenever `end` lies behind `start` (counterexample 28): a limit below 1 counts as 1,
+    because a cut that stays where it is would be returned for ever. A partition that `start` does
+    not know was added later and begins at 0. Equal to `start` in JSON if nothing is new.
+    """
+    begin = {p: start.positions.get(p, 0) for p in end.positions}
+    lags = {p: max(behind - begin[p], 0) for p, behind in end.positions.items()}
+    shares = fill(lags, None if rows_max is None else max(rows_max, 1))
+    return Cut(start.epoch, {p: begin[p] + share for p, share in shares.items()})
+
+
+def moved(start: Cut, end: Cut) -> bool:
+    """Tell whether there is a message between the two cuts."""
+    return any(behind > start.positions.get(p, 0) for p, behind in end.positions.items())
+
+
+def ranges(start: Cut, end: Cut, tasks_min: int = 1, rows_max: int | None = None) -> list[Range]:
+    """Cut [start, end) into tasks: at least `tasks_min` if there are so many messages.
+
+    None has more than `rows_max` messages. Partitions are split in proportion to what they hold.
+    """
+    whole = [
+        Range(p, start.positions.get(p, 0), behind)
+        for p, behind in sorted(end.positions.items())
+        if behind > start.positions.get(p, 0)
+    ]
+    total = sum(map(len, whole))
+    if not whole:
+        return []
+    most = rows_max or total
+    if tasks_min > len(whole):
+        # Rounded down, so that the pieces are never fewer than asked for.
+        most = min(most, max(total // tasks_min, 1))
+    return [piece for part in whole for piece in _split(part, -(-len(part) // most))]
+
+
+def _split(part: Range, pieces: int) -> Sequence[Range]:
+    """Cut a range into pieces whose lengths differ by one at most."""
+    at = [part.first + len(part) * i // pieces for i in range(pieces + 1)]
+    return [Range(part.partition, lo, hi) for lo, hi in zip(at, at[1:], strict=False)]
