@@ -72,9 +72,9 @@ class Node:
                 self.host, self.port = endpoint.host, endpoint.port
                 return
             if not self.running:
-                raise NodeFailed(f"the node ended before it was up: {self._last_words()}")
+                raise NodeFailed(f"the node ended before it was up: {self.last_words()}")
             if time.monotonic() > deadline:
-                raise NodeFailed(f"the node is not up after {seconds:g} s: {self._last_words()}")
+                raise NodeFailed(f"the node is not up after {seconds:g} s: {self.last_words()}")
             time.sleep(_POLL_SECONDS)
 
     def stop(self, seconds: float = 15.0) -> None:
@@ -85,7 +85,7 @@ class Node:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise NodeFailed(
-                f"the node did not stop within {seconds:g} s and was killed: {self._last_words()}"
+                f"the node did not stop within {seconds:g} s and was killed: {self.last_words()}"
             ) from None
         finally:
             self.kill()
@@ -98,7 +98,8 @@ class Node:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
+        """Return the last line that the node wrote."""
         lines = self.said().splitlines()
         return lines[-1] if lines else "it said nothing"
 

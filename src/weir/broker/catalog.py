@@ -41,6 +41,12 @@ class Catalog:
         """Return the newest epoch and the principal of a producer id."""
         return self._producers.get(producer)
 
+    @property
+    def last_stamp(self) -> int:
+        """The highest stamp that was given to a topic or as a producer id."""
+        created = (topic.created for topic in self._topics.values())
+        return max((*created, *self._producers), default=0)
+
     def create(self, record: TopicCreated) -> tuple[Topic, bool]:
         """Apply a creation; return the topic of that name, and whether it is new."""
         key = (record.namespace, record.name)
@@ -59,9 +65,16 @@ class Catalog:
         self._add(topic)
         return topic, True
 
-    def open(self, record: ProducerOpened) -> None:
-        """Apply a new producer id or epoch."""
+    def open(self, record: ProducerOpened) -> ProducerOpened:
+        """Apply a new producer id or epoch; return what was granted.
+
+        Two requests that were proposed together name the same epoch: the later one gets the next.
+        """
+        held = self._producers.get(record.producer)
+        if held is not None and record.epoch <= held[0]:
+            record = ProducerOpened(record.producer, held[0] + 1, record.principal)
         self._producers[record.producer] = (record.epoch, record.principal)
+        return record
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.namespace, topic.name] = topic

@@ -34,23 +34,29 @@ class ClusterState:
     done: Ranges = field(default_factory=Ranges)
     grants: dict[int, Grant] = field(default_factory=dict)
 
-    def grant(self, fence: int, record: MessagesGranted) -> Grant:
-        """Lease [first, next) under fencing number `fence`, superseding grants it overlaps."""
-        attempts = 1
-        for old, grant in list(self.grants.items()):
-            before = list(grant.left)
-            grant.left.discard(record.first, record.next)
-            if list(grant.left) != before:
-                attempts = max(attempts, grant.attempts + 1)
-                self._drop_if_empty(old, grant)
+    def grant(self, fence: int, record: MessagesGranted) -> Grant | None:
+        """Lease the first run of [first, next) that is not done, superseding grants it overlaps.
+
+        An ack may have come between the proposal of a grant and its commit: what is done is never
+        granted, and None is returned if all of it is. What lies behind the run stays where it is.
+        """
         left = Ranges([(record.first, record.next)])
         for first, behind in self.done:
             left.discard(first, behind)
         left.discard(0, self.cursor)
-        granted = Grant(record.consumer, record.deadline, attempts, left)
-        if left:
-            self.grants[fence] = granted
         self.frontier = max(self.frontier, record.next)
+        run = left.first_run()
+        if run is None:
+            return None
+        attempts = 1
+        for old, grant in list(self.grants.items()):
+            before = list(grant.left)
+            grant.left.discard(*run)
+            if list(grant.left) != before:
+                attempts = max(attempts, grant.attempts + 1)
+                self._drop_if_empty(old, grant)
+        granted = Grant(record.consumer, record.deadline, attempts, Ranges([run]))
+        self.grants[fence] = granted
         return granted
 
     def ack(self, fence: int, first: int, behind: int) -> bool:

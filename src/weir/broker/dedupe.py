@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from weir.model.limits import PIPELINE_WINDOW
 
-#: epoch u32, answers ever written u32, next sequence u64, last stamp i64.
+#: epoch u32, answers ever written u32 (it wraps), next sequence u64, last stamp i64.
 _HEAD = struct.Struct("<IIQq")
 #: sequence u64, messages u32, offset i64, stamp i64, hash u64.
 _ANSWER = struct.Struct("<QIqqQ")
@@ -75,7 +75,9 @@ class ProducerTable:
         if at == len(row):
             row += bytes(_ANSWER.size)
         _ANSWER.pack_into(row, at, *answer)
-        _HEAD.pack_into(row, 0, epoch, written + 1, answer.sequence + answer.messages, answer.stamp)
+        # 2^32 is a multiple of the window, so that wrapping keeps the turn.
+        written = (written + 1) & 0xFFFFFFFF
+        _HEAD.pack_into(row, 0, epoch, written, answer.sequence + answer.messages, answer.stamp)
 
     def expire(self, horizon: int) -> int:
         """Forget producers whose last stamp is below `horizon`; return how many."""
@@ -151,22 +153,24 @@ class _Stripe:
 
 class OriginTable:
     """Per device its boot, next sequence and last answer; 256 stripes, so that growing one moves
-    a small part and never stops the loop.
+    a small part and never stops the loop. A stripe exists from its first device on.
     """
 
     __slots__ = ("_stripes",)
 
     def __init__(self) -> None:
         """Know nobody."""
-        self._stripes = [_Stripe(_ROOM) for _ in range(_STRIPES)]
+        self._stripes: dict[int, _Stripe] = {}
 
     def __len__(self) -> int:
-        return sum(stripe.used for stripe in self._stripes)
+        return sum(stripe.used for stripe in self._stripes.values())
 
     def known(self, hub: int, sn: int) -> Origin | None:
         """Return where a device stands; None if it never sent a sequence here, or expired."""
         mixed = _mix(hub, sn)
-        stripe = self._stripes[mixed & (_STRIPES - 1)]
+        stripe = self._stripes.get(mixed & (_STRIPES - 1))
+        if stripe is None:
+            return None
         place = stripe.find(hub, sn, mixed >> 8)
         return None if stripe.sns[place] == _FREE else stripe.at(place)
 
@@ -174,7 +178,9 @@ class OriginTable:
         """Note a committed message of a device."""
         mixed = _mix(hub, sn)
         number = mixed & (_STRIPES - 1)
-        stripe = self._stripes[number]
+        stripe = self._stripes.get(number)
+        if stripe is None:
+            stripe = self._stripes[number] = _Stripe(_ROOM)
         if 3 * (stripe.used + 1) > 2 * len(stripe.hubs):
             stripe = self._stripes[number] = _copied(stripe, 2 * len(stripe.hubs), 0)
         stripe.put(stripe.find(hub, sn, mixed >> 8), hub, sn, origin)
@@ -182,12 +188,13 @@ class OriginTable:
     def expire(self, horizon: int) -> int:
         """Forget devices whose last stamp is below `horizon`; return how many."""
         before = len(self)
-        self._stripes = [_copied(s, len(s.hubs), horizon) for s in self._stripes]
+        for number, stripe in self._stripes.items():
+            self._stripes[number] = _copied(stripe, len(stripe.hubs), horizon)
         return before - len(self)
 
     def encode(self) -> list[tuple[int, int, int, int, int, int]]:
         """Return the table for a snapshot: hub, sn, boot, next sequence, offset, stamp."""
-        return [(hub, sn, *origin) for s in self._stripes for hub, sn, origin in s.rows()]
+        return [(hub, sn, *origin) for s in self._stripes.values() for hub, sn, origin in s.rows()]
 
     @classmethod
     def decode(cls, rows: list[tuple[int, int, int, int, int, int]]) -> OriginTable:

@@ -14,7 +14,7 @@ from weir.broker.dedupe import Origin
 from weir.broker.entries import BatchRecord
 from weir.broker.intake import Intake, Pending
 from weir.broker.state import PartitionState
-from weir.errors import Fenced, SequenceGap
+from weir.errors import Fenced, Refused, SequenceGap
 from weir.model.batch import encode
 from weir.model.columns import NO_SEQUENCE, Origins
 from weir.model.header import parse
@@ -59,6 +59,12 @@ class _Confirms:
         self.offsets.append(offset)
 
 
+def refused(publishes: DevicePublishes, error: Refused) -> DevicePublishes:
+    """Return publishes that will all be answered with a refusal; they hold no values any more."""
+    codes = [code or error.code for code in publishes.codes]
+    return DevicePublishes(publishes.sns, publishes.sequences, [b""] * len(codes), codes)
+
+
 class _Gathering:
     """The batch that is being built, and the replies that wait for it."""
 
@@ -100,7 +106,7 @@ class FanIn:
         self._send = send
         self._release = release
         self._sequence = 0
-        self._arrived: list[tuple[Seat, DevicePublishes, int]] = []
+        self._arrived: list[tuple[Seat, DevicePublishes, int, int]] = []
         self._flying: deque[tuple[Pending, _Gathering]] = deque()
 
     @property
@@ -108,24 +114,29 @@ class FanIn:
         """Whether `cut` has something to do."""
         return bool(self._arrived)
 
-    def add(self, seat: Seat, publishes: DevicePublishes, charged: int) -> None:
-        """Put publishes in line; `charged` bytes of the budget come back with the confirms."""
-        self._arrived.append((seat, publishes, charged))
+    def add(self, seat: Seat, publishes: DevicePublishes, charged: int, detail: int = 0) -> None:
+        """Put publishes in line; `charged` bytes of the budget come back with the confirms.
+
+        `detail` goes with those that are refused already.
+        """
+        self._arrived.append((seat, publishes, charged, detail))
 
     def cut(self) -> None:
         """Turn what has arrived into batches, and hand them to the intake."""
         arrived, self._arrived = self._arrived, []
         gathering = _Gathering()
-        for seat, publishes, charged in arrived:
+        for seat, publishes, charged, detail in arrived:
             gathering.charged += charged
             gathering.seen = max(gathering.seen, seat.seen)
-            self._gather(gathering, seat, publishes)
+            self._gather(gathering, seat, publishes, detail)
             if gathering.bytes > BATCH_BYTES_DEFAULT:
                 self._close(gathering)
                 gathering = _Gathering()
         self._close(gathering)
 
-    def _gather(self, into: _Gathering, seat: Seat, publishes: DevicePublishes) -> None:
+    def _gather(
+        self, into: _Gathering, seat: Seat, publishes: DevicePublishes, detail: int
+    ) -> None:
         confirms = into.confirms.get(seat.session)
         if confirms is None:
             confirms = into.confirms[seat.session] = _Confirms(seat)
@@ -134,7 +145,7 @@ class FanIn:
             publishes.sns, publishes.sequences, publishes.values, publishes.codes, strict=True
         )
         for sn, sequence, value, code in rows:
-            offset = 0
+            offset = detail
             if not code:
                 code, offset = self._judge(into, seat, sn, sequence)
             if code == _ACCEPT:

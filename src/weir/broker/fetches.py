@@ -103,7 +103,8 @@ class Fetches:
     def _answer(
         self, caller: Caller, request: Fetch, behind: int, batches: tuple[Buffer, ...]
     ) -> None:
-        committed = self._state.next_offset
+        # While entries are being applied, those read may be ahead of those applied.
+        committed = max(self._state.next_offset, behind)
         self._outbox.reply(
             caller, Fetched(request.address, request.offset, behind, committed, batches)
         )

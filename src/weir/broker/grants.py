@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from weir.broker.clusters import ClusterState
+from weir.broker.clusters import ClusterState, Grant
 from weir.broker.control import GrantsReleased, MessagesAcked, MessagesGranted
 from weir.broker.entries import of_control
 from weir.broker.group import Group
@@ -91,8 +91,8 @@ class Grants:
             raise BadRequest(
                 f"a pull asks for 1 or more messages and a lease of 1 to {GRANT_MS_MAX:,} ms"
             )
-        known = request.cluster in self._state.clusters or request.cluster in self._queues
-        if not known and len(self._queues) >= CLUSTERS_PER_TOPIC_MAX:
+        clusters = self._state.clusters.keys() | self._queues.keys()
+        if request.cluster not in clusters and len(clusters) >= CLUSTERS_PER_TOPIC_MAX:
             raise Overloaded(f"{CLUSTERS_PER_TOPIC_MAX} clusters read this topic", RETRY_AFTER_MS)
         state = self._state.clusters.get(request.cluster)
         if state is not None and len(state.grants) >= GRANTS_PER_CLUSTER_MAX:
@@ -146,23 +146,32 @@ class Grants:
         if held or any(w.caller.session == session for w, _ in self._promised.values()):
             self._propose(GrantsReleased(session))
 
-    def granted(self, index: int, record: MessagesGranted, attempts: int) -> None:
-        """A grant is committed: its messages may leave."""
+    def granted(self, index: int, record: MessagesGranted, grant: Grant | None) -> None:
+        """A grant is committed: its messages may leave, if an ack before it left any."""
         promise = self._promised.pop(index, None)
         if promise is None:
             return  # proposed by an earlier leader
         waiter, reading = promise
-        self._queues[record.cluster].proposed.remove((record.first, record.next))
+        queue = self._queues[record.cluster]
+        queue.proposed.remove((record.first, record.next))
+        if grant is None:
+            if self._outbox.knows(waiter.caller.session):
+                queue.pulls.appendleft(waiter)
+                self._serve(record.cluster, queue)
+            return
+        # As of the commit: an ack behind it takes from `left` while the messages are being read.
+        ((first, behind),) = grant.left
+        attempts = grant.attempts
 
         def answer(payloads: Sequence[Buffer], failure: str) -> None:
             if failure:
                 self._outbox.refuse(waiter.caller, Unavailable(failure))
                 return
-            grant = Granted(
-                waiter.request.address, index, record.deadline, record.first, record.next,
-                attempts, tuple(payloads),
+            reply = Granted(
+                waiter.request.address, index, record.deadline, first, behind, attempts,
+                tuple(payloads),
             )  # fmt: skip
-            self._outbox.reply(waiter.caller, grant)
+            self._outbox.reply(waiter.caller, reply)
 
         self._reads.start(reading, answer)
 

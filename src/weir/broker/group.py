@@ -61,6 +61,14 @@ class Group:
         self.advance()
         return index
 
+    def begins_own_term(self, index: int) -> bool:
+        """Whether a NOOP opened the term that this node leads in, and not an earlier one's.
+
+        After a restart the NOOPs of earlier terms are applied again, before entries that count.
+        """
+        node = self.node
+        return node.role is raft.Role.LEADER and node.term_at(index) == node.term
+
     def persisted(self, ready: int) -> None:
         """Take note that a Ready is durable; apply what is committed by it."""
         self.node.persisted(ready)

@@ -185,4 +185,6 @@ class Intake:
         return pending.charged
 
     def _is_old(self, producer: int) -> bool:
-        return milliseconds_of(producer) < self._time.wall_ms() - DEDUPE_HORIZON_MS
+        # By the clock that tables expire by, also when the wall clock went back since.
+        now = max(self._time.wall_ms(), milliseconds_of(self.clock.last))
+        return milliseconds_of(producer) < now - DEDUPE_HORIZON_MS

@@ -37,6 +37,10 @@ class Outbox:
         """Forget a peer."""
         self._open.pop(session, None)
 
+    def knows(self, session: int) -> bool:
+        """Return whether a peer is still there."""
+        return session in self._open
+
     def asked(self, session: int) -> int:
         """Count a request; return how many of this peer's are not answered."""
         self._open[session] += 1

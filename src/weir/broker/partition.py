@@ -10,7 +10,7 @@ from weir.broker.admission import Budget
 from weir.broker.clusters import ClusterState
 from weir.broker.control import GrantsReleased, MessagesAcked, MessagesGranted
 from weir.broker.entries import BatchRecord, Payload
-from weir.broker.fan_in import ROW_BYTES, FanIn, Seat
+from weir.broker.fan_in import ROW_BYTES, FanIn, Seat, refused
 from weir.broker.fetches import Fetches
 from weir.broker.grants import Grants
 from weir.broker.group import Group
@@ -18,7 +18,7 @@ from weir.broker.intake import Intake
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.broker.state import PartitionState
-from weir.errors import Halted, Unavailable
+from weir.errors import Halted, Refused, Unavailable
 from weir.order.clock import Time
 from weir.wire.device import DevicePublishes
 from weir.wire.messages import Ack, Confirm, Fetch, Produce, Pull
@@ -103,8 +103,14 @@ class Partition:
         """Take device publishes of one connection; confirms come after the commit."""
         fan_in = self._fan_in()
         charged = sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
-        self._shared.budget.charge(charged)
-        fan_in.add(seat, publishes, charged)
+        try:
+            self._shared.admit()
+            self._shared.budget.charge(charged)
+        except Refused as error:
+            # In line too: a publish without a sequence knows its reply by its place alone.
+            fan_in.add(seat, refused(publishes, error), 0, error.detail)
+        else:
+            fan_in.add(seat, publishes, charged)
         self._shared.dirty(self)
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
@@ -158,8 +164,8 @@ class Partition:
             self._wake()
         elif payload.control is not None:
             self._apply_control(index, payload)
-        elif self._leading is None:
-            # The NOOP of this term: every inherited entry is applied, so dedupe is complete.
+        elif self._leading is None and self.group.begins_own_term(index):
+            # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
             self._lead_now()
 
     def encode(self) -> object:
@@ -173,12 +179,12 @@ class Partition:
                 grant = clusters.setdefault(record.cluster, ClusterState()).grant(index, record)
                 self.state.last_stamp = max(self.state.last_stamp, record.stamp)
                 if self._leading is not None:
-                    self._leading.grants.granted(index, record, grant.attempts)
+                    self._leading.grants.granted(index, record, grant)
             case MessagesAcked() as record:
                 cluster = clusters[record.cluster]
-                refused = [r for r in record.ranges if not cluster.ack(*r)]
+                stale = [r for r in record.ranges if not cluster.ack(*r)]
                 if self._leading is not None:
-                    self._leading.grants.acked(index, cluster, refused)
+                    self._leading.grants.acked(index, cluster, stale)
             case GrantsReleased() as record:
                 released = [c.release(record.consumer) for c in clusters.values()]
                 if any(released):
@@ -199,7 +205,6 @@ class Partition:
 
     def _fan_in(self) -> FanIn:
         shared, leading = self._shared, self._led()
-        shared.admit()
         if leading.fan_in is None:
             if not shared.fan_in_producer:
                 raise Unavailable("the shard's own producer is being opened: try again shortly")

@@ -36,7 +36,8 @@ class Registry:
         self._time = time
         self._place = place
         self._opened = opened
-        self._clock = HybridClock()
+        # Above all that a snapshot holds: a clock that went back must not grant an id twice.
+        self._clock = HybridClock(catalog.last_stamp)
         self._leads = False
         self._topics: dict[int, tuple[Caller, CreateTopic]] = {}
         self._producers: dict[int, Callable[[ProducerOpened], None]] = {}
@@ -44,7 +45,7 @@ class Registry:
     @property
     def ready(self) -> bool:
         """Whether this node leads the registry and has applied an entry of its own term."""
-        return self._leads and self.group is not None and self.group.node.applied_index > 0
+        return self._leads
 
     def lead(self, leadership: raft.Leadership) -> None:
         """Lead once the first entry of this term is applied."""
@@ -91,15 +92,15 @@ class Registry:
         """Apply a committed entry."""
         match payload.control:
             case None:
-                self._leads = True  # a NOOP: the first entry of this leader's term
+                self._leads = self.group is not None and self.group.begins_own_term(index)
             case TopicCreated() as record:
                 self._clock.last = max(self._clock.last, record.stamp)
                 self._created(index, record)
             case ProducerOpened() as record:
                 self._clock.last = max(self._clock.last, record.producer)
-                self.catalog.open(record)
+                granted = self.catalog.open(record)
                 if then := self._producers.pop(index, None):
-                    then(record)
+                    then(granted)
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into the registry")
 

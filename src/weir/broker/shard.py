@@ -29,7 +29,7 @@ from weir.broker.restore import LogStorage, Opened, node_for
 from weir.broker.sessions import Session
 from weir.broker.state import PartitionState
 from weir.broker.topics import Topics
-from weir.broker.writer import Writer
+from weir.broker.writer import CHECKPOINT_BYTES, Writer
 from weir.errors import Unavailable
 from weir.model.ids import REGISTRY_GROUP, Address
 from weir.model.limits import BUDGET_BYTES_DEFAULT, HELLO_WITHIN_MS, REQUESTS_PENDING_MAX
@@ -44,6 +44,8 @@ class ShardSettings:
 
     budget_bytes: int = BUDGET_BYTES_DEFAULT
     authorize: Authorize = allow_all
+    #: A checkpoint is saved after so many bytes of a log: what a restart has to apply again.
+    checkpoint_bytes: int = CHECKPOINT_BYTES
 
 
 class Shard:
@@ -63,7 +65,10 @@ class Shard:
         self._time = time
         self._outbox = outbox = Outbox()
         self._reads = Reads(outbox, self.budget)
-        self._writers = [Writer(n, opened, outbox, time) for n, opened in enumerate(logs)]
+        self._writers = [
+            Writer(n, opened, outbox, time, settings.checkpoint_bytes)
+            for n, opened in enumerate(logs)
+        ]
         self._shared = Surroundings(
             outbox, self._reads, self.budget, time, self._dirty, self._admit
         )

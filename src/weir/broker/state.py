@@ -37,7 +37,8 @@ class PartitionState:
         if origins is not None:
             self._note_origins(origins, offset, stamp)
         self.next_offset = offset + messages
-        self.last_stamp = stamp
+        # A grant may be stamped after a batch and yet lie before it in the log.
+        self.last_stamp = max(self.last_stamp, stamp)
         if stamp - self._expired_at > _EXPIRE_EVERY:
             # By stamp and never by a clock, so that every replica forgets at the same entry.
             self._expired_at = stamp

@@ -40,7 +40,7 @@ class Topics:
         """Return a group's topic and partition. Raises `UnknownTopic`, or `NotLeader` elsewhere."""
         topic = self.catalog.by_id(topic_of(group))
         if topic is None or partition_of(group) >= topic.partitions:
-            raise UnknownTopic(f"no topic has a partition with group {group}", group)
+            raise UnknownTopic(f"no topic has a partition with group {group}", topic_of(group))
         partition = self._partitions.get(group)
         if partition is None:
             raise NotLeader(f"group {group} of {topic.full_name} is not served by this shard")

@@ -20,9 +20,17 @@ IDLE_MS = 100
 class Writer:
     """Cuts entries when the previous flush is done, never by a timer (DESIGN §5 Flush)."""
 
-    def __init__(self, number: int, opened: Opened, outbox: Outbox, time: Time) -> None:
-        """Write to log `number` as the host opened it."""
+    def __init__(
+        self,
+        number: int,
+        opened: Opened,
+        outbox: Outbox,
+        time: Time,
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+    ) -> None:
+        """Write to log `number` as the host opened it; save after so many bytes of it."""
         self.number = number
+        self._checkpoint_bytes = checkpoint_bytes
         self.log = opened.log
         self.recovered = opened.groups
         self.snapshots = decode_checkpoint(opened.checkpoint)
@@ -86,7 +94,7 @@ class Writer:
         if self.idle and now - self._quiet_since >= IDLE_MS:
             self.log.mark_idle()
         grown = self.log.tail - self._saved_tail
-        if grown > CHECKPOINT_BYTES or (grown and now - self._saved_at > CHECKPOINT_MS):
+        if grown > self._checkpoint_bytes or (grown and now - self._saved_at > CHECKPOINT_MS):
             self.checkpoint()
 
     def checkpoint(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,19 +76,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = command.main(arguments, prog_name="weir", standalone_mode=False)
     except typer.TyperException as error:
         verb = getattr(getattr(error, "ctx", None), "command_path", "weir")
-        return _say(f"{error.format_message()} See `{verb} --help`.", error.exit_code)
+        what = error.format_message().rstrip(".")
+        return _say(f"{what}. See `{verb} --help`", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has enough, as `head` does. What is still buffered must not
-        # fail once more when the interpreter flushes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except WeirError as error:
         return _say(str(error), 1)
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return _say(what, 1)
+        reason = error.strerror or str(error)
+        return _say(f"{error.filename}: {reason}" if error.filename else reason, 1)
     return int(code or 0)
 
 

@@ -27,8 +27,10 @@ def serve(
     ] = False,
 ) -> None:
     """Run a node until Ctrl-C or SIGTERM; it stops once everything under way is done."""
+    import errno
     import logging
 
+    from weir.errors import WeirError
     from weir.server.main import run
 
     settings = _settings(config, data, host, port)
@@ -40,7 +42,16 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         print(f"weir serves weir://{shown}:{port} from {settings.node.data}", flush=True)
 
-    if not run(settings, started):
+    try:
+        drained = run(settings, started)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise WeirError(
+            f"{settings.node.host}:{settings.node.port} is in use: stop what listens there, or "
+            "give another --port; 0 takes a free one"
+        ) from None
+    if not drained:
         typer.echo(
             f"not everything was drained within {settings.stop.drain_seconds:g} s: what was not "
             "confirmed may be lost; raise drain_seconds in [stop]",

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from weir.model.batch import encode
 from weir.model.limits import BATCH_MESSAGES_MAX
+from weir.model.topic import partition_for
 
 #: What a message takes beside its own bytes: offsets, key hash, padding. An estimate for cutting.
 MESSAGE_OVERHEAD = 8
@@ -174,3 +175,19 @@ def cuts(
         found.append((first, last, ends[last] - ends[first]))
         first = last
     return found
+
+
+def rows_by_partition(
+    keys: Sequence[bytes | None], partitions: int, without_key: int
+) -> dict[int, list[int]]:
+    """Return, by partition, the places of the messages whose keys belong there, in order."""
+    found: dict[int, list[int]] = {}
+    for place, key in enumerate(keys):
+        partition = without_key if key is None else partition_for(key, partitions)
+        found.setdefault(partition, []).append(place)
+    return found
+
+
+def picked(column: Sequence[T] | None, rows: Sequence[int]) -> list[T] | None:
+    """Return these rows of a column; None if there is no such column."""
+    return None if column is None else [column[row] for row in rows]

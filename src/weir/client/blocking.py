@@ -72,6 +72,18 @@ class BlockingClient:
             raise refusal(reply.code, reply.message, reply.detail)
         return reply
 
+    def describe(self, topic: str) -> m.TopicInfo:
+        """Return a topic and where its partitions are served. Raises `UnknownTopic`."""
+        reply = self.request(m.DescribeTopic(topic))
+        assert isinstance(reply, m.TopicInfo)  # decoded by the opcode of the request
+        return reply
+
+    def positions(self, topic: int) -> m.PositionsReply:
+        """Return where the partitions of topic number `topic` begin and end."""
+        reply = self.request(m.Positions(topic))
+        assert isinstance(reply, m.PositionsReply)
+        return reply
+
     def fetch(self, address: Address, offset: int, max_bytes: int, wait_ms: int = 0) -> m.Fetched:
         """Return whole batches from `offset` on, in one buffer whose batches are 8-aligned.
 

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from weir.client.batching import BATCH_BYTES, Gathered, cuts, size_of
+from weir.client.batching import BATCH_BYTES, Gathered, cuts, picked, rows_by_partition, size_of
 from weir.client.duration import seconds
 from weir.client.lane import Lane
 from weir.client.link import Link
@@ -77,8 +77,6 @@ class Producer:
         self._moving: asyncio.Task[None] | None = None
         self._doubt = ""
 
-    # Opening and closing.
-
     async def open(self) -> Producer:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
         info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
@@ -130,8 +128,6 @@ class Producer:
         """What ended one of its partitions for good; open another producer then."""
         return next((lane.error for lane in self._lanes if lane.error is not None), None)
 
-    # Sending.
-
     def send(
         self,
         value: bytes,
@@ -167,7 +163,8 @@ class Producer:
 
     async def ready(self) -> None:
         """Return when `send` has room again."""
-        await self._until(lambda: self.buffered <= self._options.max_buffered)
+        most = self._options.max_buffered
+        await self._patience.until(lambda: self.buffered <= most, self._stalled)
 
     async def publish(
         self,
@@ -215,17 +212,13 @@ class Producer:
             partition = self._options.partition
         if keys is None or partition is not None or len(self._lanes) == 1:
             return await self._pack(values, keys, tags, times, partition)
-        places: dict[int, list[int]] = {}
-        for place, key in enumerate(keys):
-            chosen = self._turn if key is None else partition_for(key, len(self._lanes))
-            places.setdefault(chosen, []).append(place)
         handed = []
-        for chosen, rows in places.items():
+        for chosen, rows in rows_by_partition(keys, len(self._lanes), self._turn).items():
             handed += await self._pack(
                 [values[row] for row in rows],
-                [keys[row] for row in rows],
-                [tags[row] for row in rows] if tags is not None else None,
-                [times[row] for row in rows] if times is not None else None,
+                picked(keys, rows),
+                picked(tags, rows),
+                picked(times, rows),
                 chosen,
             )
         return handed
@@ -242,7 +235,7 @@ class Producer:
         for first, last, size in cuts(values, self._options.batch_bytes):
             lane = self._lane(partition)
             if not self._takes(lane, size):
-                await self._until(partial(self._takes, lane, size))
+                await self._patience.until(partial(self._takes, lane, size), self._stalled)
             if lane.error is not None:
                 raise lane.error
             batch = Handed(self.topic, lane.partition)
@@ -274,7 +267,7 @@ class Producer:
             lane.flush()
         for batch in waited_for:
             if not batch.settled:
-                await self._until(partial(_is_settled, batch))
+                await self._patience.until(partial(_is_settled, batch), self._stalled)
         error, self._first_error = self._first_error, None
         if error is not None:
             raise error
@@ -347,9 +340,6 @@ class Producer:
     def _takes(self, lane: Lane, size: int) -> bool:
         fits = self.buffered == 0 or self.buffered + size <= self._options.max_buffered
         return lane.error is not None or (lane.room and fits)
-
-    async def _until(self, done: Callable[[], bool]) -> None:
-        await self._patience.until(done, self._stalled)
 
     def _stalled(self) -> Disconnected:
         return Disconnected(

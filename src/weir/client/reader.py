@@ -187,13 +187,20 @@ class Reader:
         try:
             fetched = await places.ask(partition, request, m.Fetched, wait=LONG_POLL, check=check)
         except OffsetOutOfRange as error:
-            raise OffsetOutOfRange(
-                f"{self.topic}/{partition} has no offset {position}; the nearest one is "
-                f"{error.detail}. Messages before it are past retention: to go on, read with "
-                f"start={{{partition}: {error.detail}}} or start='earliest'",
-                error.detail,
-            ) from error
+            raise self._out_of_range(partition, position, error.detail) from error
         self.committed[partition] = fetched.committed
         for part in delivered:
             self._link.saw(part.batch.header.stamp)
         return _Piece(partition, delivered, max(behind(fetched), position), slots)
+
+    def _out_of_range(self, partition: int, position: int, nearest: int) -> OffsetOutOfRange:
+        why = (
+            "Messages before it are past retention."
+            if nearest > position
+            else "The partition ends there: is this the topic, and the system, it was read from?"
+        )
+        return OffsetOutOfRange(
+            f"{self.topic}/{partition} has no offset {position}; the nearest one is {nearest}. "
+            f"{why} To go on, read with start={{{partition}: {nearest}}} or start='earliest'",
+            nearest,
+        )

@@ -1,13 +1,13 @@
 """The options of `format("weir")`: text from the user, checked once, then plain fields.
 
-    topic               required: `topic` or `namespace/topic`
-    url                 weir://host:port[,host2:port2]; or host and port
-    startingOffsets     earliest (default), latest, or {"0": 12, "1": 7}; a partition that is not
-                        named begins at its earliest. Only a query without a checkpoint looks at it
-    maxRowsPerBatch     most messages in a micro-batch (default: all there are)
-    maxBytesPerFetch    most bytes asked for at once (default 8 MiB)
-    minPartitions       split ranges until there are so many tasks (default: one a partition)
-    maxRowsPerPartition most messages in one task
+topic               required: `topic` or `namespace/topic`
+url                 weir://host:port[,host2:port2]; or host and port
+startingOffsets     earliest (default), latest, or {"0": 12, "1": 7}; a partition that is not
+                    named begins at its earliest. Only a query without a checkpoint looks at it
+maxRowsPerBatch     most messages in a micro-batch (default: all there are)
+maxBytesPerFetch    most bytes asked for at once (default 8 MiB)
+minPartitions       split ranges until there are so many tasks (default: one a partition)
+maxRowsPerPartition most messages in one task
 """
 
 from __future__ import annotations
@@ -110,9 +110,11 @@ def _number(options: Mapping[str, str], name: str, most: int) -> int | None:
 
 
 def _starting(text: str) -> StartingOffsets:
-    word = text.strip().lower()
-    if word == "earliest" or word == "latest":
-        return word
+    match text.strip().lower():
+        case "earliest":
+            return "earliest"
+        case "latest":
+            return "latest"
     try:
         given = json.loads(text)
         offsets = {int(partition): offset for partition, offset in given.items()}
@@ -121,7 +123,7 @@ def _starting(text: str) -> StartingOffsets:
     # bool is an int to isinstance, and true is no offset.
     if offsets is None or any(type(o) is not int or o < 0 for o in offsets.values()):
         raise BadOption(
-            f'option startingOffsets is {text!r}: give earliest, latest, or offsets by partition '
+            f"option startingOffsets is {text!r}: give earliest, latest, or offsets by partition "
             'such as {"0": 12, "1": 7}'
         )
     return offsets

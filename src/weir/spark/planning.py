@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from weir.spark.errors import CheckpointMismatch, RangeLost
 
@@ -40,7 +41,9 @@ class Cut:
         """Read what `to_json` wrote. Raises `CheckpointMismatch` for anything else."""
         match offset:
             case {"e": int(epoch), "p": dict(positions)}:
-                return cls(epoch, {int(p): int(next_offset) for p, next_offset in positions.items()})
+                return cls(
+                    epoch, {int(p): int(next_offset) for p, next_offset in positions.items()}
+                )
         raise CheckpointMismatch(
             f"{offset!r} is no offset of format('weir'): this checkpoint belongs to another "
             "source; give the query a checkpointLocation of its own"
@@ -100,7 +103,7 @@ def fill(lags: Mapping[int, int], rows_max: int | None) -> dict[int, int]:
 
 
 def advance(start: Cut, end: Cut, rows_max: int | None) -> Cut:
-    """Return the cut to read up to: at most `rows_max` messages behind `start`, and none past `end`.
+    """Return the cut to read up to: at most `rows_max` messages from `start`, none past `end`.
 
     It moves whenever `end` lies behind `start` (counterexample 28): a limit below 1 counts as 1,
     because a cut that stays where it is would be returned for ever. A partition that `start` does
@@ -140,4 +143,4 @@ def ranges(start: Cut, end: Cut, tasks_min: int = 1, rows_max: int | None = None
 def _split(part: Range, pieces: int) -> Sequence[Range]:
     """Cut a range into pieces whose lengths differ by one at most."""
     at = [part.first + len(part) * i // pieces for i in range(pieces + 1)]
-    return [Range(part.partition, lo, hi) for lo, hi in zip(at, at[1:], strict=False)]
+    return [Range(part.partition, lo, hi) for lo, hi in pairwise(at)]

@@ -73,6 +73,14 @@ def test_fields_out_of_bounds_are_refused(at: int, code: str, number: Any, why: 
         parse(with_field(at, code, number))
 
 
+def test_a_size_off_the_eights_is_refused_for_the_batch_behind_it() -> None:
+    odd = bytearray(BATCH + bytes(4))
+    struct.pack_into("<I", odd, 8, len(odd))
+    struct.pack_into("<I", odd, 48, len(odd) - HEADER_SIZE)
+    with pytest.raises(BadBatch, match="bytes of columns"):
+        parse(odd)
+
+
 def test_a_batch_over_the_cap_is_refused_even_where_it_is_all_there() -> None:
     size = BATCH_BYTES_MAX + 8
     whole = with_field(8, "I", size)[:HEADER_SIZE] + bytes(size - HEADER_SIZE)

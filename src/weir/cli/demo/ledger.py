@@ -36,7 +36,8 @@ class Sent:
     @classmethod
     def blank(cls, count: int) -> Sent:
         """Return the ledger of an airport that will send `count` messages."""
-        return cls(*(np.full(count, NEVER, np.int64) for _ in range(3)))
+        sent_us, confirmed_us, offsets = (np.full(count, NEVER, np.int64) for _ in range(3))
+        return cls(sent_us, confirmed_us, offsets)
 
     @property
     def sent(self) -> int:
@@ -70,8 +71,12 @@ class Sent:
     @classmethod
     def read(cls, columns: Columns) -> Sent:
         """Return the ledger that gave these columns."""
-        names = ("sent_us", "confirmed_us", "offsets")
-        return cls(*(columns[name] for name in names), _join(columns["digest"]))
+        return cls(
+            columns["sent_us"],
+            columns["confirmed_us"],
+            columns["offsets"],
+            _join(columns["digest"]),
+        )
 
 
 class Received:
@@ -152,9 +157,7 @@ def compare(origin: str, sent: Sent, received: Columns) -> Account:
         lost=int(np.count_nonzero((sent.sent_us != NEVER) & (times == 0))),
         repeated=int(times.sum()) - delivered,
         strange=len(numbers) - int(np.count_nonzero(known)),
-        misplaced=int(
-            np.count_nonzero((confirmed_at != NEVER) & (confirmed_at != offsets[known]))
-        ),
+        misplaced=int(np.count_nonzero((confirmed_at != NEVER) & (confirmed_at != offsets[known]))),
         out_of_order=int(np.count_nonzero(np.diff(ordered) < 0)),
         intact=sent.digest == _join(received["digest"]),
     )

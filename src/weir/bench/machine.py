@@ -1,0 +1,59 @@
+"""What a figure was measured on, and the CPU time that processes used."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+import weir
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """A machine and the software that matters; a figure means nothing without them."""
+
+    cpus: int
+    cpu: str
+    memory_bytes: int
+    system: str
+    python: str
+    weir: str
+    uvloop: bool
+
+
+def this_machine() -> Machine:
+    """Describe the machine and interpreter that run now; `cpus` are those we may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return Machine(
+        cpus=len(affinity(0)) if affinity else os.cpu_count() or 1,
+        cpu=_cpu(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        system=platform.platform(),
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        weir=weir.__version__,
+        uvloop=find_spec("uvloop") is not None,
+    )
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Return the CPU time, user and system, that a process has used; None where /proc is not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The second field is the command's name in parentheses, which may itself hold anything.
+    fields = stat.rpartition(")")[2].split()
+    user, system = int(fields[11]), int(fields[12])
+    return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2] for line in text.splitlines() if line.startswith("model name")]
+    return names[0].strip() if names else platform.machine()

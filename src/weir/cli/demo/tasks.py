@@ -1,0 +1,55 @@
+"""What the demo's processes are told to do, and what they agree on."""
+
+from __future__ import annotations
+
+import msgspec
+
+#: An airport's first flights, at most, go out at a fixed rate, for latencies without a queue.
+PACED_FLIGHTS = 660
+PACED_PER_SECOND = 110
+
+
+def paced_count(count: int) -> int:
+    """Return how many of an airport's `count` flights go out at the fixed rate."""
+    return min(PACED_FLIGHTS, count // 10)
+
+
+class AirportTask(msgspec.Struct, frozen=True):
+    """Which airport to be, where the broker is, and the file its ledger goes to.
+
+    `limit`: of all airports' flights in event-time order, only the first so many.
+    """
+
+    origin: str
+    host: str
+    port: int
+    limit: int | None
+    ledger: str
+
+
+class CrewTask(msgspec.Struct, frozen=True):
+    """Where the broker is, and the file that the ledger goes to."""
+
+    url: str
+    ledger: str
+
+
+class PipelineTask(msgspec.Struct, frozen=True):
+    """Where the broker is, the folder Spark writes to, and one for scratch files."""
+
+    url: str
+    out: str
+    scratch: str
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What Spark counted: flights, of them cancelled, and where the table of `rows` rows lies."""
+
+    flights: int
+    cancelled: int
+    rows: int
+    path: str
+
+
+#: In the folder Spark writes to.
+COUNTED = "counted.json"

@@ -1,0 +1,97 @@
+"""`weir pub`: publish arguments, or the lines of stdin."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weir.cli.connecting import DEFAULT_URL, Url, connected
+
+if TYPE_CHECKING:
+    from weir.client.client import Client
+    from weir.client.receipts import Confirmed, Sent
+
+
+def pub(
+    topic: Annotated[str, typer.Argument(help="The topic to publish to.")],
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="VALUE", help="Default: the lines of stdin.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The key of all of them.")] = None,
+    tag: Annotated[str | None, typer.Option(help="The tag of all of them.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="The partition. [default: by key, or in turn]")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the receipts, as one JSON object.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Publish messages; returns when all of them are durable."""
+    from weir.cli.output import hint, print_json
+    from weir.client.receipts import Receipt
+
+    confirmed: list[Confirmed] = []
+
+    async def work(client: Client) -> list[Receipt]:
+        sent: list[Sent] = []
+        async with client.producer(topic, on_confirm=confirmed.append) as producer:
+            async for value in _given(values) if values else _lines():
+                await producer.ready()
+                one = producer.send(value, key=key, tag=tag, partition=partition)
+                if as_json:  # else a receipt for each of many lines would only fill the memory
+                    sent.append(one)
+        return [await one for one in sent]
+
+    receipts = connected(url, work)
+    if as_json:
+        settings = {"url": url, "topic": topic, "key": key, "tag": tag, "partition": partition}
+        print_json("weir.pub/1", settings, {"receipts": receipts})
+        return
+    for line in _summary(topic, confirmed):
+        print(line)
+    hint(f"Next: weir tail {topic} --from earliest")
+
+
+def _summary(topic: str, confirmed: list[Confirmed]) -> list[str]:
+    """Say where the messages are, a line for each run of offsets of a partition."""
+    runs: list[list[int]] = []
+    for batch in sorted(confirmed, key=lambda batch: (batch.partition, batch.offset)):
+        behind = batch.offset + batch.count
+        if runs and (runs[-1][0], runs[-1][2]) == (batch.partition, batch.offset):
+            runs[-1][2] = behind
+        else:
+            runs.append([batch.partition, batch.offset, behind])
+    lines = []
+    for partition, first, behind in runs:
+        where = (
+            f"offset {first:,}" if behind == first + 1 else f"offsets {first:,} to {behind - 1:,}"
+        )
+        lines.append(f"{topic}/{partition}: {where}")
+    return lines or ["nothing to publish"]
+
+
+async def _given(values: list[str]) -> AsyncIterator[bytes]:
+    for value in values:
+        yield os.fsencode(value)  # the very bytes of the command line, text or not
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    from weir.cli.stdin import chunks
+    from weir.errors import TooLarge
+    from weir.model.limits import BATCH_BYTES_MAX
+
+    rest = b""
+    async for chunk in chunks():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > BATCH_BYTES_MAX:
+            raise TooLarge(f"a line of stdin is over {BATCH_BYTES_MAX:,} bytes: send smaller ones")
+        await asyncio.sleep(0)  # batches go out while lines keep coming
+    if rest:
+        yield rest

@@ -1,0 +1,237 @@
+"""What a log folder holds, found by reading alone: no file is opened for writing, none is made.
+
+The judgement is that of a node's start (`weir.log.scan`), without what a start repairs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from weir.broker import control
+from weir.broker.catalog import Catalog
+from weir.broker.control import TopicCreated
+from weir.broker.restore import CHECKPOINT, decode_checkpoint
+from weir.errors import Damaged, WeirError
+from weir.log.errors import ForeignSegment, LogDamaged, UnknownKind
+from weir.log.frame import HEADER_SIZE, BadFrame, Frame, Kind, frame_size, verify
+from weir.log.index import GroupIndex
+from weir.log.record import HardState
+from weir.log.scan import Scan
+from weir.log.segment import BLOCK, Segment, segment_number, unpack_header
+from weir.model.ids import REGISTRY_GROUP, partition_of, topic_of
+from weir.server.disk import FolderInUse
+
+_LOCK = "lock"
+
+
+class NotALog(WeirError):
+    """The folder is neither a node's nor a log's."""
+
+
+@dataclass(slots=True)
+class SegmentSurvey:
+    """One use of a file. `frames` counts by kind; `closed` where its END stands."""
+
+    segment: Segment
+    frames: Counter[Kind] = field(default_factory=Counter)
+    used_bytes: int = 0
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSurvey:
+    """One group, as far as the sound frames tell; `index` None where it has only a hard state."""
+
+    group: int
+    name: str
+    index: GroupIndex | None
+    hard_state: HardState | None
+
+
+@dataclass(slots=True)
+class LogSurvey:
+    """A log folder. `mark` is how far it was durable for certain, `tail` where frames end.
+
+    `torn` says what stands behind the tail where that is neither nothing nor damage, `damage` what
+    a node would refuse to start with.
+    """
+
+    folder: Path
+    log: int = 0
+    system: int = 0
+    mark: int = 0
+    tail: int = 0
+    torn: str | None = None
+    damage: str | None = None
+    segments: list[SegmentSurvey] = field(default_factory=list)
+    spares: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    groups: list[GroupSurvey] = field(default_factory=list)
+    entries: list[Frame] = field(default_factory=list)
+    #: By group, the index that the checkpoint holds its state of.
+    checkpoint: dict[int, int] | None = None
+
+
+def log_folders(folder: Path) -> list[Path]:
+    """Return the log folders of a node's folder, or the folder itself. Raises `NotALog`."""
+    if not folder.is_dir():
+        raise NotALog(f"{folder} is no folder: give a node's data folder, or one log of it")
+    logs = sorted(path for path in folder.glob("log-*") if path.is_dir())
+    if logs:
+        return logs
+    if any(segment_number(path.name) is not None for path in folder.iterdir()):
+        return [folder]
+    raise NotALog(f"{folder} holds no log: give a node's data folder, or one log of it")
+
+
+def survey(folder: Path, group: int | None = None, limit: int = 20) -> LogSurvey:
+    """Read a log folder; list the last `limit` entries of `group`. Raises `FolderInUse`."""
+    with _held(folder):
+        return _Surveyor(folder, group, limit).run()
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keep nodes off the folder while it is read, by a shared lock on a handle that cannot write.
+
+    A folder without a lock file was never opened by a node here: a copy.
+    """
+    try:
+        handle = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise FolderInUse(
+            f"{folder} is in use by a running node: stop that one first, or inspect a copy"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+class _Surveyor:
+    """Reads one log folder, segment by segment."""
+
+    def __init__(self, folder: Path, group: int | None, limit: int) -> None:
+        self._found = LogSurvey(folder)
+        self._group = group
+        self._entries: deque[Frame] = deque(maxlen=limit)
+        self._catalog = Catalog()
+        self._catalog_index = 0
+
+    def run(self) -> LogSurvey:
+        found = self._found
+        names = sorted(
+            path.name for path in found.folder.iterdir() if segment_number(path.name) is not None
+        )
+        try:
+            row = self._open(names)
+            self._read_checkpoint()
+            self._scan(row)
+        except (Damaged, ForeignSegment, UnknownKind) as error:
+            found.damage = str(error)
+        found.entries = list(self._entries)
+        return found
+
+    def _open(self, names: list[str]) -> list[Segment]:
+        """Sort the files into segments in use, spares, and those whose header is neither."""
+        found = self._found
+        row: list[Segment] = []
+        owners: set[tuple[int, int]] = set()
+        for name in names:
+            with (found.folder / name).open("rb") as file:
+                block = file.read(BLOCK)
+            try:
+                segment, log, system = unpack_header(name, block)
+            except BadFrame:
+                (found.unreadable if any(block) else found.spares).append(name)
+                continue
+            owners.add((log, system))
+            row.append(segment)
+        if len(owners) > 1:
+            raise ForeignSegment(
+                f"{found.folder} holds segments of {len(owners)} logs or systems: a file was "
+                "copied in; move it away"
+            )
+        for found.log, found.system in owners:
+            break
+        return sorted(row, key=lambda segment: segment.base)
+
+    def _scan(self, row: list[Segment]) -> None:
+        found, scan = self._found, Scan(self._found.log)
+        try:
+            for segment in row:
+                data = (found.folder / segment.name).read_bytes()
+                found.segments.append(self._tally(segment, memoryview(data)))
+                if len(data) != segment.size:
+                    reason = f"the file has {len(data):,} of its {segment.size:,} bytes"
+                    raise LogDamaged(found.log, segment.name, segment.base, reason)
+                scan.take(segment, data)
+            for name in (*found.spares, *found.unreadable):
+                scan.take_unnamed(name, (found.folder / name).read_bytes())
+            scan.judge()
+        finally:
+            found.mark, found.tail = scan.mark, scan.tail
+            found.groups = [
+                GroupSurvey(
+                    group, self._name(group), scan.index.get(group), scan.hard_states.get(group)
+                )
+                for group in sorted(scan.index.keys() | scan.hard_states.keys())
+            ]
+
+    def _tally(self, segment: Segment, data: memoryview) -> SegmentSurvey:
+        """Count the frames of a segment up to its END, or to where none is sound."""
+        tally = SegmentSurvey(segment)
+        at = BLOCK
+        while not tally.closed:
+            try:
+                frame = verify(data, at, generation=segment.generation, position=segment.base + at)
+            except BadFrame as bad:
+                if self._found.torn is None and any(data[at : at + HEADER_SIZE]):
+                    self._found.torn = f"{segment.name} at byte {at:,}: {bad}"
+                break
+            tally.frames[frame.kind] += 1
+            tally.closed = frame.kind is Kind.END
+            if not tally.closed and frame.group == self._group and frame.index:
+                self._entries.append(frame)
+            if frame.group == REGISTRY_GROUP and frame.kind is Kind.CONTROL:
+                self._apply(frame, data[at + HEADER_SIZE :][: frame.length])
+            at += frame_size(frame.length)
+        tally.used_bytes = at
+        return tally
+
+    def _read_checkpoint(self) -> None:
+        file = self._found.folder / CHECKPOINT
+        if not file.exists():
+            return
+        snapshots = decode_checkpoint(file.read_bytes())
+        self._found.checkpoint = {group: one.index for group, one in sorted(snapshots.items())}
+        registry = snapshots.get(REGISTRY_GROUP)
+        if registry is not None:
+            self._catalog = Catalog.decode(registry.data)
+            self._catalog_index = registry.index
+
+    def _apply(self, frame: Frame, payload: memoryview) -> None:
+        """Learn the names of topics as the registry does."""
+        if frame.index > self._catalog_index:
+            record = control.decode(payload)
+            if isinstance(record, TopicCreated):
+                self._catalog.create(record)
+
+    def _name(self, group: int) -> str:
+        if group == REGISTRY_GROUP:
+            return "registry"
+        topic = self._catalog.by_id(topic_of(group))
+        name = topic.full_name if topic else f"topic {topic_of(group)}"
+        return f"{name}/{partition_of(group)}"

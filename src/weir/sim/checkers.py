@@ -1,0 +1,254 @@
+"""One checker for each promise of DESIGN §6 that exists now.
+
+They judge from what clients sent and were told, and from the log as a reader drained it after the
+last power cut: never from the broker's own counters. Each yields a sentence for what is broken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+from weir.model.columns import NO_SEQUENCE
+from weir.sim.history import UNKNOWN, Ack, Grant, History, Record
+from weir.sim.world import MS, SECOND
+
+#: How long an operation may stay open once faults have stopped.
+LIVE_WITHIN = 5 * SECOND
+
+Values = dict[int, bytes]
+
+
+class Checker(Protocol):
+    """A promise, and how to find that it was broken."""
+
+    name: str
+
+    def check(self, history: History) -> Iterator[str]:
+        """Yield a sentence for each violation."""
+
+
+def values_by_offset(records: Sequence[Record]) -> Values:
+    """Return the messages of a drained partition by offset."""
+    return {
+        offset: value
+        for record in records
+        for offset, value in enumerate(record.values, record.offset)
+    }
+
+
+def _logs(history: History) -> dict[int, Values]:
+    logs: dict[int, Values] = defaultdict(dict)
+    for partition, records in history.drained.items():
+        logs[partition] = values_by_offset(records)
+    return logs
+
+
+class Durable:
+    """What was confirmed, or seen by anybody, is in the log for good, at its offset."""
+
+    name = "Durable"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Look every confirmed and every seen message up in the drained log."""
+        logs = _logs(history)
+        everything = {partition: set(values.values()) for partition, values in logs.items()}
+        for publish in history.publishes:
+            log, there = logs[publish.partition], everything.get(publish.partition, set())
+            for confirmed in publish.confirms:
+                for i, value in enumerate(publish.values):
+                    if confirmed.offset == UNKNOWN and value not in there:
+                        yield f"{value!r} was confirmed and is gone"
+                    elif confirmed.offset != UNKNOWN and log.get(confirmed.offset + i) != value:
+                        found = log.get(confirmed.offset + i)
+                        yield f"{value!r} was confirmed at {confirmed.offset + i}: {found!r} is"
+        for seen in history.seen:
+            for offset, value in enumerate(seen.values, seen.offset):
+                if logs[seen.partition].get(offset) != value:
+                    found = logs[seen.partition].get(offset)
+                    yield f"{value!r} was seen at {offset}, where {found!r} is now"
+
+
+class OneOffset:
+    """Each accepted (producer, epoch, sequence) has exactly one offset."""
+
+    name = "OneOffset"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Find messages twice in the log, and confirms that name two offsets or stamps."""
+        sends = {v: p.sends for p in history.publishes if p.sequence is None for v in p.values}
+        for partition, records in history.drained.items():
+            times = Counter(value for record in records for value in record.values)
+            for value, count in times.items():
+                if count > sends.get(value, 1):
+                    yield f"{value!r} is {count} times in partition {partition}"
+            rows = Counter(
+                row for record in records for row in record.rows if row[1] != NO_SEQUENCE
+            )
+            for row, count in rows.items():
+                if count > 1:
+                    yield f"{row} is {count} times in partition {partition}"
+        for publish in history.publishes:
+            answers = {(c.offset, c.stamp) for c in publish.confirms if c.offset != UNKNOWN}
+            if len(answers) > 1:
+                yield f"{publish.producer} {publish.sequence} was confirmed as {answers}"
+
+
+class RisingStamps:
+    """In a partition, offset order is stamp order, and a producer's sequence order."""
+
+    name = "RisingStamps"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Walk the drained log once: no hole, no falling stamp, no sequence left out."""
+        for partition, records in history.drained.items():
+            expected: dict[tuple[object, ...], int] = {}
+            for before, after in pairwise(records):
+                behind = before.offset + len(before.values)
+                if after.offset != behind:
+                    yield f"partition {partition}: offset {after.offset} follows {behind - 1}"
+                if after.stamp <= before.stamp:
+                    yield f"partition {partition}: the stamp falls at offset {after.offset}"
+            for record in records:
+                for producer, sequence in record.rows:
+                    if sequence == NO_SEQUENCE:
+                        continue
+                    if sequence != expected.get(producer, 0):
+                        yield f"{producer}: {sequence} where {expected.get(producer, 0)} belongs"
+                    expected[producer] = sequence + 1
+
+
+class RealTime:
+    """If A was confirmed before B was sent to the same partition, A's offset is the lower one."""
+
+    name = "RealTime"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare each send with the highest offset that had been confirmed by then."""
+        places = {
+            partition: {value: offset for offset, value in values.items()}
+            for partition, values in _logs(history).items()
+        }
+        events: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for publish in history.publishes:
+            offset = places.get(publish.partition, {}).get(publish.values[0])
+            if offset is None:
+                continue
+            events[publish.partition].append((publish.sent, 0, offset))
+            known = [c.at for c in publish.confirms if c.offset != UNKNOWN]
+            if known:
+                events[publish.partition].append((min(known), 1, offset))
+        for partition, happened in events.items():
+            highest = -1
+            for _, confirmed, offset in sorted(happened):
+                if confirmed:
+                    highest = max(highest, offset)
+                elif offset < highest:
+                    yield f"partition {partition}: {offset} was sent after {highest} was confirmed"
+
+
+class AckedOnce:
+    """A cluster's message is granted until acked, and never granted after the ack committed."""
+
+    name = "AckedOnce"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare grants with acks by fencing number; then look for what nobody was granted."""
+        clusters = {(g.partition, g.cluster) for g in history.grants}
+        for place in sorted(clusters):
+            grants = [g for g in history.grants if (g.partition, g.cluster) == place]
+            acks = [a for a in history.acks if (a.partition, a.cluster) == place]
+            yield from self._after_ack(grants, acks)
+            yield from self._overlaps(grants)
+            granted = {o for g in grants for o in range(g.first, g.behind)}
+            acked = {o for a in acks for o in range(a.first, a.behind)}
+            for offset in sorted(values_by_offset(history.drained.get(place[0], []))):
+                if offset not in granted:
+                    yield f"{place}: nobody was granted {offset}"
+                elif offset not in acked:
+                    yield f"{place}: {offset} was granted, not acked, and not granted again"
+
+    @staticmethod
+    def _after_ack(grants: list[Grant], acks: list[Ack]) -> Iterator[str]:
+        """An ack that is confirmed was made under one of the fences sent by then, at the latest."""
+        final: dict[int, int] = {}
+        sent: dict[int, list[Ack]] = defaultdict(list)
+        for ack in acks:
+            for offset in range(ack.first, ack.behind):
+                sent[offset].append(ack)
+        for offset, tried in sent.items():
+            confirmed = [a.confirmed for a in tried if a.confirmed >= 0]
+            if confirmed:
+                by = min(confirmed)
+                final[offset] = max(a.fence for a in tried if a.sent <= by)
+        for grant in grants:
+            for offset in range(grant.first, grant.behind):
+                if grant.fence > final.get(offset, grant.fence):
+                    yield f"{offset} was done under grant {final[offset]}, then in {grant.fence}"
+
+    @staticmethod
+    def _overlaps(grants: list[Grant]) -> Iterator[str]:
+        """Attempts count grants: of two that hold one message, the later counts more."""
+        latest: dict[int, tuple[int, int]] = {}
+        for grant in sorted(grants, key=lambda g: g.fence):
+            for offset in range(grant.first, grant.behind):
+                fence, attempts = latest.get(offset, (-1, 0))
+                if grant.fence > fence and grant.attempts <= attempts:
+                    yield f"{offset}: attempt {grant.attempts} under {grant.fence} after {attempts}"
+                latest[offset] = (grant.fence, grant.attempts)
+
+
+class Honest:
+    """Wrong bytes are never served, and nothing is accepted that must be refused."""
+
+    name = "Honest"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Find what nobody sent, or nobody should have been believed."""
+        honest = {v for p in history.publishes if p.honest for v in p.values}
+        cheated = {v for p in history.publishes if not p.honest for v in p.values}
+        for publish in history.publishes:
+            if not publish.honest and publish.confirms:
+                yield f"mischief was confirmed: {publish.producer} {publish.sequence}"
+        for partition, records in history.drained.items():
+            for value in values_by_offset(records).values():
+                if value in cheated:
+                    yield f"partition {partition} holds mischief: {value!r}"
+                elif value not in honest:
+                    yield f"partition {partition} holds what nobody sent: {value!r}"
+
+
+class Live:
+    """Once faults have stopped, every open operation ends in bounded time."""
+
+    name = "Live"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Find operations without an outcome, or with a late one."""
+        for operation in history.operations:
+            since = max(operation.began, history.healed)
+            if operation.ended < 0:
+                yield f"{operation.what}, begun at {operation.began // MS} ms, never ended"
+            elif operation.ended - since > LIVE_WITHIN:
+                yield f"{operation.what} took {(operation.ended - since) // MS} ms"
+
+
+CHECKERS: tuple[Checker, ...] = (
+    Durable(),
+    OneOffset(),
+    RisingStamps(),
+    RealTime(),
+    AckedOnce(),
+    Honest(),
+    Live(),
+)
+
+
+def violations(history: History) -> list[tuple[str, str]]:
+    """Return every broken promise with what broke it; clients' own complaints come first."""
+    found = list(history.complaints)
+    for checker in CHECKERS:
+        found += [(checker.name, text) for text in checker.check(history)]
+    return found

@@ -1,0 +1,129 @@
+"""What clients did and saw: all that the checkers go by, besides the drained log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from weir.model.batch import Batch
+
+#: A repeat's answer that names no offset: it was accepted, that much is sure.
+UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class Operation:
+    """Something a client wants; `ended` when it has an outcome, a lost connection included."""
+
+    what: str
+    began: int
+    ended: int = -1
+
+
+class Confirmed(NamedTuple):
+    """A confirm as it arrived; the stamp is 0 where the dialect has none."""
+
+    at: int
+    offset: int
+    stamp: int
+
+
+@dataclass(slots=True)
+class Publish:
+    """Messages sent under one (producer, epoch, sequence), or a device's one message.
+
+    `honest` is False for what a broker must refuse: a gap, or a used sequence with other bytes.
+    `sequence` is None where the device sent none, so that each send may be a message.
+    """
+
+    partition: int
+    producer: tuple[object, ...]
+    sequence: int | None
+    values: tuple[bytes, ...]
+    sent: int
+    honest: bool = True
+    sends: int = 0
+    confirms: list[Confirmed] = field(default_factory=list)
+
+
+class Seen(NamedTuple):
+    """A batch as a reader or consumer got it, its bytes verified."""
+
+    partition: int
+    offset: int
+    values: tuple[bytes, ...]
+    stamp: int
+
+
+@dataclass(slots=True)
+class Grant:
+    """A grant that arrived; `pulled` is when its pull was sent."""
+
+    partition: int
+    cluster: str
+    fence: int
+    first: int
+    behind: int
+    attempts: int
+    pulled: int
+
+
+@dataclass(slots=True)
+class Ack:
+    """An ack of one range of a grant; `confirmed` is when the answer came, -1 while none has."""
+
+    partition: int
+    cluster: str
+    fence: int
+    first: int
+    behind: int
+    sent: int
+    confirmed: int = -1
+
+
+class Record(NamedTuple):
+    """A batch of the drained log: `rows` are (producer, epoch, sequence) of each message."""
+
+    offset: int
+    values: tuple[bytes, ...]
+    stamp: int
+    rows: tuple[tuple[tuple[object, ...], int], ...]
+
+
+@dataclass(slots=True)
+class History:
+    """Everything of one run."""
+
+    operations: list[Operation] = field(default_factory=list)
+    publishes: list[Publish] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    grants: list[Grant] = field(default_factory=list)
+    acks: list[Ack] = field(default_factory=list)
+    #: What a client found wrong on the spot, under the promise that it breaks.
+    complaints: list[tuple[str, str]] = field(default_factory=list)
+    #: By partition, what a reader found in the end, after the last power cut.
+    drained: dict[int, list[Record]] = field(default_factory=dict)
+    #: From when on no fault was made any more.
+    healed: int = 0
+    #: When the run was given up, or everything had ended.
+    ended: int = 0
+
+    def begin(self, what: str, now: int) -> Operation:
+        """Note that a client wants something."""
+        operation = Operation(what, now)
+        self.operations.append(operation)
+        return operation
+
+
+def record_of(batch: Batch) -> Record:
+    """Return a batch as a checker sees it, each message with its producer and sequence."""
+    header = batch.header
+    origins = batch.origins
+    rows: list[tuple[tuple[object, ...], int]] = []
+    if origins is None:
+        producer = ("producer", header.producer, header.epoch)
+        rows = [(producer, header.sequence + i) for i in range(header.count)]
+    else:
+        columns = zip(origins.hubs, origins.sns, origins.epochs, origins.sequences, strict=True)
+        rows = [(("device", hub, sn, boot), sequence) for hub, sn, boot, sequence in columns]
+    return Record(header.first_offset, tuple(batch.values()), header.stamp, tuple(rows))

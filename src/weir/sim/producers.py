@@ -1,0 +1,197 @@
+"""A simulated producer: pipelined, idempotent, and now and then up to mischief."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.errors import Refused, SequenceGap, SequenceReused, refusal
+from weir.model.batch import encode
+from weir.model.limits import PIPELINE_WINDOW
+from weir.sim.history import Confirmed, History, Operation, Publish
+from weir.sim.host import Host
+from weir.sim.programs import Client
+from weir.sim.world import MS, World
+from weir.wire import messages as m
+
+_NEXT = (0, 25 * MS)
+_MISCHIEF = 0.15
+_RESEND = 0.1
+_TWICE = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """A batch of this producer's; `send` is the number of its latest send, 0 if it must go out."""
+
+    publish: Publish
+    data: bytes
+    operation: Operation
+    send: int = 0
+
+
+class Producer(Client):
+    """Sends batches to one partition, always with the same bytes, until they are confirmed."""
+
+    def __init__(
+        self,
+        world: World,
+        host: Host,
+        history: History,
+        name: str,
+        partitions: int,
+        partition: int,
+        batches: int,
+    ) -> None:
+        """Publish so many batches, then be finished."""
+        super().__init__(world, host, history, name, partitions)
+        self._partition = partition
+        self._left = batches
+        self._window = world.dice.choice((1, 2, 4, 8, PIPELINE_WINDOW))
+        self._grant: m.ProducerGrant | None = None
+        self._sequence = 0
+        self._serial = 0
+        self._sends = 0
+        self._seen = 0
+        self._held: list[_Batch] = []
+        self._done: list[_Batch] = []
+        self._paused = False
+        self._running = False
+        # Of one size in half of the runs, so that new frames begin where dropped ones did.
+        self._sizes = world.dice.choice(((16,), (0, 0, 30, 200)))
+        self._counts = (1,) if len(self._sizes) == 1 else (1, 1, 2, 5)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all that was begun is confirmed."""
+        return not self._held
+
+    def ready(self) -> None:
+        """Open a producer id once; then send again whatever has no answer."""
+        if self._grant is None:
+            self.ask(m.OpenProducer(), self._opened)
+        else:
+            self._send_all()
+            self._run()
+
+    def closed(self) -> None:
+        """Everything unconfirmed goes out again, in order."""
+        super().closed()
+        for batch in self._held:
+            batch.send = 0
+
+    def _opened(self, reply: m.Reply) -> None:
+        if isinstance(reply, m.ProducerGrant):
+            self._grant = reply
+            self._run()
+        elif not self.ending:
+            self.soon(self.ready)
+
+    def _run(self) -> None:
+        if not self._running:
+            self._running = True
+            self.world.after(self.world.between(*_NEXT), self._next)
+
+    def _next(self) -> None:
+        """Make the next batch, or some mischief."""
+        self._running = False
+        if self.link is None or self.ending or not self._left:
+            return
+        if len(self._held) < self._window:
+            self._left -= 1
+            self._held.append(self._batch(self._sequence, self.world.dice.choice(self._counts)))
+            self._sequence += len(self._held[-1].publish.values)
+            self._send_all()
+            if self.world.chance(_TWICE):
+                self._send(self.world.dice.choice(self._held))
+        # Within the window of answers that the broker keeps, counting those under way.
+        near = PIPELINE_WINDOW - len(self._held)
+        if self._done and near > 0 and self.world.chance(_RESEND):
+            self._send(self.world.dice.choice(self._done[-near:]))
+        if self.world.chance(_MISCHIEF):
+            self._cheat()
+        self._run()
+
+    def _cheat(self) -> None:
+        """Send what must be refused: a sequence too far ahead, or a used one with other bytes."""
+        if self._done and self.world.chance(0.5):
+            sequence = self.world.dice.choice(self._done).publish.sequence
+            assert sequence is not None
+        else:
+            sequence = self._sequence + self.world.dice.randrange(1, 4)
+        batch = self._batch(sequence, 1, honest=False)
+        self._send(batch)
+
+    def _batch(self, sequence: int, count: int, honest: bool = True) -> _Batch:
+        assert self._grant is not None
+        producer, epoch = self._grant.producer, self._grant.epoch
+        values = []
+        for _ in range(count):
+            self._serial += 1
+            name = f"{self.name}.{self._serial}".encode()
+            values.append(name.ljust(self.world.dice.choice(self._sizes), b"."))
+        group = self.addresses[self._partition].group
+        data = encode(values, group=group, producer=producer, epoch=epoch, sequence=sequence)
+        publish = Publish(
+            self._partition,
+            ("producer", producer, epoch),
+            sequence,
+            tuple(values),
+            self.world.now,
+            honest,
+        )
+        self.history.publishes.append(publish)
+        if honest:
+            operation = self.history.begin(f"{self.name}: batch {sequence}", self.world.now)
+        else:
+            operation = Operation("mischief", self.world.now, self.world.now)
+        return _Batch(publish, bytes(data), operation)
+
+    def _send_all(self) -> None:
+        if self._paused:
+            return
+        for batch in self._held:
+            if not batch.send and not batch.publish.confirms:
+                self._send(batch)
+
+    def _send(self, batch: _Batch) -> None:
+        self._sends += 1
+        batch.send = send = self._sends
+        batch.publish.sends += 1
+        request = m.Produce(self.addresses[self._partition], self._seen, memoryview(batch.data))
+        self.ask(request, lambda reply: self._answered(batch, send, reply))
+
+    def _answered(self, batch: _Batch, send: int, reply: m.Reply) -> None:
+        publish = batch.publish
+        if isinstance(reply, m.Confirm):
+            publish.confirms.append(Confirmed(self.world.now, reply.offset, reply.stamp))
+            self._seen = max(self._seen, reply.stamp)
+            batch.operation.ended = self.world.now
+            if batch in self._held:
+                self._held.remove(batch)
+                self._done.append(batch)
+        elif isinstance(reply, m.Refusal):
+            self._refused(batch, send, refusal(reply.code, reply.message, reply.detail))
+
+    def _refused(self, batch: _Batch, send: int, error: Refused) -> None:
+        if not batch.publish.honest:
+            if not error.retryable and not isinstance(error, SequenceGap | SequenceReused):
+                self.complain("Honest", f"mischief met an odd refusal: {error!r}")
+            return
+        if batch.send != send:
+            return  # a refusal counts only if it answers the latest send
+        confirmed = bool(batch.publish.confirms)
+        if not error.retryable and (confirmed or not isinstance(error, SequenceGap)):
+            self.complain("OneOffset", f"an honest batch was refused for good: {error!r}")
+            return
+        if confirmed:
+            return  # a repeat, sent for the fun of it
+        # All behind it were refused too, or will be: rewind.
+        for later in self._held[self._held.index(batch) :]:
+            later.send = 0
+        self._paused = True
+        self.soon(self._resume)
+
+    def _resume(self) -> None:
+        self._paused = False
+        if self.link is not None:
+            self._send_all()

@@ -1,0 +1,179 @@
+"""Simulated client programs: how one stays connected and finds its topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weir.errors import BadBatch
+from weir.model.batch import Batch, split
+from weir.model.ids import Address
+from weir.sim.history import History, Operation, Seen
+from weir.sim.host import Host
+from weir.sim.network import Link
+from weir.sim.world import MS, World
+from weir.wire import messages as m
+from weir.wire.client import ClientStream, decode_reply, encode_request
+
+TOPIC = "weather"
+_RECONNECT = (1 * MS, 60 * MS)
+_PAUSE = (1 * MS, 20 * MS)
+
+Answer = Callable[[m.Reply], None]
+
+
+class Program:
+    """A program that dials again whenever its connection is gone, in either dialect."""
+
+    def __init__(self, world: World, host: Host, history: History, name: str) -> None:
+        """Be called `name` in the trace; `start` begins."""
+        self.world = world
+        self.host = host
+        self.history = history
+        self.name = name
+        #: Set when the program is to finish what it has begun, and begin nothing new.
+        self.ending = False
+        #: Set when the program is over: it dials no more.
+        self.retired = False
+        self.link: Link | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to be done; only asked of one that is `ending`."""
+        return True
+
+    def retire(self) -> None:
+        """Be over: drop the connection and dial no more."""
+        self.retired = True
+        link, self.link = self.link, None
+        self.closed()
+        if link is not None:
+            link.cut()
+
+    def start(self) -> None:
+        """Dial until somebody answers."""
+        if self.retired:
+            return
+        self.link = self.host.connect(self)
+        if self.link is None:
+            self.world.after(self.world.between(*_RECONNECT), self.start)
+        else:
+            self.opened()
+
+    def lost(self, link: Link) -> None:
+        """The connection is gone: dial again."""
+        if link is self.link:
+            self.link = None
+            self.closed()
+            self.world.after(self.world.between(*_RECONNECT), self.start)
+
+    def soon(self, do: Callable[..., None], *arguments: object) -> None:
+        """Call something after a pause."""
+        self.world.after(self.world.between(*_PAUSE), do, *arguments)
+
+    def opened(self) -> None:
+        """Begin a new connection."""
+
+    def closed(self) -> None:
+        """Take note that what was asked may or may not have happened."""
+
+    def received(self, link: Link, data: bytes) -> None:
+        """Take bytes of the broker."""
+
+
+class Client(Program):
+    """A program of the client dialect: hello, find the topic, then `ready`."""
+
+    def __init__(
+        self, world: World, host: Host, history: History, name: str, partitions: int
+    ) -> None:
+        """Use the one topic of this world, and create it if need be."""
+        super().__init__(world, host, history, name)
+        self.addresses: list[Address] = []
+        self._partitions = partitions
+        self._stream = ClientStream()
+        self._asked: dict[int, tuple[Operation, Answer]] = {}
+        self._correlation = 0
+
+    def opened(self) -> None:
+        """Say hello; then ask for the topic."""
+        self._stream = ClientStream()
+        self.ask(m.Hello(self.name), self._greeted)
+
+    def closed(self) -> None:
+        """Count every open question as ended: nobody will answer it."""
+        asked, self._asked = self._asked, {}
+        for operation, _ in asked.values():
+            operation.ended = self.world.now
+
+    def ask(self, request: m.Request, then: Answer) -> Operation | None:
+        """Send a request; None if there is no connection. `then` gets the reply if one comes."""
+        if self.link is None:
+            return None
+        self._correlation += 1
+        what = f"{self.name}: {type(request).__name__}"
+        operation = self.history.begin(what, self.world.now)
+        self._asked[self._correlation] = (operation, then)
+        self.link.to_host(b"".join(encode_request(request, self._correlation)))
+        return operation
+
+    def received(self, link: Link, data: bytes) -> None:
+        """Give each reply to the one who waits for it."""
+        if link is not self.link:
+            return
+        for frame in self._stream.receive(data):
+            asked = self._asked.pop(frame.correlation, None)
+            if asked is None:
+                self.complain("Honest", f"an answer to {frame.correlation}, which was not asked")
+                continue
+            operation, then = asked
+            operation.ended = self.world.now
+            reply = decode_reply(frame)
+            self.world.note(self.name, type(reply).__name__)
+            then(reply)
+
+    def complain(self, promise: str, what: str) -> None:
+        """Note a broken promise."""
+        self.history.complaints.append((promise, f"{self.name}: {what}"))
+
+    def check(self, partition: int, batches: tuple[object, ...], first: int) -> list[Batch]:
+        """Verify delivered bytes and note them. They come in whole entries that cover `first`."""
+        group = self.addresses[partition].group
+        found: list[Batch] = []
+        try:
+            for payload in batches:
+                assert isinstance(payload, bytes | bytearray | memoryview)
+                found += split(payload, group)
+        except BadBatch as error:
+            self.complain("Honest", f"bytes that were never sent: {error}")
+            return []
+        behind = min(first, found[0].header.first_offset) if found else first
+        for batch in found:
+            header = batch.header
+            if header.first_offset != behind:
+                text = f"{header.first_offset} follows {behind}"
+                self.complain("Honest", f"asked for {first}: in the answer {text}")
+            behind = header.next_offset
+            values = tuple(batch.values())
+            self.history.seen.append(Seen(partition, header.first_offset, values, header.stamp))
+        if found and behind <= first:
+            self.complain("Honest", f"asked for {first}, the answer ends at {behind}")
+        return found
+
+    def ready(self) -> None:
+        """The topic is known: begin, or go on."""
+
+    def _greeted(self, reply: m.Reply) -> None:
+        if self.addresses:
+            self.ready()
+        else:
+            self._create()
+
+    def _create(self) -> None:
+        self.ask(m.CreateTopic(TOPIC, self._partitions), self._created)
+
+    def _created(self, reply: m.Reply) -> None:
+        if isinstance(reply, m.TopicInfo):
+            self.addresses = list(reply.addresses)
+            self.ready()
+        else:
+            self.soon(self._create)

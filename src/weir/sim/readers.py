@@ -1,0 +1,206 @@
+"""Simulated readers by offset, and consumers of a shared cluster."""
+
+from __future__ import annotations
+
+from weir.errors import StaleGrant, refusal
+from weir.sim.history import Ack, Grant, History
+from weir.sim.host import Host
+from weir.sim.programs import Client
+from weir.sim.world import MS, World
+from weir.wire import messages as m
+
+_WAIT_MS = 100
+_LEASES_MS = (40, 100, 250)
+LEASE_MS_MAX = max(_LEASES_MS)
+_NEXT = (0, 15 * MS)
+_REWIND = 0.05
+_LINGER = 0.25
+_FORGET = 0.1
+_LATE = 0.1
+_DIE = 0.08
+
+
+class Reader(Client):
+    """Reads one partition by offset with long polls, restarting from its position."""
+
+    def __init__(
+        self,
+        world: World,
+        host: Host,
+        history: History,
+        name: str,
+        partitions: int,
+        partition: int,
+    ) -> None:
+        """Begin at offset 0; as an `ending` reader, read until there is nothing more."""
+        super().__init__(world, host, history, name, partitions)
+        self.position = 0
+        self.at_end = False
+        self._partition = partition
+        self._fetching = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether the end was reached."""
+        return self.at_end
+
+    def ready(self) -> None:
+        """Go on from the position."""
+        self._fetch()
+
+    def closed(self) -> None:
+        """Forget the fetch that was under way."""
+        super().closed()
+        self._fetching = False
+
+    def _fetch(self) -> None:
+        if self.link is None or self._fetching or (self.ending and self.at_end):
+            return
+        dice = self.world.dice
+        if self.position and not self.ending and self.world.chance(_REWIND):
+            self.position = dice.randrange(self.position)
+        max_bytes = dice.choice((1, 500, 4000))
+        wait_ms = 0 if self.ending else dice.choice((0, _WAIT_MS))
+        address, offset = self.addresses[self._partition], self.position
+        self._fetching = True
+        self.ask(
+            m.Fetch(address, offset, max_bytes, wait_ms), lambda reply: self._fetched(offset, reply)
+        )
+
+    def _fetched(self, offset: int, reply: m.Reply) -> None:
+        self._fetching = False
+        if isinstance(reply, m.Fetched):
+            found = self.check(self._partition, reply.batches, offset)
+            behind = found[-1].header.next_offset if found else offset
+            if behind != reply.next_offset or reply.committed < behind:
+                self.complain("Honest", f"said [{offset}, {reply.next_offset}), gave to {behind}")
+            self.position = behind
+            self.at_end = behind >= reply.committed
+        elif isinstance(reply, m.Refusal):
+            error = refusal(reply.code, reply.message, reply.detail)
+            if not error.retryable:
+                # It was there when this reader got to it.
+                self.complain("Durable", f"fetch from {offset} was refused: {error!r}")
+        self.world.after(self.world.between(*_NEXT), self._fetch)
+
+
+class Consumer(Client):
+    """One consumer of a cluster: pulls, acks, dies with grants in its hands, acks late."""
+
+    def __init__(
+        self,
+        world: World,
+        host: Host,
+        history: History,
+        name: str,
+        partitions: int,
+        partition: int,
+        cluster: str,
+    ) -> None:
+        """Work for `cluster`."""
+        super().__init__(world, host, history, name, partitions)
+        self.cluster = cluster
+        #: Since when this consumer ends; its leases and those before it are over some time later.
+        self.ending_since = 0
+        self._partition = partition
+        self._pulling = False
+        self._drained = False
+        self._acking = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether a pull brought nothing after all leases were over, and no ack is under way."""
+        return self._drained and not self._acking
+
+    def ready(self) -> None:
+        """Pull."""
+        self._pull()
+
+    def closed(self) -> None:
+        """Forget the pull that was under way."""
+        super().closed()
+        self._pulling = False
+        self._acking = 0
+
+    def _pull(self) -> None:
+        if self.link is None or self._pulling:
+            return
+        dice, now = self.world.dice, self.world.now
+        request = m.Pull(
+            self.addresses[self._partition],
+            self.cluster,
+            dice.choice((1, 3, 10)),
+            dice.choice((1, 500, 4000)),
+            dice.choice((0, _WAIT_MS)),
+            dice.choice(_LEASES_MS),
+        )
+        self._pulling = True
+        self.ask(request, lambda reply: self._pulled(now, reply))
+        if not self.ending and self.world.chance(_DIE) and self.link is not None:
+            self.link.cut()
+
+    def _pulled(self, pulled: int, reply: m.Reply) -> None:
+        self._pulling = False
+        if isinstance(reply, m.Granted) and reply.fence:
+            self._granted(pulled, reply)
+        elif isinstance(reply, m.Granted):
+            over = self.ending_since + (LEASE_MS_MAX + 100) * MS
+            self._drained = self.ending and pulled > over
+        elif isinstance(reply, m.Refusal):
+            error = refusal(reply.code, reply.message, reply.detail)
+            if not error.retryable:
+                self.complain("Honest", f"a pull was refused: {error!r}")
+        if not self._drained:
+            self.world.after(self.world.between(*_NEXT), self._pull)
+
+    def _granted(self, pulled: int, reply: m.Granted) -> None:
+        found = self.check(self._partition, reply.batches, reply.offset)
+        if not found or found[-1].header.next_offset < reply.next_offset:
+            self.complain("Honest", f"a grant to {reply.next_offset} with less in it")
+        grant = Grant(
+            self._partition,
+            self.cluster,
+            reply.fence,
+            reply.offset,
+            reply.next_offset,
+            reply.attempts,
+            pulled,
+        )
+        self.history.grants.append(grant)
+        if self.ending:
+            self._ack(grant, grant.first, grant.behind)
+        elif self.world.chance(_FORGET):
+            return
+        elif self.world.chance(_LATE):
+            delay = self.world.dice.randrange(LEASE_MS_MAX * 2 * MS)
+            self.world.after(delay, self._ack, grant, grant.first, grant.behind)
+        elif self.world.chance(_LINGER):
+            # In parts, so that grants are left with holes.
+            middle = self.world.dice.randint(grant.first, grant.behind)
+            self.soon(self._ack, grant, middle, grant.behind)
+            self.soon(self._ack, grant, grant.first, middle)
+        else:
+            self.soon(self._ack, grant, grant.first, grant.behind)
+
+    def _ack(self, grant: Grant, first: int, behind: int) -> None:
+        if first == behind or self.link is None or not self.addresses:
+            return
+        ack = Ack(grant.partition, grant.cluster, grant.fence, first, behind, self.world.now)
+        self.history.acks.append(ack)
+        self._acking += 1
+        self._drained = False
+        request = m.Ack(
+            self.addresses[self._partition], self.cluster, [(grant.fence, first, behind)]
+        )
+        self.ask(request, lambda reply: self._acked(ack, reply))
+
+    def _acked(self, ack: Ack, reply: m.Reply) -> None:
+        self._acking -= 1
+        if isinstance(reply, m.Acked):
+            ack.confirmed = self.world.now
+        elif isinstance(reply, m.Refusal):
+            error = refusal(reply.code, reply.message, reply.detail)
+            if not error.retryable and not isinstance(error, StaleGrant):
+                self.complain("AckedOnce", f"an ack was refused: {error!r}")
+        if self.ending and not self._pulling:
+            self._pull()

@@ -1,0 +1,163 @@
+"""One seed, one run: faults, then peace, then a last power cut, then judgement.
+
+outcome = run_seed(7)
+outcome = run_seed(7, shape)      # the same seed and shape: the same trace hash, anywhere
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from weir.sim.checkers import LIVE_WITHIN, violations
+from weir.sim.history import History, record_of
+from weir.sim.host import Host
+from weir.sim.programs import Client
+from weir.sim.workload import PARTITIONS, Nemesis, Shape, Workload, machine
+from weir.sim.world import SECOND, World
+from weir.wire import messages as m
+
+_DRAIN_WITHIN = 20 * SECOND
+_DRAIN_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one seed. `violations` are (promise, sentence); empty if all was kept."""
+
+    seed: int
+    shape: Shape
+    faults: int
+    operations: int
+    violations: list[tuple[str, str]]
+    trace_hash: str
+    #: Of the machine's time, not of the run's virtual time.
+    seconds: float
+    #: The last notes of the trace, (virtual µs, what, ...), for a run that failed.
+    recent: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
+
+    def report(self) -> str:
+        """Return what a person needs: the broken promises, and how to see them break again."""
+        if not self.violations:
+            return f"seed {self.seed}: {self.operations} operations, {self.faults} faults, all kept"
+        broken = [f"  {promise}: {text}" for promise, text in self.violations[:20]]
+        if len(self.violations) > len(broken):
+            broken.append(f"  and {len(self.violations) - len(broken)} more")
+        trace = [f"  {line}" for line in self.recent[-40:]]
+        return "\n".join(
+            [
+                f"seed {self.seed} broke {len(self.violations)} promises:",
+                *broken,
+                "the end of its trace:",
+                *trace,
+                f"replay: weir.sim.run.run_seed({self.seed}, {self.shape}), trace hash "
+                f"{self.trace_hash}",
+            ]
+        )
+
+
+class _Drain(Client):
+    """Reads everything from offset 0 on, after all is over."""
+
+    def ready(self) -> None:
+        """Begin with the first partition."""
+        for partition in range(PARTITIONS):
+            self.history.drained[partition] = []
+            self._fetch(partition, 0)
+
+    def _fetch(self, partition: int, offset: int) -> None:
+        request = m.Fetch(self.addresses[partition], offset, _DRAIN_BYTES)
+        self.ask(request, lambda reply: self._fetched(partition, offset, reply))
+
+    def _fetched(self, partition: int, offset: int, reply: m.Reply) -> None:
+        if not isinstance(reply, m.Fetched):
+            self.complain("Live", f"the drained log is refused: {reply}")
+            return
+        records = self.history.drained[partition]
+        records += [record_of(batch) for batch in self.check(partition, reply.batches, offset)]
+        if reply.next_offset > offset:
+            self._fetch(partition, reply.next_offset)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every partition was read to its end."""
+        return bool(self.addresses) and not self._asked
+
+
+class _Run:
+    """One seed, from its first fault to its judgement."""
+
+    def __init__(self, seed: int, shape: Shape) -> None:
+        self.world = World(seed)
+        self.history = History()
+        self.host = Host(self.world, machine(self.world))
+        self.nemesis = Nemesis(self.world, self.host, shape)
+        self.operations = 0
+        self._shape = shape
+        self._workload = Workload(self.world, self.host, self.history, shape)
+
+    def play(self) -> None:
+        """Faults, then peace, then a last power cut, after which the log is drained."""
+        world, workload, history = self.world, self._workload, self.history
+        self.host.start()
+        workload.start()
+        self.nemesis.start()
+        world.run(self._shape.faults_until)
+        self.nemesis.stop()
+        history.healed = world.now
+        workload.end_producing()
+        world.run(world.now + LIVE_WITHIN, workload.produced)
+        workload.end_consuming()
+        world.run(world.now + LIVE_WITHIN, workload.consumed)
+        if not workload.consumed() and not self.host.ruined:
+            history.complaints.append(("Live", "the cluster or a reader did not come to its end"))
+        self.operations = len(history.operations)
+        self.host.die(power=True)
+        workload.retire()
+        self.host.start()
+        self._drain()
+
+    def _drain(self) -> None:
+        drain = _Drain(self.world, self.host, self.history, "drain", PARTITIONS)
+        drain.start()
+        self.world.run(self.world.now + _DRAIN_WITHIN, lambda: drain.finished)
+        if self.host.ruined:
+            complaint = ("Durable", f"the node cannot be started any more: {self.host.ruined}")
+            self.history.complaints.append(complaint)
+        elif not drain.finished:
+            self.history.complaints.append(("Live", "the log could not be drained"))
+
+
+def run_seed(seed: int, shape: Shape | None = None) -> Outcome:
+    """Play one seed to its end and judge it."""
+    shape = shape or Shape()
+    started = time.perf_counter()
+    run = _Run(seed, shape)
+    try:
+        run.play()
+    except Exception as error:  # whatever the broker raised, the seed must be in the report
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__} at {last.name}:{last.lineno}: {error}"
+        run.history.complaints.append(("Live", text))
+        found = run.history.complaints
+    else:
+        found = violations(run.history)
+    return Outcome(
+        seed,
+        shape,
+        run.nemesis.faults,
+        run.operations,
+        found,
+        run.world.trace_hash,
+        time.perf_counter() - started,
+        tuple(run.world.recent) if found else (),
+    )
+
+
+def run_seeds(first: int, count: int, shape: Shape | None = None) -> Iterator[Outcome]:
+    """Play `count` seeds from `first` on, yielding each outcome as it comes."""
+    for seed in range(first, first + count):
+        yield run_seed(seed, shape)

@@ -1,0 +1,179 @@
+"""What one run is made of: the machine it is played on, the programs, and the faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.broker.shard import ShardSettings
+from weir.log.settings import Settings
+from weir.model.limits import KIB
+from weir.sim.history import History
+from weir.sim.host import Host, Machine
+from weir.sim.hubs import Hub
+from weir.sim.producers import Producer
+from weir.sim.programs import Program
+from weir.sim.readers import Consumer, Reader
+from weir.sim.world import MS, World
+
+PARTITIONS = 2
+CLUSTER = "crew"
+SYSTEM = 0x57454952
+_SKEW_MS = 8_000
+#: A quick disk, and one that is so slow that clients lose patience, and power cuts fall into it.
+_FLUSHES = ((200, 25 * MS), (200, 25 * MS), (5 * MS, 250 * MS))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How much happens in a run; times are virtual microseconds."""
+
+    faults_until: int = 1_000 * MS
+    fault_every: tuple[int, int] = (30 * MS, 250 * MS)
+    producers: int = 3
+    hubs: int = 2
+    consumers: int = 2
+    batches: int = 12
+    device_messages: int = 12
+
+
+def machine(world: World) -> Machine:
+    """Draw the sizes of a run's log and budget: small, so that every path is walked."""
+    dice = world.dice
+    log = Settings(
+        log=0,
+        system=SYSTEM,
+        segment_bytes=64 * KIB if dice.random() < 0.3 else 32 * KIB,
+        entry_bytes_max=8 * KIB,
+        cache_bytes_max=dice.choice((0, 2 * KIB, 256 * KIB)),
+        spares=dice.choice((0, 1, 2)),
+    )
+    shard = ShardSettings(
+        budget_bytes=dice.choice((3 * KIB, 256 * KIB, 1024 * KIB)),
+        checkpoint_bytes=dice.choice((1 * KIB, 4 * KIB, 1024 * KIB)),
+    )
+    return Machine(log, shard, dice.choice(_FLUSHES))
+
+
+class Workload:
+    """The programs of one run."""
+
+    def __init__(self, world: World, host: Host, history: History, shape: Shape) -> None:
+        """Make them; `start` lets them go, each when chance has it."""
+        self._world = world
+        self.producers: list[Program] = []
+        self.consumers: list[Consumer] = []
+        self.readers: list[Reader] = []
+        for n in range(shape.producers):
+            self.producers.append(
+                Producer(
+                    world, host, history, f"producer{n}", PARTITIONS, n % PARTITIONS, shape.batches
+                )
+            )
+        for n in range(shape.hubs):
+            self.producers.append(
+                Hub(
+                    world, host, history, f"hub{n}", 7000 + n, n % PARTITIONS, shape.device_messages
+                )
+            )
+        for n in range(PARTITIONS):
+            self.readers.append(Reader(world, host, history, f"reader{n}", PARTITIONS, n))
+        for n in range(shape.consumers):
+            self.consumers.append(
+                Consumer(world, host, history, f"consumer{n}", PARTITIONS, 0, CLUSTER)
+            )
+
+    def start(self) -> None:
+        """Let all programs begin within the first moments."""
+        for program in (*self.producers, *self.readers, *self.consumers):
+            self._world.after(self._world.between(0, 50 * MS), program.start)
+
+    def end_producing(self) -> None:
+        """Begin nothing new."""
+        for producer in self.producers:
+            producer.ending = True
+
+    def end_consuming(self) -> None:
+        """Work off what is left, readers to the end, consumers until there is nothing to grant."""
+        for reader in self.readers:
+            reader.ending, reader.at_end = True, False
+        for consumer in self.consumers:
+            consumer.ending, consumer.ending_since = True, self._world.now
+
+    def retire(self) -> None:
+        """Let all programs be over."""
+        for program in (*self.producers, *self.readers, *self.consumers):
+            program.retire()
+
+    def produced(self) -> bool:
+        """Whether everything that was begun is confirmed."""
+        return all(producer.finished for producer in self.producers)
+
+    def consumed(self) -> bool:
+        """Whether readers are at the end and the cluster has nothing left."""
+        readers = all(reader.finished for reader in self.readers)
+        return readers and all(consumer.finished for consumer in self.consumers)
+
+
+class Nemesis:
+    """Breaks things until it is told to stop."""
+
+    def __init__(self, world: World, host: Host, shape: Shape) -> None:
+        """Do nothing yet."""
+        self._every = shape.fault_every
+        self.faults = 0
+        self._world = world
+        self._host = host
+        self._stopped = False
+        self._skew_ms_max = 0
+
+    def start(self) -> None:
+        """Begin to break things."""
+        dice, host = self._world.dice, self._host
+        host.read_failures = dice.choice((0.0, 0.05))
+        host.flush_failures = dice.choice((0.0, 0.0, 0.01))
+        host.recovery_cuts = dice.choice((0.0, 0.3))
+        self._again()
+
+    def stop(self) -> None:
+        """Make no more faults: the clock runs true from here on, the node is up or on its way."""
+        host = self._host
+        self._stopped = True
+        host.read_failures = host.flush_failures = host.recovery_cuts = 0.0
+        # As far ahead as it ever was. Leases end by stamps, and waiting until the time has caught
+        # up with a clock that ran ahead costs latency, which is allowed (DESIGN §5).
+        host.time.skew_ms = self._skew_ms_max
+        if not host.up:
+            host.restart()
+
+    def _again(self) -> None:
+        self._world.after(self._world.dice.randint(*self._every), self._strike)
+
+    def _strike(self) -> None:
+        if self._stopped:
+            return
+        dice, host = self._world.dice, self._host
+        self.faults += 1
+        roll = dice.random()
+        if roll < 0.3:
+            host.die(power=True)
+            host.restart()
+        elif roll < 0.5:
+            host.die(power=False)
+            host.restart()
+        elif roll < 0.6:
+            host.time.skew_ms = dice.randint(-_SKEW_MS, _SKEW_MS)
+            self._skew_ms_max = max(self._skew_ms_max, host.time.skew_ms)
+            self._world.note("skew", host.time.skew_ms)
+        elif roll < 0.65:
+            host.stop()
+            self._world.after(dice.randint(0, 100 * MS), self._end_stopped, host.boots)
+        elif links := host.links():
+            for link in dice.sample(links, dice.randint(1, len(links))):
+                link.cut()
+        self._again()
+
+    def _end_stopped(self, boot: int) -> None:
+        """A node that was told to stop ends, drained or not, and is started again."""
+        if self._host.up and self._host.boots == boot:
+            self._host.die(power=self._world.chance(0.3))
+            self._host.restart()

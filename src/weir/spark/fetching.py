@@ -1,0 +1,133 @@
+"""From a range of offsets to Arrow record batches: fetched in portions, checked, never copied.
+
+Every batch is checked against its CRC and hash, and the range must arrive whole and in order; what
+is missing is an error, because fewer rows would be a wrong answer that nobody sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from weir.client.blocking import BlockingClient
+from weir.client.delivered import Delivered, deliver
+from weir.errors import NotLeader, OffsetOutOfRange
+from weir.model.arrow import record_batch
+from weir.model.ids import Address
+from weir.model.limits import MIB
+from weir.spark.connections import ask
+from weir.spark.errors import RangeLost
+from weir.spark.options import Hosts
+from weir.spark.planning import Range
+
+#: Handing a record batch to Spark costs the same whatever is in it: smaller ones are combined.
+COMBINED_ROWS_MIN = 16_384
+#: ... unless they are big already. A combined column must also stay far below 2 GiB of data.
+COMBINED_BYTES_MIN = 4 * MIB
+#: Asked for at first, to learn how large messages are, and beyond what is then expected.
+_SPARE_BYTES = 1 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a partition is served: broker, topic, and the address of its leader when planned."""
+
+    hosts: Hosts
+    topic: str
+    address: Address
+
+
+def record_batches(source: Source, part: Range, fetch_bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield all messages of `part` in offset order, as `weir.model.arrow.SCHEMA`.
+
+    Raises `RangeLost` unless every offset of it arrives, once.
+    """
+    return combined(_opened(source, part, fetch_bytes_max))
+
+
+def combined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pass large record batches on as they are; join neighbours that are small (one copy)."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        small.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= COMBINED_ROWS_MIN or size >= COMBINED_BYTES_MIN:
+            yield _joined(small)
+            small, rows, size = [], 0, 0
+    if small:
+        yield _joined(small)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _opened(source: Source, part: Range, fetch_bytes_max: int) -> Iterator[pa.RecordBatch]:
+    leader = _Leader(source, part.partition)
+    at = part.first
+    rows = size = 0
+    while at < part.behind:
+        # A short range of a long topic must not cost the broker a full portion.
+        expected = (part.behind - at) * size // rows if rows else 0
+        max_bytes = min(expected + _SPARE_BYTES, fetch_bytes_max)
+        for delivered in leader.fetch(at, part.behind, max_bytes):
+            at = delivered.next_offset
+            rows += delivered.batch.header.count
+            size += delivered.batch.header.total_size
+            yield record_batch(
+                delivered.batch, source.topic, part.partition, delivered.skip, len(delivered)
+            )
+
+
+class _Leader:
+    """The leader of one partition, asked again where it is when it has moved."""
+
+    def __init__(self, source: Source, partition: int) -> None:
+        self._source = source
+        self._partition = partition
+        self._address = source.address
+
+    def fetch(self, first: int, behind: int, max_bytes: int) -> list[Delivered]:
+        """Return at least one checked batch from `first` on, none of it at or past `behind`."""
+
+        def question(client: BlockingClient) -> list[Delivered]:
+            try:
+                fetched = client.fetch(self._address, first, max_bytes)
+            except NotLeader:
+                self._address = client.describe(self._source.topic).addresses[self._partition]
+                raise
+            end = min(fetched.next_offset, behind)
+            return deliver(
+                fetched.batches,
+                self._address.group,
+                self._source.topic,
+                self._partition,
+                first,
+                end,
+            )
+
+        try:
+            delivered = ask(self._source.hosts, question)
+        except OffsetOutOfRange as error:
+            raise self._lost(
+                first, behind, f"the nearest offset there is {error.detail:,}"
+            ) from error
+        expected = first
+        for part in delivered:
+            if part.offset != expected:
+                raise self._lost(expected, part.offset, "the broker left them out")
+            expected = part.next_offset
+        if expected == first:
+            raise self._lost(first, behind, "the broker has nothing there")
+        return delivered
+
+    def _lost(self, first: int, behind: int, why: str) -> RangeLost:
+        return RangeLost(
+            f"messages {first:,} to {behind - 1:,} of {self._source.topic}/{self._partition} are "
+            f"gone ({why}): they are past retention, or the broker is another one. To go on "
+            "without them, start the query with a new checkpointLocation"
+        )

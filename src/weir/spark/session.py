@@ -1,0 +1,62 @@
+"""`session`: a local Spark that runs weir's queries, with settings that suit one machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import weir
+from weir.spark.java import use_java
+from weir.spark.source import WeirDataSource
+
+#: Tries of a task: a broker that restarts while a task reads must not end the query.
+TASK_TRIES = 4
+
+
+def session(
+    app: str = "weir", cores: int = 2, memory: str = "2g", **conf: str | int | bool
+) -> SparkSession:
+    """Return a Spark session on this machine that knows `format("weir")`.
+
+    It finds Java by itself (`weir.spark.java`). `conf` overrides settings: pass dotted names as
+    `**{"spark.ui.enabled": "true"}`. One that is running already is returned with `conf` applied.
+    Raises `NoJava`.
+    """
+    _prepare_environment()
+    settings: dict[str, str | int | bool] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.memory": memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        # A micro-batch is short: planning it anew or spreading it wide costs more than it brings.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": cores,
+        "spark.sql.streaming.metricsEnabled": "false",
+    }
+    settings.update(conf)
+    builder = SparkSession.builder.appName(app).master(f"local[{cores},{TASK_TRIES}]")
+    for name, value in settings.items():
+        builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(WeirDataSource)
+    return spark
+
+
+def _prepare_environment() -> None:
+    """Set what the JVM and its Python workers inherit; it counts only before the JVM starts."""
+    use_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Workers must import the weir that this process did, when it runs from a checkout too.
+    package = weir.__file__
+    assert package is not None  # weir is no namespace package
+    source = str(Path(package).parents[1])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if source not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([source, *filter(None, paths)])

@@ -1,0 +1,165 @@
+"""A simulator that cannot fail proves nothing: each bug planted here must be caught.
+
+A bug takes away one rule of DESIGN §4 or §5, at a small seam of the code. The number beside it is
+how many seeds, from 0 on, may pass before a checker of one of the named promises complains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from weir.broker.clusters import ClusterState, Grant
+from weir.broker.control import MessagesGranted
+from weir.broker.dedupe import OriginTable, ProducerTable
+from weir.broker.group import Group, Token
+from weir.broker.intake import Intake, Pending
+from weir.broker.ranges import Ranges
+from weir.broker.writer import Writer
+from weir.log import recovery
+from weir.log.disk import Disk
+from weir.log.flush import Flush
+from weir.log.scan import Scan
+from weir.log.segment import Segment
+from weir.model.header import Header
+from weir.sim.run import run_seed
+from weir.wire.messages import Confirm
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def confirm_before_the_flush(patch: pytest.MonkeyPatch) -> None:
+    """A write counts as durable when it begins (Durable; reliability.md §3, rule 3)."""
+    start = Writer.advance
+    believed: list[Flush] = []
+
+    def advance(self: Writer) -> None:
+        start(self)
+        flush = self.log._flight
+        if flush is not None and not any(flush is known for known in believed):
+            believed.append(flush)
+            for token in flush.tokens:
+                assert isinstance(token, Token)
+                self.groups[token.group].persisted(token.ready)
+
+    def flushed(self: Writer, flush: Flush) -> None:
+        self.log.flushed(flush)
+        self._in_flight = False
+
+    patch.setattr(Writer, "advance", advance)
+    patch.setattr(Writer, "flushed", flushed)
+
+
+def checkpoint_without_dedupe(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot forgets who wrote what (counterexample 13)."""
+    patch.setattr(ProducerTable, "encode", lambda self: [])
+    patch.setattr(OriginTable, "encode", lambda self: [])
+
+
+def page_cache_believed(patch: pytest.MonkeyPatch) -> None:
+    """Recovery neither rewrites nor syncs what lies above the durable mark (counterexample 9)."""
+    _settle_with(patch, rewrites=False)
+
+
+def leftovers_not_zeroed(patch: pytest.MonkeyPatch) -> None:
+    """Recovery leaves the frames behind the tail, and they come back (counterexample 8)."""
+    _settle_with(patch, rewrites=True)
+
+
+def _settle_with(patch: pytest.MonkeyPatch, rewrites: bool) -> None:
+    def settle(disk: Disk, row: list[Segment], rest: list[str], scan: Scan) -> None:
+        live = {segment.name for segment in scan.live}
+        for segment in reversed(row):
+            if segment.name not in live:
+                disk.remove(segment.name)
+        for name in rest:
+            disk.remove(name)
+        for segment, start, data in scan.unsure() if rewrites else ():
+            disk.write(segment.name, start, [data])
+            disk.sync(segment.name)
+
+    patch.setattr(recovery, "_settle", settle)
+
+
+def dedupe_by_applied_state_only(patch: pytest.MonkeyPatch) -> None:
+    """What is pending is not looked at (counterexample 14)."""
+    honest = Intake.judge
+
+    def judge(self: Intake, header: Header) -> Pending | Confirm | None:
+        ahead, flying = self._ahead, self._flying
+        self._ahead, self._flying = {}, {}
+        try:
+            return honest(self, header)
+        finally:
+            self._ahead, self._flying = ahead, flying
+
+    patch.setattr(Intake, "judge", judge)
+
+
+def repeat_answered_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """A repeat of a pending batch is told where it will be, if the power lasts (DESIGN §5)."""
+    honest = Intake.judge
+
+    def judge(self: Intake, header: Header) -> Pending | Confirm | None:
+        verdict = honest(self, header)
+        if isinstance(verdict, Pending):
+            return Confirm(verdict.record.offset, verdict.record.stamp, True)
+        return verdict
+
+    patch.setattr(Intake, "judge", judge)
+
+
+def ack_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """An acked message goes out again when its lease is over (counterexample 20)."""
+
+    def ack(self: ClusterState, fence: int, first: int, behind: int) -> bool:
+        grant = self.grants.get(fence)
+        return grant is not None and grant.left.covers(first, behind)
+
+    patch.setattr(ClusterState, "ack", ack)
+
+
+def grant_past_an_ack_in_line(patch: pytest.MonkeyPatch) -> None:
+    """A grant that was proposed behind an ack is made as if that had not come (AckedOnce)."""
+    honest = ClusterState.grant
+
+    def grant(self: ClusterState, fence: int, record: MessagesGranted) -> Grant:
+        made = honest(self, fence, record)
+        whole = Ranges([(record.first, record.next)])
+        if made is None:
+            return Grant(record.consumer, record.deadline, 2, whole)
+        made.left = whole
+        return made
+
+    patch.setattr(ClusterState, "grant", grant)
+
+
+def an_earlier_term_is_taken_for_the_own(patch: pytest.MonkeyPatch) -> None:
+    """A leader takes proposals before all it inherited is applied (counterexample 14)."""
+    patch.setattr(Group, "begins_own_term", lambda self, index: True)
+
+
+#: The bug, seeds until it must be caught, and the promises of which one must be named.
+BUGS: list[tuple[Plant, int, set[str]]] = [
+    (confirm_before_the_flush, 20, {"Durable", "OneOffset", "AckedOnce"}),
+    (checkpoint_without_dedupe, 60, {"OneOffset", "RisingStamps"}),
+    (page_cache_believed, 150, {"Durable"}),
+    (dedupe_by_applied_state_only, 40, {"OneOffset", "RisingStamps"}),
+    (repeat_answered_before_the_commit, 60, {"Durable"}),
+    (ack_forgotten, 5, {"AckedOnce", "Live"}),
+    (grant_past_an_ack_in_line, 40, {"AckedOnce"}),
+    (an_earlier_term_is_taken_for_the_own, 20, {"Durable", "OneOffset", "RisingStamps"}),
+]
+
+
+@pytest.mark.parametrize(("plant", "seeds", "promises"), BUGS, ids=[b[0].__name__ for b in BUGS])
+def test_the_bug_is_caught(
+    plant: Plant, seeds: int, promises: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in range(seeds):
+        found = {promise for promise, _ in run_seed(seed).violations}
+        if found & promises:
+            return
+    pytest.fail(f"{seeds} seeds, and nobody noticed: {plant.__doc__}")

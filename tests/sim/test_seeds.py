@@ -1,0 +1,55 @@
+"""Seeds of the normal run. WEIR_SEEDS=10000 makes a proof, WEIR_FIRST_SEED begins elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import weir
+from weir.sim.run import run_seed, run_seeds
+
+SEEDS = int(os.environ.get("WEIR_SEEDS", "150"))
+FIRST = int(os.environ.get("WEIR_FIRST_SEED", "0"))
+SOURCE = Path(weir.__file__).parents[1]
+
+TRACES = "from weir.sim.run import run_seeds\nprint([o.trace_hash for o in run_seeds(40, 4)])"
+
+
+@pytest.mark.timeout(120 + SEEDS)
+def test_every_promise_is_kept_in_every_seed() -> None:
+    operations = faults = 0
+    broken = []
+    for outcome in run_seeds(FIRST, SEEDS):
+        operations += outcome.operations
+        faults += outcome.faults
+        if outcome.violations:
+            broken.append(outcome.report())
+    assert not broken, "\n\n".join(broken[:3])
+    # A simulation in which nothing happens keeps every promise too.
+    assert operations >= 200 * SEEDS
+    assert faults >= 3 * SEEDS
+
+
+def test_a_seed_replays_to_the_byte() -> None:
+    assert run_seed(3).trace_hash == run_seed(3).trace_hash
+    assert run_seed(3).trace_hash != run_seed(4).trace_hash
+
+
+def test_the_trace_does_not_hang_on_the_hash_seed() -> None:
+    traces = set()
+    for hash_seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(SOURCE)}
+        child = subprocess.run(
+            [sys.executable, "-c", TRACES],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        traces.add(child.stdout)
+    assert len(traces) == 1

@@ -1,0 +1,64 @@
+"""`session` starts Spark by itself: with the machine's Java, or with none at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+import weir
+
+if TYPE_CHECKING:
+    from conftest import Node
+
+HERE = Path(__file__).parent
+
+
+def test_the_session_has_its_settings(spark: SparkSession) -> None:
+    assert spark.sparkContext.master == "local[2,4]"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+    # The shared session runs on whatever Java was found first, here the machine's own if it has one.
+    assert (Path(os.environ["JAVA_HOME"]) / "bin" / "java").exists()
+
+
+def path_without_java(folder: Path) -> str:
+    """A PATH with every command that the machine has, but `java`."""
+    for place in os.environ["PATH"].split(os.pathsep):
+        for command in Path(place).glob("*"):
+            link = folder / command.name
+            if not command.name.startswith("java") and not link.exists():
+                link.symlink_to(command)
+    return str(folder)
+
+
+@pytest.mark.timeout(120)
+def test_without_java_the_packaged_one_runs_a_stream(node: Node, tmp_path: Path) -> None:
+    node.create("no-java")
+    node.fill("no-java", 0, [b"one", b"two"])
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    given = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "drain_topic.py"), node.url, "no-java", str(tmp_path), "100"],
+        env={
+            **given,
+            "PATH": path_without_java(commands),
+            "PYTHONPATH": str(Path(weir.__file__).parents[1]),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [*(tmp_path / "cache" / "weir").glob("java-*/bin/java")]
+    assert (tmp_path / "checkpoint" / "commits" / "0").exists()
+    assert [*(tmp_path / "out").glob("*.parquet")]

@@ -1,0 +1,58 @@
+"""The options of `format("weir")`: read in any case, checked before a broker is asked."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from weir.model.limits import FETCH_BYTES_MAX
+from weir.spark.errors import BadOption
+from weir.spark.options import NAMES, Options
+
+
+def test_a_topic_is_enough() -> None:
+    assert Options.parse({"topic": "t"}) == Options("t", (("127.0.0.1", 6800),))
+
+
+def test_every_option_is_read_in_any_case() -> None:
+    given = {
+        "TOPIC": "shop/orders",
+        "URL": "weir://a:1,b",
+        "STARTINGOFFSETS": '{"0": 12, "3": 0}',
+        "maxrowsperbatch": "10",
+        "MaxBytesPerFetch": "65536",
+        "minPartitions": "4",
+        "maxRowsPerPartition": "5",
+    }
+    expected = Options(
+        "shop/orders", (("a", 1), ("b", 6800)), {0: 12, 3: 0}, 10, 65_536, 4, 5
+    )  # fmt: skip
+    assert Options.parse(given) == expected
+    assert pickle.loads(pickle.dumps(expected)) == expected
+    assert Options.parse({"topic": "t", "host": "h", "port": "7"}).hosts == (("h", 7),)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "needs a topic"),
+        ({"topic": "a b"}, "option topic"),
+        ({"topic": "t", "startingOffset": "latest"}, f"it has {NAMES[0]}"),
+        ({"topic": "t", "url": "weir://h", "port": "1"}, "not both"),
+        ({"topic": "t", "url": "kafka://h"}, "is no address"),
+        ({"topic": "t", "port": "70000"}, "is no address"),
+        ({"topic": "t", "startingOffsets": "newest"}, "earliest, latest"),
+        ({"topic": "t", "startingOffsets": "[1]"}, "earliest, latest"),
+        ({"topic": "t", "startingOffsets": '{"0": -1}'}, "earliest, latest"),
+        ({"topic": "t", "startingOffsets": '{"0": true}'}, "earliest, latest"),
+        ({"topic": "t", "startingOffsets": '{"x": 1}'}, "earliest, latest"),
+        ({"topic": "t", "maxRowsPerBatch": "0"}, "from 1 to"),
+        ({"topic": "t", "maxRowsPerBatch": "-5"}, "maxRowsPerBatch is '-5'"),
+        ({"topic": "t", "minPartitions": "many"}, "minPartitions"),
+        ({"topic": "t", "maxBytesPerFetch": str(FETCH_BYTES_MAX + 1)}, "to 8,388,608"),
+    ],
+)
+def test_what_cannot_work_is_refused(given: dict[str, str], text: str) -> None:
+    with pytest.raises(BadOption, match=text):
+        Options.parse(given)

@@ -1,0 +1,130 @@
+"""Cuts, admission and ranges: what a micro-batch holds, without Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.spark.errors import CheckpointMismatch, RangeLost
+from weir.spark.planning import Cut, Range, advance, check_growth, fill, moved, ranges
+
+OFFSETS = st.integers(0, 1 << 62)
+LAGS = st.dictionaries(st.integers(0, 99), st.integers(0, 10_000), max_size=12)
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> tuple[Cut, Cut]:
+    """Two cuts of one topic, the second at or behind the first and perhaps of more partitions."""
+    start = draw(st.lists(st.integers(0, 1_000), min_size=1, max_size=6))
+    grown = start + [0] * draw(st.integers(0, 3))
+    lags = draw(st.lists(st.integers(0, 500), min_size=len(grown), max_size=len(grown)))
+    end = [first + lag for first, lag in zip(grown, lags, strict=True)]
+    return Cut(7, dict(enumerate(start))), Cut(7, dict(enumerate(end)))
+
+
+def rows_between(start: Cut, end: Cut) -> int:
+    return sum(behind - start.positions.get(p, 0) for p, behind in end.positions.items())
+
+
+@given(st.dictionaries(st.integers(0, 1_023), OFFSETS), st.randoms(use_true_random=False))
+def test_a_cut_has_one_text(positions: dict[int, int], random: object) -> None:
+    shuffled = [*positions.items()]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    text = json.dumps(Cut(3, positions).to_json())
+    assert json.dumps(Cut(3, dict(shuffled)).to_json()) == text
+    found = Cut.from_json(json.loads(text))
+    assert found == Cut(3, positions)
+    assert [*json.loads(text)["p"]] == sorted(json.loads(text)["p"])
+    # Read and written again, as Spark does with what it finds in a checkpoint.
+    assert json.dumps(found.to_json()) == text
+
+
+def test_the_text_of_a_cut_never_changes() -> None:
+    # Checkpoints of users hold it.
+    text = '{"e": 1, "p": {"00000": 120, "00001": 7}}'
+    assert json.dumps(Cut(1, {1: 7, 0: 120}).to_json()) == text
+
+
+@pytest.mark.parametrize("offset", [{}, {"e": 1}, {"e": "1", "p": {}}, {"index": 3}])
+def test_another_sources_offset_is_refused(offset: dict[str, object]) -> None:
+    with pytest.raises(CheckpointMismatch, match="checkpointLocation"):
+        Cut.from_json(offset)
+
+
+@given(LAGS, st.integers(1, 50_000))
+def test_filling_is_fair_and_leaves_nothing_over(lags: dict[int, int], rows_max: int) -> None:
+    shares = fill(lags, rows_max)
+    assert shares.keys() == lags.keys()
+    assert sum(shares.values()) == min(rows_max, sum(lags.values()))
+    assert all(0 <= shares[p] <= lag for p, lag in lags.items())
+    # Nobody who was cut short has two less than anybody else got.
+    short = [shares[p] for p, lag in lags.items() if shares[p] < lag]
+    if short:
+        assert max(shares.values()) - min(short) <= 1
+
+
+def test_short_lags_are_drained_first() -> None:
+    assert fill({0: 10, 1: 1_000, 2: 1_000}, 110) == {0: 10, 1: 50, 2: 50}
+    assert fill({0: 3, 1: 0}, None) == {0: 3, 1: 0}
+
+
+@given(cuts(), st.none() | st.integers(0, 2_000))
+def test_advancing_ends_at_the_end(pair: tuple[Cut, Cut], rows_max: int | None) -> None:
+    start, end = pair
+    at = start
+    for _ in range(rows_between(start, end)):
+        step = advance(at, end, rows_max)
+        taken = rows_between(at, step)
+        # Counterexample 28: a limit may be small, but the cut moves.
+        assert 1 <= taken <= (max(rows_max, 1) if rows_max is not None else taken)
+        check_growth("t", at, step)
+        at = step
+        if not moved(at, end):
+            break
+    assert rows_between(at, end) == 0
+    assert moved(start, end) == (rows_between(start, end) > 0)
+
+
+def test_advancing_past_a_lower_target_stays() -> None:
+    # A pinned target may lie behind a start of "latest" that was read a moment later.
+    start, target = Cut(1, {0: 10}), Cut(1, {0: 8})
+    assert not moved(start, target)
+    assert advance(start, target, None) == start
+
+
+@given(cuts(), st.integers(1, 40), st.none() | st.integers(1, 300))
+def test_ranges_cover_a_micro_batch_once(
+    pair: tuple[Cut, Cut], tasks_min: int, rows_max: int | None
+) -> None:
+    start, end = pair
+    found = ranges(start, end, tasks_min, rows_max)
+    total = rows_between(start, end)
+    assert sum(map(len, found)) == total
+    at = {p: start.positions.get(p, 0) for p in end.positions}
+    for part in found:
+        assert part.first == at[part.partition]
+        assert 0 < len(part) <= (rows_max or total)
+        at[part.partition] = part.behind
+    assert at == end.positions
+    assert len(found) >= min(tasks_min, total)
+
+
+def test_one_task_a_partition_unless_told_otherwise() -> None:
+    start, end = Cut(1, {0: 0, 1: 5}), Cut(1, {0: 100, 1: 5, 2: 50})
+    assert ranges(start, end) == [Range(0, 0, 100), Range(2, 0, 50)]
+    assert len(ranges(start, end, tasks_min=4)) >= 4
+    assert max(map(len, ranges(start, end, rows_max=30))) <= 30
+
+
+def test_what_does_not_continue_is_refused() -> None:
+    start = Cut(1, {0: 5, 1: 7})
+    check_growth("t", start, Cut(1, {0: 5, 1: 9, 2: 4}))
+    with pytest.raises(CheckpointMismatch, match="deleted and made again"):
+        check_growth("t", start, Cut(2, {0: 5, 1: 7}))
+    with pytest.raises(CheckpointMismatch, match="no partition 1 any more"):
+        check_growth("t", start, Cut(1, {0: 5}))
+    with pytest.raises(RangeLost, match="t/1 ends at 6"):
+        check_growth("t", start, Cut(1, {0: 5, 1: 6}))
