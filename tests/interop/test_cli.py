@@ -258,7 +258,7 @@ def test_timeliness_is_one_object(node: Node) -> None:
 def test_a_bench_that_is_stopped_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     more = {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(
-        python("weir.cli", "bench", "timeliness", "--messages", "500000000"),
+        python("weir.cli", "bench", "timeliness", "--messages", "50000000"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**environment(), **more},

@@ -251,3 +251,18 @@ def test_a_client_without_a_node_is_told_what_to_check(tmp_path: Path) -> None:
         await w.close()
 
     asyncio.run(whole())
+
+
+def test_a_taken_port_is_reported_and_leaves_nothing_running(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def whole() -> None:
+        async with node(tmp_path / "first") as port:
+            with pytest.raises(OSError, match="ddress already in use"):
+                async with node(tmp_path / "second", port=port):
+                    pass
+        async with node(tmp_path / "second"):  # its folder is free again
+            pass
+
+    asyncio.run(whole())
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

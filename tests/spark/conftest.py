@@ -25,6 +25,10 @@ run(Config(node=NodeConfig(data=sys.argv[1], port=0)), lambda host, port: print(
 """
 
 
+#: What runs for a minute gains nothing from the JVM's optimising compiler.
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
 @dataclass(frozen=True)
 class Node:
     """A broker in a process of its own, and short words for what tests do with it."""
@@ -91,7 +95,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Spark takes ten seconds to start, so there is one."""
-    started = session("weir-tests", cores=2, memory="1g")
+    started = session("weir-tests", cores=2, memory="1g", **QUICK)
     yield started
     started.stop()
 

@@ -48,6 +48,10 @@ def test_delays_are_counted_once(stream: Stream, node: Node, tmp_path: Path) -> 
     assert run() == delays.Result(5, 1, 4, f"{out}/delays")
     assert seen[-1] == 5
 
+    # As after a crash between a batch and its commit: Spark runs the last batch again.
+    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink()
     node.send(stream.topic, LATER)
     result = run()
     assert result == delays.Result(7, 1, 5, f"{out}/delays")
@@ -58,13 +62,6 @@ def test_delays_are_counted_once(stream: Stream, node: Node, tmp_path: Path) -> 
         ("UA", 5, 3, 0, 1.0, 5.0),
         ("UA", 6, 1, 1, None, None),
     ]
-    assert table(result) == expected
-
-    # As after a crash between a batch and its commit: Spark runs the last batch again.
-    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
-    (checkpoint / "commits" / str(last)).unlink()
-    (checkpoint / "commits" / f".{last}.crc").unlink()
-    assert run() == result
     assert table(result) == expected
 
     # A new checkpoint is a new count, whatever the folder holds.

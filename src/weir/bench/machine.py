@@ -50,6 +50,19 @@ def cpu_seconds(pid: int) -> float | None:
     return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
+def filesystem_of(folder: Path) -> str | None:
+    """Return the type of the file system that a folder lies on; None where /proc is not."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # Each line: device, mount point (a space in it as \040), type, and more.
+    rows = [line.split(" ") for line in mounts.splitlines()]
+    points = {Path(row[1].replace("\\040", " ")): row[2] for row in rows}
+    whole = folder.resolve()
+    return next((points[place] for place in (whole, *whole.parents) if place in points), None)
+
+
 def _cpu() -> str:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")

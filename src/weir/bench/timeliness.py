@@ -8,13 +8,15 @@ confirmed, as always: there is no switch for that.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import msgspec
 
 from weir.bench.loop import run
-from weir.bench.machine import cpu_seconds
+from weir.bench.machine import cpu_seconds, filesystem_of
 from weir.bench.node import Node, running_node
 from weir.bench.payload import SIZE_MIN, Checker
 from weir.bench.produce import Done, Plan, Ready
@@ -42,13 +44,17 @@ class BenchFailed(WeirError):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What to measure. `size` is the bytes of a value, `deadline_s` ends a run that hangs."""
+    """What to measure. `size` is the bytes of a value, `deadline_s` ends a run that hangs.
+
+    The node's folder is made in `folder`, by default where temporary files go.
+    """
 
     messages: int = 4_000_000
     size: int = 100
     producers: int = 1
     partitions: int = 1
     deadline_s: float = 300.0
+    folder: str | None = None
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
@@ -91,7 +97,10 @@ class CpuSeconds(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What came of it. `bytes` counts values; `made_per_s` is payload making alone, a process."""
+    """What came of it. `bytes` counts values; `made_per_s` is payload making alone, a process.
+
+    On a `filesystem` that lies in memory (tmpfs) no sync costs anything, and nothing is durable.
+    """
 
     messages: int
     bytes: int
@@ -106,6 +115,7 @@ class Result(msgspec.Struct, frozen=True):
     batches: int
     cpu_s: CpuSeconds
     made_per_s: float
+    filesystem: str | None
 
     @property
     def clean(self) -> bool:
@@ -149,7 +159,10 @@ def measure(settings: Settings, progress: Progress) -> Result:
     Raises `ValueError` for settings that make no sense, and `WeirError` for a run without a figure.
     """
     settings.check()
-    with running_node() as node:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-", dir=settings.folder) as name,
+        running_node(Path(name) / "data") as node,
+    ):
         return run(_measure(settings, node, progress))
 
 
@@ -169,7 +182,7 @@ async def _measure(settings: Settings, node: Node, progress: Progress) -> Result
                 _, ends = await client.positions(TOPIC)
                 await receiver.reach(dict(enumerate(ends)))
                 used = cpu_seconds(node.pid), time.process_time()
-            return _result(settings, receiver, ready, done, (cpu, used))
+            return _result(settings, node, receiver, ready, done, (cpu, used))
 
         receiving = asyncio.ensure_future(receiver.run())
         leading = asyncio.ensure_future(lead())
@@ -218,6 +231,7 @@ def _plans(settings: Settings, url: str) -> list[Plan]:
 
 def _result(
     settings: Settings,
+    node: Node,
     receiver: Receiver,
     ready: list[Ready],
     done: list[Done],
@@ -241,4 +255,5 @@ def _result(
         batches=sum(one.batches for one in done),
         cpu_s=CpuSeconds(used, sum(one.cpu_s for one in done), mine_then - mine),
         made_per_s=min(one.made_per_s for one in ready),
+        filesystem=filesystem_of(node.folder),
     )

@@ -24,8 +24,9 @@ from weir.errors import (
     SequenceGap,
     SequenceReused,
 )
+from weir.model.batch import Batch
 from weir.model.columns import Origins
-from weir.model.header import HEADER_SIZE, Columns, Header, check_whole, stamped
+from weir.model.header import HEADER_SIZE, Columns, Header, crc_holds, stamped
 from weir.model.limits import DEDUPE_HORIZON_MS, ENTRY_BYTES_MAX
 from weir.model.stamp import milliseconds_of
 from weir.order.clock import HybridClock, Time
@@ -97,15 +98,29 @@ class Intake:
         return bool(self._staged)
 
     def check(self, batch: memoryview) -> Header:
-        """Check a client's batch against its CRC and hash: the first thing that happens to it."""
+        """Check a client's batch: the first thing that happens to it.
+
+        Raises `BadChecksum` if it changed on the way, and `BadRequest` if it was meant so: then
+        sending it again would not help, and every reader would refuse it for ever.
+        """
         try:
-            header = check_whole(batch, self._group.id)
+            opened = Batch(batch)
         except BadBatch as error:
-            raise BadChecksum(str(error)) from None
+            kind = BadRequest if crc_holds(batch) else BadChecksum
+            raise kind(str(error)) from None
+        header = opened.header
         if header.total_size != len(batch):
             raise BadRequest("one batch a request: bytes follow the batch")
+        try:
+            opened.check(self._group.id)
+        except BadBatch as error:
+            raise BadChecksum(str(error)) from None
         if header.columns & _ORIGIN:
             raise BadRequest("only a shard writes an origin column")
+        try:
+            opened.check_layout()
+        except BadBatch as error:
+            raise BadRequest(str(error)) from None
         return header
 
     def judge(self, header: Header) -> Pending | Confirm | None:

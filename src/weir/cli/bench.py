@@ -34,6 +34,10 @@ def timeliness(
     producers: Annotated[int, typer.Option(help="Producers, each with its connection.")] = 1,
     partitions: Annotated[int, typer.Option(help="Partitions, no more than producers.")] = 1,
     deadline: Annotated[str, typer.Option(help="Give up after this long, as in 90s or 5m.")] = "5m",
+    folder: Annotated[
+        str | None,
+        typer.Option(help="Make the node's folder in here. [default: where temporary files go]"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Time from the first send to the last receive: many producers, one consumer.
@@ -52,7 +56,7 @@ def timeliness(
             f"benchmarks need {error.name}, which is not installed: pip install 'weir-mq[bench]'"
         ) from None
     try:
-        settings = Settings(messages, size, producers, partitions, seconds(deadline))
+        settings = Settings(messages, size, producers, partitions, seconds(deadline), folder)
         settings.check()
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="bench timeliness") from None
@@ -94,6 +98,10 @@ def _print(settings: Settings, result: Result) -> None:
         f"CPU seconds: producers {cpu.producers:.2f}, consumer {cpu.consumer:.2f}"
         + (f", server {cpu.server:.2f}" if cpu.server is not None else "")
     )
+    if result.filesystem == "tmpfs":
+        print(
+            "the node's folder lay in memory (tmpfs), where no sync costs: give --folder on a disk"
+        )
     hint("Next: the same with --producers 50, or --json to keep it")
 
 

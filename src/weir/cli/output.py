@@ -73,6 +73,7 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield _every(
             _LINE_SECONDS,
+            total,
             lambda done: print(f"{label}: {done:,} of {total:,}", file=sys.stderr, flush=True),
         )
         return
@@ -85,15 +86,17 @@ def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
         *columns, TimeElapsedColumn(), console=Console(stderr=True), auto_refresh=False
     ) as bar:
         task = bar.add_task(label, total=total)
-        yield _every(_BAR_SECONDS, lambda done: bar.update(task, completed=done, refresh=True))
+        yield _every(
+            _BAR_SECONDS, total, lambda done: bar.update(task, completed=done, refresh=True)
+        )
 
 
-def _every(seconds: float, show: Callable[[int], None]) -> Callable[[int], None]:
+def _every(seconds: float, total: int, show: Callable[[int], None]) -> Callable[[int], None]:
     due = time.monotonic() + seconds
 
     def update(done: int) -> None:
         nonlocal due
-        if (now := time.monotonic()) >= due:
+        if (now := time.monotonic()) >= due or done == total:
             due = now + seconds
             show(done)
 

@@ -146,6 +146,10 @@ class Batch:
         check(self.header, self.view[:HEADER_SIZE], self.view[HEADER_SIZE:], group)
         return self
 
+    def check_layout(self) -> None:
+        """Raise `BadBatch` unless every column lies within the batch; no message is looked at."""
+        self._found = self._locate()
+
     def _column(self, flag: int) -> object:
         if self._found is None:
             self._found = self._locate()

@@ -176,6 +176,14 @@ def check(header: Header, head: Buffer, body: Buffer, group: int) -> None:
         raise BadBatch(f"the batch fails its hash for group {group}: send it again")
 
 
+def crc_holds(view: Buffer) -> bool:
+    """Return whether 88 bytes are there and end in the right CRC-32C: somebody meant them so."""
+    if len(view) < HEADER_SIZE:
+        return False
+    (crc,) = _CRC.unpack_from(view, _SEALED)
+    return crc32c(bytes(view[:_SEALED])) == int(crc)
+
+
 def check_whole(view: Buffer, group: int, at: int = 0) -> Header:
     """Parse and check the batch at byte `at` of `view`; return its header. Raises `BadBatch`."""
     header = parse(view, at)

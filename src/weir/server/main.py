@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from weir.broker.restore import CHECKPOINT, Opened
 from weir.broker.shard import Shard, ShardSettings
@@ -63,21 +63,33 @@ async def serve(
             identity, [opened], SystemTime(), ShardSettings(config.memory.budget_mib * MIB)
         )
         driver = Driver(shard, [disk])
-        await driver.start()
-        server = await loop.create_server(driver.protocol, config.node.host, config.node.port)
-        host, port = server.sockets[0].getsockname()[:2]
-        folder.announce(host, port)
-        log.info("system %x listens on %s:%d", identity.system, host, port)
-        if started is not None:
-            started(host, port)
         try:
-            await stopping.wait()
+            await driver.start()
+            async with _listening(driver, config, folder, started):
+                await stopping.wait()
         finally:
-            server.close()
-            folder.withdraw()
             drained = await driver.stop(config.stop.drain_seconds)
     log.info("stopped" if drained else "stopped before everything was drained")
     return drained
+
+
+@contextlib.asynccontextmanager
+async def _listening(
+    driver: Driver, config: Config, folder: NodeFolder, started: Started | None
+) -> AsyncIterator[None]:
+    """Accept connections, and tell the world where, for as long as it lasts."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(driver.protocol, config.node.host, config.node.port)
+    try:
+        host, port = server.sockets[0].getsockname()[:2]
+        folder.announce(host, port)
+        log.info("listening on %s:%d", host, port)
+        if started is not None:
+            started(host, port)
+        yield
+    finally:
+        server.close()
+        folder.withdraw()
 
 
 def _has(disk: FileDisk) -> bool:

@@ -57,7 +57,7 @@ class Producer(Client):
         self._paused = False
         self._running = False
         # Of one size in half of the runs, so that new frames begin where dropped ones did.
-        self._sizes = world.dice.choice(((16,), (0, 0, 30, 200)))
+        self._sizes = world.dice.choice(((8,), (0, 0, 30, 200)))
         self._counts = (1,) if len(self._sizes) == 1 else (1, 1, 2, 5)
 
     @property

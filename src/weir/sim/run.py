@@ -16,7 +16,7 @@ from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.history import History, record_of
 from weir.sim.host import Host
 from weir.sim.programs import Client
-from weir.sim.workload import PARTITIONS, Nemesis, Shape, Workload, machine
+from weir.sim.workload import Nemesis, Shape, Workload, machine
 from weir.sim.world import SECOND, World
 from weir.wire import messages as m
 
@@ -64,7 +64,7 @@ class _Drain(Client):
 
     def ready(self) -> None:
         """Begin with the first partition."""
-        for partition in range(PARTITIONS):
+        for partition in range(len(self.addresses)):
             self.history.drained[partition] = []
             self._fetch(partition, 0)
 
@@ -121,7 +121,7 @@ class _Run:
         self._drain()
 
     def _drain(self) -> None:
-        drain = _Drain(self.world, self.host, self.history, "drain", PARTITIONS)
+        drain = _Drain(self.world, self.host, self.history, "drain", self._shape.partitions)
         drain.start()
         self.world.run(self.world.now + _DRAIN_WITHIN, lambda: drain.finished)
         if self.host.ruined:

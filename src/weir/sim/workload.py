@@ -15,7 +15,6 @@ from weir.sim.programs import Program
 from weir.sim.readers import Consumer, Reader
 from weir.sim.world import MS, World
 
-PARTITIONS = 2
 CLUSTER = "crew"
 SYSTEM = 0x57454952
 _SKEW_MS = 8_000
@@ -29,6 +28,7 @@ class Shape:
 
     faults_until: int = 1_000 * MS
     fault_every: tuple[int, int] = (30 * MS, 250 * MS)
+    partitions: int = 2
     producers: int = 3
     hubs: int = 2
     consumers: int = 2
@@ -66,20 +66,32 @@ class Workload:
         for n in range(shape.producers):
             self.producers.append(
                 Producer(
-                    world, host, history, f"producer{n}", PARTITIONS, n % PARTITIONS, shape.batches
+                    world,
+                    host,
+                    history,
+                    f"p{n}",
+                    shape.partitions,
+                    n % shape.partitions,
+                    shape.batches,
                 )
             )
         for n in range(shape.hubs):
             self.producers.append(
                 Hub(
-                    world, host, history, f"hub{n}", 7000 + n, n % PARTITIONS, shape.device_messages
+                    world,
+                    host,
+                    history,
+                    f"hub{n}",
+                    7000 + n,
+                    n % shape.partitions,
+                    shape.device_messages,
                 )
             )
-        for n in range(PARTITIONS):
-            self.readers.append(Reader(world, host, history, f"reader{n}", PARTITIONS, n))
+        for n in range(shape.partitions):
+            self.readers.append(Reader(world, host, history, f"reader{n}", shape.partitions, n))
         for n in range(shape.consumers):
             self.consumers.append(
-                Consumer(world, host, history, f"consumer{n}", PARTITIONS, 0, CLUSTER)
+                Consumer(world, host, history, f"consumer{n}", shape.partitions, 0, CLUSTER)
             )
 
     def start(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import weir
 from weir.bench.children import environment, python
-from weir.bench.machine import cpu_seconds, this_machine
+from weir.bench.machine import cpu_seconds, filesystem_of, this_machine
 from weir.bench.node import NodeFailed, running_node, start_node
 from weir.errors import WeirError
 
@@ -64,7 +64,7 @@ def test_an_error_in_the_block_ends_the_node_too() -> None:
     assert not node.running
 
 
-def test_a_node_ends_with_the_process_that_started_it() -> None:
+def test_a_node_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     starter = (
         "import os, signal\n"
         "from weir.bench.node import running_node\n"
@@ -73,7 +73,8 @@ def test_a_node_ends_with_the_process_that_started_it() -> None:
         "    signal.pause()\n"
     )
     command = [*python("weir")[:1], "-c", starter]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as process:
+    env = {**environment(), "TMPDIR": str(tmp_path)}  # its folder stays behind
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         watch = os.pidfd_open(pid)
@@ -101,6 +102,11 @@ def test_cpu_time_is_that_of_the_process() -> None:
     times = os.times()
     assert used == pytest.approx(times.user + times.system, abs=0.5)
     assert cpu_seconds(1 << 30) is None
+
+
+def test_a_folder_lies_on_the_file_system_of_its_nearest_mount(tmp_path: Path) -> None:
+    assert filesystem_of(Path("/proc/self")) == "proc"
+    assert filesystem_of(tmp_path) not in (None, "proc")
 
 
 def test_a_machine_is_described_by_what_matters() -> None:

@@ -45,8 +45,9 @@ def test_a_run_finds_every_message_once_and_in_order() -> None:
     assert not children()
 
 
-def test_a_run_over_partitions_keeps_each_producers_order() -> None:
-    result = measure(Settings(5_000, 16, 5, 2), quiet)
+def test_a_run_over_partitions_keeps_each_producers_order(tmp_path: Path) -> None:
+    result = measure(Settings(5_000, 16, 5, 2, folder=str(tmp_path)), quiet)
+    assert not [*tmp_path.iterdir()]
     assert result.clean
     assert result.confirmed == 5_000
 

@@ -111,9 +111,10 @@ def test_progress_in_a_pipe_is_a_line_now_and_then(
         now += 3
         show(500)
         show(501)
+        show(1_000)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "received: 500 of 1,000\n"
+    assert captured.err == "received: 500 of 1,000\nreceived: 1,000 of 1,000\n"
 
 
 def test_a_message_is_one_line_of_text() -> None:

@@ -62,8 +62,8 @@ class Child:
         """Tell it to go on. Raises `PartFailed` if it is gone."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(b"\n")
-            self._process.stdin.flush()
+            # Past the buffer: what could not be written must not be tried again at the end.
+            os.write(self._process.stdin.fileno(), b"\n")
         except BrokenPipeError:
             raise PartFailed(f"{self.name}: {self._last_words(self._process.poll())}") from None
 
@@ -95,6 +95,8 @@ class Child:
             self.status = msgspec.json.decode(line, type=Status)
 
     def _last_words(self, code: int | None) -> str:
+        if code is not None and code < 0:
+            return f"ended by {signal.Signals(-code).name}"
         lines = self._errors.read_text(encoding="utf-8", errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]
         return said[-1] if said else f"ended with exit code {code}"

@@ -16,15 +16,12 @@ from weir.cli.demo.worker import Stage, work
 from weir.spark.jobs import delays
 from weir.spark.session import session
 
-NICE = 5
 #: The JVM keeps its scratch files where they are removed with the rest, and maps none.
 _JAVA = "-Djava.io.tmpdir={folder} -XX:-UsePerfData"
 
 
 def stream(task: PipelineTask, stage: Stage) -> None:
     """Start Spark, run the job until the cue, and write what it counted to a file in `out`."""
-    # Analysis gives way to the broker when both want the same core.
-    os.nice(NICE)
     stage.tell("starts Java")
     settings: dict[str, Any] = {
         "spark.driver.extraJavaOptions": _JAVA.format(folder=task.scratch),

@@ -150,7 +150,8 @@ def _summary(outcome: Outcome, parquet: Path) -> list[str]:
     shares = ", ".join(_number(share) for share in outcome.shares)
     spark, seconds = outcome.spark, outcome.seconds
     return [
-        f"  [bold]crew[/]   {len(outcome.shares)} consumers shared the flights: {shares}",
+        f"  [bold]crew[/]   {len(outcome.shares)} consumers shared the flights: {shares} "
+        f"({_rate(outcome.rates.delivered)}/s)",
         f"  [bold]Spark[/]  counted {_number(spark.flights)} flights, {_number(spark.cancelled)} "
         f"cancelled; {spark.rows} rows written",
         f"  [bold]time[/]   {_seconds(seconds, 'total')} in all: replayed after "
@@ -165,9 +166,8 @@ def _summary(outcome: Outcome, parquet: Path) -> list[str]:
 def _verdict(outcome: Outcome) -> str:
     if outcome.clean:
         return (
-            f"  [bold green]Each of {_number(outcome.sent)} flights was confirmed, came to the "
-            "crew exactly once, in order,\n  with not a byte changed, and was counted once by "
-            "Spark.[/]"
+            f"  [bold green]Each of {_number(outcome.sent)} flights was confirmed, reached the "
+            "crew once and in order,\n  with not a byte changed, and was counted once by Spark.[/]"
         )
     wrong = [f"{field.replace('_', ' ')} {outcome.total(field):,}" for field in _FAULTS]
     wrong.append(f"Spark counted {outcome.spark.flights:,} of {outcome.sent:,}")

@@ -1,0 +1,196 @@
+"""What the broker's tests share: a clock, and a shard whose disk does what it is told at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.identity import Identity
+from weir.broker.restore import CHECKPOINT, Opened
+from weir.broker.shard import Shard, ShardSettings
+from weir.log.recovery import recover
+from weir.log.settings import Settings
+from weir.model.batch import encode
+from weir.sim.disk import SimDisk
+from weir.wire import messages as m
+from weir.wire.client import ClientStream, decode_reply, encode_request
+from weir.wire.device import DeviceReplies, DeviceReply, DeviceStream
+
+SYSTEM = 99
+
+
+class FakeTime:
+    """Clocks that move when told to."""
+
+    def __init__(self) -> None:
+        self.wall = 1_700_000_000_000
+        self.monotonic = 0
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def monotonic_ms(self) -> int:
+        return self.monotonic
+
+    def pass_ms(self, ms: int) -> None:
+        self.wall += ms
+        self.monotonic += ms
+
+
+class Rig:
+    """A shard whose jobs wait in `jobs` until `settle` does them, and whose replies are kept."""
+
+    def __init__(self, disk: SimDisk, time: FakeTime, settings: ShardSettings, cache: int) -> None:
+        self.disk = disk
+        self.time = time
+        self.settings = settings
+        self.log_settings = Settings(
+            log=0,
+            system=SYSTEM,
+            segment_bytes=64 * 1024,
+            entry_bytes_max=16 * 1024,
+            cache_bytes_max=cache,
+            spares=1,
+        )
+        self.boot()
+
+    def boot(self) -> None:
+        """Start on what the disk holds; whatever was in memory is gone."""
+        saved = b""
+        if CHECKPOINT in self.disk.names():
+            saved = self.disk.read(CHECKPOINT, 0, self.disk.size(CHECKPOINT))
+        found = recover(self.disk, self.log_settings)
+        opened = Opened(found.log, found.groups, saved)
+        self.shard = Shard(Identity(SYSTEM), [opened], self.time, self.settings)
+        self.jobs: list[Any] = []
+        self.replies: dict[int, list[tuple[int, m.Reply]]] = {}
+        self.device_replies: dict[int, list[DeviceReply]] = {}
+        self.others: list[Any] = []
+        self._devices: dict[int, DeviceReplies] = {}
+        self._correlation = 0
+        self.do(self.shard.start())
+        self.settle()
+
+    def do(self, effects: list[ef.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ef.Send(session, buffers):
+                    self._sent(session, b"".join(buffers))
+                case ef.StartFlush() | ef.StartRead() | ef.MakeSpare() | ef.SaveCheckpoint():
+                    self.jobs.append(effect)
+                case _:
+                    self.others.append(effect)
+
+    def handle(self, event: ev.Event) -> None:
+        self.do(self.shard.handle(event))
+
+    def settle(self) -> None:
+        """Do all jobs, and those that come of them."""
+        while self.jobs:
+            self.step()
+
+    def step(self) -> None:
+        """Do the oldest job."""
+        job = self.jobs.pop(0)
+        match job:
+            case ef.StartFlush(log, flush):
+                flush.run(self.disk)
+                self.handle(ev.Flushed(log, flush))
+            case ef.StartRead(log, ticket, reading):
+                self.handle(ev.ReadDone(ticket, reading.run(self.disk)))
+            case ef.MakeSpare(log, spare):
+                spare.run(self.disk)
+                self.handle(ev.SpareMade(log, spare))
+            case ef.SaveCheckpoint(log, name, data):
+                self.disk.replace(name, data)
+                self.handle(ev.CheckpointSaved(log))
+
+    def tick(self, ms: int = 50) -> None:
+        self.time.pass_ms(ms)
+        self.handle(ev.Ticked())
+
+    # -- clients -----------------------------------------------------------------------------
+
+    def connect(self, session: int = 1, hello: bool = True) -> int:
+        self.replies[session] = []
+        self.handle(ev.Opened(session))
+        if hello:
+            self.ask(session, m.Hello("test"))
+            assert isinstance(self.replies[session].pop()[1], m.Welcome)
+        return session
+
+    def ask(self, session: int, *requests: m.Request) -> int:
+        """Send requests in one read; return the correlation of the last one."""
+        frames: list[Any] = []
+        for request in requests:
+            self._correlation += 1
+            data = b"".join(encode_request(request, self._correlation))
+            frames += ClientStream().receive(data)
+        self.handle(ev.Received(session, frames))
+        return self._correlation
+
+    def answer(self, session: int, request: m.Request) -> Any:
+        """Send one request, settle, return the reply to it."""
+        correlation = self.ask(session, request)
+        self.settle()
+        found = [reply for number, reply in self.replies[session] if number == correlation]
+        assert len(found) == 1, f"{len(found)} replies to {request}"
+        return found[0]
+
+    def topic(self, session: int, name: str = "t", partitions: int = 1) -> m.TopicInfo:
+        info = self.answer(session, m.CreateTopic(name, partitions))
+        assert isinstance(info, m.TopicInfo)
+        return info
+
+    def batch(
+        self, info: m.TopicInfo, grant: m.ProducerGrant, sequence: int, *values: bytes, **more: Any
+    ) -> m.Produce:
+        address = info.addresses[0]
+        fields = {"producer": grant.producer, "epoch": grant.epoch, **more}
+        seen = fields.pop("seen", 0)
+        data = encode(list(values), group=address.group, sequence=sequence, **fields)
+        return m.Produce(address, seen, memoryview(data))
+
+    # -- devices -----------------------------------------------------------------------------
+
+    def device(self, session: int, *frames: bytes) -> None:
+        """Send device frames in one read."""
+        if session not in self._devices:
+            self._devices[session] = DeviceReplies()
+            self.device_replies[session] = []
+            self.handle(ev.Opened(session))
+        self.handle(ev.Received(session, DeviceStream().receive(b"".join(frames))))
+
+    def _sent(self, session: int, data: bytes) -> None:
+        if session in self._devices:
+            self.device_replies[session] += self._devices[session].receive(data)
+        else:
+            for frame in ClientStream().receive(data):
+                reply = decode_reply(frame)
+                self.replies.setdefault(session, []).append((frame.correlation, reply))
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def make_rig(time: FakeTime) -> Callable[..., Rig]:
+    """Return a function that founds a node; `cache` bytes 0 makes every read go to the disk."""
+
+    def make(cache: int = 1 << 20, **settings: Any) -> Rig:
+        return Rig(SimDisk(random.Random(1)), time, ShardSettings(**settings), cache)
+
+    return make
+
+
+@pytest.fixture
+def rig(make_rig: Callable[..., Rig]) -> Rig:
+    """A node that was just founded."""
+    return make_rig()

@@ -1,0 +1,84 @@
+"""A cluster's replicated state: grants, acks, and what is done."""
+
+from __future__ import annotations
+
+import msgspec
+
+from weir.broker.clusters import AT_ONCE, ClusterState
+from weir.broker.control import MessagesGranted
+
+
+def granted(first: int, behind: int, consumer: int = 7, deadline: int = 100) -> MessagesGranted:
+    return MessagesGranted("c", consumer, first, behind, deadline, 1)
+
+
+def test_a_grant_is_leased_and_acked() -> None:
+    state = ClusterState()
+    grant = state.grant(5, granted(0, 10))
+    assert grant is not None
+    assert (list(grant.left), grant.attempts, state.frontier) == ([(0, 10)], 1, 10)
+    assert state.ack(5, 2, 4)
+    assert (state.cursor, list(state.done)) == (0, [(2, 4)])
+    assert state.ack(5, 0, 2)
+    assert (state.cursor, list(state.done)) == (4, [])
+    assert state.ack(5, 4, 10)
+    assert (state.cursor, state.grants) == (10, {})
+
+
+def test_an_ack_may_be_repeated_and_only_of_ones_own() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    state.grant(6, granted(10, 20))
+    assert state.ack(5, 0, 10)
+    assert state.ack(5, 0, 10)
+    assert not state.ack(5, 10, 20)
+    assert not state.ack(4, 10, 12)
+    assert list(state.grants[6].left) == [(10, 20)]
+
+
+def test_a_later_grant_supersedes_and_counts_attempts() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    again = state.grant(6, granted(3, 6))
+    assert again is not None
+    assert again.attempts == 2
+    assert list(state.grants[5].left) == [(0, 3), (6, 10)]
+    assert not state.ack(5, 2, 4)
+    assert state.ack(6, 3, 6)
+    third = state.grant(7, granted(0, 3))
+    assert third is not None
+    assert third.attempts == 2
+
+
+def test_what_an_ack_took_first_is_not_granted() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    state.ack(5, 3, 5)
+    run = state.grant(6, granted(0, 10))
+    assert run is not None
+    assert list(run.left) == [(0, 3)]
+    assert list(state.grants[5].left) == [(5, 10)], "what lies behind the run stays where it was"
+    state.ack(5, 5, 10)
+    state.ack(6, 0, 3)
+    assert state.grant(7, granted(0, 10)) is None
+    assert (state.cursor, state.grants) == (10, {})
+
+
+def test_a_gone_consumer_frees_what_it_holds() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 4, consumer=7))
+    state.grant(6, granted(4, 8, consumer=8))
+    assert state.release(7)
+    assert not state.release(9)
+    assert (state.grants[5].deadline, state.grants[6].deadline) == (AT_ONCE, 100)
+    assert state.ack(5, 0, 4), "it may still be heard of before another has it"
+
+
+def test_a_snapshot_holds_everything() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    state.grant(9, granted(10, 20, consumer=8))
+    state.ack(5, 2, 4)
+    state.release(8)
+    row = msgspec.msgpack.decode(msgspec.msgpack.encode(state.encode()), strict=False)
+    assert ClusterState.decode(*row) == state

@@ -1,0 +1,218 @@
+"""Produce, sentence by sentence (DESIGN §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weir.errors import (
+    BadChecksum,
+    BadRequest,
+    Fenced,
+    ProducerExpired,
+    SequenceGap,
+    SequenceReused,
+    StampTooFar,
+    UnknownProducer,
+)
+from weir.model.columns import Origins
+from weir.model.limits import DEDUPE_HORIZON_MS, MAX_AHEAD_MS, PIPELINE_WINDOW
+from weir.model.stamp import milliseconds_of, stamp_at
+from weir.wire import messages as m
+
+
+@pytest.fixture
+def ready(rig: Any) -> tuple[Any, m.TopicInfo, m.ProducerGrant]:
+    """A node with a session, a topic and a producer."""
+    session = rig.connect()
+    return rig, rig.topic(session), rig.answer(session, m.OpenProducer())
+
+
+def test_a_batch_is_confirmed_with_offset_and_stamp_after_the_flush(ready: Any) -> None:
+    rig, info, grant = ready
+    asked = rig.ask(1, rig.batch(info, grant, 0, b"a", b"b"))
+    assert all(number != asked for number, _ in rig.replies[1]), "nothing is durable yet"
+    rig.settle()
+    number, confirm = rig.replies[1][-1]
+    assert (number, confirm.offset, confirm.duplicate) == (asked, 0, False)
+    assert milliseconds_of(confirm.stamp) == rig.time.wall
+
+
+def test_exactly_the_next_sequence_is_accepted(ready: Any) -> None:
+    rig, info, grant = ready
+    assert rig.answer(1, rig.batch(info, grant, 0, b"a", b"b")).offset == 0
+    assert rig.answer(1, rig.batch(info, grant, 2, b"c")).offset == 2
+    refusal = rig.answer(1, rig.batch(info, grant, 4, b"e"))
+    assert (refusal.code, refusal.detail) == (SequenceGap.code, 3)
+    # Counterexample 15: the refused one leaves no trace, the missing one is no duplicate.
+    assert rig.answer(1, rig.batch(info, grant, 3, b"d")).offset == 3
+
+
+def test_pending_entries_count_in_dedupe(ready: Any) -> None:
+    """Counterexample 14: what is under way is known before it is committed."""
+    rig, info, grant = ready
+    first = rig.batch(info, grant, 0, b"a")
+    asked = [rig.ask(1, request) for request in (first, first, rig.batch(info, grant, 1, b"b"))]
+    reused = rig.ask(1, rig.batch(info, grant, 0, b"x"))
+    answered = dict(rig.replies[1])
+    assert answered[reused].code == SequenceReused.code
+    assert not answered.keys() & set(asked), "a repeat is answered after the first has committed"
+    rig.settle()
+    confirms = [dict(rig.replies[1])[number] for number in asked]
+    assert [(c.offset, c.duplicate) for c in confirms] == [(0, False), (0, True), (1, False)]
+    assert confirms[0].stamp == confirms[1].stamp
+
+
+def test_a_repeat_gets_the_first_answer_and_other_bytes_are_refused(ready: Any) -> None:
+    rig, info, grant = ready
+    first = rig.answer(1, rig.batch(info, grant, 0, b"a", b"b"))
+    again = rig.answer(1, rig.batch(info, grant, 0, b"a", b"b"))
+    assert (again.offset, again.stamp, again.duplicate) == (first.offset, first.stamp, True)
+    for values in ((b"b", b"a"), (b"a",)):  # counterexample 16
+        assert rig.answer(1, rig.batch(info, grant, 0, *values)).code == SequenceReused.code
+    assert rig.answer(1, rig.batch(info, grant, 1, b"b")).code == SequenceReused.code
+
+
+def test_the_last_window_of_answers_is_kept(ready: Any) -> None:
+    rig, info, grant = ready
+    for sequence in range(PIPELINE_WINDOW + 1):
+        assert rig.answer(1, rig.batch(info, grant, sequence, b"v")).offset == sequence
+    assert rig.answer(1, rig.batch(info, grant, 0, b"v")).code == SequenceReused.code
+    assert rig.answer(1, rig.batch(info, grant, 1, b"v")).offset == 1
+
+
+def test_a_new_epoch_fences_the_old(ready: Any) -> None:
+    rig, info, grant = ready
+    rig.answer(1, rig.batch(info, grant, 0, b"a"))
+    newer = rig.answer(1, m.OpenProducer(grant.producer))
+    assert (newer.producer, newer.epoch) == (grant.producer, grant.epoch + 1)
+    late = rig.answer(1, rig.batch(info, grant, 1, b"b"))
+    assert late.offset == 1, "the fence falls with the first batch of the new epoch"
+    assert rig.answer(1, rig.batch(info, newer, 1, b"c")).code == SequenceGap.code
+    assert rig.answer(1, rig.batch(info, newer, 0, b"c")).offset == 2
+    refusal = rig.answer(1, rig.batch(info, grant, 2, b"d"))
+    assert (refusal.code, refusal.detail) == (Fenced.code, newer.epoch)
+
+
+def test_a_new_epoch_is_known_while_the_old_is_pending(ready: Any) -> None:
+    rig, info, grant = ready
+    newer = rig.answer(1, m.OpenProducer(grant.producer))
+    rig.ask(1, rig.batch(info, grant, 0, b"a"), rig.batch(info, newer, 0, b"b"))
+    refused = rig.ask(1, rig.batch(info, grant, 1, b"c"))
+    assert dict(rig.replies[1])[refused].code == Fenced.code
+    rig.settle()
+    assert rig.answer(1, rig.batch(info, newer, 1, b"d")).offset == 2
+
+
+def test_producer_ids_belong_to_a_principal(ready: Any) -> None:
+    """Counterexample 17."""
+    rig, info, grant = ready
+    stranger = m.ProducerGrant(grant.producer + 1, 0)
+    request = rig.batch(info, stranger, 1 << 62, b"x")
+    assert rig.answer(1, request).code == UnknownProducer.code
+    assert rig.answer(1, m.OpenProducer(grant.producer + 1)).code == UnknownProducer.code
+
+
+def test_an_id_older_than_the_horizon_is_refused(ready: Any) -> None:
+    rig, info, grant = ready
+    other = rig.answer(1, m.OpenProducer())
+    rig.answer(1, rig.batch(info, other, 0, b"a"))
+    rig.time.pass_ms(DEDUPE_HORIZON_MS + 1)
+    assert rig.answer(1, rig.batch(info, grant, 0, b"a")).code == ProducerExpired.code
+    assert rig.answer(1, rig.batch(info, other, 1, b"b")).offset == 1, "in use, so it is known"
+
+
+def test_a_clock_that_went_back_does_not_make_an_old_id_young(ready: Any) -> None:
+    rig, info, grant = ready
+    newer = rig.answer(1, m.OpenProducer())
+    rig.answer(1, rig.batch(info, grant, 0, b"a"))
+    rig.answer(1, rig.batch(info, newer, 0, b"b"))
+    rig.time.wall += DEDUPE_HORIZON_MS + 3_600_001
+    rig.answer(1, rig.batch(info, newer, 1, b"c"))  # the tables expire by its stamp
+    rig.time.wall -= 3_700_000
+    assert rig.answer(1, rig.batch(info, grant, 0, b"a")).code == ProducerExpired.code
+
+
+def test_bytes_that_changed_are_refused(ready: Any) -> None:
+    rig, info, grant = ready
+    request = rig.batch(info, grant, 0, b"value")
+    spoilt = bytearray(request.batch)
+    spoilt[-3] ^= 1
+    refused = rig.answer(1, m.Produce(request.address, 0, memoryview(spoilt)))
+    assert refused.code == BadChecksum.code
+    longer = memoryview(bytes(request.batch) + bytes(8))
+    assert rig.answer(1, m.Produce(request.address, 0, longer)).code == BadRequest.code
+
+
+def test_a_batch_for_another_partition_never_passes(ready: Any) -> None:
+    rig, info, grant = ready
+    other = rig.topic(1, "other")
+    request = rig.batch(info, grant, 0, b"value")
+    refused = rig.answer(1, m.Produce(other.addresses[0], 0, request.batch))
+    assert refused.code == BadChecksum.code
+
+
+def test_only_a_shard_writes_origins(ready: Any) -> None:
+    rig, info, grant = ready
+    forged = rig.batch(info, grant, 0, b"v", origins=Origins([1], [1], [0], [1]))
+    assert rig.answer(1, forged).code == BadRequest.code
+
+
+def test_stamps_rise_above_the_clock_the_last_and_what_the_client_saw(ready: Any) -> None:
+    rig, info, grant = ready
+    first = rig.answer(1, rig.batch(info, grant, 0, b"a")).stamp
+    rig.time.wall -= 5_000
+    second = rig.answer(1, rig.batch(info, grant, 1, b"b")).stamp
+    assert second > first
+    seen = stamp_at(milliseconds_of(second)) + 77
+    third = rig.answer(1, rig.batch(info, grant, 2, b"c", seen=seen)).stamp
+    assert third > max(second, seen)
+
+
+def test_a_stamp_from_the_future_is_refused_and_changes_nothing(ready: Any) -> None:
+    """Counterexample 7."""
+    rig, info, grant = ready
+    highest = stamp_at(rig.time.wall + MAX_AHEAD_MS)
+    refused = rig.answer(1, rig.batch(info, grant, 0, b"a", seen=highest + 1))
+    assert (refused.code, refused.detail) == (StampTooFar.code, highest)
+    assert rig.shard.budget.used == 0
+    assert rig.answer(1, rig.batch(info, grant, 0, b"a", seen=highest)).offset == 0
+
+
+def test_the_intake_of_a_restarted_node_goes_on_behind_its_log(
+    make_rig: Callable[..., Any],
+) -> None:
+    """Whatever NOOPs of earlier terms are applied again, and with or without a checkpoint."""
+    for checkpoint_bytes in (1, 1 << 30):
+        rig = make_rig(checkpoint_bytes=checkpoint_bytes)
+        info = rig.topic(rig.connect())
+        grant = rig.answer(1, m.OpenProducer())
+        last = 0
+        for sequence in range(4):
+            confirm = rig.answer(1, rig.batch(info, grant, sequence, b"v%d" % sequence))
+            assert confirm.offset == sequence
+            assert confirm.stamp > last
+            again = rig.answer(1, rig.batch(info, grant, sequence, b"v%d" % sequence))
+            assert (again.offset, again.stamp) == (confirm.offset, confirm.stamp)
+            last = confirm.stamp
+            rig.tick()
+            rig.settle()
+            rig.time.wall -= 10_000
+            rig.disk.crash()
+            rig.boot()
+            rig.connect()
+            again = rig.answer(1, rig.batch(info, grant, sequence, b"v%d" % sequence))
+            assert (again.offset, again.stamp, again.duplicate) == (sequence, last, True)
+
+
+def test_large_batches_stand_alone_and_small_ones_share_an_entry(ready: Any) -> None:
+    rig, info, grant = ready
+    partition = next(iter(rig.shard.topics.partitions()))
+    before = partition.group.node.last_index
+    requests = [rig.batch(info, grant, n, b"v") for n in range(3)]
+    asked = rig.ask(1, *requests)
+    rig.settle()
+    assert dict(rig.replies[1])[asked].offset == 2
+    assert partition.group.node.last_index - before == 1
