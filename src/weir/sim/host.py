@@ -145,9 +145,10 @@ class Host:
 
     def _abandon(self, job: _Job) -> None:
         """Do some of a job's steps, perhaps all or none; nobody hears of it."""
-        if self.world.chance(0.3):
+        if self.world.chance(0.1):
             return
-        self.disk.cut_after(self.world.dice.randrange(_JOB_STEPS))
+        # Mostly in the first steps: a flush has two, and what matters is what it leaves half done.
+        self.disk.cut_after(int(_JOB_STEPS * self.world.dice.random() ** 3))
         try:
             job.run()
         except (PowerCut, OSError, DiskFailed) as end:

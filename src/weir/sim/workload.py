@@ -19,7 +19,7 @@ CLUSTER = "crew"
 SYSTEM = 0x57454952
 _SKEW_MS = 8_000
 #: A quick disk, and one that is so slow that clients lose patience, and power cuts fall into it.
-_FLUSHES = ((200, 25 * MS), (200, 25 * MS), (5 * MS, 250 * MS))
+_FLUSHES = ((200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
 
 
 @dataclass(frozen=True, slots=True)

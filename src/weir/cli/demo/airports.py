@@ -16,7 +16,7 @@ import numpy as np
 from weir.cli.demo import flights
 from weir.cli.demo.flights import DEVICE_ORIGIN, ORIGINS, TOPIC, Flights
 from weir.cli.demo.ledger import Sent
-from weir.cli.demo.tasks import PACED_PER_SECOND, AirportTask, paced_count
+from weir.cli.demo.tasks import FULL_SPEED, PACED_PER_SECOND, AirportTask, paced_count
 from weir.cli.demo.worker import Stage, now_us, work
 from weir.client.connect import connect
 from weir.client.receipts import Confirmed
@@ -62,6 +62,7 @@ async def replay_batches(task: AirportTask, loaded: Flights, sent: Sent, stage: 
             producer.send(value, key=carrier, tag=task.origin, time=due)
             stage.tell_now_and_then("at a fixed rate", number + 1, count)
         await producer.flush()
+        stage.tell(FULL_SPEED, paced_count(count), count)
         for first, behind in _chunks(count):
             now = now_us()
             values = flights.seal(loaded.heads[first:behind], now)
@@ -72,7 +73,7 @@ async def replay_batches(task: AirportTask, loaded: Flights, sent: Sent, stage: 
                 tags=[task.origin] * len(values),
                 times=loaded.times[first:behind],
             )
-            stage.tell_now_and_then("at full speed", behind, count)
+            stage.tell_now_and_then(FULL_SPEED, behind, count)
 
 
 def replay_frames(task: AirportTask, loaded: Flights, sent: Sent, stage: Stage) -> None:
@@ -91,17 +92,19 @@ def replay_frames(task: AirportTask, loaded: Flights, sent: Sent, stage: Stage) 
             time.sleep(wait)
             send(number, number + 1)
             stage.tell_now_and_then("at a fixed rate", number + 1, count)
+        stage.tell(FULL_SPEED, paced_count(count), count)
         for first, behind in _chunks(count):
             send(first, behind)
-            stage.tell_now_and_then("at full speed", behind, count)
+            stage.tell_now_and_then(FULL_SPEED, behind, count)
 
 
 def replay(task: AirportTask, stage: Stage) -> None:
     """Load the flights, wait for the cue, send them all, write the ledger."""
+    stage.tell("loads its flights")
     loaded = flights.load(task.origin, task.limit)
     sent = Sent.blank(len(loaded))
     stage.tell("waits", of=len(loaded))
-    stage.cue.wait()
+    stage.wait_for_cue()
     if task.origin == DEVICE_ORIGIN:
         replay_frames(task, loaded, sent, stage)
     else:

@@ -21,7 +21,9 @@ _JAVA = "-Djava.io.tmpdir={folder} -XX:-UsePerfData"
 
 
 def stream(task: PipelineTask, stage: Stage) -> None:
-    """Start Spark, run the job until the cue, and write what it counted to a file in `out`."""
+    """Start Spark at the cue, run the job until the next one, write what it counted to `out`."""
+    stage.tell("waits")
+    stage.wait_for_cue()
     stage.tell("starts Java")
     settings: dict[str, Any] = {
         "spark.driver.extraJavaOptions": _JAVA.format(folder=task.scratch),

@@ -19,7 +19,7 @@ from weir.cli.demo.flights import ORIGINS, TOPIC
 from weir.cli.demo.ledger import Sent
 from weir.cli.demo.outcome import Outcome, settle
 from weir.cli.demo.signals import Signals
-from weir.cli.demo.tasks import COUNTED, AirportTask, Counted, CrewTask, PipelineTask
+from weir.cli.demo.tasks import COUNTED, FULL_SPEED, AirportTask, Counted, CrewTask, PipelineTask
 from weir.client.connect import connect
 
 #: With nothing at all moving for so long, what is missing is missing.
@@ -110,6 +110,10 @@ class Play:
         self._need(self._all_ready, "not ready")
         for airport in self._airports:
             airport.cue()
+        # A JVM that starts takes all cores for a while: only latencies under load go on then.
+        paced = (FULL_SPEED, "done")
+        self._need(lambda: all(a.status.state in paced for a in self._airports), "not paced")
+        self._spark.cue()
         self._need(lambda: all(airport.done for airport in self._airports), "not done")
         self._mark("replayed")
         self._wait(lambda: self._crew.status.done >= self._total)
@@ -132,7 +136,6 @@ class Play:
         return sum(airport.status.of or 0 for airport in self._airports)
 
     def _all_ready(self) -> bool:
-        # Spark takes longest to start; nobody waits for it.
         return self._crew.status.state == "pulls" and all(
             airport.status.of is not None for airport in self._airports
         )

@@ -110,7 +110,7 @@ def _latencies(outcome: Outcome) -> Table:
     table = _table("[bold]latency from send, ms[/]", "p50", "p99", "max", "messages")
     airports = len(outcome.airports)
     for title, measured in (
-        (f"{airports * PACED_PER_SECOND} flights/s, Spark starting:", outcome.paced),
+        (f"{airports * PACED_PER_SECOND} flights/s, no queue:", outcome.paced),
         ("full speed, queues full:", outcome.full),
     ):
         for what, figures in _pairs(measured):

@@ -6,7 +6,9 @@ import msgspec
 
 #: An airport's first flights, at most, go out at a fixed rate, for latencies without a queue.
 PACED_FLIGHTS = 660
-PACED_PER_SECOND = 110
+PACED_PER_SECOND = 220
+#: What an airport says it does afterwards.
+FULL_SPEED = "at full speed"
 
 
 def paced_count(count: int) -> int:

@@ -1,6 +1,6 @@
 """The inside of a process of the demo: what it is to do, what it tells, and when it ends.
 
-Its task is its only argument, as JSON. It writes a `Status` a line to stdout; one line on stdin is
+Its task is its only argument, as JSON. It writes a `Status` a line to stdout; a line on stdin is
 its cue, and the end of stdin is the end of whoever started it, so of itself too.
 """
 
@@ -44,7 +44,7 @@ class Stage:
 
     def __init__(self) -> None:
         """Take over stdin and stdout."""
-        #: Set once the parent has given the cue.
+        #: Set once the parent has given a cue that was not waited for yet.
         self.cue = threading.Event()
         # Whatever else prints in here, a JVM for one, must not get between the lines.
         self._out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
@@ -61,6 +61,11 @@ class Stage:
         """Say how far this worker is, unless that was just said."""
         if time.monotonic() - self._told > _TELL_SECONDS:
             self.tell(state, done, of)
+
+    def wait_for_cue(self) -> None:
+        """Return once the parent has given its cue, or its next one. It ends us if it ends."""
+        self.cue.wait()
+        self.cue.clear()
 
     def _listen(self) -> None:
         # Not sys.stdin: its lock would be waited for when the interpreter ends.

@@ -1,0 +1,204 @@
+"""Pull, grant, ack, and what becomes of grants when consumers or time are gone (AckedOnce)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir.broker import grants
+from weir.broker.events import Closed
+from weir.errors import BadName, BadRequest, Overloaded, StaleGrant, UnknownCluster
+from weir.model.batch import split
+from weir.model.limits import GRANT_MS_MAX
+from weir.wire import messages as m
+
+LEASE_MS = 1_000
+
+
+class Crew:
+    """A topic of ten messages, one a batch, and consumers in sessions 1 to 3."""
+
+    def __init__(self, rig: Any, messages: int = 10) -> None:
+        self.rig = rig
+        for session in (1, 2, 3):
+            rig.connect(session)
+        self.info = rig.topic(1)
+        self.grant = rig.answer(1, m.OpenProducer())
+        for n in range(messages):
+            rig.answer(1, rig.batch(self.info, self.grant, n, b"m%d" % n))
+
+    def pull(self, most: int = 3, wait_ms: int = 0, lease_ms: int = LEASE_MS) -> m.Pull:
+        return m.Pull(self.info.addresses[0], "crew", most, 1 << 20, wait_ms, lease_ms)
+
+    def ack(self, *ranges: tuple[int, int, int]) -> m.Ack:
+        return m.Ack(self.info.addresses[0], "crew", list(ranges))
+
+    def reply(self, session: int, number: int) -> Any:
+        found = [reply for asked, reply in self.rig.replies[session] if asked == number]
+        return found[0] if found else None
+
+
+@pytest.fixture
+def crew(rig: Any) -> Crew:
+    return Crew(rig)
+
+
+def span(granted: Any) -> tuple[int, int]:
+    assert isinstance(granted, m.Granted)
+    assert granted.fence > 0
+    return granted.offset, granted.next_offset
+
+
+def test_a_grant_leaves_after_its_commit_with_its_messages(crew: Crew) -> None:
+    rig = crew.rig
+    number = rig.ask(1, crew.pull())
+    assert crew.reply(1, number) is None
+    rig.settle()
+    granted = crew.reply(1, number)
+    assert span(granted) == (0, 3)
+    assert granted.attempts == 1
+    batches = [b for part in granted.batches for b in split(part, granted.address.group)]
+    values = {b.header.first_offset: b.values() for b in batches}
+    assert [values[offset] for offset in (0, 1, 2)] == [[b"m0"], [b"m1"], [b"m2"]]
+
+
+def test_several_pulls_in_one_flush_get_different_messages(crew: Crew) -> None:
+    rig = crew.rig
+    numbers = {session: rig.ask(session, crew.pull()) for session in (1, 2, 3)}
+    fourth = rig.ask(1, crew.pull())
+    rig.settle()
+    spans = [span(crew.reply(session, number)) for session, number in numbers.items()]
+    assert [*spans, span(crew.reply(1, fourth))] == [(0, 3), (3, 6), (6, 9), (9, 10)]
+
+
+def test_what_expired_is_granted_again_to_one(crew: Crew) -> None:
+    rig = crew.rig
+    first = rig.answer(1, crew.pull(10))
+    rig.time.pass_ms(LEASE_MS + 1)
+    numbers = {session: rig.ask(session, crew.pull(4)) for session in (2, 3)}
+    rig.settle()
+    second = crew.reply(2, numbers[2])
+    assert span(second) == (0, 4)
+    assert second.attempts == 2
+    third = crew.reply(3, numbers[3])
+    assert third.fence == 0, "the rest of the old grant is proposed in part: wait for the next turn"
+    third = rig.answer(3, crew.pull(10))
+    assert span(third) == (4, 10)
+    assert rig.answer(1, crew.ack((first.fence, 0, 2))).code == StaleGrant.code
+    assert rig.answer(2, crew.ack((second.fence, 0, 4))).done == 4
+
+
+def test_an_ack_in_line_before_a_grant_is_not_granted_past(crew: Crew) -> None:
+    """Both are proposed in one flush: what the ack takes must not go out again."""
+    rig = crew.rig
+    first = rig.answer(1, crew.pull(10))
+    rig.time.pass_ms(LEASE_MS + 1)
+    acked = rig.ask(1, crew.ack((first.fence, 0, 4)))
+    pulled = rig.ask(2, crew.pull(10))
+    rig.settle()
+    assert crew.reply(1, acked).done == 4
+    assert span(crew.reply(2, pulled)) == (4, 10)
+
+
+def test_a_pull_whose_messages_were_all_acked_waits_on(crew: Crew) -> None:
+    rig = crew.rig
+    first = rig.answer(1, crew.pull(10))
+    rig.time.pass_ms(LEASE_MS + 1)
+    acked = rig.ask(1, crew.ack((first.fence, 0, 10)))
+    pulled = rig.ask(2, crew.pull(10, wait_ms=5_000))
+    rig.settle()
+    assert crew.reply(1, acked).done == 10
+    assert crew.reply(2, pulled) is None
+    rig.answer(1, rig.batch(crew.info, crew.grant, 10, b"m10"))
+    assert span(crew.reply(2, pulled)) == (10, 11)
+
+
+def test_a_gone_consumers_pull_is_not_put_back_in_line(crew: Crew) -> None:
+    rig = crew.rig
+    first = rig.answer(1, crew.pull(10))
+    rig.time.pass_ms(LEASE_MS + 1)
+    rig.ask(1, crew.ack((first.fence, 0, 10)))
+    rig.ask(2, crew.pull(10, wait_ms=5_000))
+    rig.handle(Closed(2))
+    rig.settle()
+    rig.answer(1, rig.batch(crew.info, crew.grant, 10, b"m10"))
+    assert span(rig.answer(3, crew.pull())) == (10, 11)
+
+
+def test_a_gone_consumers_messages_go_out_at_once(crew: Crew) -> None:
+    rig = crew.rig
+    assert span(rig.answer(1, crew.pull(10))) == (0, 10)
+    waiting = rig.ask(2, crew.pull(10, wait_ms=5_000))
+    rig.settle()
+    assert crew.reply(2, waiting) is None
+    rig.handle(Closed(1))
+    rig.settle()
+    granted = crew.reply(2, waiting)
+    assert span(granted) == (0, 10)
+    assert granted.attempts == 2
+
+
+def test_a_consumer_that_goes_while_its_grant_is_proposed_holds_nothing(crew: Crew) -> None:
+    rig = crew.rig
+    rig.ask(1, crew.pull(10))
+    rig.handle(Closed(1))
+    rig.settle()
+    assert span(rig.answer(2, crew.pull(10))) == (0, 10)
+
+
+def test_a_long_poll_is_answered_by_a_message_or_by_time(crew: Crew) -> None:
+    rig = crew.rig
+    rig.answer(1, crew.pull(10))
+    number = rig.ask(2, crew.pull(1, wait_ms=100))
+    rig.settle()
+    rig.tick(99)
+    assert crew.reply(2, number) is None
+    rig.tick(1)
+    assert crew.reply(2, number).fence == 0
+    number = rig.ask(2, crew.pull(1, wait_ms=100))
+    rig.answer(1, rig.batch(crew.info, crew.grant, 10, b"m10"))
+    assert span(crew.reply(2, number)) == (10, 11)
+
+
+def test_grants_and_acks_outlive_a_restart(crew: Crew) -> None:
+    """Counterexample 20: attempts and what is done are replicated, not a leader's memory."""
+    rig = crew.rig
+    granted = rig.answer(1, crew.pull(4))
+    rig.answer(1, crew.ack((granted.fence, 1, 3)))
+    rig.disk.crash()
+    rig.boot()
+    rig.connect(2)
+    assert span(rig.answer(2, crew.pull(4))) == (4, 8), "the lease goes on"
+    rig.time.pass_ms(LEASE_MS + 1)
+    again = rig.answer(2, crew.pull(10))
+    assert span(again) == (0, 1)
+    assert again.attempts == 2
+    assert span(rig.answer(2, crew.pull(10))) == (3, 4)
+    rig.connect(1)
+    assert rig.answer(1, crew.ack((granted.fence, 1, 3))).done == 0, "an ack may be repeated"
+
+
+def test_requests_that_make_no_sense_are_refused(crew: Crew, monkeypatch: Any) -> None:
+    rig = crew.rig
+    address = crew.info.addresses[0]
+    for pull in (crew.pull(0), crew.pull(lease_ms=0), crew.pull(lease_ms=GRANT_MS_MAX + 1)):
+        assert rig.answer(1, pull).code == BadRequest.code
+    assert rig.answer(1, m.Pull(address, "no name", 1, 1)).code == BadName.code
+    assert rig.answer(1, crew.ack((1, 0, 1))).code == UnknownCluster.code
+    granted = rig.answer(1, crew.pull())
+    for ranges in ([], [(granted.fence, 0, 0)], [(granted.fence, 0, 11)]):
+        assert rig.answer(1, crew.ack(*ranges)).code == BadRequest.code
+    monkeypatch.setattr(grants, "CLUSTERS_PER_TOPIC_MAX", 1)
+    assert rig.answer(1, m.Pull(address, "other", 1, 1)).code == Overloaded.code
+    monkeypatch.setattr(grants, "GRANTS_PER_CLUSTER_MAX", 1)
+    assert rig.answer(1, crew.pull()).code == Overloaded.code
+
+
+def test_clusters_of_a_snapshot_count_against_the_limit(crew: Crew, monkeypatch: Any) -> None:
+    crew.rig.answer(1, crew.pull())
+    crew.rig.boot()
+    crew.rig.connect(1)
+    monkeypatch.setattr(grants, "CLUSTERS_PER_TOPIC_MAX", 1)
+    request = m.Pull(crew.info.addresses[0], "other", 1, 1)
+    assert crew.rig.answer(1, request).code == Overloaded.code

@@ -1,0 +1,141 @@
+"""Checkpoints, draining, and the order in which entries are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.control import GrantsReleased, TopicCreated
+from weir.broker.entries import of_control, read_back
+from weir.broker.restore import CHECKPOINT, decode_checkpoint, encode_checkpoint
+from weir.errors import Damaged, Halted, Unavailable
+from weir.log.frame import Kind
+from weir.wire import device as d
+from weir.wire import messages as m
+
+
+@pytest.fixture
+def ready(rig: Any) -> tuple[Any, m.TopicInfo, m.ProducerGrant]:
+    session = rig.connect()
+    return rig, rig.topic(session), rig.answer(session, m.OpenProducer())
+
+
+def test_a_checkpoint_holds_every_group_as_of_what_is_applied(ready: Any) -> None:
+    rig, info, grant = ready
+    rig.answer(1, rig.batch(info, grant, 0, b"a"))
+    rig.ask(1, rig.batch(info, grant, 1, b"b"))  # under way: not in it
+    writer = rig.shard._writers[0]
+    snapshots = decode_checkpoint(encode_checkpoint(list(writer.groups.values())))
+    assert set(snapshots) == {0, info.addresses[0].group}
+    snapshot = snapshots[info.addresses[0].group]
+    assert snapshot.index == writer.groups[info.addresses[0].group].node.applied_index
+    assert snapshot.data[1] == 1, "the next offset"
+
+
+def test_a_checkpoint_that_changed_is_not_believed(ready: Any) -> None:
+    rig, *_ = ready
+    data = encode_checkpoint(list(rig.shard._writers[0].groups.values()))
+    assert decode_checkpoint(b"") == {}
+    for spoilt in (data[:3], data[:-1], data[:-1] + bytes((data[-1] ^ 1,))):
+        with pytest.raises(Damaged, match="CRC-32C"):
+            decode_checkpoint(spoilt)
+
+
+def test_much_log_brings_a_checkpoint_one_at_a_time(make_rig: Callable[..., Any]) -> None:
+    rig = make_rig(checkpoint_bytes=1)
+    rig.tick()
+    rig.tick()
+    assert sum(isinstance(job, ef.SaveCheckpoint) for job in rig.jobs) == 1
+    rig.settle()
+    assert CHECKPOINT in rig.disk.names()
+
+
+def test_a_stop_finishes_what_is_under_way_and_takes_nothing_new(ready: Any) -> None:
+    rig, info, grant = ready
+    rig.device(50, d.hello(7, 1, "t"))
+    asked = rig.ask(1, rig.batch(info, grant, 0, b"a"))
+    rig.device(50, d.publish(1, b"before", 0))
+    rig.handle(ev.Stopping())
+    refused = rig.ask(1, rig.batch(info, grant, 1, b"b"))
+    rig.device(50, d.publish(1, b"after", 1))
+    assert dict(rig.replies[1])[refused].code == Unavailable.code
+    assert not any(isinstance(effect, ef.Stopped) for effect in rig.others)
+    rig.settle()
+    assert dict(rig.replies[1])[asked].offset == 0
+    codes = [reply.code for reply in rig.device_replies[50][1:]]
+    assert codes == [0, Unavailable.code], "refused in its place"
+    assert rig.others == [ef.Stopped()]
+    assert rig.shard.budget.used == 0
+    rig.tick()
+    rig.settle()
+    assert rig.others == [ef.Stopped()], "said once"
+
+
+def test_a_stopped_node_starts_from_its_checkpoint_alone(ready: Any) -> None:
+    rig, info, grant = ready
+    confirm = rig.answer(1, rig.batch(info, grant, 0, b"a"))
+    rig.handle(ev.Stopping())
+    rig.settle()
+    applied = {g.id: g.node.applied_index for g in rig.shard._writers[0].groups.values()}
+    rig.disk.crash()
+    saved = decode_checkpoint(rig.disk.read(CHECKPOINT, 0, rig.disk.size(CHECKPOINT)))
+    assert {group: snapshot.index for group, snapshot in saved.items()} == applied
+    rig.boot()
+    rig.connect()
+    again = rig.answer(1, rig.batch(info, grant, 0, b"a"))
+    assert (again.offset, again.stamp, again.duplicate) == (0, confirm.stamp, True)
+
+
+def test_a_quiet_log_ends_in_a_mark(ready: Any) -> None:
+    rig, *_ = ready
+    rig.tick(1_000)
+    assert [type(job) for job in rig.jobs] == [ef.StartFlush]
+    rig.settle()
+    rig.tick(1_000)
+    assert rig.jobs == [], "one mark is enough"
+
+
+def test_entries_are_applied_in_order_though_machines_propose_while_applying(ready: Any) -> None:
+    """Group.advance: a wake proposes grants in the middle of applying a batch."""
+    rig, info, grant = ready
+    address = info.addresses[0]
+    group = rig.shard._writers[0].groups[address.group]
+    applied: list[int] = []
+    inner = group.machine.apply
+
+    class Watch:
+        lead = group.machine.lead
+        encode = group.machine.encode
+
+        @staticmethod
+        def apply(index: int, payload: Any) -> None:
+            applied.append(index)
+            inner(index, payload)
+            applied.append(-index)
+
+    group.machine = Watch()
+    pulls = [rig.ask(1, m.Pull(address, name, 9, 1 << 20, 5_000)) for name in ("c1", "c2")]
+    rig.ask(1, rig.batch(info, grant, 0, b"a"), rig.batch(info, grant, 1, b"b"))
+    rig.settle()
+    assert [abs(index) for index in applied[::2]] == [abs(index) for index in applied[1::2]]
+    assert applied[::2] == sorted(applied[::2])
+    assert len(applied) == 2 * 3
+    replies = dict(rig.replies[1])
+    assert [replies[number].next_offset for number in pulls] == [1, 1] or [
+        replies[number].next_offset for number in pulls
+    ] == [2, 2]
+
+
+def test_an_entry_that_is_not_known_halts(ready: Any) -> None:
+    rig, info, _ = ready
+    partition = rig.shard._writers[0].groups[info.addresses[0].group].machine
+    with pytest.raises(Halted):
+        partition.apply(99, of_control(TopicCreated("a", "b", 1, "partition", 1)))
+    with pytest.raises(Halted):
+        rig.shard.registry.apply(99, of_control(GrantsReleased(1)))
+    with pytest.raises(Halted):
+        read_back(Kind.CONFIGURATION, b"?")

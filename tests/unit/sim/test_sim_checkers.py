@@ -1,0 +1,152 @@
+"""Each checker is silent about an honest history and finds the violation planted in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from weir.sim.checkers import CHECKERS, LIVE_WITHIN, violations
+from weir.sim.history import Ack, Confirmed, Grant, History, Operation, Publish, Record, Seen
+
+P = ("producer", 7, 0)
+
+
+def record(offset: int, stamp: int, sequence: int, *values: bytes) -> Record:
+    rows = tuple((P, sequence + i) for i in range(len(values)))
+    return Record(offset, values, stamp, rows)
+
+
+def honest() -> History:
+    """Two batches, confirmed, read, granted, acked; b's first grant ran out."""
+    history = History(healed=1_000, ended=2_000)
+    history.publishes = [
+        Publish(0, P, 0, (b"a", b"b"), 10, sends=2, confirms=[Confirmed(20, 0, 5)]),
+        Publish(0, P, 2, (b"c",), 30, sends=1, confirms=[Confirmed(40, 2, 6), Confirmed(50, 2, 6)]),
+        Publish(0, P, 9, (b"gap",), 35, honest=False, sends=1),
+    ]
+    history.drained = {0: [record(0, 5, 0, b"a", b"b"), record(2, 6, 2, b"c")]}
+    history.seen = [Seen(0, 0, (b"a", b"b"), 5)]
+    history.grants = [Grant(0, "c", 11, 0, 2, 1, 60), Grant(0, "c", 12, 1, 3, 2, 70)]
+    history.acks = [
+        Ack(0, "c", 11, 0, 1, 65, confirmed=80),
+        Ack(0, "c", 12, 1, 3, 75, confirmed=90),
+        Ack(0, "c", 11, 1, 2, 95, confirmed=99),
+    ]
+    history.operations = [Operation("a batch", 10, 20), Operation("a fetch", 900, 1_500)]
+    return history
+
+
+def lost(history: History) -> None:
+    history.drained[0].pop()
+
+
+def moved(history: History) -> None:
+    history.publishes[1].confirms[0] = Confirmed(40, 3, 6)
+
+
+def seen_and_gone(history: History) -> None:
+    history.seen.append(Seen(0, 3, (b"d",), 7))
+
+
+def twice(history: History) -> None:
+    history.drained[0].append(record(3, 7, 2, b"c"))
+
+
+def two_answers(history: History) -> None:
+    history.publishes[1].confirms.append(Confirmed(60, 2, 8))
+
+
+def falling(history: History) -> None:
+    history.drained[0][1] = record(2, 5, 2, b"c")
+
+
+def skipped(history: History) -> None:
+    history.drained[0][1] = record(2, 6, 3, b"c")
+
+
+def hole(history: History) -> None:
+    history.drained[0][1] = record(4, 6, 2, b"c")
+
+
+def overtaken(history: History) -> None:
+    history.publishes[0].sent = 45
+
+
+def granted_after_ack(history: History) -> None:
+    history.grants.append(Grant(0, "c", 20, 0, 1, 2, 85))
+
+
+def attempts_forgotten(history: History) -> None:
+    history.grants[1].attempts = 1
+
+
+def never_granted(history: History) -> None:
+    history.drained[0].append(record(3, 7, 3, b"d"))
+
+
+def never_granted_again(history: History) -> None:
+    del history.acks[1:]
+
+
+def mischief_confirmed(history: History) -> None:
+    history.publishes[2].confirms.append(Confirmed(50, 3, 7))
+
+
+def mischief_stored(history: History) -> None:
+    history.drained[0].append(record(3, 7, 3, b"gap"))
+
+
+def invented(history: History) -> None:
+    history.drained[0].append(record(3, 7, 3, b"nobody"))
+
+
+def stuck(history: History) -> None:
+    history.operations.append(Operation("a pull", 500))
+
+
+def late(history: History) -> None:
+    history.operations.append(Operation("a pull", 500, 1_001 + LIVE_WITHIN))
+
+
+PLANTED: list[tuple[str, Callable[[History], None]]] = [
+    ("Durable", lost),
+    ("Durable", moved),
+    ("Durable", seen_and_gone),
+    ("OneOffset", twice),
+    ("OneOffset", two_answers),
+    ("RisingStamps", falling),
+    ("RisingStamps", skipped),
+    ("RisingStamps", hole),
+    ("RealTime", overtaken),
+    ("AckedOnce", granted_after_ack),
+    ("AckedOnce", attempts_forgotten),
+    ("AckedOnce", never_granted),
+    ("AckedOnce", never_granted_again),
+    ("Honest", mischief_confirmed),
+    ("Honest", mischief_stored),
+    ("Honest", invented),
+    ("Live", stuck),
+    ("Live", late),
+]
+
+
+def test_an_honest_history_breaks_no_promise() -> None:
+    assert violations(honest()) == []
+
+
+@pytest.mark.parametrize(("promise", "plant"), PLANTED, ids=[p[1].__name__ for p in PLANTED])
+def test_a_planted_violation_is_found(promise: str, plant: Callable[[History], None]) -> None:
+    history = honest()
+    plant(history)
+    assert promise in {name for name, _ in violations(history)}
+
+
+def test_every_checker_has_a_planted_violation() -> None:
+    assert {checker.name for checker in CHECKERS} == {promise for promise, _ in PLANTED}
+
+
+def test_what_clients_found_themselves_counts() -> None:
+    history = honest()
+    history.complaints.append(("Honest", "bad bytes"))
+    assert violations(history) == [("Honest", "bad bytes")]

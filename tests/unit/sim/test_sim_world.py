@@ -1,0 +1,116 @@
+"""Virtual time, connections in memory, and what a run reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from weir.broker.intake import Intake
+from weir.sim.network import Link
+from weir.sim.run import run_seed
+from weir.sim.workload import Shape
+from weir.sim.world import MS, SECOND, SkewedTime, World
+
+
+def test_events_run_in_the_order_of_their_times_and_then_of_their_making() -> None:
+    world, seen = World(1), list[tuple[str, int]]()
+
+    def see(name: str) -> None:
+        seen.append((name, world.now))
+
+    world.after(20, see, "late")
+    world.after(10, see, "first")
+    world.after(10, lambda: world.after(0, see, "third"))
+    world.after(10, see, "second")
+    world.after(99, see, "never")
+    world.run(50)
+    assert seen == [("first", 10), ("second", 10), ("third", 10), ("late", 20)]
+    assert world.now == 50
+
+
+def test_a_run_ends_early_when_all_is_done() -> None:
+    world, seen = World(1), list[int]()
+    for at in (1, 2, 3):
+        world.after(at, seen.append, at)
+    world.run(10, lambda: len(seen) == 2)
+    assert seen == [1, 2]
+
+
+def test_the_wall_clock_jumps_and_the_other_does_not() -> None:
+    world = World(1)
+    time = SkewedTime(world)
+    before = time.wall_ms()
+    world.run(5 * MS)
+    time.skew_ms = -3_000
+    assert time.wall_ms() == before + 5 - 3_000
+    assert time.monotonic_ms() == 5
+
+
+class Side:
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.gone = 0
+
+    def received(self, link: Link, data: bytes) -> None:
+        self.data.append(data)
+
+    def lost(self, link: Link) -> None:
+        self.gone += 1
+
+
+def test_bytes_arrive_in_order_in_pieces_of_any_size() -> None:
+    world, client, host = World(5), Side(), Side()
+    link = Link(world, client, host)
+    sent = [bytes((n,)) * n for n in range(1, 60)]
+    for n, data in enumerate(sent):
+        world.after(n * MS, link.to_host, data)
+    world.run(SECOND)
+    assert b"".join(host.data) == b"".join(sent)
+    assert not set(host.data) <= set(sent), "cut anew"
+    assert client.data == []
+
+
+def test_a_cut_loses_what_is_under_way_and_both_sides_hear_of_it() -> None:
+    world, client, host = World(5), Side(), Side()
+    link = Link(world, client, host)
+    link.to_host(b"lost")
+    link.to_client(b"lost")
+    link.cut()
+    link.cut()
+    link.to_host(b"too late")
+    world.run(SECOND)
+    assert (client.data, host.data) == ([], [])
+    assert (client.gone, host.gone) == (1, 1)
+
+
+def test_a_held_link_keeps_its_bytes_and_a_finished_one_delivers_them() -> None:
+    world, client, host = World(5), Side(), Side()
+    link = Link(world, client, host)
+    link.hold(True)
+    link.to_host(b"later")
+    world.run(SECOND)
+    assert host.data == []
+    link.hold(False)
+    link.to_client(b"goodbye")
+    link.finish()
+    world.run(2 * SECOND)
+    assert b"".join(host.data) == b"later"
+    assert b"".join(client.data) == b"goodbye"
+    assert not link.open
+
+
+SMALL = Shape(faults_until=100 * MS, producers=1, hubs=0, consumers=0, batches=3)
+
+
+def test_a_run_that_fails_tells_how_to_see_it_fail_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Intake, *_: object) -> None:
+        raise KeyError("planted")
+
+    assert run_seed(1, SMALL).violations == []
+    monkeypatch.setattr(Intake, "accept", broken)
+    outcome = run_seed(1, SMALL)
+    assert outcome.violations[0][0] == "Live"
+    report = outcome.report()
+    assert "KeyError" in report
+    assert "run_seed(1, Shape(" in report
+    assert outcome.trace_hash in report
+    assert len(outcome.recent) > 3

@@ -1,0 +1,171 @@
+"""The stream reader as Spark calls it, over a broker that a test scripts; no Spark runs."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import pkgutil
+
+import pytest
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from weir.errors import UnknownTopic
+from weir.model.ids import Address
+from weir.spark import connections
+from weir.spark.errors import BadOption, CheckpointMismatch, RangeLost
+from weir.spark.planning import Range
+from weir.spark.source import Offset, StreamReader, Task, WeirDataSource
+from weir.wire.messages import PositionsReply, TopicInfo
+
+ALL = ReadAllAvailable()
+
+
+class Broker:
+    """Stands for a `BlockingClient`; a test moves `ends` and `id`."""
+
+    def __init__(self) -> None:
+        self.id = 1
+        self.starts = [0, 2]
+        self.ends = [10, 4]
+        self.requests = 0
+
+    def describe(self, topic: str) -> TopicInfo:
+        if topic != "t":
+            raise UnknownTopic(f"no topic {topic!r}")
+        places = [Address(0, 0, self.id << 16 | p) for p in range(len(self.ends))]
+        return TopicInfo(self.id, "default", topic, "partition", places)
+
+    def positions(self, topic: int) -> PositionsReply:
+        self.requests += 1
+        return PositionsReply(self.starts, self.ends)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    scripted = Broker()
+    monkeypatch.setattr(connections, "BlockingClient", lambda *_: scripted)
+    monkeypatch.setattr(connections, "_kept", {})
+    return scripted
+
+
+def reader(**options: object) -> StreamReader:
+    given = {"topic": "t"} | {name: str(value) for name, value in options.items()}
+    source = WeirDataSource(given)
+    made = source.streamReader(source.schema())
+    # Spark makes it in one process and uses it in another.
+    copy: StreamReader = pickle.loads(pickle.dumps(made))
+    return copy
+
+
+def offset(*positions: int, epoch: int = 1) -> Offset:
+    return {"e": epoch, "p": {f"{p:05}": position for p, position in enumerate(positions)}}
+
+
+def test_making_a_reader_asks_no_broker() -> None:
+    # There is none: a connection would be refused.
+    made = reader(port=1, maxRowsPerBatch=7)
+    assert made.getDefaultReadLimit() == ReadMaxRows(7)
+    assert reader().getDefaultReadLimit() == ALL
+
+
+def test_spark_finds_the_source_by_itself() -> None:
+    # The rule of Spark: importable modules whose names begin so, and their DefaultSource.
+    assert "pyspark_weir" in {module.name for module in pkgutil.iter_modules()}
+    from pyspark_weir import DefaultSource
+
+    assert issubclass(DefaultSource, DataSource)
+    assert DefaultSource is WeirDataSource
+    assert DefaultSource.name() == "weir"
+
+
+@pytest.mark.parametrize(
+    ("starting", "expected"),
+    [("earliest", (0, 2)), ("latest", (10, 4)), ('{"0": 7}', (7, 2)), ('{"1": 4}', (0, 4))],
+)
+def test_a_query_begins_where_it_is_told(
+    broker: Broker, starting: str, expected: tuple[int, ...]
+) -> None:
+    made = reader(startingOffsets=starting)
+    assert made.initialOffset() == offset(*expected)
+    broker.ends = [11, 12]
+    # Spark asks twice; "latest" must not move between.
+    assert made.initialOffset() == offset(*expected)
+
+
+@pytest.mark.parametrize(
+    ("starting", "text"),
+    [('{"2": 0}', "has partitions 0 to 1"), ('{"0": 11}', "0 to 10"), ('{"1": 1}', "2 to 4")],
+)
+def test_a_start_that_is_not_there_is_refused(broker: Broker, starting: str, text: str) -> None:
+    with pytest.raises(BadOption, match=text):
+        reader(startingOffsets=starting).initialOffset()
+
+
+def test_the_end_moves_only_with_the_data(broker: Broker) -> None:
+    made = reader()
+    end = made.latestOffset(offset(0, 2), ALL)
+    assert end == offset(10, 4)
+    assert made.latestOffset(end, ALL) is end
+    # A partition was added: it shows once there is something in it, so that no batch is empty.
+    broker.ends = [10, 4, 0]
+    assert made.latestOffset(end, ALL) is end
+    broker.ends = [10, 4, 3]
+    grown = made.latestOffset(end, ALL)
+    assert grown == offset(10, 4, 3)
+    assert [task.range for task in made.partitions(end, grown)] == [Range(2, 0, 3)]
+    asked = broker.requests
+    made.latestOffset(grown, ALL)
+    assert broker.requests == asked + 1
+
+
+def test_a_limit_shares_and_always_moves(broker: Broker) -> None:
+    made = reader()
+    assert made.latestOffset(offset(0, 2), ReadMaxRows(4)) == offset(2, 4)
+    assert made.latestOffset(offset(9, 4), ReadMaxRows(0)) == offset(10, 4)
+    with pytest.raises(BadOption, match="maxRowsPerBatch"):
+        made.latestOffset(offset(0, 2), ReadMaxBytes(5))
+
+
+def test_what_the_checkpoint_does_not_fit_is_refused(broker: Broker) -> None:
+    made = reader()
+    with pytest.raises(RangeLost, match="t/0 ends at 10"):
+        made.latestOffset(offset(11, 4), ALL)
+    with pytest.raises(CheckpointMismatch, match="no partition 2 any more"):
+        made.latestOffset(offset(0, 0, 5), ALL)
+    for call in (made.latestOffset, made.partitions):
+        with pytest.raises(CheckpointMismatch, match="deleted and made again"):
+            call(offset(0, 2, epoch=9), offset(10, 4, epoch=9) if call == made.partitions else ALL)
+    # A replay comes before anything else is asked.
+    with pytest.raises(CheckpointMismatch, match="no partition 2 any more"):
+        reader().partitions(offset(0, 0, 0), offset(0, 0, 5))
+    with pytest.raises(UnknownTopic, match=r"127\.0\.0\.1:6800 has no topic 'other'"):
+        reader(topic="other").initialOffset()
+
+
+def test_available_now_ends_at_the_pinned_target(broker: Broker) -> None:
+    made = reader(startingOffsets="latest")
+    made.prepareForTriggerAvailableNow()
+    broker.ends = [12, 4, 9]
+    start = made.initialOffset()
+    assert start == offset(10, 4)
+    assert made.latestOffset(start, ALL) is start
+    assert made.latestOffset(offset(3, 4), ALL) == offset(10, 4)
+    # The checkpoint may be past the target by then; nothing is read twice.
+    ahead = offset(11, 4)
+    assert made.latestOffset(ahead, ALL) is ahead
+    assert made.reportLatestOffset() == offset(12, 4, 9)
+
+
+def test_tasks_are_the_same_on_a_replay(broker: Broker) -> None:
+    first = reader(minPartitions=3).partitions(offset(0, 2), offset(10, 4))
+    again = reader(minPartitions=3).partitions(offset(0, 2), json.loads(json.dumps(offset(10, 4))))
+    assert first == again
+    assert len(first) >= 3
+    assert all(isinstance(task, Task) for task in first)
+    assert pickle.loads(pickle.dumps(first)) == first
+    assert reader().partitions(offset(10, 4), offset(10, 4)) == []
+    assert [*reader().read(None)] == []
