@@ -2,6 +2,10 @@
 
 A bug takes away one rule of DESIGN §4 or §5, at a small seam of the code. The number beside it is
 how many seeds, from 0 on, may pass before a checker of one of the named promises complains.
+
+One bug is too rare here: leftovers behind the tail that recovery does not zero (counterexample 8)
+need a new frame to end exactly where a dropped one begins. tests/property/test_log_crash.py makes
+frames of one size and catches it there.
 """
 
 from __future__ import annotations
@@ -59,25 +63,11 @@ def checkpoint_without_dedupe(patch: pytest.MonkeyPatch) -> None:
 
 def page_cache_believed(patch: pytest.MonkeyPatch) -> None:
     """Recovery neither rewrites nor syncs what lies above the durable mark (counterexample 9)."""
-    _settle_with(patch, rewrites=False)
 
-
-def leftovers_not_zeroed(patch: pytest.MonkeyPatch) -> None:
-    """Recovery leaves the frames behind the tail, and they come back (counterexample 8)."""
-    _settle_with(patch, rewrites=True)
-
-
-def _settle_with(patch: pytest.MonkeyPatch, rewrites: bool) -> None:
     def settle(disk: Disk, row: list[Segment], rest: list[str], scan: Scan) -> None:
         live = {segment.name for segment in scan.live}
-        for segment in reversed(row):
-            if segment.name not in live:
-                disk.remove(segment.name)
-        for name in rest:
+        for name in [*(s.name for s in reversed(row) if s.name not in live), *rest]:
             disk.remove(name)
-        for segment, start, data in scan.unsure() if rewrites else ():
-            disk.write(segment.name, start, [data])
-            disk.sync(segment.name)
 
     patch.setattr(recovery, "_settle", settle)
 

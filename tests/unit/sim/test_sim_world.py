@@ -98,19 +98,19 @@ def test_a_held_link_keeps_its_bytes_and_a_finished_one_delivers_them() -> None:
     assert not link.open
 
 
-SMALL = Shape(faults_until=100 * MS, producers=1, hubs=0, consumers=0, batches=3)
+SMALL = Shape(faults_until=500 * MS, producers=2, hubs=0, consumers=0, batches=3)
 
 
 def test_a_run_that_fails_tells_how_to_see_it_fail_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Intake, *_: object) -> None:
         raise KeyError("planted")
 
-    assert run_seed(1, SMALL).violations == []
+    assert run_seed(2, SMALL).violations == []
     monkeypatch.setattr(Intake, "accept", broken)
-    outcome = run_seed(1, SMALL)
+    outcome = run_seed(2, SMALL)
     assert outcome.violations[0][0] == "Live"
     report = outcome.report()
     assert "KeyError" in report
-    assert "run_seed(1, Shape(" in report
+    assert "run_seed(2, Shape(" in report
     assert outcome.trace_hash in report
     assert len(outcome.recent) > 3

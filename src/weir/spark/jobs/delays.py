@@ -104,11 +104,14 @@ def _aggregate(messages: DataFrame) -> DataFrame:
 def _wait(query: StreamingQuery, progress: Progress | None) -> None:
     """Return when the query has ended; what ended it, if it failed, is raised."""
     counted: dict[int, int] = {}
+    told = -1
     while True:
         ended = query.awaitTermination(LOOK_EVERY_SECONDS)
-        counted |= {p.batchId: p.numInputRows for p in query.recentProgress}
-        if progress is not None:
-            progress(sum(counted.values()))
+        counted |= {batch.batchId: batch.numInputRows for batch in query.recentProgress}
+        messages = sum(counted.values())
+        if progress is not None and messages != told:
+            progress(messages)
+            told = messages
         if ended:
             return
 
