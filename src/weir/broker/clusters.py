@@ -40,14 +40,19 @@ class ClusterState:
         An ack may have come between the proposal of a grant and its commit: what is done is never
         granted, and None is returned if all of it is. What lies behind the run stays where it is.
         """
-        left = Ranges([(record.first, record.next)])
-        for first, behind in self.done:
-            left.discard(first, behind)
-        left.discard(0, self.cursor)
+        run, attempts = (record.first, record.next), 1
+        if record.first < self.frontier:  # else nobody had any of it yet
+            run, attempts = self._take_over(*run)
         self.frontier = max(self.frontier, record.next)
-        run = left.first_run()
-        if run is None:
+        if run[0] >= run[1]:
             return None
+        granted = Grant(record.consumer, record.deadline, attempts, Ranges([run]))
+        self.grants[fence] = granted
+        return granted
+
+    def _take_over(self, first: int, behind: int) -> tuple[tuple[int, int], int]:
+        """Take the first run that is not done from whoever holds it; return it and its attempts."""
+        run = self.done.gap_from(max(first, self.cursor), behind)
         attempts = 1
         for old, grant in list(self.grants.items()):
             before = list(grant.left)
@@ -55,9 +60,7 @@ class ClusterState:
             if list(grant.left) != before:
                 attempts = max(attempts, grant.attempts + 1)
                 self._drop_if_empty(old, grant)
-        granted = Grant(record.consumer, record.deadline, attempts, Ranges([run]))
-        self.grants[fence] = granted
-        return granted
+        return run, attempts
 
     def ack(self, fence: int, first: int, behind: int) -> bool:
         """Mark messages of a grant done; False if they are neither of this grant nor done yet.

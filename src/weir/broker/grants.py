@@ -15,6 +15,7 @@ from weir.broker.control import GrantsReleased, MessagesAcked, MessagesGranted
 from weir.broker.entries import of_control
 from weir.broker.group import Group
 from weir.broker.intake import Intake
+from weir.broker.leases import Leases
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.broker.state import PartitionState
@@ -56,8 +57,8 @@ class _Queue:
 class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
-    __slots__ = ("_acks", "_group", "_intake", "_outbox", "_promised", "_queues", "_reads",
-                 "_state", "_time")  # fmt: skip
+    __slots__ = ("_acks", "_group", "_intake", "_leases", "_outbox", "_promised", "_queues",
+                 "_reads", "_state", "_time")  # fmt: skip
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class Grants:
         self._reads = reads
         self._outbox = outbox
         self._time = time
+        self._leases = Leases(state.clusters, state.last_stamp, time.monotonic_ms())
         self._queues: dict[str, _Queue] = {}
         self._promised: dict[int, tuple[_Waiting, Reading]] = {}
         self._acks: dict[int, Caller] = {}
@@ -159,6 +161,9 @@ class Grants:
                 queue.pulls.appendleft(waiter)
                 self._serve(record.cluster, queue)
             return
+        self._leases.begin(
+            record.cluster, index, self._time.monotonic_ms() + waiter.request.lease_ms
+        )
         # As of the commit: an ack behind it takes from `left` while the messages are being read.
         ((first, behind),) = grant.left
         attempts = grant.attempts
@@ -174,6 +179,12 @@ class Grants:
             self._outbox.reply(waiter.caller, reply)
 
         self._reads.start(reading, answer)
+
+    def released(self) -> None:
+        """A consumer that is gone is known to be: what it held goes to those who wait."""
+        for name, cluster in self._state.clusters.items():
+            self._leases.end(name, cluster)
+        self.wake()
 
     def acked(self, index: int, cluster: ClusterState, refused: list[tuple[int, int, int]]) -> None:
         """An ack is committed."""
@@ -225,10 +236,7 @@ class Grants:
         state = self._state.clusters.get(name)
         if state is None:
             return None
-        now = stamp_at(self._time.wall_ms())
-        for grant in state.grants.values():
-            if grant.deadline > now:
-                continue
+        for grant in self._leases.ended(name, state, self._time.monotonic_ms()):
             for first, behind in grant.left:
                 if all(behind <= a or first >= b for a, b in queue.proposed):
                     return first, behind

@@ -66,12 +66,12 @@ class Intake:
         "clock",
     )
 
-    def __init__(self, group: Group, state: PartitionState, time: Time, floor: int) -> None:
-        """Begin to lead: stamp above `floor`, the fence of the election, and above the log."""
+    def __init__(self, group: Group, state: PartitionState, time: Time, clock: HybridClock) -> None:
+        """Begin to lead; `clock` stamps above the fence of the election, and above the log."""
         self._group = group
         self._state = state
         self._time = time
-        self.clock = HybridClock(max(floor, state.last_stamp))
+        self.clock = clock
         self._next_offset = state.next_offset
         #: Producers with batches under way: what will be known of them once all is committed.
         self._ahead: dict[int, Known] = {}

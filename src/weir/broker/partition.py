@@ -19,7 +19,7 @@ from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.broker.state import PartitionState
 from weir.errors import Halted, Refused, Unavailable
-from weir.order.clock import Time
+from weir.order.clock import Highest, HybridClock, Time
 from weir.wire.device import DevicePublishes
 from weir.wire.messages import Ack, Confirm, Fetch, Produce, Pull
 
@@ -32,6 +32,7 @@ class Surroundings:
     reads: Reads
     budget: Budget
     time: Time
+    highest: Highest
     #: Told when something waits to be cut into an entry.
     dirty: Callable[[Partition], None]
     #: Raises `Unavailable` once the shard takes no more publishes.
@@ -187,8 +188,8 @@ class Partition:
                     self._leading.grants.acked(index, cluster, stale)
             case GrantsReleased() as record:
                 released = [c.release(record.consumer) for c in clusters.values()]
-                if any(released):
-                    self._wake()
+                if any(released) and self._leading is not None:
+                    self._leading.grants.released()
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into a partition")
 
@@ -199,7 +200,8 @@ class Partition:
 
     def _lead_now(self) -> None:
         shared = self._shared
-        intake = Intake(self.group, self.state, shared.time, self._fence)
+        clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
+        intake = Intake(self.group, self.state, shared.time, clock)
         grants = Grants(self.group, self.state, intake, shared.reads, shared.outbox, shared.time)
         self._leading = _Leading(intake, grants)
 

@@ -26,18 +26,21 @@ class Registry:
         catalog: Catalog,
         outbox: Outbox,
         time: Time,
+        clock: HybridClock,
         place: Callable[[int], Address],
         opened: Callable[[Topic], None],
     ) -> None:
-        """`place` says where a group is served; `opened` is told of each new topic."""
+        """Go on above what `catalog` holds; `clock` does too, or a clock that was set back would
+        grant a producer id twice. `place` says where a group is served; `opened` is told of each
+        new topic.
+        """
         self.catalog = catalog
         self.group: Group | None = None
         self._outbox = outbox
         self._time = time
         self._place = place
         self._opened = opened
-        # Above all that a snapshot holds: a clock that went back must not grant an id twice.
-        self._clock = HybridClock(catalog.last_stamp)
+        self._clock = clock
         self._leads = False
         self._topics: dict[int, tuple[Caller, CreateTopic]] = {}
         self._producers: dict[int, Callable[[ProducerOpened], None]] = {}
@@ -49,7 +52,7 @@ class Registry:
 
     def lead(self, leadership: raft.Leadership) -> None:
         """Lead once the first entry of this term is applied."""
-        self._clock = HybridClock(max(leadership.fence, self._clock.last))
+        self._clock.raise_to(leadership.fence)
 
     def create(self, caller: Caller, request: CreateTopic) -> None:
         """Create a topic, or answer with the one that is there if it has the same settings."""
@@ -94,10 +97,10 @@ class Registry:
             case None:
                 self._leads = self.group is not None and self.group.begins_own_term(index)
             case TopicCreated() as record:
-                self._clock.last = max(self._clock.last, record.stamp)
+                self._clock.raise_to(record.stamp)
                 self._created(index, record)
             case ProducerOpened() as record:
-                self._clock.last = max(self._clock.last, record.producer)
+                self._clock.raise_to(record.producer)
                 granted = self.catalog.open(record)
                 if then := self._producers.pop(index, None):
                     then(granted)

@@ -34,7 +34,7 @@ from weir.errors import Unavailable
 from weir.model.ids import REGISTRY_GROUP, Address
 from weir.model.limits import BUDGET_BYTES_DEFAULT, HELLO_WITHIN_MS, REQUESTS_PENDING_MAX
 from weir.model.topic import Topic
-from weir.order.clock import Time
+from weir.order.clock import Highest, HybridClock, Time
 from weir.wire.frame import ClientFrame
 
 
@@ -70,11 +70,12 @@ class Shard:
             for n, opened in enumerate(logs)
         ]
         self._shared = Surroundings(
-            outbox, self._reads, self.budget, time, self._dirty, self._admit
+            outbox, self._reads, self.budget, time, Highest(), self._dirty, self._admit
         )
         snapshot = self._writers[0].snapshots.get(REGISTRY_GROUP)
         catalog = Catalog.decode(snapshot.data) if snapshot else Catalog()
-        self.registry = Registry(catalog, outbox, time, self._place, self._open_topic)
+        clock = HybridClock(catalog.last_stamp, self._shared.highest)
+        self.registry = Registry(catalog, outbox, time, clock, self._place, self._open_topic)
         self.topics = Topics(catalog)
         self._requests = Requests(identity, self.topics, self.registry, outbox, settings.authorize)
         self._devices = Devices(identity, self.topics, outbox, settings.authorize)

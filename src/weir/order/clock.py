@@ -19,23 +19,51 @@ class Time(Protocol):
         """Milliseconds since whenever. Never falls; deadlines are kept by it."""
 
 
+class Highest:
+    """The highest stamp of all clocks of a shard: what an honest client may have seen here."""
+
+    __slots__ = ("stamp",)
+
+    def __init__(self, stamp: int = 0) -> None:
+        """Begin with a stamp, or none."""
+        self.stamp = stamp
+
+
 class HybridClock:
     """Gives each entry a stamp above every earlier one, and near the time while clocks are sane."""
 
-    __slots__ = ("last", "max_ahead_ms")
+    __slots__ = ("_highest", "_last", "max_ahead_ms")
 
-    def __init__(self, last: int = 0, max_ahead_ms: int = MAX_AHEAD_MS) -> None:
-        """Go on above `last`: the log's last stamp, or the fence of an election if higher."""
-        self.last = last
+    def __init__(
+        self, last: int = 0, highest: Highest | None = None, max_ahead_ms: int = MAX_AHEAD_MS
+    ) -> None:
+        """Go on above `last`: the log's last stamp, or the fence of an election if higher.
+
+        `highest` is shared by the clocks of a shard; None is a clock of its own.
+        """
+        self._highest = highest or Highest()
+        self._last = 0
         self.max_ahead_ms = max_ahead_ms
+        self.raise_to(last)
+
+    @property
+    def last(self) -> int:
+        """The last stamp given."""
+        return self._last
+
+    def raise_to(self, stamp: int) -> None:
+        """Go on above a stamp that somebody else gave."""
+        self._last = max(self._last, stamp)
+        self._highest.stamp = max(self._highest.stamp, stamp)
 
     def check_seen(self, wall_ms: int, seen: int) -> None:
         """Raise `StampTooFar` if a client's last seen stamp would drag the partition ahead.
 
-        The bound is the clock plus `max_ahead`, or what was given already: bounding against the
-        last stamp plus something would let a client creep ahead request by request.
+        The bound is the clock plus `max_ahead`, or what this shard gave already (the clock may
+        have been set back since): bounding against the last stamp *plus* something would let a
+        client creep ahead request by request.
         """
-        highest = max(self.last, stamp_at(wall_ms + self.max_ahead_ms))
+        highest = max(self._highest.stamp, stamp_at(wall_ms + self.max_ahead_ms))
         if seen > highest:
             raise StampTooFar(
                 f"last seen stamp {seen} lies over {self.max_ahead_ms} ms ahead of this node's "
@@ -45,5 +73,5 @@ class HybridClock:
 
     def stamp(self, wall_ms: int, seen: int = 0) -> int:
         """Return max(now, last + 1, seen + 1) and make it the last; `seen` must be checked."""
-        self.last = max(stamp_at(wall_ms), self.last + 1, seen + 1)
-        return self.last
+        self.raise_to(max(stamp_at(wall_ms), self._last + 1, seen + 1))
+        return self._last

@@ -9,10 +9,12 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
+from typing import NoReturn
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.shard import Shard
+from weir.errors import DiskFailed
 from weir.log.disk import Disk
 from weir.log.flush import Flush
 from weir.model.limits import CONNECTIONS_MAX
@@ -148,11 +150,7 @@ class Driver:
     def _in_loop(self, number: int) -> Callable[[Flush, BaseException | None], None]:
         def done(flush: Flush, error: BaseException | None) -> None:
             if error is not None:
-                # What the page cache holds is unknown now: nothing may be retried, believed, or
-                # said to anybody. A restart reads the disk and finds out.
-                log.critical("log %d: the disk failed: %s", number, error)
-                logging.shutdown()
-                os._exit(EXIT_DISK)
+                _die(number, error)
             self._loop.call_soon_threadsafe(self.handle, ev.Flushed(number, flush))
 
         return done
@@ -172,6 +170,8 @@ class Driver:
     def _make_spare(self, effect: ef.MakeSpare) -> None:
         def done(future: Future[None]) -> None:
             error = future.exception()
+            if isinstance(error, DiskFailed):
+                _die(effect.log, error)
             if error is None:
                 event = ev.SpareMade(effect.log, effect.spare)
                 self._loop.call_soon_threadsafe(self.handle, event)
@@ -186,6 +186,8 @@ class Driver:
     def _save(self, effect: ef.SaveCheckpoint) -> None:
         def done(future: Future[None]) -> None:
             error = future.exception()
+            if isinstance(error, DiskFailed):
+                _die(effect.log, error)
             if error is not None:
                 # The log has everything; only the next start takes longer.
                 log.error("log %d: the checkpoint was not saved: %s", effect.log, error)
@@ -200,3 +202,14 @@ class Driver:
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(ev.TICK_MS / 1000, self._tick)
         self.handle(ev.Ticked())
+
+
+def _die(number: int, error: BaseException) -> NoReturn:
+    """End the process at once, from whichever thread (DESIGN §4 Log).
+
+    What the page cache holds is unknown now: nothing may be retried, believed, or said to anybody.
+    A restart reads the disk and finds out.
+    """
+    log.critical("log %d: the disk failed: %s", number, error)
+    logging.shutdown()
+    os._exit(EXIT_DISK)

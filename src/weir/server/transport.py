@@ -25,13 +25,14 @@ _UNSENT_BYTES_MAX = 16 * MIB
 class Peer(asyncio.Protocol):
     """Reads frames and hands them to the driver in order; writes what the driver sends."""
 
-    __slots__ = ("_connection", "_driver", "_full", "_held", "_transport", "session")
+    __slots__ = ("_charged", "_connection", "_driver", "_full", "_held", "_transport", "session")
 
     def __init__(self, driver: Driver, session: int) -> None:
         """Belong to a driver, which knows this peer by `session`."""
         self._driver = driver
         self.session = session
         self._connection = Connection()
+        self._charged = 0
         self._transport: asyncio.Transport | None = None
         self._full = False
         self._held = False
@@ -51,13 +52,14 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Cut frames; a peer that breaks its dialect is dropped."""
         connection = self._connection
-        before = connection.pending
         try:
             frames = connection.receive(data)
         except RemoteProtocolError as error:
             self.hang_up(str(error))
             return
-        self._driver.received(self.session, frames, connection.pending - before)
+        grown = connection.pending - self._charged
+        self._charged += grown
+        self._driver.received(self.session, frames, grown)
 
     def pause_writing(self) -> None:
         """The peer does not take its replies: take no more requests from it."""
@@ -72,7 +74,7 @@ class Peer(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the driver."""
         self._transport = None
-        self._driver.closed(self, self._connection.pending)
+        self._driver.closed(self, self._charged)
 
     # -- the driver calls ---------------------------------------------------------------------
 
