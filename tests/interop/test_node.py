@@ -190,8 +190,12 @@ def test_an_unknown_opcode_and_a_missing_hello_are_refused_by_number(tmp_path: P
     run(tmp_path, body)
 
 
-@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x02" + b"\xff" * 40, b"\x01" * 9])
-def test_garbage_costs_a_peer_its_connection_and_nobody_else(tmp_path: Path, garbage: bytes) -> None:
+@pytest.mark.parametrize(
+    "garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x02" + b"\xff" * 40, b"\x01" * 9]
+)
+def test_garbage_costs_a_peer_its_connection_and_nobody_else(
+    tmp_path: Path, garbage: bytes
+) -> None:
     def poke(port: int) -> bytes:
         with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
             sock.sendall(garbage)

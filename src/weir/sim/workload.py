@@ -136,7 +136,6 @@ class Nemesis:
         self._world = world
         self._host = host
         self._stopped = False
-        self._skew_ms_max = 0
 
     def start(self) -> None:
         """Begin to break things."""
@@ -151,9 +150,7 @@ class Nemesis:
         host = self._host
         self._stopped = True
         host.read_failures = host.flush_failures = host.recovery_cuts = 0.0
-        # As far ahead as it ever was. Leases end by stamps, and waiting until the time has caught
-        # up with a clock that ran ahead costs latency, which is allowed (DESIGN §5).
-        host.time.skew_ms = self._skew_ms_max
+        host.time.skew_ms = 0
         if not host.up:
             host.restart()
 
@@ -174,7 +171,6 @@ class Nemesis:
             host.restart()
         elif roll < 0.6:
             host.time.skew_ms = dice.randint(-_SKEW_MS, _SKEW_MS)
-            self._skew_ms_max = max(self._skew_ms_max, host.time.skew_ms)
             self._world.note("skew", host.time.skew_ms)
         elif roll < 0.65:
             host.stop()
