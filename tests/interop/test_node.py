@@ -13,6 +13,7 @@ import pytest
 
 import weir
 from weir import device
+from weir.broker.state import PartitionState
 from weir.client.blocking import BlockingClient
 from weir.errors import Disconnected, Refused, TopicExists, UnknownTopic
 from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
@@ -270,3 +271,30 @@ def test_a_taken_port_is_reported_and_leaves_nothing_running(
 
     asyncio.run(whole())
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_bug_in_the_shard_ends_the_node_and_a_restart_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that is half applied must not be believed by anybody."""
+
+    async def first() -> None:
+        async with node(tmp_path) as port, weir.connect(url(port), request_timeout=1) as w:
+            await w.create_topic("t")
+            await w.publish("t", b"kept")
+            monkeypatch.setattr(PartitionState, "apply", _bug)
+            with pytest.raises(Disconnected):
+                await w.publish("t", b"broken")
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(first())
+    monkeypatch.undo()
+
+    async def second(port: int) -> None:
+        assert (await read_all(port, "t"))[0].value == b"kept"
+
+    run(tmp_path, second)
+
+
+def _bug(*_: object) -> None:
+    raise ZeroDivisionError

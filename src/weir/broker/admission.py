@@ -18,7 +18,7 @@ def allow_all(principal: str, verb: str, resource: str) -> None:
 
 class Budget:
     """The bytes of one shard: charged while in memory, from the socket to the commit, and from the
-    disk to the peer. Above three quarters reading stops; above all of it publishes are refused.
+    log to the peer. Above three quarters reading stops; above all of it publishes are refused.
     """
 
     __slots__ = ("_high", "_low", "limit", "used")

@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from weir.codec.fields import Buffer
 from weir.log.flush import Flush
 from weir.log.reading import Reading
-from weir.log.segments import Spare
+from weir.log.reserve import Spare
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Write these buffers to a peer, in this order, or drop them if it is gone."""
+    """Write these buffers to a peer, in this order, or drop them if it is gone.
+
+    `charged` bytes of the budget come back when they have left this process, or were dropped.
+    """
 
     session: int
     buffers: tuple[Buffer, ...]
+    charged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,11 @@ class HoldReads:
 
 @dataclass(frozen=True, slots=True)
 class StartFlush:
-    """Run `flush` on the log's disk off the loop, then `Flushed`. A failure ends the host."""
+    """Run `flush` on the log's disk off the loop, then `Flushed`.
+
+    After an `OSError` (no room for a new segment) the host runs it again, after a pause each time;
+    a `DiskFailed` ends the host, here and below.
+    """
 
     log: int
     flush: Flush
@@ -56,7 +64,7 @@ class StartRead:
 
 @dataclass(frozen=True, slots=True)
 class MakeSpare:
-    """Prepare a segment file off the loop, then report `SpareMade`."""
+    """Prepare a segment file off the loop, then report `SpareMade`, or that it failed."""
 
     log: int
     spare: Spare
@@ -64,7 +72,9 @@ class MakeSpare:
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
-    """Replace the file `name` on the log's disk by `data`, durably, then `CheckpointSaved`."""
+    """Replace the file `name` on the log's disk by `data`, durably, off the loop; then report
+    `CheckpointSaved`, or that it failed.
+    """
 
     log: int
     name: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from weir.broker.admission import Budget
 from weir.broker.effects import Effect, Send
-from weir.codec.fields import Buffer
+from weir.codec.fields import Buffer, total
 from weir.errors import Refused
 from weir.wire.client import encode_reply
-from weir.wire.messages import Refusal, Reply
+from weir.wire.messages import Fetched, Granted, Refusal, Reply
 
 
 class Caller(NamedTuple):
@@ -22,10 +23,11 @@ class Caller(NamedTuple):
 class Outbox:
     """Collects the effects of one `handle` call, in order, and counts what is not answered yet."""
 
-    __slots__ = ("_effects", "_open")
+    __slots__ = ("_budget", "_effects", "_open")
 
-    def __init__(self) -> None:
-        """Begin empty."""
+    def __init__(self, budget: Budget) -> None:
+        """Begin empty; messages on their way to peers are charged to `budget`."""
+        self._budget = budget
         self._effects: list[Effect] = []
         self._open: dict[int, int] = {}
 
@@ -61,7 +63,9 @@ class Outbox:
             return
         self._open[caller.session] -= 1
         buffers = encode_reply(reply, caller.opcode, caller.correlation)
-        self._effects.append(Send(caller.session, buffers))
+        charged = total(reply.batches) if isinstance(reply, Fetched | Granted) else 0
+        self._budget.take(charged)
+        self._effects.append(Send(caller.session, buffers, charged))
 
     def refuse(self, caller: Caller, error: Refused) -> None:
         """Answer a request with a numbered refusal."""

@@ -9,6 +9,7 @@ from weir.broker.effects import StartRead
 from weir.broker.events import ReadDone
 from weir.broker.outbox import Outbox
 from weir.codec.fields import Buffer
+from weir.errors import Overloaded
 from weir.log.reading import Reading
 
 #: Gets the payloads, and the reason if there are none.
@@ -28,12 +29,19 @@ class Reads:
         self._waiting: dict[int, tuple[int, Then]] = {}
 
     def start(self, reading: Reading, then: Then) -> None:
-        """Call `then` with the payloads: now if they are cached, else after the host's read."""
+        """Call `then` with the payloads: now if they are cached, else after the host's read.
+
+        Without room in the budget it gets none, and the reason: the peer tries again shortly.
+        """
         if reading.cached is not None:
             then(reading.cached, "")
             return
+        try:
+            self._budget.charge(reading.size)
+        except Overloaded as error:
+            then((), str(error))
+            return
         ticket, self._next = self._next, self._next + 1
-        self._budget.take(reading.size)
         self._waiting[ticket] = (reading.size, then)
         self._outbox.put(StartRead(reading.log, ticket, reading))
 

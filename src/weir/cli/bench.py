@@ -72,6 +72,31 @@ def timeliness(
         raise typer.Exit(1)
 
 
+@app.command()
+def codec(
+    messages: Annotated[int, typer.Option(min=1, help="Messages in the batch.")] = 1_000,
+    size: Annotated[int, typer.Option(min=1, help="Bytes of a value.")] = 100,
+    mixed: Annotated[bool, typer.Option(help="Values of many widths, not of one.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Time to pack, open, check and split one batch, hash included."""
+    import msgspec
+
+    from weir.bench.codec import Settings, measure
+    from weir.cli.output import print_json, print_table
+
+    settings = Settings(messages, size, mixed)
+    result = measure(settings)
+    if as_json:
+        print_json("weir.bench.codec/1", settings, msgspec.structs.asdict(result))
+        return
+    print(f"a batch of {messages:,} messages of {size} bytes takes {result.batch_bytes:,} bytes")
+    print_table(
+        ("ENCODE ns/msg", "DECODE ns/msg", "OPEN us", "OPEN+CHECK us"),
+        [(result.encode_ns, result.decode_ns, result.open_us, result.check_us)],
+    )
+
+
 def _print(settings: Settings, result: Result) -> None:
     from weir.cli.output import hint, print_table
 

@@ -66,7 +66,7 @@ async def serve(
         try:
             await driver.start()
             async with _listening(driver, config, folder, started):
-                await stopping.wait()
+                await driver.wait(stopping)
         finally:
             drained = await driver.stop(config.stop.drain_seconds)
     log.info("stopped" if drained else "stopped before everything was drained")

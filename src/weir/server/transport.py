@@ -5,37 +5,52 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
 from weir.model.limits import MIB
 from weir.wire.connection import Connection
+from weir.wire.device import DeviceRequest
+from weir.wire.frame import ClientFrame
+from weir.wire.messages import Opcode
 
 if TYPE_CHECKING:
     from weir.server.driver import Driver
 
 log = logging.getLogger(__name__)
 
-#: Above this much unsent, no more requests are read from the peer: it does not take its replies.
+Frames = Sequence[ClientFrame | DeviceRequest]
+_ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.PULL})
+
+#: Above this much unsent, no more requests are taken from the peer: it does not take its replies.
 _UNSENT_BYTES_MAX = 16 * MIB
+#: How long a peer that is hung up on may take to read what was sent to it before.
+_GRACE_SECONDS = 5.0
+#: While the budget is used up: who holds some of it and does not move for so long is let go.
+_STALL_SECONDS = 10.0
 
 
 class Peer(asyncio.Protocol):
-    """Reads frames and hands them to the driver in order; writes what the driver sends."""
+    """Reads frames and hands them to the driver in order; writes what the driver sends.
 
-    __slots__ = ("_charged", "_connection", "_driver", "_full", "_held", "_transport", "session")
+    What it holds is charged to the shard's budget: a frame under way at its full size, so that a
+    frame that was begun can always be finished; and messages until they are out of this process.
+    """
 
     def __init__(self, driver: Driver, session: int) -> None:
         """Belong to a driver, which knows this peer by `session`."""
-        self._driver = driver
         self.session = session
+        self._driver = driver
         self._connection = Connection()
-        self._charged = 0
         self._transport: asyncio.Transport | None = None
+        self._waiting: Frames = ()  # taken from the socket, not served: the peer is full
         self._full = False
-        self._held = False
+        self._leaving = False
+        self._reserved = 0  # bytes charged for the frame under way
+        self._unsent = 0  # bytes charged for messages that the transport holds
+        self._moved = driver.now()
 
     # -- asyncio calls ------------------------------------------------------------------------
 
@@ -47,63 +62,136 @@ class Peer(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._driver.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Cut frames; a peer that breaks its dialect is dropped."""
-        connection = self._connection
         try:
-            frames = connection.receive(data)
+            frames = self._connection.receive(data)
         except RemoteProtocolError as error:
             self.hang_up(str(error))
             return
-        grown = connection.pending - self._charged
-        self._charged += grown
-        self._driver.received(self.session, frames, grown)
+        if frames:
+            self._reserve(0)
+        self._claim()
+        if frames:
+            self._serve(frames)
 
     def pause_writing(self) -> None:
         """The peer does not take its replies: take no more requests from it."""
         self._full = True
-        self._update()
+        self.update()
 
     def resume_writing(self) -> None:
         """The peer took its replies."""
         self._full = False
-        self._update()
+        waiting, self._waiting = self._waiting, ()
+        if waiting:
+            self._serve(waiting)
+        self.update()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the driver."""
+        """Give everything back, and tell the driver."""
         self._transport = None
-        self._driver.closed(self, self._charged)
+        self._reserve(0)
+        self._driver.release(self._unsent)
+        self._unsent = 0
+        self._driver.closed(self)
 
     # -- the driver calls ---------------------------------------------------------------------
 
-    def send(self, buffers: tuple[Buffer, ...]) -> None:
-        """Write buffers as they are, in order."""
+    def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
+        """Write buffers as they are, in order; `charged` bytes are given back once they are out."""
         if self._transport is None:
+            self._driver.release(charged)
             return
+        if charged:
+            self._settle(self._transport)
+            self._unsent += charged
+            self._driver.watch(self)
         if len(buffers) == 1:
             self._transport.write(buffers[0])
         else:
             self._transport.writelines(buffers)
 
-    def hold(self, held: bool) -> None:
-        """Stop or resume reading for the sake of the byte budget."""
-        self._held = held
-        self._update()
+    def tick(self) -> bool:
+        """Give back what was sent; return whether some of it is still here.
+
+        While the budget is used up, a peer that takes none of its replies, or that does not finish
+        a frame, is let go: others wait for the memory that it holds.
+        """
+        if self._transport is None:
+            return False
+        self._settle(self._transport)
+        stalled = self._driver.now() - self._moved > _STALL_SECONDS
+        if stalled and self._driver.held and (self._unsent or self._reserved):
+            log.warning("session %d holds memory that others wait for: cut", self.session)
+            self.cut()
+        return self._unsent > 0
+
+    def update(self) -> None:
+        """Read from the socket, or not: never while the peer is full, and while the budget is used
+        up only to finish a frame whose bytes are charged already.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if not self._driver.held and not self._reserved:
+            self._claim()
+        if self._full or (self._driver.held and not self._reserved):
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def hang_up(self, reason: str) -> None:
-        """Close once everything sent is out."""
-        if self._transport is not None:
-            log.info("session %d closed: %s", self.session, reason)
-            self._transport.close()
-
-    def _update(self) -> None:
-        if self._transport is None or self._transport.is_closing():
+        """Close once everything sent is out, or the time for that is up."""
+        if self._transport is None or self._leaving:
             return
-        act: Callable[[], None] = (
-            self._transport.pause_reading
-            if self._full or self._held
-            else self._transport.resume_reading
-        )
-        act()
+        self._leaving = True
+        log.info("session %d closed: %s", self.session, reason)
+        self._transport.close()
+        self._driver.later(_GRACE_SECONDS, self.cut)
+
+    def cut(self) -> None:
+        """Close at once, whatever is still to be sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _serve(self, frames: Frames) -> None:
+        """Hand frames on, one that asks for messages at a time: its reply may fill the peer."""
+        start = 0
+        for at, frame in enumerate(frames, 1):
+            if isinstance(frame, ClientFrame) and frame.opcode in _ASK_FOR_MESSAGES:
+                self._driver.received(self.session, frames[start:at])
+                start = at
+                if self._full:
+                    break
+        if self._full:
+            self._waiting = (*self._waiting, *frames[start:])
+        elif start < len(frames):
+            self._driver.received(self.session, frames[start:])
+
+    def _claim(self) -> None:
+        """Charge the frame under way at its full size, unless the budget is used up already."""
+        claimed = self._connection.claimed
+        if claimed and not self._reserved and not self._driver.held:
+            self._reserve(claimed)
+        elif self._driver.held:
+            self.update()
+
+    def _reserve(self, size: int) -> None:
+        self._moved = self._driver.now()
+        grown, self._reserved = size - self._reserved, size
+        if grown:
+            self._driver.charge(grown)
+
+    def _settle(self, transport: asyncio.Transport) -> None:
+        """Give back what has left this process since the last time."""
+        sent = self._unsent - min(self._unsent, transport.get_write_buffer_size())
+        if sent:
+            self._unsent -= sent
+            self._driver.release(sent)
+            self._moved = self._driver.now()

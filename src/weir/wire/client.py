@@ -189,6 +189,11 @@ class ClientStream:
         """Bytes held for a frame that is not whole yet."""
         return self._reassembler.pending
 
+    @property
+    def claimed(self) -> int:
+        """Bytes that the frame under way will take when it is whole; 0 between frames."""
+        return self._reassembler.claimed
+
     def receive(self, data: bytes) -> Sequence[ClientFrame]:
         """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""
         return [take_client_frame(view) for view in self._reassembler.receive(data)]

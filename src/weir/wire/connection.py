@@ -25,6 +25,11 @@ class Connection:
         """Bytes held for a frame that is not whole yet."""
         return self.stream.pending if self.stream else 0
 
+    @property
+    def claimed(self) -> int:
+        """Bytes that the frame under way will take when it is whole; 0 between frames."""
+        return self.stream.claimed if self.stream else 0
+
     def receive(self, data: bytes) -> Sequence[ClientFrame | DeviceRequest]:
         """Take bytes as they come; return what is whole. Raises `RemoteProtocolError`."""
         if self.stream is None:

@@ -9,10 +9,19 @@ its `sn`; every reply's body begins with a number: 0, or an error code of `weir.
               -> u16 code, u64 system id
     opcode 2  publish       any bytes, up to 64 KiB
     opcode 3  publish with sequence: u32 sequence, then any bytes. Per (hub, sn) and boot the first
-              is 0, each next one more; a repeat gets the first answer again
+              is 0, each next one more, the last 0xFFFFFFFE: then raise the boot count
               -> both: u16 code, u32 sequence (none: 0xFFFFFFFF), u64 offset, or what the error
               says (for a gap: the expected sequence)
     opcode 4  ping          -> u16 code
+
+Rules for firmware:
+
+    Hello first; anything else is answered with `NoHello`. A later hello may name another place, hub
+    or boot when every publish has its reply; before, it is refused and changes nothing.
+    At most 8 sequenced publishes of one (hub, sn) under way: of the last 8 the broker knows a hash.
+    A repeat of one of them, same bytes, is confirmed again (an offset of all ones: accepted, place
+    not kept). Other bytes, or an older sequence, are refused with `SequenceReused`.
+    The boot count never falls, and rises whenever sequences begin anew: no device is forgotten.
 """
 
 from __future__ import annotations
@@ -149,6 +158,11 @@ class DeviceStream:
     def pending(self) -> int:
         """Bytes held for a frame that is not whole yet."""
         return self._reassembler.pending
+
+    @property
+    def claimed(self) -> int:
+        """Bytes that the frame under way will take when it is whole; 0 between frames."""
+        return self._reassembler.claimed
 
     def receive(self, data: bytes) -> list[DeviceRequest]:
         """Take bytes as they come; return requests in order, publishes gathered into columns."""

@@ -81,6 +81,11 @@ class Reassembler:
         """Bytes held for the frame under way: those that have come, not those it speaks of."""
         return len(self._start) if self._frame is None else len(self._frame)
 
+    @property
+    def claimed(self) -> int:
+        """Bytes that the frame under way will take when it is whole; 0 between frames."""
+        return len(self._start) if self._frame is None else self._size
+
     def receive(self, data: bytes) -> list[memoryview]:
         """Take the next bytes of the stream; return the frames that are whole now, in order."""
         frames: list[memoryview] = []
