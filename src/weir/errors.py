@@ -107,7 +107,10 @@ class SequenceGap(Refused):
 
 
 class SequenceReused(Refused):
-    """The sequence was used with other bytes, or is older than the kept answers."""
+    """The sequence was used with other bytes, or is older than the kept answers.
+
+    A device that has lost count, or used all its sequences, begins a new boot.
+    """
 
     code = 10
 

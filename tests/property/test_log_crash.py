@@ -87,13 +87,17 @@ class Driver:
             entries[record.index] = position
         assert {g: r.hard_state for g, r in recovered.groups.items() if r.hard_state} == hard
         found = {
-            g: {e.index: e.position for e in r.entries}
+            g: [
+                stored
+                for index in range(1, r.last_index + 1)
+                if (stored := recovered.log.stored(g, index))
+            ]
             for g, r in recovered.groups.items()
-            if r.entries
+            if r.last_index
         }
-        assert found == groups
-        for group in recovered.groups.values():
-            for stored in group.entries:
+        assert {g: {e.index: e.position for e in rows} for g, rows in found.items()} == groups
+        for rows in found.values():
+            for stored in rows:
                 record, payload = believed[stored.position]
                 assert (stored.term, stored.kind) == (record.term, record.kind)
                 assert recovered.log.load(stored) == payload
@@ -158,7 +162,10 @@ class Driver:
                 self.log.mark_idle()
                 self.flush()
             elif roll < 0.95 and (spare := self.log.wants_spare()):
+                if self.dice.random() < 0.2:
+                    self.disk.cut_after(self.dice.randrange(4))
                 spare.run(self.disk)
+                self.disk.kill()
                 self.log.spare_ready(spare)
             elif roll > 0.96:
                 raise PowerCut

@@ -21,23 +21,31 @@ class Budget:
     log to the peer. Above three quarters reading stops; above all of it publishes are refused.
     """
 
-    __slots__ = ("_high", "_low", "limit", "used")
+    __slots__ = ("_high", "_little", "_low", "limit", "used")
 
     def __init__(self, limit: int = BUDGET_BYTES_DEFAULT) -> None:
         """Allow `limit` bytes."""
         self.limit = limit
         self.used = 0
+        self._little = limit // 4
         self._high = limit // 4 * 3
         self._low = limit // 2
 
     def charge(self, size: int) -> None:
-        """Take `size` bytes, or raise `Overloaded`: try again after a pause, nothing is lost."""
-        if self.used + size > self.limit:
+        """Take `size` bytes, or raise `Overloaded`: try again after a pause, nothing is lost.
+
+        While little is in use anything passes: what is larger than the limit never would else.
+        """
+        if not self.has_room(size):
             raise Overloaded(
                 f"this shard holds {self.used:,} of {self.limit:,} bytes: try again shortly",
                 RETRY_AFTER_MS,
             )
         self.used += size
+
+    def has_room(self, size: int) -> bool:
+        """Return whether `size` bytes may be taken now."""
+        return self.used <= self._little or self.used + size <= self.limit
 
     def take(self, size: int) -> None:
         """Take `size` bytes that are in memory already and cannot be refused any more."""

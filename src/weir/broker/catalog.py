@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from weir.broker.control import ProducerOpened, TopicCreated
+from weir.model.limits import DEDUPE_HORIZON_MS
+from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
 
-_VERSION = 0
+_VERSION = 1
+#: No partition has to know an id any more when only half of this has passed since its grant.
+_KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
+_FORGET_EVERY = stamp_at(3600 * 1000)
+#: A grant of a new epoch has no stamp of its own: it gets the next one that comes.
+_NOT_STAMPED = 0
+
+
+class Holding(NamedTuple):
+    """A producer id's newest epoch, who holds it, and a stamp not before that epoch's grant."""
+
+    epoch: int
+    principal: str
+    granted: int
 
 
 class Catalog:
     """Topics by name and id, and producers by id. Topic ids rise from 1 and are never reused."""
 
-    __slots__ = ("_by_id", "_next_topic", "_producers", "_topics")
+    __slots__ = ("_by_id", "_forgot_at", "_next_topic", "_not_stamped", "_producers", "_topics")
 
     def __init__(self) -> None:
         """Begin empty."""
         self._topics: dict[tuple[str, str], Topic] = {}
         self._by_id: dict[int, Topic] = {}
-        self._producers: dict[int, tuple[int, str]] = {}
+        self._producers: dict[int, Holding] = {}
+        self._not_stamped: list[int] = []
+        self._forgot_at = 0
         self._next_topic = 1
 
     def __len__(self) -> int:
@@ -37,9 +54,14 @@ class Catalog:
         """Return the topics of a namespace, or all, in the order of their names."""
         return [t for key, t in sorted(self._topics.items()) if namespace in ("", key[0])]
 
-    def producer(self, producer: int) -> tuple[int, str] | None:
-        """Return the newest epoch and the principal of a producer id."""
+    def producer(self, producer: int) -> Holding | None:
+        """Return who holds a producer id; None if it was never granted, or is forgotten."""
         return self._producers.get(producer)
+
+    @property
+    def forgotten_below(self) -> int:
+        """Ids that are not here were granted and forgotten below this one, or never."""
+        return max(self._forgot_at - _KEPT, 0)
 
     @property
     def last_stamp(self) -> int:
@@ -49,6 +71,7 @@ class Catalog:
 
     def create(self, record: TopicCreated) -> tuple[Topic, bool]:
         """Apply a creation; return the topic of that name, and whether it is new."""
+        self._passed(record.stamp)
         key = (record.namespace, record.name)
         existing = self._topics.get(key)
         if existing is not None:
@@ -70,11 +93,31 @@ class Catalog:
 
         Two requests that were proposed together name the same epoch: the later one gets the next.
         """
-        held = self._producers.get(record.producer)
-        if held is not None and record.epoch <= held[0]:
-            record = ProducerOpened(record.producer, held[0] + 1, record.principal)
-        self._producers[record.producer] = (record.epoch, record.principal)
+        producer, granted = record.producer, record.producer
+        held = self._producers.get(producer)
+        if held is not None and record.epoch <= held.epoch:
+            record = ProducerOpened(producer, held.epoch + 1, record.principal)
+        if record.epoch:
+            granted = _NOT_STAMPED
+            self._not_stamped.append(producer)
+        else:
+            self._passed(producer)
+        self._producers[producer] = Holding(record.epoch, record.principal, granted)
         return record
+
+    def _passed(self, stamp: int) -> None:
+        """Take note of a record's stamp; now and then, forget ids granted long before it.
+
+        By stamp and never by a clock, so that every replica forgets at the same entry. Partitions
+        that know such an id go on taking its batches.
+        """
+        for producer in self._not_stamped:
+            self._producers[producer] = self._producers[producer]._replace(granted=stamp)
+        self._not_stamped.clear()
+        if stamp - self._forgot_at > _FORGET_EVERY:
+            self._forgot_at = stamp
+            below = self.forgotten_below
+            self._producers = {p: h for p, h in self._producers.items() if h.granted >= below}
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.namespace, topic.name] = topic
@@ -86,18 +129,22 @@ class Catalog:
             (t.id, t.namespace, t.name, t.partitions, t.order, t.created)
             for t in self._topics.values()
         ]
-        producers = [(p, epoch, owner) for p, (epoch, owner) in self._producers.items()]
-        return (_VERSION, self._next_topic, topics, producers)
+        producers = [(producer, *holding) for producer, holding in self._producers.items()]
+        return (_VERSION, self._next_topic, self._forgot_at, topics, producers)
 
     @classmethod
     def decode(cls, data: Any) -> Catalog:
         """Return the state that `encode` gave."""
-        version, next_topic, topics, producers = data
+        version, *fields = data
         if version != _VERSION:
             raise ValueError(f"a registry snapshot of version {version}; known is {_VERSION}")
+        next_topic, forgot_at, topics, producers = fields
         catalog = cls()
-        catalog._next_topic = next_topic
+        catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
         for row in topics:
             catalog._add(Topic(*row))
-        catalog._producers = {p: (epoch, owner) for p, epoch, owner in producers}
+        catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
+        catalog._not_stamped = [
+            producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED
+        ]
         return catalog

@@ -33,6 +33,13 @@ class ClusterState:
     frontier: int = 0
     done: Ranges = field(default_factory=Ranges)
     grants: dict[int, Grant] = field(default_factory=dict)
+    #: The fences of each consumer's grants: derived, so that one that goes costs what it held.
+    held: dict[int, dict[int, None]] = field(init=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Derive who holds what."""
+        for fence, grant in self.grants.items():
+            self.held.setdefault(grant.consumer, {})[fence] = None
 
     def grant(self, fence: int, record: MessagesGranted) -> Grant | None:
         """Lease the first run of [first, next) that is not done, superseding grants it overlaps.
@@ -48,6 +55,7 @@ class ClusterState:
             return None
         granted = Grant(record.consumer, record.deadline, attempts, Ranges([run]))
         self.grants[fence] = granted
+        self.held.setdefault(record.consumer, {})[fence] = None
         return granted
 
     def _take_over(self, first: int, behind: int) -> tuple[tuple[int, int], int]:
@@ -63,35 +71,44 @@ class ClusterState:
         return run, attempts
 
     def ack(self, fence: int, first: int, behind: int) -> bool:
-        """Mark messages of a grant done; False if they are neither of this grant nor done yet.
+        """Mark messages done that are of this grant; False if some are neither that nor done yet.
 
-        A refused ack changes nothing: its messages went to another consumer and are done there.
+        Those went to another consumer and are done there: an ack takes nothing from anybody else.
         """
         grant = self.grants.get(fence)
-        if grant is None or not grant.left.covers(first, behind):
+        if grant is None:
             return self._is_done(first, behind)
+        for run in grant.left.within(first, behind):
+            self.done.add(*run)
         grant.left.discard(first, behind)
         self._drop_if_empty(fence, grant)
-        self.done.add(first, behind)
+        self._advance()
+        return self._is_done(first, behind)
+
+    def _advance(self) -> None:
         run = self.done.first_run()
         if run and run[0] <= self.cursor:
             self.cursor = max(self.cursor, run[1])
             self.done.discard(0, self.cursor)
-        return True
 
     def release(self, consumer: int) -> bool:
         """Let a gone consumer's messages be granted at once; return whether it held any."""
-        held = [grant for grant in self.grants.values() if grant.consumer == consumer]
-        for grant in held:
-            grant.deadline = AT_ONCE
+        held = self.held.get(consumer, {})
+        for fence in held:
+            self.grants[fence].deadline = AT_ONCE
         return bool(held)
 
     def _is_done(self, first: int, behind: int) -> bool:
         return behind <= self.cursor or self.done.covers(max(first, self.cursor), behind)
 
     def _drop_if_empty(self, fence: int, grant: Grant) -> None:
-        if not grant.left:
-            del self.grants[fence]
+        if grant.left:
+            return
+        del self.grants[fence]
+        fences = self.held[grant.consumer]
+        del fences[fence]
+        if not fences:
+            del self.held[grant.consumer]
 
     def encode(self) -> tuple[object, ...]:
         """Return the state for a snapshot."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from weir.model.limits import PIPELINE_WINDOW
+import xxhash
+
+from weir.codec.fields import Buffer
+from weir.model.limits import DEVICE_WINDOW, PIPELINE_WINDOW
+
+_MASK = (1 << 64) - 1
 
 #: epoch u32, answers ever written u32 (it wraps), next sequence u64, last stamp i64.
 _HEAD = struct.Struct("<IIQq")
@@ -98,122 +102,163 @@ class ProducerTable:
         return table
 
 
+#: Each value under (sequence modulo the window) is the u32 hash of what was sent under it.
+_RING = struct.Struct(f"<{DEVICE_WINDOW}I")
+_NO_RING = bytes(_RING.size)
+_HASH = struct.Struct("<I")
+
+
+def value_hash(value: Buffer) -> int:
+    """Return the 32 bits that stand for a device's value: the lower half of its xxh3-64."""
+    return int(xxhash.xxh3_64_intdigest(value)) & 0xFFFFFFFF
+
+
 class Origin(NamedTuple):
-    """Where a device, (hub, sn), stands: its boot, next sequence, and the last offset it got."""
+    """Where a device, (hub, sn), stands: its boot, next sequence, the last offset it got, and the
+    hashes of its last `DEVICE_WINDOW` values.
+    """
 
     boot: int
     next_sequence: int
     offset: int
-    stamp: int
+    ring: bytes = _NO_RING
+
+    def after(self, sequence: int, offset: int, hash: int) -> Origin:
+        """Return where the device stands after its next message."""
+        at = sequence % DEVICE_WINDOW * _HASH.size
+        ring = self.ring[:at] + _HASH.pack(hash) + self.ring[at + _HASH.size :]
+        return Origin(self.boot, sequence + 1, offset, ring)
+
+    def holds(self, sequence: int, hash: int) -> bool:
+        """Whether an earlier sequence is kept still, and was used with a value of that hash."""
+        kept = 0 < self.next_sequence - sequence <= DEVICE_WINDOW
+        at = sequence % DEVICE_WINDOW * _HASH.size
+        return kept and _HASH.unpack_from(self.ring, at)[0] == hash
 
 
+#: A row: hub u64, sn u8, 3 bytes of nothing, boot u32, next sequence u32, last offset u64, ring.
+_ROW = struct.Struct(f"<QB3xIIQ{_RING.size}s")
+_DEVICE = struct.Struct("<QB")
+_STANDING = struct.Struct("<IIQ")
+_STANDING_AT = 12
+_RING_AT = _STANDING_AT + _STANDING.size
 _STRIPES = 256
 _ROOM = 8
-_FREE = 0xFFFF
+_FREE = 0xFFFFFFFF
 
 
 class _Stripe:
-    """A small open-addressing hash table in packed arrays; it doubles when two thirds full."""
+    """A small open-addressing hash table: row numbers in `places`, up to two thirds of them used,
+    and the rows without a gap, so that a place that is free costs four bytes.
+    """
 
-    __slots__ = ("boots", "hubs", "nexts", "offsets", "sns", "stamps", "used")
+    __slots__ = ("places", "rows")
 
-    def __init__(self, room: int) -> None:
-        self.used = 0
-        self.hubs = array("Q", bytes(8 * room))
-        self.sns = array("H", [_FREE]) * room
-        self.boots = array("I", bytes(4 * room))
-        self.nexts = array("Q", bytes(8 * room))
-        self.offsets = array("q", bytes(8 * room))
-        self.stamps = array("q", bytes(8 * room))
+    def __init__(self, places: bytes = b"", rows: bytes = b"") -> None:
+        self.places = array("I", places or _FREE.to_bytes(4, "little") * _ROOM)
+        self.rows = bytearray(rows)
 
-    def find(self, hub: int, sn: int, mixed: int) -> int:
-        """Return the place of (hub, sn), or the free place where it belongs."""
-        mask = len(self.hubs) - 1
+    def __len__(self) -> int:
+        return len(self.rows) // _ROW.size
+
+    def find(self, hub: int, sn: int, mixed: int) -> tuple[int, int]:
+        """Return the place of (hub, sn), or the free one where it belongs, and its row's byte.
+
+        The byte is -1 for a free place.
+        """
+        places, rows, wanted = self.places, self.rows, (hub, sn)
+        mask = len(places) - 1
         place = mixed & mask
-        while self.sns[place] != _FREE and (self.hubs[place] != hub or self.sns[place] != sn):
+        while (number := places[place]) != _FREE:
+            at = number * _ROW.size
+            if _DEVICE.unpack_from(rows, at) == wanted:
+                return place, at
             place = (place + 1) & mask
-        return place
+        return place, -1
 
-    def rows(self) -> Iterator[tuple[int, int, Origin]]:
-        """Yield hub, sn and standing of every device kept."""
-        for place, sn in enumerate(self.sns):
-            if sn != _FREE:
-                yield self.hubs[place], sn, self.at(place)
+    def add(self, place: int, hub: int, sn: int) -> int:
+        """Append a row of a device that is not here yet; return the row's byte."""
+        at = len(self.rows)
+        self.places[place] = len(self)
+        self.rows += _ROW.pack(hub, sn, 0, 0, 0, _NO_RING)
+        if 3 * len(self) > 2 * len(self.places):
+            self._grow()
+        return at
 
-    def at(self, place: int) -> Origin:
-        """Return the standing kept at a place."""
-        return Origin(self.boots[place], self.nexts[place], self.offsets[place], self.stamps[place])
-
-    def put(self, place: int, hub: int, sn: int, origin: Origin) -> None:
-        """Write a standing at a place."""
-        self.used += self.sns[place] == _FREE
-        self.hubs[place], self.sns[place] = hub, sn
-        self.boots[place], self.nexts[place], self.offsets[place], self.stamps[place] = origin
+    def _grow(self) -> None:
+        mask = 2 * len(self.places) - 1
+        self.places = places = array("I", [_FREE]) * (mask + 1)
+        for number in range(len(self)):
+            place = _mix(*_DEVICE.unpack_from(self.rows, number * _ROW.size)) >> 8 & mask
+            while places[place] != _FREE:
+                place = (place + 1) & mask
+            places[place] = number
 
 
 class OriginTable:
-    """Per device its boot, next sequence and last answer; 256 stripes, so that growing one moves
+    """Per device its boot, next sequence and last answers; 256 stripes, so that growing one moves
     a small part and never stops the loop. A stripe exists from its first device on.
+
+    Devices do not expire: their number is bounded instead (docs/adr/0004).
     """
 
-    __slots__ = ("_stripes",)
+    __slots__ = ("_count", "_stripes")
 
     def __init__(self) -> None:
         """Know nobody."""
         self._stripes: dict[int, _Stripe] = {}
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(stripe.used for stripe in self._stripes.values())
+        return self._count
 
     def known(self, hub: int, sn: int) -> Origin | None:
-        """Return where a device stands; None if it never sent a sequence here, or expired."""
+        """Return where a device stands; None if it never sent a sequence here."""
         mixed = _mix(hub, sn)
         stripe = self._stripes.get(mixed & (_STRIPES - 1))
         if stripe is None:
             return None
-        place = stripe.find(hub, sn, mixed >> 8)
-        return None if stripe.sns[place] == _FREE else stripe.at(place)
+        _, at = stripe.find(hub, sn, mixed >> 8)
+        return None if at < 0 else Origin._make(_ROW.unpack_from(stripe.rows, at)[2:])
 
-    def record(self, hub: int, sn: int, origin: Origin) -> None:
-        """Note a committed message of a device."""
+    def record(self, hub: int, sn: int, boot: int, sequence: int, offset: int, hash: int) -> None:
+        """Note a committed message of a device: its sequence, offset, and value's hash."""
         mixed = _mix(hub, sn)
         number = mixed & (_STRIPES - 1)
         stripe = self._stripes.get(number)
         if stripe is None:
-            stripe = self._stripes[number] = _Stripe(_ROOM)
-        if 3 * (stripe.used + 1) > 2 * len(stripe.hubs):
-            stripe = self._stripes[number] = _copied(stripe, 2 * len(stripe.hubs), 0)
-        stripe.put(stripe.find(hub, sn, mixed >> 8), hub, sn, origin)
+            stripe = self._stripes[number] = _Stripe()
+        place, at = stripe.find(hub, sn, mixed >> 8)
+        if at < 0:
+            at = stripe.add(place, hub, sn)
+            self._count += 1
+        # What an earlier boot left in the ring is never asked for: it lies before sequence 0.
+        _STANDING.pack_into(stripe.rows, at + _STANDING_AT, boot, sequence + 1, offset)
+        _HASH.pack_into(stripe.rows, at + _RING_AT + sequence % DEVICE_WINDOW * _HASH.size, hash)
 
-    def expire(self, horizon: int) -> int:
-        """Forget devices whose last stamp is below `horizon`; return how many."""
-        before = len(self)
-        for number, stripe in self._stripes.items():
-            self._stripes[number] = _copied(stripe, len(stripe.hubs), horizon)
-        return before - len(self)
-
-    def encode(self) -> list[tuple[int, int, int, int, int, int]]:
-        """Return the table for a snapshot: hub, sn, boot, next sequence, offset, stamp."""
-        return [(hub, sn, *origin) for s in self._stripes.values() for hub, sn, origin in s.rows()]
+    def encode(self) -> list[tuple[int, bytes, bytes]]:
+        """Return the table for a snapshot, stripe by stripe: number, places, rows."""
+        return [
+            (number, stripe.places.tobytes(), bytes(stripe.rows))
+            for number, stripe in self._stripes.items()
+        ]
 
     @classmethod
-    def decode(cls, rows: list[tuple[int, int, int, int, int, int]]) -> OriginTable:
+    def decode(cls, stripes: list[tuple[int, bytes, bytes]]) -> OriginTable:
         """Return the table of a snapshot."""
         table = cls()
-        for hub, sn, *origin in rows:
-            table.record(hub, sn, Origin._make(origin))
+        table._stripes = {number: _Stripe(places, rows) for number, places, rows in stripes}
+        table._count = sum(map(len, table._stripes.values()))
         return table
 
 
-def _copied(stripe: _Stripe, room: int, horizon: int) -> _Stripe:
-    copy = _Stripe(room)
-    for hub, sn, origin in stripe.rows():
-        if origin.stamp >= horizon:
-            copy.put(copy.find(hub, sn, _mix(hub, sn) >> 8), hub, sn, origin)
-    return copy
-
-
 def _mix(hub: int, sn: int) -> int:
-    """Spread (hub, sn) over 64 bits: hubs of one maker differ in a few low bits only."""
-    mixed = (hub ^ sn << 56) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-    return (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 >> 8 & 0xFFFFFFFFFFFFFFFF
+    """Spread (hub, sn) over 64 bits: hubs of one maker differ in a few bits only, wherever.
+
+    The finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+    generators, 2014).
+    """
+    x = hub * 0x9E3779B97F4A7C15 + sn * 0xD1B54A32D192ED03 & _MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
+    return x ^ x >> 31

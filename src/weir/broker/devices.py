@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from weir.broker.admission import Authorize
-from weir.broker.fan_in import Seat
 from weir.broker.identity import Identity
 from weir.broker.outbox import Outbox
 from weir.broker.sessions import Session
@@ -46,7 +45,8 @@ class Devices:
             case DevicePublishes():
                 self._publish(session, request)
             case DevicePing(sn):
-                self._outbox.send(session.id, encode_code(DeviceOpcode.PING, sn, 0))
+                code = NoHello.code if session.seat is None else 0
+                self._outbox.send(session.id, encode_code(DeviceOpcode.PING, sn, code))
             case DeviceHello():
                 self._hello(session, request)
             case DeviceRefused(sn, opcode, code):
@@ -62,9 +62,7 @@ class Devices:
                 partition = partition_for(U64.pack(request.hub), topic.partitions)
             elif partition >= topic.partitions:
                 raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
-            seen = session.seat.seen if session.seat else 0
-            group = group_of(topic.id, partition)
-            session.seat = Seat(session.id, request.hub, request.boot, group, seen)
+            session.sit(request.hub, request.boot, group_of(topic.id, partition))
         except Refused as error:
             code = error.code
         self._outbox.send(session.id, encode_welcome(request.sn, code, self._identity.system))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weir.codec.fields import Buffer
 from weir.log.flush import Flush
-from weir.log.segments import Spare
+from weir.log.reserve import Spare
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 
@@ -44,7 +44,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class SpareMade:
-    """A `MakeSpare` is done, or failed (the disk is full: the reserve stays as it is)."""
+    """A `MakeSpare` is done, or failed (the disk is full: the shard asks again after a pause)."""
 
     log: int
     spare: Spare
@@ -62,9 +62,10 @@ class ReadDone:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """A `SaveCheckpoint` is done and durable."""
+    """A `SaveCheckpoint` is done and durable, or failed and the file is what it was."""
 
     log: int
+    saved: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weir.broker.dedupe import Origin
+from weir.broker.dedupe import Origin, value_hash
 from weir.broker.entries import BatchRecord
 from weir.broker.intake import Intake, Pending
 from weir.broker.state import PartitionState
-from weir.errors import Fenced, Refused, SequenceGap
-from weir.model.batch import encode
+from weir.errors import Fenced, Overloaded, Refused, SequenceGap, SequenceReused
+from weir.model.batch import Batch, encode
 from weir.model.columns import NO_SEQUENCE, Origins
-from weir.model.header import parse
-from weir.model.limits import BATCH_BYTES_DEFAULT
+from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
 from weir.wire.device import DevicePublishes, encode_confirms
 
-#: Where a repeat lies that is older than the last answer kept: it was accepted, that much is sure.
+#: Where a repeat lies that is older than the last message: it was accepted, that much is sure.
 OFFSET_UNKNOWN = (1 << 64) - 1
 #: What a device's message costs in memory besides its bytes, roughly: list places and columns.
 ROW_BYTES = 64
@@ -33,13 +32,18 @@ Send = Callable[[int, bytes], None]
 
 @dataclass(slots=True)
 class Seat:
-    """A hub's connection: who it is, where its messages go, and the highest stamp it was told."""
+    """A hub's connection: who it is, where its messages go, and the highest stamp it was told.
+
+    There is one for a session: a later hello changes it, and only while nothing is in flight.
+    """
 
     session: int
     hub: int
     boot: int
     group: int
     seen: int = 0
+    #: Publishes that wait for their replies.
+    in_flight: int = 0
 
 
 @dataclass(slots=True)
@@ -68,8 +72,8 @@ def refused(publishes: DevicePublishes, error: Refused) -> DevicePublishes:
 class _Gathering:
     """The batch that is being built, and the replies that wait for it."""
 
-    __slots__ = ("boots", "bytes", "charged", "confirms", "hubs", "known", "seen", "sequences",
-                 "sns", "values")  # fmt: skip
+    __slots__ = ("boots", "bytes", "charged", "confirms", "fresh", "hubs", "known", "seen",
+                 "sequences", "sns", "values")  # fmt: skip
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -80,6 +84,8 @@ class _Gathering:
         self.confirms: dict[int, _Confirms] = {}
         #: Standings once this batch is committed; dropped with it, then the table has them.
         self.known: dict[tuple[int, int], Origin] = {}
+        #: How many of these were not known before.
+        self.fresh = 0
         self.bytes = 0
         self.seen = 0
         self.charged = 0
@@ -119,6 +125,7 @@ class FanIn:
 
         `detail` goes with those that are refused already.
         """
+        seat.in_flight += len(publishes.sns)
         self._arrived.append((seat, publishes, charged, detail))
 
     def cut(self) -> None:
@@ -147,11 +154,10 @@ class FanIn:
         for sn, sequence, value, code in rows:
             offset = detail
             if not code:
-                code, offset = self._judge(into, seat, sn, sequence)
+                place = base + len(into.values)
+                code, offset = self._judge(into, seat, sn, sequence, value, place)
             if code == _ACCEPT:
-                code, offset = 0, base + len(into.values)
-                if sequence != NO_SEQUENCE:
-                    into.known[seat.hub, sn] = Origin(seat.boot, sequence + 1, offset, 0)
+                code = 0
                 into.values.append(value)
                 into.hubs.append(seat.hub)
                 into.boots.append(seat.boot)
@@ -160,20 +166,33 @@ class FanIn:
                 into.bytes += len(value) + ROW_BYTES
             confirms.add(sn, sequence, code, offset)
 
-    def _judge(self, into: _Gathering, seat: Seat, sn: int, sequence: int) -> tuple[int, int]:
-        """Return `_ACCEPT`, or the code and offset to answer with."""
+    def _judge(
+        self, into: _Gathering, seat: Seat, sn: int, sequence: int, value: bytes, place: int
+    ) -> tuple[int, int]:
+        """Return `_ACCEPT` and `place`, its offset then, or the code and offset to answer with."""
         if sequence == NO_SEQUENCE:
-            return _ACCEPT, 0
+            return _ACCEPT, place
         known = self._known(into, seat.hub, sn)
+        if known is None and self._is_full(into):
+            return Overloaded.code, RETRY_AFTER_MS
         if known is not None and seat.boot < known.boot:
             return Fenced.code, known.boot
-        expected = known.next_sequence if known is not None and seat.boot == known.boot else 0
-        if sequence == expected:
-            return _ACCEPT, 0
-        if sequence > expected:
-            return SequenceGap.code, expected
-        last = known is not None and sequence == expected - 1
-        return 0, known.offset if known is not None and last else OFFSET_UNKNOWN
+        here = known if known is not None and seat.boot == known.boot else Origin(seat.boot, 0, 0)
+        if sequence > here.next_sequence:
+            return SequenceGap.code, here.next_sequence
+        hash_ = value_hash(value)
+        if sequence == here.next_sequence:
+            into.known[seat.hub, sn] = here.after(sequence, place, hash_)
+            into.fresh += known is None
+            return _ACCEPT, place
+        if not here.holds(sequence, hash_):
+            return SequenceReused.code, 0
+        return 0, here.offset if sequence == here.next_sequence - 1 else OFFSET_UNKNOWN
+
+    def _is_full(self, into: _Gathering) -> bool:
+        """Whether a device that is not known would be one too many, once all is committed."""
+        coming = into.fresh + sum(gathering.fresh for _, gathering in self._flying)
+        return len(self._state.origins) + coming >= ORIGINS_PER_PARTITION_MAX
 
     def _known(self, into: _Gathering, hub: int, sn: int) -> Origin | None:
         key = (hub, sn)
@@ -197,9 +216,11 @@ class FanIn:
             base_time=self._intake.wall_us(),
             origins=origins,
         )
-        view = memoryview(batch)
-        # Seats only know stamps that this system gave them, so `seen` needs no check.
-        pending = self._intake.accept(parse(view), view, gathering.seen, origins)
+        opened = Batch(batch)
+        # A hub cannot tell a stamp that is too far ahead from a good one: it is not refused for it.
+        intake = self._intake
+        seen = intake.clock.clamp(intake.wall_us() // 1_000, gathering.seen)
+        pending = intake.accept(opened.header, opened.view, seen, opened.origins)
         self._sequence += len(gathering.values)
         pending.waiting.append(self._confirm)
         self._flying.append((pending, gathering))
@@ -221,4 +242,5 @@ class FanIn:
         self._release(gathering.charged)
         for session, c in gathering.confirms.items():
             c.seat.seen = max(c.seat.seen, stamp)
+            c.seat.in_flight -= len(c.sns)
             self._send(session, encode_confirms(c.sns, c.sequences, c.codes, c.offsets))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from weir.broker.group import Group
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.broker.state import PartitionState
+from weir.broker.waits import Wait, Waits
 from weir.codec.fields import Buffer
 from weir.errors import OffsetOutOfRange, Unavailable
 from weir.model.limits import FETCH_BYTES_MAX, WAIT_MS_MAX
@@ -16,16 +16,10 @@ from weir.order.clock import Time
 from weir.wire.messages import Fetch, Fetched
 
 
-class _Parked(NamedTuple):
-    caller: Caller
-    request: Fetch
-    deadline_ms: int
-
-
 class Fetches:
     """Serves fetches, and parks those that are at the end until data or their deadline comes."""
 
-    __slots__ = ("_group", "_outbox", "_parked", "_reads", "_state", "_time")
+    __slots__ = ("_draining", "_group", "_outbox", "_parked", "_reads", "_state", "_time")
 
     def __init__(
         self, group: Group, state: PartitionState, reads: Reads, outbox: Outbox, time: Time
@@ -36,10 +30,14 @@ class Fetches:
         self._reads = reads
         self._outbox = outbox
         self._time = time
-        self._parked: list[_Parked] = []
+        self._parked: Waits[Fetch] = Waits()
+        self._draining = False
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
-        """Answer now if there is data or no time to wait. Raises `OffsetOutOfRange`."""
+        """Answer now if there is data or no time to wait.
+
+        Raises `OffsetOutOfRange`, and `Overloaded` or `Unavailable` where nobody may wait.
+        """
         behind = self._state.next_offset
         if not 0 <= request.offset <= behind:
             raise OffsetOutOfRange(
@@ -50,8 +48,10 @@ class Fetches:
         if request.offset < behind:
             self._serve(caller, request)
         elif wait_ms > 0:
-            deadline = self._time.monotonic_ms() + wait_ms
-            self._parked.append(_Parked(caller, request, deadline))
+            if self._draining:
+                raise Unavailable("this node is stopping: wait at another, or again shortly")
+            self._parked.check_room()
+            self._parked.add(Wait(caller, request, self._time.monotonic_ms() + wait_ms))
         else:
             self._answer(caller, request, request.offset, ())
 
@@ -61,24 +61,27 @@ class Fetches:
         return bool(self._parked)
 
     def wake(self) -> None:
-        """New messages are committed: answer all who waited for them, in turn."""
-        parked, self._parked = self._parked, []
-        for waiter in parked:
-            if waiter.request.offset < self._state.next_offset:
-                self._serve(waiter.caller, waiter.request)
-            else:
-                self._parked.append(waiter)
+        """New messages are committed: answer all, in turn, for all waited for the next offset."""
+        parked, self._parked = self._parked, Waits()
+        while parked:
+            waiter = parked.pop()
+            self._serve(waiter.caller, waiter.request)
 
     def tick(self) -> None:
         """Answer those whose time is up, with nothing."""
-        now = self._time.monotonic_ms()
-        for waiter in [w for w in self._parked if w.deadline_ms <= now]:
-            self._parked.remove(waiter)
+        for waiter in self._parked.ended(self._time.monotonic_ms()):
+            self._answer(waiter.caller, waiter.request, waiter.request.offset, ())
+
+    def drain(self) -> None:
+        """Answer all with nothing, and let nobody wait any more: the node stops."""
+        self._draining = True
+        while self._parked:
+            waiter = self._parked.pop()
             self._answer(waiter.caller, waiter.request, waiter.request.offset, ())
 
     def closed(self, session: int) -> None:
         """Forget a peer that is gone."""
-        self._parked = [w for w in self._parked if w.caller.session != session]
+        self._parked.closed(session)
 
     def _serve(self, caller: Caller, request: Fetch) -> None:
         reading = self._group.log.read(
@@ -90,13 +93,12 @@ class Fetches:
         if reading is None:
             self._answer(caller, request, request.offset, ())
             return
-        behind = reading.next_offset
 
         def answer(payloads: Sequence[Buffer], failure: str) -> None:
             if failure:
                 self._outbox.refuse(caller, Unavailable(failure))
             else:
-                self._answer(caller, request, behind, tuple(payloads))
+                self._answer(caller, request, reading.reached(payloads), tuple(payloads))
 
         self._reads.start(reading, answer)
 

@@ -6,8 +6,7 @@ grant is made after an ack committed, whoever leads.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from weir.broker.clusters import ClusterState, Grant
@@ -17,8 +16,10 @@ from weir.broker.group import Group
 from weir.broker.intake import Intake
 from weir.broker.leases import Leases
 from weir.broker.outbox import Caller, Outbox
+from weir.broker.ranges import Ranges
 from weir.broker.reads import Reads
 from weir.broker.state import PartitionState
+from weir.broker.waits import Wait, Waits
 from weir.codec.fields import Buffer
 from weir.errors import BadRequest, Overloaded, StaleGrant, Unavailable, UnknownCluster
 from weir.log.reading import Reading
@@ -38,27 +39,29 @@ from weir.wire.messages import Ack, Acked, Granted, Pull
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """A pull that found nothing to grant yet."""
-
-    caller: Caller
-    request: Pull
-    deadline_ms: int
-
-
-@dataclass(slots=True)
 class _Queue:
-    """One cluster's pulls in line, and the ranges of its grants that are proposed."""
+    """One cluster's pulls in line, and the ranges of its grants that are proposed.
 
-    pulls: deque[_Waiting] = field(default_factory=deque)
+    `freed` was granted and could not be read: it may be granted again before its lease ends.
+    """
+
+    pulls: Waits[Pull] = field(default_factory=Waits)
     proposed: list[tuple[int, int]] = field(default_factory=list)
+    freed: Ranges = field(default_factory=Ranges)
+
+    def __bool__(self) -> bool:
+        return bool(self.pulls or self.proposed or self.freed)
+
+    def is_proposed(self, first: int, behind: int) -> bool:
+        """Return whether some of [first, behind) is being granted."""
+        return any(first < b and a < behind for a, b in self.proposed)
 
 
 class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
-    __slots__ = ("_acks", "_group", "_intake", "_leases", "_outbox", "_promised", "_queues",
-                 "_reads", "_state", "_time")  # fmt: skip
+    __slots__ = ("_acks", "_doubtful", "_draining", "_group", "_intake", "_leases", "_members",
+                 "_outbox", "_promised", "_queues", "_reads", "_state", "_time")  # fmt: skip
 
     def __init__(
         self,
@@ -77,9 +80,19 @@ class Grants:
         self._outbox = outbox
         self._time = time
         self._leases = Leases(state.clusters, state.last_stamp, time.monotonic_ms())
+        #: Only of clusters that somebody pulls for: a name costs nothing once it found nothing.
         self._queues: dict[str, _Queue] = {}
-        self._promised: dict[int, tuple[_Waiting, Reading]] = {}
+        self._promised: dict[int, tuple[Wait[Pull], Reading]] = {}
         self._acks: dict[int, Caller] = {}
+        #: The clusters in which each peer waits or was granted messages, so that one that goes
+        #: costs what it had.
+        self._members: dict[int, set[str]] = {}
+        for name, cluster in state.clusters.items():
+            for consumer in cluster.held:
+                self._members.setdefault(consumer, set()).add(name)
+        #: Entries that could not be read: each is granted alone, so that it keeps back no other.
+        self._doubtful = Ranges()
+        self._draining = False
 
     @property
     def waiting(self) -> bool:
@@ -87,27 +100,36 @@ class Grants:
         return any(queue.pulls for queue in self._queues.values())
 
     def pull(self, caller: Caller, request: Pull) -> None:
-        """Put a pull in line, and grant what can be granted. Raises `BadRequest`, `BadName`."""
+        """Put a pull in line, and grant what can be granted.
+
+        Raises `BadRequest`, `BadName`, `Overloaded`, and `Unavailable` once the node stops.
+        """
+        if self._draining:
+            raise Unavailable("this node is stopping: pull from another, or again shortly")
         check_name(request.cluster, "cluster")
         if request.max_messages < 1 or not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(
                 f"a pull asks for 1 or more messages and a lease of 1 to {GRANT_MS_MAX:,} ms"
             )
-        clusters = self._state.clusters.keys() | self._queues.keys()
-        if request.cluster not in clusters and len(clusters) >= CLUSTERS_PER_TOPIC_MAX:
-            raise Overloaded(f"{CLUSTERS_PER_TOPIC_MAX} clusters read this topic", RETRY_AFTER_MS)
-        state = self._state.clusters.get(request.cluster)
+        state, queue = self._state.clusters.get(request.cluster), self._queues.get(request.cluster)
+        if state is None and queue is None:
+            clusters = self._state.clusters.keys() | self._queues.keys()
+            if len(clusters) >= CLUSTERS_PER_TOPIC_MAX:
+                raise Overloaded(f"{len(clusters)} clusters read this topic", RETRY_AFTER_MS)
         if state is not None and len(state.grants) >= GRANTS_PER_CLUSTER_MAX:
             raise Overloaded(
                 f"cluster {request.cluster} holds {GRANTS_PER_CLUSTER_MAX:,} grants: ack some",
                 RETRY_AFTER_MS,
             )
-        deadline = self._time.monotonic_ms() + min(max(request.wait_ms, 0), WAIT_MS_MAX)
-        queue = self._queues.setdefault(request.cluster, _Queue())
-        queue.pulls.append(_Waiting(caller, request, deadline))
+        if queue is None:
+            queue = _Queue()
+        queue.pulls.check_room()
+        self._queues[request.cluster] = queue
+        self._members.setdefault(caller.session, set()).add(request.cluster)
+        now = self._time.monotonic_ms()
+        queue.pulls.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX)))
         self._serve(request.cluster, queue)
-        if request.wait_ms <= 0:
-            self.tick()
+        self._end(request.cluster, queue, now)
 
     def ack(self, caller: Caller, request: Ack) -> None:
         """Propose acks; they are confirmed once committed. Raises `UnknownCluster`."""
@@ -123,29 +145,33 @@ class Grants:
 
     def wake(self) -> None:
         """New messages are committed: serve the clusters in turn, none waits for another."""
-        for name, queue in self._queues.items():
+        for name, queue in list(self._queues.items()):
             self._serve(name, queue)
 
     def tick(self) -> None:
         """Grant again what expired; answer pulls whose time is up with nothing."""
         now = self._time.monotonic_ms()
-        for name, queue in self._queues.items():
+        for name, queue in list(self._queues.items()):
             self._serve(name, queue)
-            for waiter in [w for w in queue.pulls if w.deadline_ms <= now]:
-                queue.pulls.remove(waiter)
-                nothing = Granted(waiter.request.address, 0, 0, 0, 0)
-                self._outbox.reply(waiter.caller, nothing)
+            self._end(name, queue, now)
+
+    def drain(self) -> None:
+        """Answer all who wait with nothing, and grant nothing any more: the node stops."""
+        self._draining = True
+        for name, queue in list(self._queues.items()):
+            while queue.pulls:
+                self._answer_nothing(name, queue, queue.pulls.pop())
+            self._retire(name, queue)
 
     def closed(self, session: int) -> None:
         """A consumer is gone: its grants go to others at once."""
-        for queue in self._queues.values():
-            queue.pulls = deque(w for w in queue.pulls if w.caller.session != session)
-        held = any(
-            grant.consumer == session
-            for cluster in self._state.clusters.values()
-            for grant in cluster.grants.values()
-        )
-        if held or any(w.caller.session == session for w, _ in self._promised.values()):
+        names = self._members.pop(session, set())
+        for name in names:
+            if (queue := self._queues.get(name)) is not None:
+                queue.pulls.closed(session)
+                self._retire(name, queue)
+        clusters = self._state.clusters
+        if any(name in clusters and session in clusters[name].held for name in names):
             self._propose(GrantsReleased(session))
 
     def granted(self, index: int, record: MessagesGranted, grant: Grant | None) -> None:
@@ -157,33 +183,41 @@ class Grants:
         queue = self._queues[record.cluster]
         queue.proposed.remove((record.first, record.next))
         if grant is None:
-            if self._outbox.knows(waiter.caller.session):
-                queue.pulls.appendleft(waiter)
-                self._serve(record.cluster, queue)
+            self._put_back(record.cluster, queue, waiter)
             return
-        self._leases.begin(
-            record.cluster, index, self._time.monotonic_ms() + waiter.request.lease_ms
-        )
+        self._retire(record.cluster, queue)
+        due_ms = self._time.monotonic_ms() + waiter.request.lease_ms
+        self._leases.begin(record.cluster, index, due_ms)
+        if not self._outbox.knows(waiter.caller.session):
+            # It went while this was proposed; only an entry behind the grant can end it.
+            self._propose(GrantsReleased(waiter.caller.session))
+            return
+        self._members.setdefault(waiter.caller.session, set()).add(record.cluster)
         # As of the commit: an ack behind it takes from `left` while the messages are being read.
         ((first, behind),) = grant.left
         attempts = grant.attempts
 
         def answer(payloads: Sequence[Buffer], failure: str) -> None:
-            if failure:
+            reached = record.first if failure else min(reading.reached(payloads), behind)
+            if reached > first:
+                reply = Granted(
+                    waiter.request.address, index, record.deadline, first, reached, attempts,
+                    tuple(payloads),
+                )  # fmt: skip
+                self._outbox.reply(waiter.caller, reply)
+            else:
+                failure = failure or f"the messages from offset {reached} on cannot be read"
                 self._outbox.refuse(waiter.caller, Unavailable(failure))
-                return
-            reply = Granted(
-                waiter.request.address, index, record.deadline, first, behind, attempts,
-                tuple(payloads),
-            )  # fmt: skip
-            self._outbox.reply(waiter.caller, reply)
+            self._doubtful.discard(record.first, reached)
+            if reached < behind:
+                self._free(record.cluster, index, reached, behind)
 
         self._reads.start(reading, answer)
 
-    def released(self) -> None:
+    def released(self, consumer: int) -> None:
         """A consumer that is gone is known to be: what it held goes to those who wait."""
-        for name, cluster in self._state.clusters.items():
-            self._leases.end(name, cluster)
+        for name in self._state.clusters:
+            self._leases.end(name, consumer)
         self.wake()
 
     def acked(self, index: int, cluster: ClusterState, refused: list[tuple[int, int, int]]) -> None:
@@ -204,48 +238,98 @@ class Grants:
         else:
             self._outbox.reply(caller, Acked(cluster.cursor))
 
+    # -- the line ----------------------------------------------------------------------------
+
     def _serve(self, name: str, queue: _Queue) -> None:
         while queue.pulls:
-            request = queue.pulls[0].request
+            request = queue.pulls.first().request
             reading, first, behind = self._pick(name, queue, request)
             if reading is None:
                 return
-            waiter = queue.pulls.popleft()
+            waiter = queue.pulls.pop()
             wall = self._time.wall_ms()
             stamp = self._intake.clock.stamp(wall)
             deadline = stamp_at(milliseconds_of(stamp) + request.lease_ms)
             record = MessagesGranted(name, waiter.caller.session, first, behind, deadline, stamp)
             queue.proposed.append((first, behind))
+            queue.freed.discard(first, behind)
             self._promised[self._propose(record)] = (waiter, reading)
 
+    def _put_back(self, name: str, queue: _Queue, waiter: Wait[Pull]) -> None:
+        """All that was picked for a pull is done: it is the first in line again."""
+        if self._draining:
+            self._answer_nothing(name, queue, waiter)
+        elif self._outbox.knows(waiter.caller.session):
+            queue.pulls.add(waiter, front=True)
+            self._serve(name, queue)
+        self._retire(name, queue)
+
+    def _end(self, name: str, queue: _Queue, now_ms: int) -> None:
+        for waiter in queue.pulls.ended(now_ms):
+            self._answer_nothing(name, queue, waiter)
+        self._retire(name, queue)
+
+    def _answer_nothing(self, name: str, queue: _Queue, waiter: Wait[Pull]) -> None:
+        self._outbox.reply(waiter.caller, Granted(waiter.request.address, 0, 0, 0, 0))
+        session = waiter.caller.session
+        if name not in self._state.clusters and not queue.pulls.holds(session):
+            self._members.get(session, set()).discard(name)
+
+    def _retire(self, name: str, queue: _Queue) -> None:
+        if not queue:
+            self._queues.pop(name, None)
+
+    # -- what to grant -----------------------------------------------------------------------
+
     def _pick(self, name: str, queue: _Queue, request: Pull) -> tuple[Reading | None, int, int]:
-        """Return the first range to grant: an expired grant's rest before what is new."""
-        first, limit = self._expired(name, queue) or (self._frontier(name, queue), None)
-        if limit is None:
-            limit = self._state.next_offset
-        if first >= limit:
-            return None, 0, 0
+        """Return the first range to grant: what was granted before comes before what is new."""
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
-        committed = self._group.node.commit_index
-        reading = self._group.log.read(self._group.id, first, size, committed)
-        if reading is None:
-            return None, 0, 0
-        return reading, first, min(first + request.max_messages, reading.next_offset, limit)
+        for first, limit in self._candidates(name, queue):
+            behind = min(first + request.max_messages, limit)
+            if self._doubtful.covers(first, first + 1):
+                size = 1  # this entry alone
+            else:
+                _, behind = self._doubtful.gap_from(first, behind)
+            reading = self._read(first, behind, size)
+            if reading is not None:
+                return reading, first, min(behind, reading.next_offset)
+        return None, 0, 0
 
-    def _expired(self, name: str, queue: _Queue) -> tuple[int, int] | None:
+    def _candidates(self, name: str, queue: _Queue) -> Iterator[tuple[int, int]]:
+        """Yield ranges that may be granted: freed ones, those of ended leases, new messages."""
         state = self._state.clusters.get(name)
-        if state is None:
-            return None
-        for grant in self._leases.ended(name, state, self._time.monotonic_ms()):
-            for first, behind in grant.left:
-                if all(behind <= a or first >= b for a, b in queue.proposed):
-                    return first, behind
-        return None
+        frontier = 0
+        if state is not None:
+            ended = self._leases.ended(name, state, self._time.monotonic_ms())
+            for runs in (queue.freed, *(grant.left for grant in ended)):
+                yield from (run for run in runs if not queue.is_proposed(*run))
+            frontier = state.frontier
+        frontier = max([frontier, *(behind for _, behind in queue.proposed)])
+        if frontier < self._state.next_offset:
+            yield frontier, self._state.next_offset
 
-    def _frontier(self, name: str, queue: _Queue) -> int:
-        state = self._state.clusters.get(name)
-        frontier = state.frontier if state is not None else 0
-        return max([frontier, *(behind for _, behind in queue.proposed)])
+    def _read(self, first: int, behind: int, size: int) -> Reading | None:
+        """Plan to read the whole entries that hold [first, behind), those within `size` bytes."""
+        group = self._group
+        return group.log.read(group.id, first, size, group.node.commit_index, behind)
+
+    def _free(self, name: str, fence: int, first: int, behind: int) -> None:
+        """Offsets of a grant could not be read from `first` on: let them be granted again now.
+
+        The entry at `first` is to blame. What fails alone again rests until its lease ends, so
+        that those behind it have their turn.
+        """
+        cluster, queue = self._state.clusters[name], self._queues.setdefault(name, _Queue())
+        grant = cluster.grants.get(fence)
+        entry = self._read(first, behind, 1)
+        suspect = behind if entry is None else min(entry.next_offset, behind)
+        known = self._doubtful.covers(first, suspect)
+        self._doubtful.add(first, suspect)
+        first = suspect if known else first
+        for run in grant.left.within(first, behind) if grant is not None else ():
+            queue.freed.add(*run)
+        self._serve(name, queue)
+        self._retire(name, queue)
 
     def _propose(self, record: MessagesGranted | MessagesAcked | GrantsReleased) -> int:
         return self._group.propose(of_control(record))

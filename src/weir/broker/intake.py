@@ -118,7 +118,7 @@ class Intake:
         if header.columns & _ORIGIN:
             raise BadRequest("only a shard writes an origin column")
         try:
-            opened.check_layout()
+            opened.check_columns()
         except BadBatch as error:
             raise BadRequest(str(error)) from None
         return header

@@ -11,19 +11,25 @@ from __future__ import annotations
 
 import heapq
 
-from weir.broker.clusters import AT_ONCE, ClusterState, Grant
+from weir.broker.clusters import ClusterState, Grant
 from weir.model.limits import GRANT_MS_MAX
 from weir.model.stamp import milliseconds_of
+
+#: Grants that were acked before their lease ended stay in the heap; beyond twice those that were
+#: live when it was last rebuilt, and so many, it is rebuilt.
+_SLACK = 256
 
 
 class Leases:
     """Which grants have ended, cluster by cluster, without looking at those that have not."""
 
-    __slots__ = ("_due", "_ended")
+    __slots__ = ("_clusters", "_due", "_ended", "_most")
 
     def __init__(self, clusters: dict[str, ClusterState], last_stamp: int, now_ms: int) -> None:
         """Take over the grants of earlier leaders at monotonic time `now_ms`."""
+        self._clusters = clusters
         self._due: list[tuple[int, str, int]] = []
+        self._most = _SLACK
         self._ended: dict[str, dict[int, None]] = {}
         for name, cluster in clusters.items():
             for fence, grant in cluster.grants.items():
@@ -32,13 +38,16 @@ class Leases:
 
     def begin(self, name: str, fence: int, due_ms: int) -> None:
         """Let a grant end at monotonic time `due_ms`."""
+        if len(self._due) >= self._most:
+            self._due = [due for due in self._due if due[2] in self._clusters[due[1]].grants]
+            heapq.heapify(self._due)
+            self._most = 2 * len(self._due) + _SLACK
         heapq.heappush(self._due, (due_ms, name, fence))
 
-    def end(self, name: str, cluster: ClusterState) -> None:
-        """End the grants of consumers that are gone at once."""
-        for fence, grant in cluster.grants.items():
-            if grant.deadline == AT_ONCE:
-                self._ended.setdefault(name, {})[fence] = None
+    def end(self, name: str, consumer: int) -> None:
+        """End the grants of a consumer that is gone at once."""
+        for fence in self._clusters[name].held.get(consumer, ()):
+            self._ended.setdefault(name, {})[fence] = None
 
     def ended(self, name: str, cluster: ClusterState, now_ms: int) -> list[Grant]:
         """Return a cluster's grants that have ended and still hold messages, oldest first."""

@@ -19,6 +19,7 @@ from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.broker.state import PartitionState
 from weir.errors import Halted, Refused, Unavailable
+from weir.model.header import Header
 from weir.order.clock import Highest, HybridClock, Time
 from weir.wire.device import DevicePublishes
 from weir.wire.messages import Ack, Confirm, Fetch, Produce, Pull
@@ -76,13 +77,13 @@ class Partition:
 
     # -- requests ----------------------------------------------------------------------------
 
-    def publish(self, caller: Caller, request: Produce, authorize: Callable[[int], None]) -> None:
-        """Take a batch; the reply comes after the commit. `authorize` gets its producer id."""
+    def publish(self, caller: Caller, request: Produce, own: Callable[[Header], None]) -> None:
+        """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
         self._shared.admit()
         intake = self._led().intake
         batch = request.batch
         header = intake.check(batch)
-        authorize(header.producer)
+        own(header)
         verdict = intake.judge(header)
         if isinstance(verdict, Confirm):
             self._shared.outbox.reply(caller, verdict)
@@ -143,6 +144,12 @@ class Partition:
         if self._leading is not None:
             self._leading.grants.tick()
 
+    def drain(self) -> None:
+        """The node stops: let nobody wait any more; fetches and acks go on."""
+        self.fetches.drain()
+        if self._leading is not None:
+            self._leading.grants.drain()
+
     def closed(self, session: int) -> None:
         """A peer is gone."""
         self.fetches.closed(session)
@@ -189,7 +196,7 @@ class Partition:
             case GrantsReleased() as record:
                 released = [c.release(record.consumer) for c in clusters.values()]
                 if any(released) and self._leading is not None:
-                    self._leading.grants.released()
+                    self._leading.grants.released(record.consumer)
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into a partition")
 

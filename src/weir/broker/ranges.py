@@ -59,6 +59,14 @@ class Ranges:
         at = bisect_right(self._firsts, first) - 1
         return first >= behind or (at >= 0 and self._nexts[at] >= behind)
 
+    def within(self, first: int, behind: int) -> list[tuple[int, int]]:
+        """Return the runs that lie in [first, behind), cut off at its ends."""
+        if first >= behind:
+            return []
+        lo, hi = bisect_right(self._nexts, first), bisect_left(self._firsts, behind)
+        runs = zip(self._firsts[lo:hi], self._nexts[lo:hi], strict=True)
+        return [(max(a, first), min(b, behind)) for a, b in runs]
+
     def first_run(self) -> tuple[int, int] | None:
         """Return the lowest run."""
         return (self._firsts[0], self._nexts[0]) if self._firsts else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from weir.broker.admission import Budget
@@ -9,7 +10,6 @@ from weir.broker.effects import StartRead
 from weir.broker.events import ReadDone
 from weir.broker.outbox import Outbox
 from weir.codec.fields import Buffer
-from weir.errors import Overloaded
 from weir.log.reading import Reading
 
 #: Gets the payloads, and the reason if there are none.
@@ -19,28 +19,34 @@ Then = Callable[[Sequence[Buffer], str], None]
 class Reads:
     """Hands readings to the host and the answers back; charges the bytes meanwhile."""
 
-    __slots__ = ("_budget", "_next", "_outbox", "_waiting")
+    __slots__ = ("_budget", "_next", "_outbox", "_queue", "_waiting")
 
     def __init__(self, outbox: Outbox, budget: Budget) -> None:
         """Begin with none."""
         self._outbox = outbox
         self._budget = budget
         self._next = 1
+        self._queue: deque[tuple[Reading, Then]] = deque()
         self._waiting: dict[int, tuple[int, Then]] = {}
 
     def start(self, reading: Reading, then: Then) -> None:
         """Call `then` with the payloads: now if they are cached, else after the host's read.
 
-        Without room in the budget it gets none, and the reason: the peer tries again shortly.
+        A reading waits, without any memory, until the budget has room for it.
         """
         if reading.cached is not None:
             then(reading.cached, "")
             return
-        try:
-            self._budget.charge(reading.size)
-        except Overloaded as error:
-            then((), str(error))
-            return
+        self._queue.append((reading, then))
+        self.advance()
+
+    def advance(self) -> None:
+        """Start the readings that wait, in turn, as far as the budget has room."""
+        while self._queue and self._budget.has_room(self._queue[0][0].size):
+            self._start(*self._queue.popleft())
+
+    def _start(self, reading: Reading, then: Then) -> None:
+        self._budget.take(reading.size)
         ticket, self._next = self._next, self._next + 1
         self._waiting[ticket] = (reading.size, then)
         self._outbox.put(StartRead(reading.log, ticket, reading))

@@ -10,7 +10,7 @@ from weir.broker.control import ProducerOpened, TopicCreated
 from weir.broker.entries import Payload, of_control
 from weir.broker.group import Group
 from weir.broker.outbox import Caller, Outbox
-from weir.errors import Halted, TopicExists, Unavailable, UnknownProducer
+from weir.errors import Halted, ProducerExpired, TopicExists, Unavailable, UnknownProducer
 from weir.model.ids import Address
 from weir.model.limits import TOPICS_MAX
 from weir.model.topic import Topic, check_settings, split_name
@@ -79,17 +79,29 @@ class Registry:
     def grant(self, principal: str, producer: int, then: Callable[[ProducerOpened], None]) -> None:
         """Propose a producer id or epoch; `then` is called when it is committed.
 
-        A new id is the stamp of its grant, so that everybody can tell how old it is.
+        A new id is the stamp of its grant, so that everybody can tell how old it is; it lies above
+        every stamp of this shard, so that no partition takes it for old, however its clock ran.
         """
         epoch = 0
         if producer:
-            held = self.catalog.producer(producer)
-            if held is None or held[1] != principal:
-                raise UnknownProducer(f"producer {producer} was not granted to {principal}")
-            epoch = held[0] + 1
+            epoch = self.epoch_of(producer, principal) + 1
         else:
-            producer = self._clock.stamp(self._time.wall_ms())
+            producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest)
         self._producers[self._propose(ProducerOpened(producer, epoch, principal))] = then
+
+    def epoch_of(self, producer: int, principal: str) -> int:
+        """Return the newest epoch of a producer id.
+
+        Raises `UnknownProducer`, or `ProducerExpired` if it may have been granted and forgotten.
+        """
+        held = self.catalog.producer(producer)
+        if held is None and producer < self.catalog.forgotten_below:
+            raise ProducerExpired(f"producer {producer} was granted too long ago: open a new one")
+        if held is None or held.principal != principal:
+            raise UnknownProducer(
+                f"producer {producer} was not granted to {principal}: open one first"
+            )
+        return held.epoch
 
     def apply(self, index: int, payload: Payload) -> None:
         """Apply a committed entry."""

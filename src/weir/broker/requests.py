@@ -8,10 +8,12 @@ from typing import Any
 from weir.broker.admission import Authorize
 from weir.broker.identity import Identity
 from weir.broker.outbox import Caller, Outbox
+from weir.broker.partition import Partition
 from weir.broker.registry import Registry
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
-from weir.errors import Refused, UnknownProducer, WrongSystem
+from weir.errors import Fenced, ProducerExpired, Refused, UnknownProducer, WrongSystem
+from weir.model.header import Header
 from weir.model.ids import PARTITION_BITS
 from weir.model.limits import BATCH_BYTES_MAX, PIPELINE_WINDOW
 from weir.model.topic import split_name
@@ -104,14 +106,27 @@ class Requests:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "publish", topic.full_name)
 
-        def own(producer: int) -> None:
-            held = self._registry.catalog.producer(producer)
-            if held is None or held[1] != session.principal:
-                raise UnknownProducer(
-                    f"producer {producer} was not granted to {session.principal}: open one first"
-                )
+        def own(header: Header) -> None:
+            self._own(session, partition, header)
 
         partition.publish(caller, request, own)
+
+    def _own(self, session: Session, partition: Partition, header: Header) -> None:
+        """Raise unless the session's principal holds the producer id, in this very epoch."""
+        producer, epoch = header.producer, header.epoch
+        try:
+            granted = self._registry.epoch_of(producer, session.principal)
+        except ProducerExpired:
+            known = partition.state.producers.known(producer)
+            if known is None or known.epoch != epoch:
+                raise
+            return  # it was checked when it first wrote here, and has gone on since
+        if epoch < granted:
+            raise Fenced(f"producer {producer} goes on in epoch {granted}", granted)
+        if epoch > granted:
+            raise UnknownProducer(
+                f"epoch {epoch} of producer {producer} was not granted: {granted} is the newest"
+            )
 
     def _fetch(self, session: Session, caller: Caller, request: m.Fetch) -> None:
         topic, partition = self._topics.partition(request.address.group)

@@ -98,8 +98,8 @@ class LogStorage:
 
     def last_index(self) -> int:
         """Return the index of the last entry; the snapshot's, or else 0, if there is none."""
-        if self._recovered and self._recovered.entries:
-            return self._recovered.entries[-1].index
+        if self._recovered and self._recovered.last_index:
+            return self._recovered.last_index
         return self._snapshot.index if self._snapshot else 0
 
     def term(self, index: int) -> int:

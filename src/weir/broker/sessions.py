@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from weir.broker.admission import ANONYMOUS
 from weir.broker.fan_in import Seat
-from weir.errors import NoHello
+from weir.errors import BadRequest, NoHello
 
 
 @dataclass(slots=True)
@@ -23,6 +23,22 @@ class Session:
     def greeted(self) -> bool:
         """Whether the peer said hello."""
         return self.welcomed or self.seat is not None
+
+    def sit(self, hub: int, boot: int, group: int) -> None:
+        """Take a device's hello. Raises `BadRequest` if it changes something too early.
+
+        Replies of two partitions would overtake each other, and the new one could stamp below what
+        is about to be confirmed in the old one.
+        """
+        seat = self.seat
+        if seat is None:
+            self.seat = Seat(self.id, hub, boot, group)
+        elif (seat.hub, seat.boot, seat.group) != (hub, boot, group):
+            if seat.in_flight:
+                raise BadRequest(
+                    f"{seat.in_flight} publishes wait for their replies: say hello again after them"
+                )
+            seat.hub, seat.boot, seat.group = hub, boot, group
 
     def check_welcomed(self) -> None:
         """Raise `NoHello` unless a client hello came first."""

@@ -63,7 +63,7 @@ class Shard:
         self.identity = identity
         self.budget = Budget(settings.budget_bytes)
         self._time = time
-        self._outbox = outbox = Outbox()
+        self._outbox = outbox = Outbox(self.budget)
         self._reads = Reads(outbox, self.budget)
         self._writers = [
             Writer(n, opened, outbox, time, settings.checkpoint_bytes)
@@ -122,8 +122,8 @@ class Shard:
                 self._tick()
             case ev.SpareMade(log):
                 self._writers[log].spare_made(event)
-            case ev.CheckpointSaved(log):
-                self._writers[log].saved()
+            case ev.CheckpointSaved(log, saved):
+                self._writers[log].saved(saved)
             case ev.Stopping():
                 self._stopping = True
         return self._after()
@@ -168,6 +168,7 @@ class Shard:
         if self.registry.ready and not self._fan_in_asked:
             self._fan_in_asked = True
             self.registry.grant(f"shard:{self.identity.shard}", 0, self._fan_in_opened)
+        self._reads.advance()
         for writer in self._writers:
             writer.advance()
         hold = self.budget.should_hold(self._holding)
@@ -180,6 +181,10 @@ class Shard:
 
     def _stop(self) -> None:
         """Finish what is under way, mark it durable, save a checkpoint; one step an event."""
+        # Nothing begins any more but acks of what was granted: else the log is never idle.
+        self.registry.group = None
+        for partition in self.topics.partitions():
+            partition.drain()
         for writer in self._writers:
             writer.log.mark_idle()
             writer.advance()
@@ -220,6 +225,8 @@ class Shard:
     def _admit(self) -> None:
         if self._stopping:
             raise Unavailable("this node is stopping: try another, or again shortly")
+        for writer in self._writers:
+            writer.admit(self.budget.used)
 
     def _fan_in_opened(self, record: ProducerOpened) -> None:
         self._shared.fan_in_producer = record.producer

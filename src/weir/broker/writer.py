@@ -8,6 +8,7 @@ from weir.broker.group import Group, Token
 from weir.broker.outbox import Outbox
 from weir.broker.partition import Partition
 from weir.broker.restore import CHECKPOINT, Opened, decode_checkpoint, encode_checkpoint
+from weir.errors import Overloaded
 from weir.log.flush import Flush
 from weir.model.limits import MIB
 from weir.order.clock import Time
@@ -15,6 +16,9 @@ from weir.order.clock import Time
 CHECKPOINT_BYTES = 256 * MIB
 CHECKPOINT_MS = 300_000
 IDLE_MS = 100
+#: How long a disk without room is left alone before it is asked again.
+SPARE_RETRY_MS = 1_000
+CHECKPOINT_RETRY_MS = 30_000
 
 
 class Writer:
@@ -41,18 +45,33 @@ class Writer:
         self._in_flight = False
         self._saving = False
         self._quiet_since = time.monotonic_ms()
-        self._saved_at = self._quiet_since
-        self._saved_tail = self.log.tail
+        self._save_after = self._quiet_since + CHECKPOINT_MS
+        self._saved_tail = self._tried_tail = self.log.tail
+        #: Whether the last file that was asked for could not be made, and until when none is.
+        self._full = False
+        self._asks_after = self._quiet_since
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits, nothing is in flight and nothing is being saved."""
-        return not (self._in_flight or self._dirty or self._saving)
+        return not (self._in_flight or self._dirty or self._saving or self.log.waiting)
 
     @property
     def clean(self) -> bool:
-        """Whether the last checkpoint covers the whole log."""
-        return self._saved_tail == self.log.tail
+        """Whether the last checkpoint covers the whole log, or would if there had been room.
+
+        A stop does not insist on one: the log has everything, only the next start takes longer.
+        """
+        return self._tried_tail == self.log.tail
+
+    def admit(self, pending: int) -> None:
+        """Raise `Overloaded` if a publish would take the room that acks, votes and configuration
+        need on a full disk; `pending` bytes are admitted already (DESIGN §4: the reserve).
+        """
+        if self._full and self.log.room_bytes - pending < self.log.settings.segment_bytes:
+            raise Overloaded(
+                "the disk is full: free space or add a disk; acks and reads go on", SPARE_RETRY_MS
+            )
 
     def mark_dirty(self, partition: Partition) -> None:
         """Cut this partition's next entry when the time comes."""
@@ -70,8 +89,13 @@ class Writer:
         if flush is not None:
             self._in_flight = True
             self._outbox.put(StartFlush(self.number, flush))
+        if not self._full:
+            self._ask_for_spare()
+
+    def _ask_for_spare(self) -> None:
         spare = self.log.wants_spare()
         if spare is not None:
+            self._asks_after = self._time.monotonic_ms() + SPARE_RETRY_MS
             self._outbox.put(MakeSpare(self.number, spare))
 
     def flushed(self, flush: Flush) -> None:
@@ -84,17 +108,24 @@ class Writer:
             self.groups[token.group].persisted(token.ready)
 
     def spare_made(self, event: SpareMade) -> None:
-        """Take a made segment file into the reserve."""
+        """Take a made segment file into the reserve, or learn that there is no room for one."""
+        self._full = not event.made
         if event.made:
             self.log.spare_ready(event.spare)
+        else:
+            self.log.spare_failed(event.spare)
+            self._asks_after = self._time.monotonic_ms() + SPARE_RETRY_MS
 
     def tick(self) -> None:
         """Write an idle mark after a quiet moment, and a checkpoint after much or long."""
         now = self._time.monotonic_ms()
         if self.idle and now - self._quiet_since >= IDLE_MS:
             self.log.mark_idle()
+        if self._full and now >= self._asks_after:
+            self._ask_for_spare()
         grown = self.log.tail - self._saved_tail
-        if grown > self._checkpoint_bytes or (grown and now - self._saved_at > CHECKPOINT_MS):
+        failed = self._tried_tail != self._saved_tail
+        if grown and (now >= self._save_after or (grown > self._checkpoint_bytes and not failed)):
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -102,11 +133,14 @@ class Writer:
         if self._saving:
             return
         self._saving = True
-        self._saved_at = self._time.monotonic_ms()
-        self._saved_tail = self.log.tail
+        self._tried_tail = self.log.tail
         data = encode_checkpoint(list(self.groups.values()))
         self._outbox.put(SaveCheckpoint(self.number, CHECKPOINT, data))
 
-    def saved(self) -> None:
-        """The checkpoint is durable."""
+    def saved(self, saved: bool) -> None:
+        """The checkpoint is durable; or, if not `saved`, is tried again after a pause."""
         self._saving = False
+        if saved:
+            self._saved_tail = self._tried_tail
+        pause = CHECKPOINT_MS if saved else CHECKPOINT_RETRY_MS
+        self._save_after = self._time.monotonic_ms() + pause

@@ -18,7 +18,8 @@ from weir.errors import (
     RemoteProtocolError,
     refusal,
 )
-from weir.model.limits import DEVICE_BODY_BYTES_MAX, DEVICE_REPLIES_PENDING_MAX
+from weir.model.columns import NO_SEQUENCE
+from weir.model.limits import DEVICE_BODY_BYTES_MAX, DEVICE_WINDOW
 from weir.wire import device as wire
 from weir.wire.device import BY_HUB, DeviceOpcode, DeviceReply
 
@@ -90,9 +91,11 @@ class Client:
         return self.send_many([value], sn, window=1)[0]
 
     def send_many(
-        self, values: Sequence[bytes], sn: int = 0, window: int = 64
+        self, values: Sequence[bytes], sn: int = 0, window: int = DEVICE_WINDOW
     ) -> list[DeviceReply]:
         """Send values under the lock's next sequences, `window` at a time; return the confirms.
+
+        The window is 8 at most: of so many values the broker can tell a repeat from another value.
 
         Connects and sends again as often as it takes; raises `Disconnected` after `timeout` seconds
         without any confirm. What is not confirmed then is kept and goes out, under the same
@@ -102,9 +105,9 @@ class Client:
         if any(len(value) > most for value in values):
             raise BadRequest(f"a value is over {most:,} bytes: send it in parts", most)
         first, held = self._held.get(sn, (0, []))
-        pipeline = Pipeline(
-            [*held, *values], first, max(1, min(window, DEVICE_REPLIES_PENDING_MAX))
-        )
+        if first + len(held) + len(values) > NO_SEQUENCE:
+            raise BadRequest("this boot's sequences are used up: connect with a higher boot count")
+        pipeline = Pipeline([*held, *values], first, max(1, min(window, DEVICE_WINDOW)))
         try:
             self._run(pipeline, sn)
         except BaseException:

@@ -29,8 +29,12 @@ class Disk(Protocol):
     def create(self, name: str, size: int) -> None:
         """Make a file of `size` zeros, written and not merely allocated; file and folder synced.
 
-        On an error no file of that name is left behind.
+        On an error no file of that name is left behind. `OSError` for want of room, at whichever
+        step; it may be tried again.
         """
+
+    def zero(self, name: str) -> None:
+        """Make an existing file all zeros where it lies; file and folder synced. Needs no room."""
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all `buffers` one behind the other from byte `offset` on; not yet durable."""
@@ -42,7 +46,10 @@ class Disk(Protocol):
         """Make every finished write to the file durable (fdatasync)."""
 
     def replace(self, name: str, data: Buffer) -> None:
-        """Make `data` the whole file, at once: written aside, synced, renamed, folder synced."""
+        """Make `data` the whole file, at once: written aside, synced, renamed, folder synced.
+
+        On an error the old file stays, and nothing is left aside.
+        """
 
     def remove(self, name: str) -> None:
         """Remove the file; folder synced."""

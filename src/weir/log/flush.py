@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from weir.codec.fields import Buffer
 from weir.log.disk import Disk
-from weir.log.segments import Spare
+from weir.log.reserve import Spare
 
 
 @dataclass(frozen=True, slots=True)

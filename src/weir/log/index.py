@@ -89,10 +89,6 @@ class GroupIndex:
         at = index - self.first
         return self._stored(at) if 0 <= at < len(self._positions) else None
 
-    def entries(self) -> list[Stored]:
-        """Return all entries in order; an object each, so meant for the start only."""
-        return [self._stored(at) for at in range(len(self._positions))]
-
     def holding(self, offset: int, last_index: int, durable: int) -> Iterator[tuple[Stored, int]]:
         """Yield the entries with messages from the one that holds `offset` on, with the offset
         behind each; none above Raft index `last_index` or at log position `durable` or above.

@@ -20,8 +20,9 @@ from weir.log.frame import Kind, frame_size, pack
 from weir.log.index import GroupIndex, Stored
 from weir.log.reading import Reading, spans_of
 from weir.log.record import HARD_STATE_SIZE, Record
+from weir.log.reserve import Reserve, Spare
 from weir.log.segment import SMALL_FRAME, Segment, mark_frame, pack_header
-from weir.log.segments import Segments, Spare
+from weir.log.segments import Segments
 from weir.log.settings import Settings
 
 _OWN_KINDS = (Kind.MARK, Kind.END)
@@ -35,6 +36,7 @@ class Log:
         disk: Disk,
         settings: Settings,
         segments: Segments,
+        reserve: Reserve,
         groups: dict[int, GroupIndex],
         tail: int,
     ) -> None:
@@ -42,6 +44,7 @@ class Log:
         self.settings = settings
         self._disk = disk
         self._segments = segments
+        self._reserve = reserve
         self._groups = groups
         self._cache = Cache(settings.cache_bytes_max)
         self._tail = tail
@@ -51,7 +54,6 @@ class Log:
         self._staged: Staged | None = None
         self._flight: Flush | None = None
         self._marked = -1
-        self._spares_planned = 0
 
     @property
     def durable(self) -> int:
@@ -62,6 +64,16 @@ class Log:
     def tail(self) -> int:
         """The position of the next frame."""
         return self._tail
+
+    @property
+    def room_bytes(self) -> int:
+        """What can still be written without a new file: the last segment's rest and the spares."""
+        return self._limit - self._tail + self._reserve.ready_bytes
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is staged that no flush has taken yet."""
+        return self._staged is not None
 
     # -- writing -----------------------------------------------------------------------------
 
@@ -102,8 +114,10 @@ class Log:
         return position
 
     def next_flush(self) -> Flush | None:
-        """Take everything staged; None if nothing is, or while a flush is in flight."""
-        if self._flight or not self._staged:
+        """Take everything staged; None if nothing is, while a flush is in flight, or while a spare
+        that it needs is being zeroed.
+        """
+        if self._flight or not self._staged or self._reserve.holds_back:
             return None
         self._flight = self._staged.seal(self._tail)
         self._staged = None
@@ -127,16 +141,18 @@ class Log:
             self._marked = self._tail
 
     def wants_spare(self) -> Spare | None:
-        """Return a file to make off the loop, then to be told to `spare_ready`; None if enough."""
-        if len(self._segments.spares) + self._spares_planned >= self.settings.spares:
-            return None
-        self._spares_planned += 1
-        return self._segments.plan()
+        """Return a file to make off the loop, then to be told to `spare_ready` or `spare_failed`;
+        None if enough.
+        """
+        return self._reserve.wants()
 
     def spare_ready(self, spare: Spare) -> None:
         """Take a made file into the reserve."""
-        self._spares_planned -= 1
-        self._segments.spares.append(spare.name)
+        self._reserve.made(spare)
+
+    def spare_failed(self, spare: Spare) -> None:
+        """There was no room for a file: `wants_spare` asks again."""
+        self._reserve.failed(spare)
 
     def _check(self, record: Record, index: GroupIndex | None) -> None:
         size, largest = record.size, self.settings.entry_bytes_max
@@ -184,7 +200,8 @@ class Log:
             if self._tail == staged.start:
                 staged.open(closing.name, self._tail - closing.base)
             staged.buffers.extend(closing.end_frame(self._tail))
-        segment, missing = self._segments.extend()
+        name, missing = self._reserve.take()
+        segment = self._segments.extend(name)
         staged.open(segment.name, 0, missing)
         staged.buffers.append(pack_header(segment, self.settings.log, self.settings.system))
         self._tail, self._limit = segment.first, segment.limit
@@ -192,20 +209,30 @@ class Log:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def read(self, group: int, offset: int, max_bytes: int, last_index: int) -> Reading | None:
+    def read(
+        self,
+        group: int,
+        offset: int,
+        max_bytes: int,
+        last_index: int,
+        behind_offset: int | None = None,
+    ) -> Reading | None:
         """Plan to read whole BATCHES entries from the one that holds `offset` on.
 
-        At least one entry, then as many as stay within `max_bytes` of payload; none above Raft
-        index `last_index`, none that is not durable. None if there is nothing to read.
+        At least one entry, then as many as stay within `max_bytes` of payload and hold offsets
+        below `behind_offset`; none above Raft index `last_index`, none that is not durable. None
+        if there is nothing to read.
         """
         index = self._groups.get(group)
         if index is None:
             return None
         placed: list[tuple[Segment, Stored]] = []
         cached: list[Buffer] = []
-        size = 0
+        size, next_offset = 0, -1
         for stored, behind in index.holding(offset, last_index, self._durable):
             payload = self._cache.get(stored.position)
+            if behind_offset is not None and next_offset >= behind_offset:
+                break
             # All from the cache or all from the disk: the next call takes what is left.
             if placed and (size + stored.length > max_bytes or (cached and payload is None)):
                 break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weir.codec.fields import Buffer
@@ -11,6 +11,7 @@ from weir.log.errors import LogDamaged
 from weir.log.frame import HEADER_SIZE, BadFrame, frame_size, verify
 from weir.log.index import Stored
 from weir.log.segment import Segment
+from weir.model.header import headers
 
 #: Reading over a gap this small is cheaper than another call: a mark, or a small group's frame.
 _GAP_BYTES = 4096
@@ -25,14 +26,16 @@ class Span:
 
     def run(self, disk: Disk, log: int, group: int | None) -> list[bytes]:
         """Return the verified payloads; `group` None takes whichever the frames name."""
+        return list(self.payloads(disk, log, group))
+
+    def payloads(self, disk: Disk, log: int, group: int | None) -> Iterator[bytes]:
+        """Yield what `run` returns, up to the first entry that is damaged."""
         start = self.entries[0].position
         end = self.entries[-1].position + frame_size(self.entries[-1].length)
         segment = self.segment
         data = memoryview(disk.read(segment.name, start - segment.base, end - start))
-        return [
-            _payload(data, stored.position - start, stored, segment, log, group)
-            for stored in self.entries
-        ]
+        for stored in self.entries:
+            yield _payload(data, stored.position - start, stored, segment, log, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,26 @@ class Reading:
     spans: tuple[Span, ...] = ()
 
     def run(self, disk: Disk) -> list[bytes]:
-        """Read and verify the payloads, in order; blocks. Raises `LogDamaged` or `OSError`."""
-        return [payload for span in self.spans for payload in span.run(disk, self.log, self.group)]
+        """Read and verify the payloads, in order, up to the first that cannot be read; blocks.
+
+        Raises `LogDamaged` or `OSError` if that is the first of all: an entry takes none of those
+        before it along, and the next reading, which begins with it, tells what is wrong.
+        """
+        payloads: list[bytes] = []
+        try:
+            for span in self.spans:
+                for payload in span.payloads(disk, self.log, self.group):
+                    payloads.append(payload)
+        except (LogDamaged, OSError):
+            if not payloads:
+                raise
+        return payloads
+
+    def reached(self, payloads: Sequence[Buffer]) -> int:
+        """Return the offset behind the last message of what `run` returned."""
+        if self.cached is not None or len(payloads) == sum(len(s.entries) for s in self.spans):
+            return self.next_offset
+        return headers(payloads[-1])[-1].next_offset
 
 
 def spans_of(placed: Sequence[tuple[Segment, Stored]]) -> tuple[Span, ...]:

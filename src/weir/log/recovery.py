@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from weir.log.disk import Disk
 from weir.log.errors import ForeignSegment, LogDamaged
 from weir.log.frame import BadFrame
-from weir.log.index import Stored
 from weir.log.log import Log
 from weir.log.record import HardState
+from weir.log.reserve import Reserve
 from weir.log.scan import Scan
 from weir.log.segment import BLOCK, Segment, segment_number, unpack_header
 from weir.log.segments import Segments
@@ -38,10 +39,13 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 @dataclass(frozen=True, slots=True)
 class RecoveredGroup:
-    """One group as the log holds it; `entries` without a gap, the superseded ones left out."""
+    """One group as the log held it at start; where its entries lie, `Log.stored` knows.
+
+    `last_index` is that of its last entry, superseded ones left out; 0 if it has none.
+    """
 
     hard_state: HardState | None
-    entries: list[Stored]
+    last_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +75,21 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     for name in rest:
         scan.take_unnamed(name, disk.read(name, 0, disk.size(name)))
     scan.judge()
-    _settle(disk, row, rest, scan)
+    # Their blocks stay ours on a disk that is full by now; the host zeroes them off the loop.
+    whole = (name for name in sorted(rest) if disk.size(name) == settings.segment_bytes)
+    kept = list(islice(whole, settings.spares))
+    _settle(disk, row, [name for name in rest if name not in kept], scan)
     numbers = [number for name in names if (number := segment_number(name)) is not None]
-    segments = Segments(scan.live, numbers, settings.segment_bytes)
+    segments = Segments(scan.live, settings.segment_bytes)
+    reserve = Reserve(kept, numbers, settings.segment_bytes, settings.spares)
     groups = {
         group: RecoveredGroup(
             scan.hard_states.get(group),
-            scan.index[group].entries() if group in scan.index else [],
+            scan.index[group].last if group in scan.index else 0,
         )
         for group in sorted(scan.index.keys() | scan.hard_states.keys())
     }
-    log = Log(disk, settings, segments, scan.index, scan.tail)
+    log = Log(disk, settings, segments, reserve, scan.index, scan.tail)
     log.mark_idle()
     return Recovered(log, groups, scan.mark, scan.tail)
 
@@ -111,8 +119,7 @@ def _settle(disk: Disk, row: list[Segment], rest: list[str], scan: Scan) -> None
     for segment in reversed(row):
         if segment.name not in live:
             disk.remove(segment.name)
-    # A spare's zeros may be a cache's too: a flush may have written to it and lost its header on
-    # the way. A new file is certain, and the log asks for one, to be made off the loop.
+    # More than is kept, or begun and not finished.
     for name in rest:
         disk.remove(name)
     for segment, start, data in scan.unsure():

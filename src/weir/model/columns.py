@@ -143,17 +143,30 @@ class BytesColumn:
     def to_list(self) -> list[bytes]:
         """Split into one `bytes` a message."""
         n = len(self.offsets) - 1
-        # The first width is a guess that spares mixed columns the making of uniform offsets.
-        width = self.offsets[1] if n else 0
-        if (
-            n <= _UNIFORM_MAX
-            and 0 < width * n == len(self.data)
-            and self.offsets.cast("B") == _uniform(n, width)
-        ):
+        if width := self._uniform_width():
             return list(struct.unpack(f"{width}s" * n, self.data))
         data = bytes(self.data)
         ends = rising(self.offsets)
         return [data[a:b] for a, b in pairwise(ends)]
+
+    def check(self) -> None:
+        """Raise `BadBatch` where `to_list` would; nothing is split."""
+        if not self._uniform_width():
+            rising(self.offsets)
+
+    def _uniform_width(self) -> int:
+        """Return the width that all elements have; 0 where they differ, or might."""
+        n = len(self.offsets) - 1
+        # The first width is a guess that spares mixed columns the making of uniform offsets.
+        width: int = self.offsets[1] if n else 0
+        if (
+            n <= _UNIFORM_MAX
+            and 0 < width * n == len(self.data)
+            # As bytes, for they are compared at once; two views are compared item by item.
+            and self.offsets.tobytes() == _uniform(n, width)
+        ):
+            return width
+        return 0
 
     def at(self, i: int) -> bytes:
         """Return element `i` alone, from 0 on. Raises `BadBatch` where it leaves the data."""
@@ -172,6 +185,23 @@ def rising(offsets: memoryview) -> list[int]:
     if ends != sorted(ends):  # linear and in C for what is sorted already
         raise BadBatch("the offsets of a column fall: its encoder is at fault")
     return ends
+
+
+def tag_indices(column: memoryview, tags: int) -> list[int]:
+    """Return indices as a list. Raises `BadBatch` where one is outside a list of `tags` tags."""
+    indices: list[int] = column.tolist()
+    if not 0 <= min(indices) <= max(indices) < tags:
+        raise BadBatch("a tag index points outside the tag list")
+    return indices
+
+
+def check_names(names: BytesColumn) -> None:
+    """Raise `BadBatch` unless each header's name is UTF-8."""
+    if bytes(names.data).isascii():
+        names.check()
+    else:
+        # Joined by a character that is part of no other: what is no text alone is none here.
+        text(b"\0".join(names.to_list()))
 
 
 def text(data: bytes) -> str:

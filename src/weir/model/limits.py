@@ -13,7 +13,6 @@ ENTRY_BYTES_MAX = 1 * MIB
 CLIENT_FRAME_BYTES_MAX = BATCH_BYTES_MAX + 64 * KIB
 CONTROL_FRAME_BYTES_MAX = 1 * MIB
 DEVICE_BODY_BYTES_MAX = 64 * KIB
-DEVICE_REPLIES_PENDING_MAX = 4_096
 
 # One message.
 KEY_BYTES_MAX = 64 * KIB
@@ -31,6 +30,10 @@ CLUSTERS_PER_TOPIC_MAX = 1_000
 PIPELINE_WINDOW = 64
 DEDUPE_HORIZON_MS = 7 * 24 * 3600 * 1000
 MAX_AHEAD_MS = 1_000
+# Sequenced publishes of one device under way: their hashes are kept, so that repeats are told.
+DEVICE_WINDOW = 8
+# Devices do not expire, so they are bounded by count: 60 to 80 bytes each.
+ORIGINS_PER_PARTITION_MAX = 4_000_000
 
 # Fetches, grants, waits.
 FETCH_BYTES_MAX = 8 * MIB

@@ -51,6 +51,11 @@ class HybridClock:
         """The last stamp given."""
         return self._last
 
+    @property
+    def highest(self) -> int:
+        """The highest stamp that any clock of this shard gave."""
+        return self._highest.stamp
+
     def raise_to(self, stamp: int) -> None:
         """Go on above a stamp that somebody else gave."""
         self._last = max(self._last, stamp)
@@ -70,6 +75,14 @@ class HybridClock:
                 "clock: check both clocks, then start a new session",
                 highest,
             )
+
+    def clamp(self, wall_ms: int, seen: int) -> int:
+        """Return `seen`, or the clock plus `max_ahead` if that is less: for who cannot be refused.
+
+        Not even what this shard gave may pass: one partition that a bad clock stamped far ahead
+        would drag along every partition that its hubs go to next.
+        """
+        return min(seen, stamp_at(wall_ms + self.max_ahead_ms))
 
     def stamp(self, wall_ms: int, seen: int = 0) -> int:
         """Return max(now, last + 1, seen + 1) and make it the last; `seen` must be checked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -16,6 +17,8 @@ from weir.errors import DiskFailed, WeirError
 _BUFFERS_MAX = 1024
 _ZEROS = bytes(1 << 20)
 _LOCK = "lock"
+#: No room on the disk, or none within the quota.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _ASIDE = ".new"
 
 
@@ -60,18 +63,24 @@ class FileDisk:
     def create(self, name: str, size: int) -> None:
         """Write a file of zeros; on an error remove it again."""
         path = self._path(name)
+        self._check_room(size)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             # Real zeros: blocks that are merely allocated cost a metadata write at first use.
-            whole, part = divmod(size, len(_ZEROS))
-            _write(handle, 0, [*[_ZEROS] * whole, _ZEROS[:part]])
-            with _or_die(f"sync new file {path}"):
-                os.fsync(handle)
-        except OSError:
+            _write(handle, 0, _zeros(size))
+            _sync_new(handle, path)
+        except (OSError, DiskFailed):
             path.unlink()
             raise
         finally:
             os.close(handle)
+        self._sync_folder()
+
+    def zero(self, name: str) -> None:
+        """Write zeros over the whole file. Raises `DiskFailed`."""
+        self.write(name, 0, _zeros(self.size(name)))
+        with _or_die(f"sync {self._path(name)}"):
+            os.fsync(self._handle(name))
         self._sync_folder()
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
@@ -103,11 +112,13 @@ class FileDisk:
         handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             _write(handle, 0, [data])
-            with _or_die(f"sync {aside}"):
-                os.fsync(handle)
+            _sync_new(handle, aside)
+            os.replace(aside, path)
+        except (OSError, DiskFailed):
+            aside.unlink()
+            raise
         finally:
             os.close(handle)
-        os.replace(aside, path)
         self._forget(name)
         self._sync_folder()
 
@@ -126,6 +137,15 @@ class FileDisk:
         for handle in handles:
             if handle >= 0:
                 os.close(handle)
+
+    def _check_room(self, size: int) -> None:
+        """Raise the `OSError` that writing `size` bytes would end in.
+
+        Trying it each time would take the last free bytes from checkpoints, over and over.
+        """
+        system = os.fstatvfs(self._directory)
+        if system.f_blocks and system.f_bavail * system.f_frsize < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
 
     def _path(self, name: str, *, aside: bool = False) -> Path:
         if "/" in name or name in ("", ".", "..", _LOCK) or name.endswith(_ASIDE) > aside:
@@ -168,6 +188,19 @@ def _write(handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
                 chunk = _behind(chunk, written)
 
 
+def _zeros(size: int) -> list[Buffer]:
+    whole, part = divmod(size, len(_ZEROS))
+    return [*[_ZEROS] * whole, _ZEROS[:part]]
+
+
+def _sync_new(handle: int, path: Path) -> None:
+    """Sync a file that nobody uses yet. Raises `DiskFailed`, or `OSError` if there is no room:
+    some systems tell that only now, and nothing is lost with the file, which must go then.
+    """
+    with _or_die(f"sync new file {path}", but=_FULL):
+        os.fsync(handle)
+
+
 def _behind(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
     """Return what is left of `buffers` behind the first `written` bytes."""
     for at, buffer in enumerate(buffers):
@@ -178,11 +211,13 @@ def _behind(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
 
 
 @contextmanager
-def _or_die(doing: str) -> Iterator[None]:
-    """Turn an `OSError` into `DiskFailed`: what the disk holds now is unknown."""
+def _or_die(doing: str, but: Sequence[int] = ()) -> Iterator[None]:
+    """Turn an `OSError`, `but` those numbers, into `DiskFailed`: what the disk holds is unknown."""
     try:
         yield
     except OSError as error:
+        if error.errno in but:
+            raise
         raise DiskFailed(
             f"could not {doing}: {error.strerror or error}. What the disk holds is unknown now, so "
             "this process must end; check the disk, then start again: the log is verified then"

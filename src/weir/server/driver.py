@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 
 #: The exit code of a process whose disk failed (sysexits.h EX_IOERR).
 EXIT_DISK = 74
-_SPARE_RETRY_SECONDS = 5.0
 
 
 class Driver:
@@ -44,10 +44,12 @@ class Driver:
         # Two threads, so that a segment being zero-filled does not stand in front of a read.
         self._pool = ThreadPoolExecutor(2, "weir-disk")
         self._peers: dict[int, Peer] = {}
+        self._watched: dict[int, Peer] = {}
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
         self._held = False
         self._ready = asyncio.Event()
+        self._broken: asyncio.Future[None] = self._loop.create_future()
         self._stopped = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
         self._actions: dict[type, Callable[..., None]] = {
@@ -67,16 +69,16 @@ class Driver:
         """Bring the shard up; returns when it leads all its groups."""
         self._do(self._shard.start())
         self._tick()
-        await self._ready.wait()
+        await self.wait(self._ready)
 
     async def stop(self, drain_seconds: float) -> bool:
         """Drain: finish what is under way, save, hang up. False if time ran out."""
-        self.handle(ev.Stopping())
-        try:
-            await asyncio.wait_for(self._stopped.wait(), drain_seconds)
-            drained = True
-        except TimeoutError:
-            drained = False
+        drained = False
+        if not self._broken.done():
+            self.handle(ev.Stopping())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wait(self._stopped), drain_seconds)
+                drained = True
         if self._ticker is not None:
             self._ticker.cancel()
         for peer in list(self._peers.values()):
@@ -91,34 +93,79 @@ class Driver:
         return Peer(self, next(self._sessions))
 
     def handle(self, event: ev.Event) -> None:
-        """Feed one event and do what comes of it."""
-        self._do(self._shard.handle(event))
+        """Feed one event and do what comes of it.
+
+        An exception that gets here is a bug, and may have left an entry half applied: nothing that
+        the shard says is to be believed from here on. `wait` raises it; a restart reads the log.
+        """
+        if self._broken.done():
+            return
+        try:
+            self._do(self._shard.handle(event))
+        except Exception as error:
+            log.critical("the shard broke at %s", type(event).__name__, exc_info=error)
+            self._broken.set_exception(error)
+            for peer in list(self._peers.values()):
+                peer.cut()
+
+    async def wait(self, event: asyncio.Event) -> None:
+        """Wait for an event; raises what broke the shard, if that comes first."""
+        waiter = asyncio.ensure_future(event.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {waiter, self._broken}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._broken.done():
+                self._broken.result()
+        finally:
+            waiter.cancel()
 
     # -- peers --------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> bool:
+        """Whether the byte budget is used up: peers only finish frames that they have begun."""
+        return self._held
+
+    def now(self) -> float:
+        """Seconds since whenever; never falls."""
+        return self._loop.time()
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call `act` after a while."""
+        self._loop.call_later(seconds, act)
 
     def opened(self, peer: Peer) -> None:
         """A peer connected."""
         if len(self._peers) >= CONNECTIONS_MAX:
             peer.hang_up(f"{CONNECTIONS_MAX:,} connections are open")
         self._peers[peer.session] = peer
-        if self._held:
-            peer.hold(True)
+        if self._held:  # later: uvloop begins to read once connection_made has returned
+            self._loop.call_soon(peer.update)
         self.handle(ev.Opened(peer.session))
 
-    def received(
-        self, session: int, frames: Sequence[ClientFrame | DeviceRequest], grown: int
-    ) -> None:
-        """Frames came in; the part of one that is still on its way has `grown` by so many bytes."""
-        if grown:
-            self._shard.budget.take(grown)
-        if frames:
-            self.handle(ev.Received(session, frames))
+    def received(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
+        """Whole frames came in."""
+        self.handle(ev.Received(session, frames))
 
-    def closed(self, peer: Peer, pending: int) -> None:
-        """A peer is gone, with `pending` bytes of an unfinished frame."""
-        self._shard.budget.release(pending)
+    def closed(self, peer: Peer) -> None:
+        """A peer is gone."""
         if self._peers.pop(peer.session, None) is not None:
             self.handle(ev.Closed(peer.session))
+
+    def charge(self, size: int) -> None:
+        """Take bytes of the budget for what is being read, or give them back (below 0)."""
+        budget = self._shard.budget
+        budget.take(size)
+        if budget.should_hold(self._held) != self._held:
+            self.handle(ev.Ticked())
+
+    def watch(self, peer: Peer) -> None:
+        """Look at a peer at every tick until all that was charged for it is sent."""
+        self._watched[peer.session] = peer
+
+    def release(self, size: int) -> None:
+        """Give back bytes of the budget that were sent."""
+        self._shard.budget.release(size)
 
     # -- effects ------------------------------------------------------------------------------
 
@@ -131,7 +178,9 @@ class Driver:
     def _send(self, effect: ef.Send) -> None:
         peer = self._peers.get(effect.session)
         if peer is not None:
-            peer.send(effect.buffers)
+            peer.send(effect.buffers, effect.charged)
+        else:
+            self.release(effect.charged)
 
     def _hang_up(self, effect: ef.Hangup) -> None:
         peer = self._peers.get(effect.session)
@@ -141,8 +190,8 @@ class Driver:
     def _hold(self, effect: ef.HoldReads) -> None:
         self._held = effect.hold
         log.warning("byte budget: reading is %s", "held" if effect.hold else "resumed")
-        for peer in self._peers.values():
-            peer.hold(effect.hold)
+        for peer in list(self._peers.values()):
+            peer.update()
 
     def _start_flush(self, effect: ef.StartFlush) -> None:
         self._flushers[effect.log].start(effect.flush)
@@ -172,14 +221,10 @@ class Driver:
             error = future.exception()
             if isinstance(error, DiskFailed):
                 _die(effect.log, error)
-            if error is None:
-                event = ev.SpareMade(effect.log, effect.spare)
-                self._loop.call_soon_threadsafe(self.handle, event)
-            else:
+            if error is not None:
                 log.error("log %d: no room for a segment in reserve: %s", effect.log, error)
-                self._loop.call_soon_threadsafe(
-                    self._loop.call_later, _SPARE_RETRY_SECONDS, self._make_spare, effect
-                )
+            event = ev.SpareMade(effect.log, effect.spare, made=error is None)
+            self._loop.call_soon_threadsafe(self.handle, event)
 
         self._pool.submit(effect.spare.run, self._disks[effect.log]).add_done_callback(done)
 
@@ -191,7 +236,8 @@ class Driver:
             if error is not None:
                 # The log has everything; only the next start takes longer.
                 log.error("log %d: the checkpoint was not saved: %s", effect.log, error)
-            self._loop.call_soon_threadsafe(self.handle, ev.CheckpointSaved(effect.log))
+            event = ev.CheckpointSaved(effect.log, saved=error is None)
+            self._loop.call_soon_threadsafe(self.handle, event)
 
         disk = self._disks[effect.log]
         self._pool.submit(disk.replace, effect.name, effect.data).add_done_callback(done)
@@ -201,6 +247,9 @@ class Driver:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(ev.TICK_MS / 1000, self._tick)
+        for peer in list(self._peers.values() if self._held else self._watched.values()):
+            if not peer.tick():
+                self._watched.pop(peer.session, None)
         self.handle(ev.Ticked())
 
 

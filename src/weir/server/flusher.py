@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -11,15 +12,27 @@ from weir.log.flush import Flush
 
 Done = Callable[[Flush, BaseException | None], None]
 
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+
 
 class Flusher:
-    """Runs one flush after another; `done` is called in this thread after each."""
+    """Runs one flush after another; `done` is called in this thread after each.
 
-    def __init__(self, name: str, disk: Disk, done: Done) -> None:
+    A flush that finds no room for a new segment is run again until it does, or until `stop`: what
+    it holds was promised to nobody yet, and everything behind it has to wait.
+    """
+
+    def __init__(
+        self, name: str, disk: Disk, done: Done, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
         """Start the thread."""
         self._disk = disk
         self._done = done
+        self._retry_seconds = retry_seconds
         self._queue: SimpleQueue[Flush | None] = SimpleQueue()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -28,15 +41,30 @@ class Flusher:
         self._queue.put(flush)
 
     def stop(self) -> None:
-        """End the thread once it has run what it was given."""
+        """End the thread once it has run what it was given, or given up what finds no room."""
+        self._stopping.set()
         self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         while (flush := self._queue.get()) is not None:
             try:
-                flush.run(self._disk)
+                written = self._write(flush)
             except BaseException as error:  # whatever it is, the host must hear of it
                 self._done(flush, error)
             else:
-                self._done(flush, None)
+                if written:
+                    self._done(flush, None)
+
+    def _write(self, flush: Flush) -> bool:
+        """Run a flush until it has found room; return False if told to stop before."""
+        while True:
+            try:
+                flush.run(self._disk)
+            except OSError as error:
+                pause = self._retry_seconds
+                log.error("a flush waits for room: %s; next try in %g s", error, pause)
+                if self._stopping.wait(pause):
+                    return False
+            else:
+                return True

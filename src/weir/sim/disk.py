@@ -118,11 +118,17 @@ class SimDisk:
         self._link(name, file)
         try:
             self._step("write")
-        except OSError:
+            file.write(0, bytes(size))
+            self._sync(file)
+        except (OSError, DiskFailed):
             self._link(name, None)
             raise
-        file.write(0, bytes(size))
-        self._sync(file)
+        self._sync_folder()
+
+    def zero(self, name: str) -> None:
+        """Zero a file where it lies, in three steps."""
+        self.write(name, 0, [bytes(self.size(name))])
+        self.sync(name)
         self._sync_folder()
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
@@ -155,10 +161,14 @@ class SimDisk:
         self._step("replace")
         file = _File()
         self._link(name + _ASIDE, file)
-        self._step("write")
-        file.write(0, bytes(data))
-        self._sync(file)
-        self._step("rename")
+        try:
+            self._step("write")
+            file.write(0, bytes(data))
+            self._sync(file)
+            self._step("rename")
+        except (OSError, DiskFailed):
+            self._link(name + _ASIDE, None)
+            raise
         self._link(name, file)
         self._link(name + _ASIDE, None)
         self._sync_folder()

@@ -46,7 +46,7 @@ class _Job:
 
     name: str
     run: Callable[[], Any]
-    done: Callable[[Any, OSError | DiskFailed | None], None]
+    done: Callable[[Any, OSError | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,9 @@ class Host:
     def _do(self, effects: list[ef.Effect]) -> None:
         for effect in effects:
             match effect:
-                case ef.Send(session, buffers):
+                case ef.Send(session, buffers, charged):
+                    assert self.shard is not None  # it has just asked for this
+                    self.shard.budget.release(charged)
                     self._send(session, b"".join(buffers))
                 case ef.StartFlush():
                     self._flush(effect)
@@ -251,13 +253,11 @@ class Host:
             link.hold(held)
 
     def _flush(self, effect: ef.StartFlush) -> None:
-        def done(_: None, error: OSError | DiskFailed | None) -> None:
-            if error is not None:
-                self.world.note("disk failed")
-                self._end(power=False)
-                self.restart()
-            else:
+        def done(_: None, error: OSError | None) -> None:
+            if error is None:
                 self._handle(ev.Flushed(effect.log, effect.flush))
+            else:  # no room for a new segment: as the real flusher does
+                self._flush(effect)
 
         self._start("flush", lambda: self._run_flush(effect.flush), done, self._machine.flush)
 
@@ -272,7 +272,7 @@ class Host:
                 self.disk.fail_next("read", errno.EIO)
             return effect.reading.run(self.disk)
 
-        def done(payloads: list[bytes], error: OSError | DiskFailed | None) -> None:
+        def done(payloads: list[bytes], error: OSError | None) -> None:
             if error is None:
                 self._handle(ev.ReadDone(effect.ticket, payloads))
             else:
@@ -281,14 +281,14 @@ class Host:
         self._start("read", run, done, _READ)
 
     def _spare(self, effect: ef.MakeSpare) -> None:
-        def done(_: None, error: OSError | DiskFailed | None) -> None:
+        def done(_: None, error: OSError | None) -> None:
             self._handle(ev.SpareMade(effect.log, effect.spare, error is None))
 
         self._start("spare", lambda: effect.spare.run(self.disk), done, _SPARE)
 
     def _save(self, effect: ef.SaveCheckpoint) -> None:
-        def done(_: None, error: OSError | DiskFailed | None) -> None:
-            self._handle(ev.CheckpointSaved(effect.log))
+        def done(_: None, error: OSError | None) -> None:
+            self._handle(ev.CheckpointSaved(effect.log, error is None))
 
         self._start("save", lambda: self.disk.replace(effect.name, effect.data), done, _SAVE)
 
@@ -296,7 +296,7 @@ class Host:
         self,
         name: str,
         run: Callable[[], Any],
-        done: Callable[[Any, OSError | DiskFailed | None], None],
+        done: Callable[[Any, OSError | None], None],
         delay: tuple[int, int],
     ) -> None:
         job = _Job(name, run, done)
@@ -310,7 +310,12 @@ class Host:
         result, failed = None, None
         try:
             result = job.run()
-        except (OSError, DiskFailed) as error:
+        except DiskFailed:
+            self.world.note("disk failed", job.name)
+            self._end(power=False)
+            self.restart()
+            return
+        except OSError as error:
             failed = error
         self.world.note(job.name, failed is None)
         job.done(result, failed)

@@ -79,7 +79,8 @@ class Rig:
     def do(self, effects: list[ef.Effect]) -> None:
         for effect in effects:
             match effect:
-                case ef.Send(session, buffers):
+                case ef.Send(session, buffers, charged):
+                    self.shard.budget.release(charged)
                     self._sent(session, b"".join(buffers))
                 case ef.StartFlush() | ef.StartRead() | ef.MakeSpare() | ef.SaveCheckpoint():
                     self.jobs.append(effect)

@@ -82,3 +82,36 @@ def test_a_snapshot_holds_everything() -> None:
     state.release(8)
     row = msgspec.msgpack.decode(msgspec.msgpack.encode(state.encode()), strict=False)
     assert ClusterState.decode(*row) == state
+
+
+def test_an_overlap_is_done_once_and_the_rest_of_an_ack_counts() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    assert state.ack(5, 0, 5)
+    assert state.ack(5, 3, 10), "a part is done already, the other is its own"
+    assert (state.cursor, state.grants) == (10, {})
+
+
+def test_what_went_to_another_is_refused_and_the_rest_is_done() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    state.grant(6, granted(3, 6, consumer=8))
+    assert not state.ack(5, 0, 10)
+    assert (state.cursor, list(state.done)) == (3, [(6, 10)])
+    assert list(state.grants[6].left) == [(3, 6)], "nobody acks for another"
+    assert state.ack(6, 3, 6)
+    assert state.cursor == 10
+
+
+def test_who_holds_what_is_known_without_a_search() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 4))
+    state.grant(6, granted(4, 8, consumer=8))
+    state.grant(7, granted(4, 6, consumer=7, deadline=50))
+    assert state.held == {7: {5: None, 7: None}, 8: {6: None}}
+    assert ClusterState.decode(*state.encode()).held == state.held  # type: ignore[arg-type]
+    state.ack(5, 0, 4)
+    state.ack(6, 6, 8)
+    assert state.held == {7: {7: None}}
+    assert state.release(7)
+    assert state.grants[7].deadline == AT_ONCE

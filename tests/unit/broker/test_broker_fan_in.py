@@ -104,7 +104,7 @@ def test_a_cut_that_makes_several_batches_answers_in_order(
     hub.device(50, d.publish(9, b"first", 0))  # a flush is in flight while the others come
     for n in range(6):
         frames = [d.publish(sn, b"%d" % n * 30, n) for sn in range(2)]
-        hub.device(50, *frames, *([d.publish(0, b"again", n - 1)] if n else []))
+        hub.device(50, *frames, *([d.publish(0, b"%d" % (n - 1) * 30, n - 1)] if n else []))
     hub.settle()
     replies = answers(hub)
     assert [r[:3] for r in replies[:3]] == [(9, 0, 0), (0, 0, 0), (1, 0, 0)]

@@ -202,3 +202,50 @@ def test_clusters_of_a_snapshot_count_against_the_limit(crew: Crew, monkeypatch:
     monkeypatch.setattr(grants, "CLUSTERS_PER_TOPIC_MAX", 1)
     request = m.Pull(crew.info.addresses[0], "other", 1, 1)
     assert crew.rig.answer(1, request).code == Overloaded.code
+
+
+def test_names_that_found_nothing_are_not_kept(crew: Crew, monkeypatch: Any) -> None:
+    rig = crew.rig
+    empty = rig.topic(1, "empty").addresses[0]
+    monkeypatch.setattr(grants, "CLUSTERS_PER_TOPIC_MAX", 2)
+    for n in range(5):
+        assert rig.answer(1, m.Pull(empty, f"typo{n}", 1, 1_000)).fence == 0
+    rig.ask(1, m.Pull(empty, "one", 1, 1_000, 1_000))
+    rig.ask(1, m.Pull(empty, "two", 1, 1_000, 9_000))
+    assert rig.answer(2, m.Pull(empty, "three", 1, 1_000)).code == Overloaded.code
+    rig.tick(1_000)
+    assert rig.answer(2, m.Pull(empty, "three", 1, 1_000)).fence == 0
+    rig.handle(Closed(1))
+    served = rig.shard.topics.partition(empty.group)[1]._leading.grants
+    assert served._queues == {}
+    assert not any(served._members.values())
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+def test_a_grant_brings_the_entries_that_hold_it_and_no_more(make_rig: Any, cache: int) -> None:
+    crew = Crew(make_rig(cache=cache), messages=0)
+    rig = crew.rig
+    for first, size in ((0, 1), (1, 3), (4, 2), (6, 1), (7, 3)):
+        rig.answer(1, rig.batch(crew.info, crew.grant, first, *[b"v" * 50] * size))
+    found = []
+    for most in (1, 2, 3, 4):
+        granted = rig.answer(1, crew.pull(most))
+        batches = [b for part in granted.batches for b in split(part, granted.address.group)]
+        found.append(
+            (span(granted), batches[0].header.first_offset, batches[-1].header.next_offset)
+        )
+    assert found == [((0, 1), 0, 1), ((1, 3), 1, 4), ((3, 6), 1, 6), ((6, 10), 6, 10)]
+
+
+def test_acked_grants_leave_the_leases(crew: Crew) -> None:
+    rig = crew.rig
+    values = [b"x"] * 1_000
+    rig.answer(1, rig.batch(crew.info, crew.grant, 10, *values))
+    kept = rig.answer(2, crew.pull(1, lease_ms=GRANT_MS_MAX - 1))
+    for _ in range(900):
+        granted = rig.answer(1, crew.pull(1, lease_ms=GRANT_MS_MAX))
+        rig.answer(1, crew.ack((granted.fence, granted.offset, granted.next_offset)))
+    partition = rig.shard.topics.partition(crew.info.addresses[0].group)[1]
+    assert len(partition._leading.grants._leases._due) <= 2 * 2 + 256
+    rig.time.pass_ms(GRANT_MS_MAX)
+    assert span(rig.answer(1, crew.pull(1))) == (kept.offset, kept.next_offset)

@@ -88,18 +88,22 @@ def test_a_new_epoch_fences_the_old(ready: Any) -> None:
     rig.answer(1, rig.batch(info, grant, 0, b"a"))
     newer = rig.answer(1, m.OpenProducer(grant.producer))
     assert (newer.producer, newer.epoch) == (grant.producer, grant.epoch + 1)
-    late = rig.answer(1, rig.batch(info, grant, 1, b"b"))
-    assert late.offset == 1, "the fence falls with the first batch of the new epoch"
+    refusal = rig.answer(1, rig.batch(info, grant, 1, b"b"))
+    assert (refusal.code, refusal.detail) == (Fenced.code, newer.epoch), "with the grant itself"
     assert rig.answer(1, rig.batch(info, newer, 1, b"c")).code == SequenceGap.code
-    assert rig.answer(1, rig.batch(info, newer, 0, b"c")).offset == 2
-    refusal = rig.answer(1, rig.batch(info, grant, 2, b"d"))
+    assert rig.answer(1, rig.batch(info, newer, 0, b"c")).offset == 1
+    refusal = rig.answer(1, rig.batch(info, grant, 1, b"d"))
     assert (refusal.code, refusal.detail) == (Fenced.code, newer.epoch)
 
 
 def test_a_new_epoch_is_known_while_the_old_is_pending(ready: Any) -> None:
     rig, info, grant = ready
-    newer = rig.answer(1, m.OpenProducer(grant.producer))
-    rig.ask(1, rig.batch(info, grant, 0, b"a"), rig.batch(info, newer, 0, b"b"))
+    newer = m.ProducerGrant(grant.producer, grant.epoch + 1)
+    opened = rig.ask(1, m.OpenProducer(grant.producer))  # starts a flush
+    rig.ask(1, rig.batch(info, grant, 0, b"a"))  # waits for the next one
+    rig.step()
+    assert dict(rig.replies[1])[opened] == newer
+    rig.ask(1, rig.batch(info, newer, 0, b"b"))
     refused = rig.ask(1, rig.batch(info, grant, 1, b"c"))
     assert dict(rig.replies[1])[refused].code == Fenced.code
     rig.settle()

@@ -57,3 +57,13 @@ def test_equality_is_of_members() -> None:
     assert Ranges() != []
     with pytest.raises(TypeError):
         hash(Ranges())
+
+
+@given(steps, runs)
+def test_the_part_within_agrees_with_a_set(
+    changes: list[tuple[bool, tuple[int, int]]], span: tuple[int, int]
+) -> None:
+    ranges = Ranges([run for _, run in changes])
+    found = ranges.within(*span)
+    assert all(first < behind for first, behind in found)
+    assert numbers(Ranges(found)) == numbers(ranges) & set(range(*span))

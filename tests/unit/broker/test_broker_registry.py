@@ -102,9 +102,11 @@ def test_a_catalog_comes_back_from_its_snapshot() -> None:
     data = msgspec.msgpack.decode(msgspec.msgpack.encode(catalog.encode()), strict=False)
     copy = Catalog.decode(data)
     assert copy.find("ns", "t") == catalog.find("ns", "t") == copy.by_id(1)
-    assert copy.producer(50) == (1, "anonymous")
+    assert copy.producer(50) == catalog.producer(50)
+    assert copy.producer(50)[:2] == (1, "anonymous")
+    assert copy.forgotten_below == catalog.forgotten_below
     assert copy.last_stamp == 70
     assert copy.create(TopicCreated("ns", "u", 1, "partition", 80))[0].id == 2
     assert Catalog().last_stamp == 0
     with pytest.raises(ValueError, match="version 9"):
-        Catalog.decode((9, 1, [], []))
+        Catalog.decode((9, 1, 0, [], []))

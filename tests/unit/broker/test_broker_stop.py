@@ -139,3 +139,50 @@ def test_an_entry_that_is_not_known_halts(ready: Any) -> None:
         rig.shard.registry.apply(99, of_control(GrantsReleased(1)))
     with pytest.raises(Halted):
         read_back(Kind.CONFIGURATION, b"?")
+
+
+def test_a_stop_comes_though_consumers_go_on(ready: Any) -> None:
+    """Waits are answered, new ones refused; acks of what was granted are taken to the end."""
+    rig, info, grant = ready
+    address = info.addresses[0]
+    rig.answer(1, rig.batch(info, grant, 0, b"a", b"b", b"c"))
+    pull = m.Pull(address, "c", 1, 100)
+    poll = m.Fetch(address, 3, 100, 9_000)
+    held = rig.answer(1, pull)
+    parked = [rig.ask(1, poll), rig.ask(1, m.Pull(info.addresses[0], "c", 9, 100, 9_000))]
+    rig.settle()
+    parked.append(rig.ask(1, m.Pull(address, "c", 9, 100, 9_000)))
+    under_way = [rig.ask(1, m.Pull(address, "other", 1, 100)), rig.ask(1, m.OpenProducer())]
+    rig.handle(ev.Stopping())
+    replies = dict(rig.replies[1])
+    assert (replies[parked[0]].next_offset, replies[parked[1]].next_offset) == (3, 3)
+    assert replies[parked[2]].fence == 0
+    asked = []
+    for _ in range(10):
+        if not rig.jobs:
+            break
+        more = (pull, poll, m.OpenProducer(), m.CreateTopic("more"))
+        asked += [rig.ask(1, request) for request in more]
+        rig.step()
+    assert rig.others == [ef.Stopped()]
+    replies = dict(rig.replies[1])
+    assert {replies[number].code for number in asked} == {Unavailable.code}
+    assert replies[under_way[0]].next_offset == 1, "what was proposed is granted"
+    assert replies[under_way[1]].producer > 0
+    assert rig.answer(1, m.Fetch(address, 0, 100)).next_offset == 3
+    acked = rig.answer(1, m.Ack(address, "c", [(held.fence, held.offset, held.next_offset)]))
+    assert isinstance(acked, m.Acked)
+
+
+def test_a_pull_whose_messages_were_acked_is_answered_by_a_stop(ready: Any) -> None:
+    rig, info, grant = ready
+    address = info.addresses[0]
+    rig.answer(1, rig.batch(info, grant, 0, b"a", b"b"))
+    held = rig.answer(1, m.Pull(address, "c", 1, 100, 0, 1_000))
+    rig.time.pass_ms(1_001)
+    rig.ask(1, m.Ack(address, "c", [(held.fence, 0, 1)]))
+    pulled = rig.ask(1, m.Pull(address, "c", 1, 100, 9_000))
+    rig.handle(ev.Stopping())
+    rig.settle()
+    assert dict(rig.replies[1])[pulled].fence == 0, "though there is another message"
+    assert rig.others == [ef.Stopped()]

@@ -15,10 +15,12 @@ from weir.errors import (
     BadRequest,
     Disconnected,
     SequenceGap,
+    SequenceReused,
     Unauthorized,
     UnknownTopic,
 )
 from weir.model.columns import NO_SEQUENCE
+from weir.model.limits import DEVICE_WINDOW
 from weir.wire import device as wire
 from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRefused, DeviceStream
 
@@ -171,6 +173,28 @@ def test_many_values_land_once_and_in_order_over_cuts_and_damage(
         assert [confirm.sequence for confirm in device.send_many([b"x"], sn=2)] == [300]
     assert [value for _, _, value in broker.values] == [*values, b"x"]
     assert len(broker.hellos) == 4
+
+
+def test_no_more_is_under_way_than_the_broker_can_tell_apart(broker: FakeBroker) -> None:
+    """A repeat of an older one would be refused for good."""
+    for window in (1_000, DEVICE_WINDOW):
+        broker.script = lambda sequence, _: (
+            SequenceReused.code if sequence >= DEVICE_WINDOW else BadChecksum.code
+        )
+        with client(broker, timeout=0.3) as device, pytest.raises(Disconnected):
+            device.send_many([b"v"] * 100, window=window)
+    assert broker.values == []
+
+
+def test_the_sequences_of_a_boot_come_to_an_end(broker: FakeBroker) -> None:
+    with client(broker) as device:
+        device._held[3] = (0xFFFFFFFE, [])
+        with pytest.raises(BadRequest, match="higher boot"):
+            device.send_many([b"last", b"one too many"], sn=3)
+        broker.script = lambda sequence, _: Unauthorized.code if sequence == 0xFFFFFFFE else 0
+        with pytest.raises(Unauthorized):
+            device.publish_sequenced(b"last", sn=3)
+    assert broker.values == []
 
 
 def test_a_new_boot_begins_new_sequences(broker: FakeBroker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -157,3 +158,46 @@ def test_superseded_entries_take_their_offsets_with_them() -> None:
     assert [(e.index, behind) for e, behind in index.holding(10, 99, 10_000)] == [(6, 15)]
     index.add(2, 3, Kind.NOOP, 1000, 8, -1)
     assert (index.first, index.last, index.next_offset) == (2, 2, 0)
+
+
+def test_a_reading_ends_before_the_first_entry_that_is_damaged(
+    disk: SimDisk, small: Settings, records: dict[int, Record]
+) -> None:
+    log = recover(disk, small).log
+    stored = log.stored(GROUP, 6)
+    assert stored is not None
+    reading = log.read(GROUP, 4, ALL, ALL)
+    assert reading is not None
+    whole = reading.run(disk)
+    assert reading.reached(whole) == reading.next_offset == 27
+    for segment, entry in ((s.segment, e) for s in reading.spans for e in s.entries):
+        if entry == stored:
+            disk.flip(segment.name, stored.position - segment.base + 56 + 100)
+    found = reading.run(disk)
+    assert found == payloads(records, 2, 3, 5)
+    assert reading.reached(found) == records[5].next_offset
+
+
+def test_a_disk_that_fails_later_takes_nothing_back(
+    disk: SimDisk, small: Settings, records: dict[int, Record]
+) -> None:
+    class Failing(SimDisk):
+        reads = 0
+
+        def read(self, name: str, at: int, size: int) -> bytes:
+            self.reads += 1
+            if self.reads > 1:
+                raise OSError("worn out")
+            return disk.read(name, at, size)
+
+    log = recover(disk, small).log
+    reading = log.read(GROUP, 0, ALL, ALL)
+    assert reading is not None
+    first, *rest = reading.spans
+    assert rest
+    failing = Failing(random.Random(1))
+    found = reading.run(failing)
+    assert len(found) == len(first.entries)
+    assert 0 < reading.reached(found) < reading.next_offset
+    with pytest.raises(OSError, match="worn out"):
+        reading.run(failing)

@@ -117,6 +117,65 @@ def test_a_full_disk_leaves_no_file(disk: FileDisk, monkeypatch: pytest.MonkeyPa
     disk.create("f", 4096)
 
 
+@pytest.mark.parametrize(("number", "raised"), [(errno.ENOSPC, OSError), (errno.EIO, DiskFailed)])
+def test_a_new_file_that_cannot_be_synced_is_removed(
+    disk: FileDisk,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    number: int,
+    raised: type[Exception],
+) -> None:
+    """No room is no failure of the disk, at whichever step it is told."""
+    disk.replace("checkpoint", b"old")
+
+    def fail(_: int) -> None:
+        raise refuse(number)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(raised):
+        disk.create("f", 4096)
+    with pytest.raises(raised):
+        disk.replace("checkpoint", b"newer")
+    assert sorted(os.listdir(tmp_path / "log")) == ["checkpoint", "lock"]
+    assert disk.read("checkpoint", 0, 9) == b"old"
+
+
+def test_a_replace_without_room_leaves_the_old_file_alone(
+    disk: FileDisk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    disk.replace("checkpoint", b"old")
+
+    def fail(*_: object) -> int:
+        raise refuse(errno.ENOSPC)
+
+    monkeypatch.setattr(os, "pwritev", fail)
+    with pytest.raises(OSError, match="space"):
+        disk.replace("checkpoint", b"newer")
+    assert sorted(os.listdir(tmp_path / "log")) == ["checkpoint", "lock"]
+    assert disk.read("checkpoint", 0, 9) == b"old"
+
+
+def test_a_file_that_cannot_fit_is_not_begun(
+    disk: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(os, "pwritev", lambda *call: written.append(call))
+    with pytest.raises(OSError, match="space"):
+        disk.create("f", 1 << 60)
+    assert disk.names() == []
+    assert written == []
+
+
+def test_a_file_is_zeroed_where_it_lies(disk: FileDisk, tmp_path: Path) -> None:
+    size = (1 << 20) + 4096
+    disk.create("f", size)
+    number = (tmp_path / "log" / "f").stat().st_ino
+    disk.write("f", size - 3, [b"abc"])
+    disk.zero("f")
+    assert disk.read("f", 0, size + 1) == bytes(size)
+    assert (tmp_path / "log" / "f").stat().st_ino == number
+
+
 def test_a_failed_folder_sync_is_the_end(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: int) -> None:
         raise refuse(errno.EIO)
@@ -175,6 +234,8 @@ def test_a_log_lives_on_it(disk: FileDisk, tmp_path: Path) -> None:
     log.flushed(flush)
     disk.close()
     again = FileDisk(tmp_path / "log")
-    group = recover(again, settings).groups[7]
-    assert [entry.index for entry in group.entries] == list(range(1, 21))
+    recovered = recover(again, settings)
+    assert recovered.groups[7].last_index == 20
+    stored = [recovered.log.stored(7, index) for index in range(1, 21)]
+    assert [recovered.log.load(one) for one in stored if one] == [payload] * 20
     again.close()

@@ -164,6 +164,29 @@ def test_a_full_disk_refuses_a_new_file_and_leaves_none(operation: str) -> None:
     disk.create("f", SIZE)
 
 
+def test_what_a_failed_sync_made_is_removed() -> None:
+    (disk,) = disks(1)
+    disk.replace("c", b"old")
+    for make in (lambda: disk.create("f", SIZE), lambda: disk.replace("c", b"newer")):
+        disk.fail_next("sync", errno.EIO)
+        with pytest.raises(DiskFailed):
+            make()
+    assert disk.names() == ["c"]
+    assert disk.read("c", 0, 9) == b"old"
+
+
+def test_a_zeroed_file_and_its_name_survive() -> None:
+    def prepare(disk: SimDisk) -> None:
+        disk.cut_after(3)
+        with pytest.raises(PowerCut):
+            disk.create("f", SIZE)  # all but the folder's sync
+        disk.kill()
+        disk.write("f", 100, [b"a" * 600])
+        disk.zero("f")
+
+    assert outcomes(prepare) == {bytes(SIZE)}
+
+
 def test_a_failed_write_is_the_end() -> None:
     (disk,) = disks(1)
     disk.create("f", SIZE)

@@ -1,0 +1,106 @@
+"""Files made ahead of their use: a roll need not wait, a full disk leaves room (DESIGN §4).
+
+A spare of an earlier life is kept, because its blocks are the reserve of a disk that is full by
+now. But its zeros may be only the page cache's, and its folder entry too: it counts once it was
+zeroed again, off the loop. A roll that comes earlier takes it all the same, and its flush waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from weir.log.disk import Disk
+from weir.log.segment import segment_name
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """A file to be made ahead of its use. `run` blocks for a whole segment's writing."""
+
+    name: str
+    size: int
+
+    def run(self, disk: Disk) -> None:
+        """Make the file, or zero it if it is there; after an `OSError` (a full disk) it may be run
+        again.
+        """
+        if self.name in disk.names():
+            disk.zero(self.name)
+        else:
+            disk.create(self.name, self.size)
+
+
+class Reserve:
+    """The spares of one log: ready ones, and those that are still to be made or zeroed."""
+
+    __slots__ = ("_awaited", "_making", "_number", "_old", "_ready", "_size", "_unasked", "_wanted")
+
+    def __init__(self, old: Iterable[str], numbers: Iterable[int], size: int, wanted: int) -> None:
+        """Keep `old` files, and `wanted` of `size` bytes; `numbers` are all ever used in names."""
+        self._number = max(numbers, default=0)
+        self._size = size
+        self._wanted = wanted
+        self._ready: list[str] = []
+        #: Files of an earlier life that are not zeroed yet: to be asked for; free to be taken;
+        #: taken by a roll already.
+        self._unasked = list(old)
+        self._old = list(self._unasked)
+        self._awaited: set[str] = set()
+        self._making: set[str] = set()
+
+    @property
+    def ready_bytes(self) -> int:
+        """The bytes of all files that are ready."""
+        return len(self._ready) * self._size
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a file was taken that is not zeroed yet: nothing may be written to it."""
+        return bool(self._awaited)
+
+    def wants(self) -> Spare | None:
+        """Return a file to make or to zero, then to be told to `made` or `failed`; None if enough.
+
+        The name of a new file was never used before.
+        """
+        if self._unasked:
+            spare = Spare(self._unasked.pop(0), self._size)
+        elif len(self._ready) + len(self._making - self._awaited) < self._wanted:
+            spare = self._plan()
+        else:
+            return None
+        self._making.add(spare.name)
+        return spare
+
+    def made(self, spare: Spare) -> None:
+        """A file is there, all zeros, durably."""
+        name = spare.name
+        self._making.discard(name)
+        if name in self._awaited:
+            self._awaited.discard(name)
+            return
+        if name in self._old:
+            self._old.remove(name)
+        self._ready.append(name)
+
+    def failed(self, spare: Spare) -> None:
+        """A file could not be made, or not be zeroed: it is asked for again."""
+        self._making.discard(spare.name)
+        if spare.name in self._awaited or spare.name in self._old:
+            self._unasked.insert(0, spare.name)
+
+    def take(self) -> tuple[str, Spare | None]:
+        """Return the file to use next, and how to make it first if none waits here."""
+        if self._ready:
+            return self._ready.pop(0), None
+        if self._old:
+            name = self._old.pop(0)
+            self._awaited.add(name)
+            return name, None
+        missing = self._plan()
+        return missing.name, missing
+
+    def _plan(self) -> Spare:
+        self._number += 1
+        return Spare(segment_name(self._number), self._size)

@@ -1,0 +1,143 @@
+"""A damaged entry takes no neighbour along, neither from readers nor from clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.errors import Damaged, Unavailable
+from weir.log.frame import Kind
+from weir.model.batch import split
+from weir.wire import messages as m
+
+
+class Rotten:
+    """A node without a cache, whose entries hold a message each, some of them damaged."""
+
+    def __init__(self, rig: Any, messages: int, *damaged: int) -> None:
+        self.rig = rig
+        info = rig.topic(rig.connect(1))
+        rig.connect(2)
+        grant = rig.answer(1, m.OpenProducer())
+        for n in range(messages):
+            rig.answer(1, rig.batch(info, grant, n, b"v%d" % n))
+        self.address = info.addresses[0]
+        self.log = rig.shard._writers[0].log
+        found = (self.log.stored(self.address.group, i) for i in range(1, 50))
+        self.entries = [stored for stored in found if stored and stored.kind is Kind.BATCHES]
+        for n in damaged:
+            self.flip(n)
+
+    def flip(self, n: int) -> None:
+        """Damage entry `n`, or mend it again."""
+        segment = self.log._segments.find(self.entries[n].position)
+        self.rig.disk.flip(segment.name, self.entries[n].position - segment.base + 56 + 100)
+
+    def answer(self, request: m.Request, session: int = 1) -> Any:
+        """Do as a host does, whose reads may fail."""
+        rig = self.rig
+        asked = rig.ask(session, request)
+        while rig.jobs:
+            job = rig.jobs[0]
+            if not isinstance(job, ef.StartRead):
+                rig.step()
+                continue
+            rig.jobs.pop(0)
+            try:
+                done = ev.ReadDone(job.ticket, job.reading.run(rig.disk))
+            except (Damaged, OSError) as error:
+                done = ev.ReadDone(job.ticket, (), f"the read failed: {error}")
+            rig.handle(done)
+        return dict(rig.replies[session]).get(asked)
+
+    def pull(self, most: int = 10, wait_ms: int = 0, cluster: str = "c") -> m.Pull:
+        return m.Pull(self.address, cluster, most, 1 << 20, wait_ms, 1_000)
+
+    def values(self, reply: Any) -> list[bytes]:
+        batches = [b for part in reply.batches for b in split(part, self.address.group)]
+        return [value for batch in batches for value in batch.values()]
+
+
+@pytest.fixture
+def rotten(make_rig: Callable[..., Any]) -> Callable[..., Rotten]:
+    return lambda messages, *damaged: Rotten(make_rig(cache=0), messages, *damaged)
+
+
+def test_a_fetch_returns_what_lies_before_the_damage(rotten: Callable[..., Rotten]) -> None:
+    node = rotten(4, 2)
+    fetched = node.answer(m.Fetch(node.address, 0, 1 << 20))
+    assert (fetched.next_offset, node.values(fetched)) == (2, [b"v0", b"v1"])
+    assert node.answer(m.Fetch(node.address, 2, 1 << 20)).code == Unavailable.code
+    fetched = node.answer(m.Fetch(node.address, 3, 1 << 20))
+    assert (fetched.next_offset, node.values(fetched)) == (4, [b"v3"])
+
+
+def test_a_cluster_gets_all_but_the_damaged(rotten: Callable[..., Rotten]) -> None:
+    node = rotten(5, 0, 2)
+    got: list[tuple[int, int]] = []
+    attempts: list[int] = []
+    refused = 0
+    for _ in range(7):  # and no lease ends meanwhile
+        reply = node.answer(node.pull())
+        if isinstance(reply, m.Refusal):
+            refused += 1
+        elif reply.fence:
+            got.append((reply.offset, reply.next_offset))
+            attempts.append(reply.attempts)
+            assert node.values(reply) == [b"v%d" % n for n in range(*got[-1])]
+            node.answer(m.Ack(node.address, "c", [(reply.fence, *got[-1])]))
+    assert got == [(1, 2), (3, 5)]
+    assert refused == 3, "the first with all behind it, then each damaged one alone"
+    assert attempts == [2, 3], "one for each damaged entry before them that was not known yet"
+
+
+def test_what_one_cluster_found_damaged_costs_no_other(rotten: Callable[..., Rotten]) -> None:
+    node = rotten(4, 1)
+    for _ in range(3):
+        node.answer(node.pull())
+    replies = [node.answer(node.pull(cluster="other")) for _ in range(3)]
+    assert replies[1].code == Unavailable.code
+    found = [(r.offset, r.next_offset, r.attempts) for r in (replies[0], replies[2])]
+    assert found == [(0, 1, 1), (2, 4, 1)]
+
+
+def test_another_waiting_pull_gets_what_was_freed_at_once(rotten: Callable[..., Rotten]) -> None:
+    node = rotten(2, 0)
+    node.answer(node.pull())  # blames entry 0
+    first = node.rig.ask(2, node.pull(1, wait_ms=5_000))
+    granted = node.answer(node.pull(1, wait_ms=5_000))
+    assert dict(node.rig.replies[2])[first].code == Unavailable.code
+    assert (granted.offset, granted.next_offset) == (1, 2)
+
+
+def test_a_damaged_entry_is_tried_again_when_its_lease_ends(rotten: Callable[..., Rotten]) -> None:
+    node = rotten(2, 0)
+    replies = [node.answer(node.pull()) for _ in range(4)]
+    assert [getattr(reply, "fence", -1) > 0 for reply in replies] == [False, False, True, False]
+    node.flip(0)
+    assert node.answer(node.pull()).fence == 0
+    node.rig.tick(1_001)
+    mended = node.answer(node.pull(1))
+    assert (mended.offset, node.values(mended)) == (0, [b"v0"])
+    node.rig.tick(2_000)
+    granted = node.answer(node.pull())
+    assert (granted.offset, granted.next_offset) in {(0, 1), (1, 2)}
+    assert not list(
+        node.rig.shard.topics.partition(node.address.group)[1]._leading.grants._doubtful
+    )
+
+
+def test_a_read_that_finds_no_room_waits_for_it(rotten: Callable[..., Rotten]) -> None:
+    node = rotten(2)
+    budget = node.rig.shard.budget
+    budget.take(budget.limit)
+    assert node.answer(node.pull()) is None
+    budget.release(budget.limit)
+    assert node.answer(node.pull()).fence == 0, "the one that waits has them"
+    replies = [reply for _, reply in node.rig.replies[1] if isinstance(reply, m.Granted)]
+    assert [(reply.offset, reply.next_offset) for reply in replies] == [(0, 0), (0, 2)]
+    assert budget.used == 0

@@ -1,0 +1,76 @@
+"""The thread that runs flushes: a full disk makes one wait, a failed one ends the host."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+from queue import SimpleQueue
+
+import pytest
+
+from weir.errors import DiskFailed
+from weir.log.flush import Flush
+from weir.log.log import Log
+from weir.log.recovery import recover
+from weir.log.settings import Settings
+from weir.server.flusher import Flusher
+from weir.sim.disk import SimDisk
+
+SETTINGS = Settings(1, 1, segment_bytes=8192, entry_bytes_max=1000, spares=0)
+Told = SimpleQueue[tuple[Flush, BaseException | None]]
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk(random.Random(1))
+
+
+@pytest.fixture
+def log(disk: SimDisk) -> Log:
+    return recover(disk, SETTINGS).log
+
+
+def flush_of(log: Log) -> Flush:
+    flush = log.next_flush()
+    assert flush is not None
+    return flush
+
+
+def test_a_roll_on_a_full_disk_waits_for_room_and_tells_each_time(
+    disk: SimDisk, log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: Told = SimpleQueue()
+    flusher = Flusher("f", disk, lambda *result: told.put(result), retry_seconds=0.001)
+    for _ in range(3):
+        disk.fail_next("create", errno.ENOSPC)
+    flush = flush_of(log)
+    with caplog.at_level(logging.ERROR, "weir.server.flusher"):
+        flusher.start(flush)
+        assert told.get(timeout=5) == (flush, None)
+    flusher.stop()
+    assert sum("waits for room" in record.message for record in caplog.records) == 3
+    log.flushed(flush)
+    assert len(disk.names()) == 1
+
+
+def test_a_stop_does_not_wait_for_room(disk: SimDisk, log: Log) -> None:
+    told: Told = SimpleQueue()
+    flusher = Flusher("f", disk, lambda *result: told.put(result), retry_seconds=600)
+    disk.fail_next("create", errno.ENOSPC)
+    flusher.start(flush_of(log))
+    flusher.stop()
+    assert told.empty(), "nothing is durable, and nothing failed for good"
+    assert disk.names() == []
+
+
+def test_a_failed_disk_is_told_at_once(disk: SimDisk, log: Log) -> None:
+    told: Told = SimpleQueue()
+    flusher = Flusher("f", disk, lambda *result: told.put(result), retry_seconds=600)
+    disk.fail_next("sync", errno.EIO)
+    flush = flush_of(log)
+    flusher.start(flush)
+    which, error = told.get(timeout=5)
+    flusher.stop()
+    assert which is flush
+    assert isinstance(error, DiskFailed)
