@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from random import Random
 from types import TracebackType
 
-from weir.device.pipeline import Pipeline
+from weir.device.pipeline import Pipeline, Publish
 from weir.errors import (
     BadChecksum,
     BadRequest,
@@ -53,8 +53,10 @@ class Client:
         self._hello = wire.hello(hub, boot, topic, partition)
         self._timeout = timeout
         self._random = random or Random()
-        #: By lock: the next sequence, and values from there on that are not confirmed.
-        self._held: dict[int, tuple[int, list[bytes]]] = {}
+        #: By lock: the next sequence.
+        self._next: dict[int, int] = {}
+        #: What is not confirmed, in order.
+        self._held: list[Publish] = []
         self._socket: socket.socket | None = None
         self._replies = wire.DeviceReplies()
         self._unread: deque[DeviceReply] = deque()
@@ -91,39 +93,52 @@ class Client:
         return self.send_many([value], sn, window=1)[0]
 
     def send_many(
-        self, values: Sequence[bytes], sn: int = 0, window: int = DEVICE_WINDOW
+        self,
+        values: Sequence[bytes],
+        sn: int | Sequence[int] = 0,
+        window: int = DEVICE_WINDOW,
     ) -> list[DeviceReply]:
-        """Send values under the lock's next sequences, `window` at a time; return the confirms.
+        """Send values in order, each under its lock's next sequence; return the confirms.
 
-        The window is 8 at most: of so many values the broker can tell a repeat from another value.
+        `sn` is the lock of all values, or names one for each. At most `window` of a lock are under
+        way, and 8 at most: of so many values the broker can tell a repeat from another value.
 
         Connects and sends again as often as it takes; raises `Disconnected` after `timeout` seconds
         without any confirm. What is not confirmed then is kept and goes out, under the same
-        sequences, before the values of the next call for this lock.
+        sequences, before the values of the next call.
         """
+        sns = [sn] * len(values) if isinstance(sn, int) else sn
         most = DEVICE_BODY_BYTES_MAX - SEQUENCE_BYTES
+        if len(sns) != len(values):
+            raise BadRequest(f"{len(sns)} locks for {len(values)} values: give one for each")
         if any(len(value) > most for value in values):
             raise BadRequest(f"a value is over {most:,} bytes: send it in parts", most)
-        first, held = self._held.get(sn, (0, []))
-        if first + len(held) + len(values) > NO_SEQUENCE:
+        if any(self._next.get(lock, 0) + n > NO_SEQUENCE for lock, n in Counter(sns).items()):
             raise BadRequest("this boot's sequences are used up: connect with a higher boot count")
-        pipeline = Pipeline([*held, *values], first, max(1, min(window, DEVICE_WINDOW)))
+        held = self._held
+        publishes = held + [self._publish(lock, v) for lock, v in zip(sns, values, strict=True)]
+        pipeline = Pipeline(publishes, max(1, min(window, DEVICE_WINDOW)))
         try:
-            self._run(pipeline, sn)
+            self._run(pipeline)
         except BaseException:
             self.close()  # replies may be under way that nobody waits for
             raise
         finally:
-            done = pipeline.unconfirmed
-            self._held[sn] = (first + done, [*held, *values][done:])
+            replies = zip(publishes, pipeline.replies, strict=True)
+            self._held = [publish for publish, reply in replies if reply is None]
         return [reply for reply in pipeline.replies[len(held) :] if reply is not None]
 
-    def _run(self, pipeline: Pipeline, sn: int) -> None:
+    def _publish(self, sn: int, value: bytes) -> Publish:
+        sequence = self._next.get(sn, 0)
+        self._next[sn] = sequence + 1
+        return Publish(sn, sequence, value)
+
+    def _run(self, pipeline: Pipeline) -> None:
         deadline = time.monotonic() + self._timeout
         attempt = 0
         while not pipeline.done:
             try:
-                if self._turn(pipeline, sn, deadline):
+                if self._turn(pipeline, deadline):
                     deadline, attempt = time.monotonic() + self._timeout, 0
                 if (trouble := pipeline.rewind()) is not None:
                     attempt += 1
@@ -136,10 +151,10 @@ class Client:
                 attempt += 1
                 self._pause(attempt, deadline, error)
 
-    def _turn(self, pipeline: Pipeline, sn: int, deadline: float) -> bool:
+    def _turn(self, pipeline: Pipeline, deadline: float) -> bool:
         """Send what may go out, take the replies that are there; tell whether one confirmed."""
         self._connect(deadline)
-        frames = [wire.publish(sn, value, sequence) for sequence, value in pipeline.to_send()]
+        frames = [wire.publish(p.sn, p.value, p.sequence) for p in pipeline.to_send()]
         if frames:
             self._write(b"".join(frames), deadline)
         confirmed = False
@@ -150,7 +165,7 @@ class Client:
                 confirmed |= pipeline.answered(reply)
             else:
                 # Its opcode changed on the way, so the broker answered another one.
-                pipeline.answered(DeviceReply(reply.opcode, sn, BadChecksum.code))
+                pipeline.answered(DeviceReply(reply.opcode, reply.sn, BadChecksum.code))
         return confirmed
 
     def _ask(self, frame: bytes, *, again: bool) -> DeviceReply:

@@ -1,14 +1,15 @@
-"""Sequenced publishes of one device under way: go-back-N, as firmware would write it. Pure.
+"""Sequenced publishes of one hub under way: go-back-N, as firmware would write it. Pure.
 
-Every frame gets exactly one reply, but a frame whose bytes changed on the way may be answered under
-a wrong number. So after any trouble nothing more is sent until all replies under way have come in;
-then sending begins again at the first publish that has no confirm. Repeats do no harm: the broker
-answers them as it did the first time.
+Every frame gets exactly one reply, in the order of the frames, but a frame whose bytes changed on
+the way may be answered under a wrong number or lock. So after any trouble nothing more is sent
+until all replies under way have come in; then sending begins again at the first publish that has no
+confirm. Repeats do no harm: the broker answers them as it did the first time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from weir.errors import (
     BadChecksum,
@@ -25,44 +26,65 @@ from weir.wire.device import DeviceReply
 _AGAIN = frozenset(kind.code for kind in (BadChecksum, Overloaded, NotLeader, Unavailable))
 
 
+class Publish(NamedTuple):
+    """A value of the lock `sn`, under its next sequence."""
+
+    sn: int
+    sequence: int
+    value: bytes
+
+
 class Pipeline:
-    """Sends `values` under sequences `first`, `first` + 1, ... with at most `window` under way."""
+    """Sends publishes in their order, with at most `window` of each lock under way.
 
-    __slots__ = ("_first", "_next", "_trouble", "_under_way", "_values", "_window", "replies")
+    A lock whose window is full holds back those behind it: their order is worth more than speed.
+    """
 
-    def __init__(self, values: Sequence[bytes], first: int, window: int) -> None:
-        """Begin with nothing sent."""
-        self._values = values
-        self._first = first
+    __slots__ = ("_first", "_next", "_open", "_places", "_publishes", "_trouble", "_under_way",
+                 "_window", "replies")  # fmt: skip
+
+    def __init__(self, publishes: Sequence[Publish], window: int) -> None:
+        """Begin with nothing sent; a lock's sequences rise one by one."""
+        self._publishes = publishes
         self._window = window
         self._next = 0
         self._under_way = 0
-        self._trouble: Refused | None = None
-        #: By place in `values`: the confirm, or None.
-        self.replies: list[DeviceReply | None] = [None] * len(values)
+        self._open: dict[int, int] = {}
+        self._trouble: tuple[int, Refused] | None = None
+        self._places = {(p.sn, p.sequence): at for at, p in enumerate(publishes)}
+        self._first = 0  # the first place without a confirm
+        #: By place in `publishes`: the confirm, or None.
+        self.replies: list[DeviceReply | None] = [None] * len(publishes)
 
     @property
     def done(self) -> bool:
-        """Whether every value is confirmed and no reply is under way."""
-        return self._under_way == 0 and None not in self.replies
-
-    def to_send(self) -> list[tuple[int, bytes]]:
-        """Return what goes out now, (sequence, value) each, and count it as under way."""
-        if self._trouble is not None:
-            return []
-        last = min(len(self._values), self._next + self._window - self._under_way)
-        found = [(self._first + i, self._values[i]) for i in range(self._next, last)]
-        self._next += len(found)
-        self._under_way += len(found)
-        return found
+        """Whether every publish is confirmed and no reply is under way."""
+        return self._under_way == 0 and self.unconfirmed == len(self.replies)
 
     @property
     def unconfirmed(self) -> int:
-        """The place of the first value without a confirm; the number of values if there is none."""
-        return self.replies.index(None) if None in self.replies else len(self.replies)
+        """The first place without a confirm; the number of publishes if there is none."""
+        while self._first < len(self.replies) and self.replies[self._first] is not None:
+            self._first += 1
+        return self._first
+
+    def to_send(self) -> list[Publish]:
+        """Return what goes out now, in order, and count it as under way."""
+        found: list[Publish] = []
+        while self._trouble is None and self._next < len(self._publishes):
+            publish = self._publishes[self._next]
+            if self.replies[self._next] is None:
+                sent = self._open.get(publish.sn, 0)
+                if sent >= self._window:
+                    break
+                self._open[publish.sn] = sent + 1
+                found.append(publish)
+            self._next += 1
+        self._under_way += len(found)
+        return found
 
     def answered(self, reply: DeviceReply) -> bool:
-        """Take a reply; tell whether it confirms a value that had no confirm.
+        """Take a reply; tell whether it confirms a publish that had no confirm.
 
         Raises the refusal that sending again would not cure.
         """
@@ -71,11 +93,14 @@ class Pipeline:
             error = refusal(reply.code, f"the broker refused with code {reply.code}", reply.offset)
             if reply.code not in _AGAIN and not isinstance(error, SequenceGap):
                 raise error
-            self._trouble = error
+            self._trouble = (reply.sn, error)
             return False
-        place = reply.sequence - self._first
-        if not 0 <= place < len(self.replies):
-            raise RemoteProtocolError(f"a confirm of sequence {reply.sequence}, never sent")
+        place = self._places.get((reply.sn, reply.sequence))
+        if place is None:
+            raise RemoteProtocolError(
+                f"a confirm of sequence {reply.sequence} of lock {reply.sn}, never sent"
+            )
+        self._open[reply.sn] = self._open.get(reply.sn, 0) - 1
         if self.replies[place] is not None:
             return False
         self.replies[place] = reply
@@ -88,12 +113,13 @@ class Pipeline:
         """
         if self._trouble is None or self._under_way:
             return None
-        trouble, self._trouble = self._trouble, None
-        self._next = self.unconfirmed
-        if isinstance(trouble, SequenceGap) and trouble.detail < self._first:
+        (sn, trouble), self._trouble = self._trouble, None
+        self._restart()
+        held = min((p.sequence for p in self._publishes if p.sn == sn), default=0)
+        if isinstance(trouble, SequenceGap) and trouble.detail < held:
             raise SequenceGap(
-                f"the broker expects sequence {trouble.detail}, which is not held any more: "
-                "begin a new boot",
+                f"the broker expects sequence {trouble.detail} of lock {sn}, which is not held "
+                "any more: begin a new boot",
                 trouble.detail,
             )
         return trouble
@@ -102,4 +128,8 @@ class Pipeline:
         """The connection ended: no reply under way will come."""
         self._under_way = 0
         self._trouble = None
+        self._restart()
+
+    def _restart(self) -> None:
+        self._open.clear()
         self._next = self.unconfirmed

@@ -188,7 +188,7 @@ def test_no_more_is_under_way_than_the_broker_can_tell_apart(broker: FakeBroker)
 
 def test_the_sequences_of_a_boot_come_to_an_end(broker: FakeBroker) -> None:
     with client(broker) as device:
-        device._held[3] = (0xFFFFFFFE, [])
+        device._next[3] = 0xFFFFFFFE
         with pytest.raises(BadRequest, match="higher boot"):
             device.send_many([b"last", b"one too many"], sn=3)
         broker.script = lambda sequence, _: Unauthorized.code if sequence == 0xFFFFFFFE else 0

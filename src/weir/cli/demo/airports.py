@@ -23,8 +23,8 @@ from weir.client.receipts import Confirmed
 from weir.device.client import Client as Device
 
 CHUNK = 1_000
-#: Frames of the device that may await their confirms.
-DEVICE_WINDOW = 1_000
+#: The locks behind the hub that EWR is: each has its own sequence and its own few frames under way.
+GATES = 128
 
 
 def _ticks(count: int) -> Iterator[tuple[int, float]]:
@@ -85,7 +85,8 @@ def replay_frames(task: AirportTask, loaded: Flights, sent: Sent, stage: Stage) 
             now = now_us()
             values = flights.seal(loaded.heads[first:behind], now)
             sent.send(first, values, now)
-            replies = device.send_many(values, window=DEVICE_WINDOW)
+            gates = [number % GATES for number in range(first, behind)]
+            replies = device.send_many(values, gates)
             sent.confirm(first, [reply.offset for reply in replies], now_us())
 
         for number, wait in _ticks(paced_count(count)):
