@@ -5,6 +5,7 @@ WeirError
 ├── RemoteProtocolError     the peer broke the dialect: drop the peer
 ├── BadBatch                bytes are not what was sent: send again
 ├── Damaged                 the log lost bytes that were durable
+├── UnknownVersion          a file of another release
 ├── DiskFailed              the disk refused: the process must end
 ├── Disconnected            no answer: it may or may not have happened
 └── Refused                 a numbered answer of the broker
@@ -35,6 +36,10 @@ class BadBatch(WeirError):
 
 class Damaged(WeirError):
     """A log lost bytes that had been durable."""
+
+
+class UnknownVersion(WeirError):
+    """A file was written by another release, in a version that this one does not read."""
 
 
 class DiskFailed(WeirError):

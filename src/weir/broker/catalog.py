@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from weir.broker.control import ProducerOpened, TopicCreated
+from weir.errors import UnknownVersion
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
@@ -137,7 +138,10 @@ class Catalog:
         """Return the state that `encode` gave."""
         version, *fields = data
         if version != _VERSION:
-            raise ValueError(f"a registry snapshot of version {version}; known is {_VERSION}")
+            raise UnknownVersion(
+                f"the checkpoint holds the registry in version {version}; this release reads "
+                f"{_VERSION}. The log has all of it: move the checkpoint file away and start again"
+            )
         next_topic, forgot_at, topics, producers = fields
         catalog = cls()
         catalog._next_topic, catalog._forgot_at = next_topic, forgot_at

@@ -12,7 +12,6 @@ from weir.codec.fields import Buffer, total
 from weir.errors import Halted
 from weir.log.frame import Kind
 from weir.model.batch import Batch
-from weir.model.columns import Origins
 from weir.model.header import Columns
 
 _ORIGIN = int(Columns.ORIGIN)
@@ -28,7 +27,8 @@ class BatchRecord(NamedTuple):
     hash: int
     offset: int
     stamp: int
-    origins: Origins | None = None
+    #: The batch itself if devices sent it: applying it needs its origin column and its values.
+    fan_in: Batch | None = None
 
     @property
     def next_offset(self) -> int:
@@ -45,6 +45,13 @@ class Payload:
     size: int
     batches: tuple[BatchRecord, ...] = ()
     control: ControlRecord | None = None
+
+
+def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
+    """Return what applying a batch needs, at its place in the partition."""
+    h = batch.header
+    fan_in = batch if h.columns & _ORIGIN else None
+    return BatchRecord(h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, fan_in)
 
 
 def of_batches(buffers: Sequence[Buffer], batches: Sequence[BatchRecord]) -> Payload:
@@ -74,12 +81,7 @@ def _records(data: bytes) -> list[BatchRecord]:
     while at < len(data):
         batch = Batch(data, at)
         h = batch.header
-        origins = batch.origins if h.columns & _ORIGIN else None
-        records.append(
-            BatchRecord(
-                h.producer, h.epoch, h.sequence, h.count, h.hash, h.first_offset, h.stamp, origins
-            )
-        )
+        records.append(record_of(batch, h.first_offset, h.stamp))
         at += h.total_size
     return records
 

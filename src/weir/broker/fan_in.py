@@ -220,7 +220,7 @@ class FanIn:
         # A hub cannot tell a stamp that is too far ahead from a good one: it is not refused for it.
         intake = self._intake
         seen = intake.clock.clamp(intake.wall_us() // 1_000, gathering.seen)
-        pending = intake.accept(opened.header, opened.view, seen, opened.origins)
+        pending = intake.accept(opened, seen)
         self._sequence += len(gathering.values)
         pending.waiting.append(self._confirm)
         self._flying.append((pending, gathering))

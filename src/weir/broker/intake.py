@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weir.broker.dedupe import Known
-from weir.broker.entries import BatchRecord, of_batches
+from weir.broker.entries import BatchRecord, of_batches, record_of
 from weir.broker.group import Group
 from weir.broker.state import PartitionState
 from weir.codec.fields import Buffer
@@ -25,7 +25,6 @@ from weir.errors import (
     SequenceReused,
 )
 from weir.model.batch import Batch
-from weir.model.columns import Origins
 from weir.model.header import HEADER_SIZE, Columns, Header, crc_holds, stamped
 from weir.model.limits import DEDUPE_HORIZON_MS, ENTRY_BYTES_MAX
 from weir.model.stamp import milliseconds_of
@@ -97,7 +96,7 @@ class Intake:
         """Whether `cut` has something to propose."""
         return bool(self._staged)
 
-    def check(self, batch: memoryview) -> Header:
+    def check(self, batch: memoryview) -> Batch:
         """Check a client's batch: the first thing that happens to it.
 
         Raises `BadChecksum` if it changed on the way, and `BadRequest` if it was meant so: then
@@ -121,7 +120,7 @@ class Intake:
             opened.check_columns()
         except BadBatch as error:
             raise BadRequest(str(error)) from None
-        return header
+        return opened
 
     def judge(self, header: Header) -> Pending | Confirm | None:
         """Decide by the whole log, pending entries included: None if the batch is the next one.
@@ -156,20 +155,15 @@ class Intake:
         """Raise `StampTooFar` if a client's last seen stamp lies too far ahead."""
         self.clock.check_seen(self._time.wall_ms(), seen)
 
-    def accept(
-        self, header: Header, batch: memoryview, seen: int, origins: Origins | None = None
-    ) -> Pending:
+    def accept(self, batch: Batch, seen: int) -> Pending:
         """Stamp a batch that `judge` and `check_seen` let pass, and put it in line."""
         wall = self._time.wall_ms()
         stamp, offset = self.clock.stamp(wall, seen), self._next_offset
-        producer, epoch, count = header.producer, header.epoch, header.count
-        record = BatchRecord(
-            producer, epoch, header.sequence, count, header.hash, offset, stamp, origins
-        )
-        pending = Pending(record, stamped(batch, stamp, offset), batch[HEADER_SIZE:])
-        self._next_offset = offset + count
-        self._ahead[producer] = Known(epoch, header.sequence + count)
-        self._flying[producer, epoch, header.sequence] = pending
+        record = record_of(batch, offset, stamp)
+        pending = Pending(record, stamped(batch.view, stamp, offset), batch.view[HEADER_SIZE:])
+        self._next_offset = record.next_offset
+        self._ahead[record.producer] = Known(record.epoch, record.sequence + record.messages)
+        self._flying[record.producer, record.epoch, record.sequence] = pending
         self._staged.append(pending)
         return pending
 

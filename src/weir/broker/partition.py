@@ -81,19 +81,18 @@ class Partition:
         """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
         self._shared.admit()
         intake = self._led().intake
-        batch = request.batch
-        header = intake.check(batch)
-        own(header)
-        verdict = intake.judge(header)
+        batch = intake.check(request.batch)
+        own(batch.header)
+        verdict = intake.judge(batch.header)
         if isinstance(verdict, Confirm):
             self._shared.outbox.reply(caller, verdict)
             return
         repeats = verdict is not None
         if verdict is None:
             intake.check_seen(request.seen)
-            self._shared.budget.charge(len(batch))
-            verdict = intake.accept(header, batch, request.seen)
-            verdict.charged = len(batch)
+            self._shared.budget.charge(len(request.batch))
+            verdict = intake.accept(batch, request.seen)
+            verdict.charged = len(request.batch)
             self._shared.dirty(self)
 
         def confirm(record: BatchRecord) -> None:

@@ -154,5 +154,5 @@ class Registry:
 
     def _propose(self, record: TopicCreated | ProducerOpened) -> int:
         if self.group is None or not self.ready:
-            raise Unavailable("the registry is starting: try again shortly")
+            raise Unavailable("this node is starting or stopping: try again shortly")
         return self.group.propose(of_control(record))

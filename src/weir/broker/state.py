@@ -7,9 +7,9 @@ from typing import Any
 from weir.broker.clusters import ClusterState
 from weir.broker.dedupe import Answer, OriginTable, ProducerTable, value_hash
 from weir.broker.entries import BatchRecord
-from weir.errors import Halted
+from weir.errors import UnknownVersion
 from weir.model.batch import Batch
-from weir.model.columns import NO_SEQUENCE, Origins
+from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
 
@@ -34,10 +34,10 @@ class PartitionState:
 
     def apply(self, batch: BatchRecord) -> None:
         """Take note of a committed batch."""
-        producer, epoch, sequence, messages, hash_, offset, stamp, origins = batch
+        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in = batch
         self.producers.record(producer, epoch, Answer(sequence, messages, offset, stamp, hash_))
-        if origins is not None:
-            self._note_origins(origins, offset, hash_)
+        if fan_in is not None:
+            self._note_origins(fan_in, offset)
         self.next_offset = offset + messages
         # A grant may be stamped after a batch and yet lie before it in the log.
         self.last_stamp = max(self.last_stamp, stamp)
@@ -46,8 +46,10 @@ class PartitionState:
             self._expired_at = stamp
             self.producers.expire(stamp - _HORIZON)
 
-    def _note_origins(self, origins: Origins, offset: int, hash_: int) -> None:
-        hashes = map(value_hash, _values_beside(origins, hash_))
+    def _note_origins(self, batch: Batch, offset: int) -> None:
+        origins = batch.origins
+        assert origins is not None  # BatchRecord keeps only such batches
+        hashes = map(value_hash, batch.values())
         columns = origins.hubs, origins.sns, origins.epochs, origins.sequences, hashes
         for at, (hub, sn, boot, sequence, value) in enumerate(zip(*columns, strict=True), offset):
             if sequence != NO_SEQUENCE:
@@ -70,7 +72,10 @@ class PartitionState:
         """Return the state that `encode` gave."""
         version, *fields = data
         if version != _VERSION:
-            raise ValueError(f"a snapshot of version {version}; this release reads {_VERSION}")
+            raise UnknownVersion(
+                f"the checkpoint holds a partition in version {version}; this release reads "
+                f"{_VERSION}. The log has all of it: move the checkpoint file away and start again"
+            )
         next_offset, last_stamp, expired_at, producers, origins, clusters = fields
         state = cls()
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
@@ -78,19 +83,3 @@ class PartitionState:
         state.origins = OriginTable.decode(origins)
         state.clusters = {name: ClusterState.decode(*row) for name, row in clusters.items()}
         return state
-
-
-def _values_beside(origins: Origins, hash_: int) -> list[bytes]:
-    """Return the values of the batch that `origins` is a column of, the one of that hash.
-
-    A column is a view into its entry, and the entry's batches lie one behind the other there.
-    """
-    assert isinstance(origins.sns, memoryview)
-    entry, at = origins.sns.obj, 0
-    assert isinstance(entry, bytes | bytearray)
-    while at < len(entry):
-        batch = Batch(entry, at)
-        if batch.header.hash == hash_:
-            return batch.values()
-        at += batch.header.total_size
-    raise Halted("an entry's device messages are not where its origins are")

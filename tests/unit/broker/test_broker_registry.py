@@ -10,7 +10,7 @@ import pytest
 
 from weir.broker.catalog import Catalog
 from weir.broker.control import ProducerOpened, TopicCreated
-from weir.errors import BadName, BadRequest, TopicExists, UnknownTopic
+from weir.errors import BadName, BadRequest, TopicExists, UnknownTopic, UnknownVersion
 from weir.wire import messages as m
 
 
@@ -108,5 +108,5 @@ def test_a_catalog_comes_back_from_its_snapshot() -> None:
     assert copy.last_stamp == 70
     assert copy.create(TopicCreated("ns", "u", 1, "partition", 80))[0].id == 2
     assert Catalog().last_stamp == 0
-    with pytest.raises(ValueError, match="version 9"):
+    with pytest.raises(UnknownVersion, match="version 9"):
         Catalog.decode((9, 1, 0, [], []))
