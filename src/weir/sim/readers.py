@@ -113,7 +113,8 @@ class Consumer(Client):
         return self._drained and not self._acking
 
     def ready(self) -> None:
-        """Pull."""
+        """Pull. Leases of an earlier leader may last up to their whole length from here on."""
+        self.ending_since = max(self.ending_since, self.world.now)
         self._pull()
 
     def closed(self) -> None:
