@@ -15,7 +15,14 @@ import weir
 from weir import device
 from weir.broker.state import PartitionState
 from weir.client.blocking import BlockingClient
-from weir.errors import Disconnected, Refused, TopicExists, UnknownTopic
+from weir.errors import (
+    BadRequest,
+    Disconnected,
+    Refused,
+    SequenceReused,
+    TopicExists,
+    UnknownTopic,
+)
 from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
 from weir.server.main import serve
 from weir.wire import messages as m
@@ -298,3 +305,49 @@ def test_a_bug_in_the_shard_ends_the_node_and_a_restart_goes_on(
 
 def _bug(*_: object) -> None:
     raise ZeroDivisionError
+
+
+def test_a_lock_that_is_refused_does_not_block_the_others(tmp_path: Path) -> None:
+    async def body(port: int) -> None:
+        async with weir.connect(url(port)) as w:
+            await w.create_topic("locks")
+
+        def hub() -> device.Client:
+            return device.Client("127.0.0.1", port, hub=5, boot=1, topic="locks")
+
+        def play() -> None:
+            with hub() as first:
+                first.publish_sequenced(b"opened", sn=1)
+                for bad in ("text", bytearray(b"x")):
+                    with pytest.raises(BadRequest, match="bytes"):
+                        first.publish_sequenced(bad, sn=1)  # type: ignore[arg-type]
+                for sn in (-1, 256):
+                    with pytest.raises(BadRequest, match="0 to 255"):
+                        first.publish_sequenced(b"x", sn=sn)
+                first.publish_sequenced(b"closed", sn=1)
+            with hub() as again:  # restarted, and its boot count did not rise
+                for _ in range(2):
+                    with pytest.raises(SequenceReused, match="higher boot count"):
+                        again.publish_sequenced(b"other", sn=1)
+                again.publish_sequenced(b"fine", sn=2)
+
+        await asyncio.to_thread(play)
+        values = [message.value for message in await read_all(port, "locks")]
+        assert values == [b"opened", b"closed", b"fine"]
+
+    run(tmp_path, body)
+
+
+def test_positions_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
+    async def body(port: int) -> None:
+        async with weir.connect(url(port)) as w:
+            await w.create_topic("t")
+            await w.publish("t", b"x")
+            for start in ({"0": 1}, {0: -1}, {0: 1.5}):
+                with pytest.raises(BadRequest, match="whole numbers"):
+                    w.reader("t", start=start)  # type: ignore[arg-type]
+            with pytest.raises(Refused):
+                async for _ in w.reader("t", start={7: 0}, follow=False):
+                    pass
+
+    run(tmp_path, body)

@@ -44,6 +44,14 @@ class ReaderOptions:
             raise BadRequest(
                 f'start={self.start!r}: give "earliest", "latest" or {{partition: offset}}'
             )
+        if not isinstance(self.start, str) and not all(
+            isinstance(partition, int) and isinstance(offset, int) and offset >= 0
+            for partition, offset in self.start.items()
+        ):
+            raise BadRequest(
+                f"start={self.start!r}: give {{partition: offset}} in whole numbers from 0 on "
+                "(JSON makes strings of the keys: turn them back with int)"
+            )
         if not 1 <= self.max_bytes <= FETCH_BYTES_MAX:
             raise BadRequest(f"max_bytes={self.max_bytes}: give 1 to {FETCH_BYTES_MAX:,}")
 
@@ -143,6 +151,8 @@ class Reader:
         places = await Places.find(link, self.topic)
         mine = options.partitions if options.partitions is not None else [*range(len(places))]
         reply = await link.request(m.Positions(places.id), m.PositionsReply)
+        for partition in self.positions:
+            places[partition]  # raises if the topic has no such partition
         begins = reply.ends if options.start == "latest" else reply.starts
         for partition in mine:
             places[partition]  # raises if there is none

@@ -27,6 +27,7 @@ SEQUENCE_BYTES = 4
 RETRY_FIRST = 0.05
 RETRY_MOST = 2.0
 _READ = 1 << 16
+_SN_MAX = 255
 
 
 class Client:
@@ -105,12 +106,17 @@ class Client:
 
         Connects and sends again as often as it takes; raises `Disconnected` after `timeout` seconds
         without any confirm. What is not confirmed then is kept and goes out, under the same
-        sequences, before the values of the next call.
+        sequences, before the values of the next call. What the broker refused for good is dropped,
+        with all that is held of that lock, and raised.
         """
         sns = [sn] * len(values) if isinstance(sn, int) else sn
         most = DEVICE_BODY_BYTES_MAX - SEQUENCE_BYTES
         if len(sns) != len(values):
             raise BadRequest(f"{len(sns)} locks for {len(values)} values: give one for each")
+        if any(not isinstance(value, bytes) for value in values):
+            raise BadRequest("a device sends bytes: encode other values first")
+        if any(not 0 <= lock <= _SN_MAX for lock in sns):
+            raise BadRequest(f"sn is the number of a lock behind the hub: 0 to {_SN_MAX}", _SN_MAX)
         if any(len(value) > most for value in values):
             raise BadRequest(f"a value is over {most:,} bytes: send it in parts", most)
         if any(self._next.get(lock, 0) + n > NO_SEQUENCE for lock, n in Counter(sns).items()):
@@ -126,7 +132,15 @@ class Client:
         finally:
             replies = zip(publishes, pipeline.replies, strict=True)
             self._held = [publish for publish, reply in replies if reply is None]
+            if pipeline.refused is not None:
+                self._drop(pipeline.refused)
         return [reply for reply in pipeline.replies[len(held) :] if reply is not None]
+
+    def _drop(self, sn: int) -> None:
+        """Forget what is held of a lock that was refused; the others go on."""
+        dropped = [publish.sequence for publish in self._held if publish.sn == sn]
+        self._held = [publish for publish in self._held if publish.sn != sn]
+        self._next[sn] = min(dropped, default=self._next[sn])
 
     def _publish(self, sn: int, value: bytes) -> Publish:
         sequence = self._next.get(sn, 0)

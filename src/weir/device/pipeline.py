@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weir.errors import (
+    BY_CODE,
     BadChecksum,
+    Fenced,
     NotLeader,
     Overloaded,
     Refused,
     RemoteProtocolError,
     SequenceGap,
+    SequenceReused,
     Unavailable,
     refusal,
 )
@@ -41,7 +44,7 @@ class Pipeline:
     """
 
     __slots__ = ("_first", "_next", "_open", "_places", "_publishes", "_trouble", "_under_way",
-                 "_window", "replies")  # fmt: skip
+                 "_window", "refused", "replies")  # fmt: skip
 
     def __init__(self, publishes: Sequence[Publish], window: int) -> None:
         """Begin with nothing sent; a lock's sequences rise one by one."""
@@ -53,6 +56,8 @@ class Pipeline:
         self._trouble: tuple[int, Refused] | None = None
         self._places = {(p.sn, p.sequence): at for at, p in enumerate(publishes)}
         self._first = 0  # the first place without a confirm
+        #: The lock whose publishes were refused for good; None while there is none.
+        self.refused: int | None = None
         #: By place in `publishes`: the confirm, or None.
         self.replies: list[DeviceReply | None] = [None] * len(publishes)
 
@@ -90,8 +95,9 @@ class Pipeline:
         """
         self._under_way -= 1
         if reply.code:
-            error = refusal(reply.code, f"the broker refused with code {reply.code}", reply.offset)
+            error = refusal(reply.code, self._why(reply), reply.offset)
             if reply.code not in _AGAIN and not isinstance(error, SequenceGap):
+                self.refused = reply.sn
                 raise error
             self._trouble = (reply.sn, error)
             return False
@@ -106,6 +112,14 @@ class Pipeline:
         self.replies[place] = reply
         return True
 
+    @staticmethod
+    def _why(reply: DeviceReply) -> str:
+        name = BY_CODE[reply.code].__name__ if reply.code in BY_CODE else "unknown"
+        what = f"the broker refused lock {reply.sn} with code {reply.code} ({name})"
+        if reply.code in (SequenceReused.code, Fenced.code):
+            return f"{what}: a hub that has restarted must connect with a higher boot count"
+        return what
+
     def rewind(self) -> Refused | None:
         """Once nothing is under way after trouble: begin again; return what the trouble was.
 
@@ -117,6 +131,7 @@ class Pipeline:
         self._restart()
         held = min((p.sequence for p in self._publishes if p.sn == sn), default=0)
         if isinstance(trouble, SequenceGap) and trouble.detail < held:
+            self.refused = sn
             raise SequenceGap(
                 f"the broker expects sequence {trouble.detail} of lock {sn}, which is not held "
                 "any more: begin a new boot",

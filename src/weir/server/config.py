@@ -74,6 +74,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, (value, least, most) in bounds.items():
             if not least <= value <= most:
                 raise BadConfig(f"{name} is {value}: it must be {least} to {most}")
+        if not self.node.data or not self.node.host:
+            raise BadConfig("node.data and node.host must not be empty: name a folder and a host")
         return self
 
 
@@ -86,5 +88,7 @@ def load(path: str | Path | None) -> Config:
         return msgspec.convert(data, Config).validate()
     except OSError as error:
         raise BadConfig(f"{path}: {error.strerror}") from None
+    except BadConfig as error:
+        raise BadConfig(f"{path}: {error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise BadConfig(f"{path}: {error}") from None

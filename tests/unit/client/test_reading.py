@@ -277,7 +277,7 @@ def test_an_ack_without_an_answer_is_not_forgotten(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             group = broker.topic("t").addresses[0].group
-            async with connect(broker.url, retry=QUICK, request_timeout=0.1) as w:
+            async with connect(broker.url, retry=QUICK, request_timeout=0.5) as w:
                 await fill(w, "t", 1, 4)
                 async with w.consumer("t", cluster="c") as consumer:
                     grant = await anext(consumer.batches())

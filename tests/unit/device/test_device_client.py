@@ -214,9 +214,9 @@ def test_refusals_are_raised(broker: FakeBroker) -> None:
         with pytest.raises(BadRequest):
             device.send_many([bytes(65_536)])
         broker.script = lambda _, __: 0
-        # What was refused is kept and goes first.
-        assert device.publish_sequenced(b"c").sequence == 1
-    assert [value for _, _, value in broker.values] == [b"b", b"c"]
+        # What was refused was raised, so it is not sent behind the caller's back.
+        assert device.publish_sequenced(b"c").sequence == 0
+    assert [value for _, _, value in broker.values] == [b"c"]
     broker.hello_code = UnknownTopic.code
     with pytest.raises(UnknownTopic):
         client(broker)

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.device.pipeline import Pipeline, Publish
-from weir.errors import BadChecksum, Overloaded, RemoteProtocolError, SequenceGap, Unauthorized
+from weir.errors import (
+    BadChecksum,
+    Overloaded,
+    RemoteProtocolError,
+    SequenceGap,
+    SequenceReused,
+    Unauthorized,
+)
 from weir.wire.device import DeviceOpcode, DeviceReply
 
 
@@ -145,3 +152,11 @@ class Broker:
             log.append(value)
         assert log[sequence - 3] == value
         return 0, sequence
+
+
+def test_a_refusal_names_the_lock_and_what_to_do() -> None:
+    pipeline = one_lock(2, 5, 2)
+    pipeline.to_send()
+    with pytest.raises(SequenceReused, match=r"lock 0 .* higher boot count"):
+        pipeline.answered(reply(5, SequenceReused.code))
+    assert pipeline.refused == 0

@@ -33,6 +33,7 @@ def test_a_file_overrides_what_it_names(tmp_path: Path) -> None:
         ("[node]\nport = 70000\n", "node.port is 70000: it must be 0 to 65535"),
         ("[log]\nsegment_mib = 1\n", "log.segment_mib is 1"),
         ("[memory]\nbudget_mib = 1\n", "memory.budget_mib is 1"),
+        ('[node]\ndata = ""\n', "name a folder"),
         ("[node\n", "line 1"),
     ],
 )
@@ -40,7 +41,7 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, says: s
     file = write(tmp_path, text)
     with pytest.raises(BadConfig, match=says) as refused:
         load(file)
-    assert str(refused.value).startswith((str(file), says.split(" is ")[0]))
+    assert str(refused.value).startswith(str(file))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
