@@ -113,7 +113,7 @@ class Intake:
         try:
             opened.check(self._group.id)
         except BadBatch as error:
-            raise BadChecksum(str(error)) from None
+            raise BadChecksum(f"{error}: send it again") from None
         if header.columns & _ORIGIN:
             raise BadRequest("only a shard writes an origin column")
         try:

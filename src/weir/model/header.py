@@ -171,9 +171,9 @@ def check(header: Header, head: Buffer, body: Buffer, group: int) -> None:
     `head` is the 88 header bytes, `body` the `total_size - 88` bytes behind them.
     """
     if crc32c(bytes(head[:_SEALED])) != header.crc:
-        raise BadBatch("the batch header fails its CRC-32C: send the batch again")
+        raise BadBatch("the batch header fails its CRC-32C")
     if xxh3((bytes(head[:_HASHED]), body), group) != header.hash:
-        raise BadBatch(f"the batch fails its hash for group {group}: send it again")
+        raise BadBatch(f"the batch fails its hash for group {group}")
 
 
 def crc_holds(view: Buffer) -> bool:

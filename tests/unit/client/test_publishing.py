@@ -79,7 +79,8 @@ def test_the_next_host_is_tried(fake_broker) -> None:
         async with fake_broker() as dead, fake_broker() as broker:
             await dead.stop()
             async with connect(f"{dead.url},127.0.0.1:{broker.port}", retry=QUICK) as w:
-                await w.ping()
+                broker.topic("only here")
+                assert [topic.name for topic in await w.topics()] == ["only here"]
 
     asyncio.run(scenario())
 
