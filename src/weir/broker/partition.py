@@ -22,7 +22,7 @@ from weir.errors import Halted, Refused, Unavailable
 from weir.model.header import Header
 from weir.order.clock import Highest, HybridClock, Time
 from weir.wire.device import DevicePublishes
-from weir.wire.messages import Ack, Confirm, Fetch, Produce, Pull
+from weir.wire.messages import Ack, Confirm, Fetch, PositionsReply, Produce, Pull
 
 
 @dataclass(slots=True)
@@ -76,6 +76,14 @@ class Partition:
         return self.fetches.waiting or (self._leading is not None and self._leading.grants.waiting)
 
     # -- requests ----------------------------------------------------------------------------
+
+    def positions(self, stamp: int) -> PositionsReply:
+        """Return where this partition begins, ends, and where messages from `stamp` on begin."""
+        begin, end = 0, self.state.next_offset
+        if not stamp:
+            return PositionsReply(begin, end, begin)
+        at = self.group.log.offset_at(self.group.id, stamp)
+        return PositionsReply(begin, end, end if at is None else min(max(at, begin), end))
 
     def publish(self, caller: Caller, request: Produce, own: Callable[[Header], None]) -> None:
         """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""

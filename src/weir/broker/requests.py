@@ -14,7 +14,6 @@ from weir.broker.sessions import Session
 from weir.broker.topics import Topics
 from weir.errors import Fenced, ProducerExpired, Refused, UnknownProducer, WrongSystem
 from weir.model.header import Header
-from weir.model.ids import PARTITION_BITS
 from weir.model.limits import BATCH_BYTES_MAX, PIPELINE_WINDOW
 from weir.model.topic import split_name
 from weir.wire import messages as m
@@ -96,11 +95,9 @@ class Requests:
         self._registry.open_producer(caller, session.principal, request)
 
     def _positions(self, session: Session, caller: Caller, request: m.Positions) -> None:
-        topic, _ = self._topics.partition(request.topic << PARTITION_BITS)
+        topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "read", topic.full_name)
-        states = [self._topics.partition(group)[1].state for group in topic.groups()]
-        starts, ends = [0] * len(states), [state.next_offset for state in states]
-        self._outbox.reply(caller, m.PositionsReply(starts, ends))
+        self._outbox.reply(caller, partition.positions(request.stamp))
 
     def _produce(self, session: Session, caller: Caller, request: m.Produce) -> None:
         topic, partition = self._topics.partition(request.address.group)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from types import TracebackType
+from typing import cast
 
 from weir.errors import Disconnected, RemoteProtocolError, refusal
 from weir.model.ids import Address
@@ -51,15 +53,29 @@ class BlockingClient:
 
     def request(self, request: m.Request, wait: float = 0.0) -> m.Reply:
         """Return the reply; `wait` seconds of it are the broker's to use. Raises refusals."""
-        self._last += 1
+        return self.requests([request], wait)[0]
+
+    def requests(self, requests: Sequence[m.Request], wait: float = 0.0) -> list[m.Reply]:
+        """Send all at once and return the replies in the order of the requests.
+
+        Raises the first refusal among them, when all are answered.
+        """
         deadline = time.monotonic() + self._timeout + wait
+        first = self._last + 1
+        self._last += len(requests)
+        replies: dict[int, m.Reply] = {}
         try:
             self._socket.settimeout(self._timeout + wait)
-            self._socket.sendall(b"".join(encode_request(request, self._last)))
-            frame = self._frame(deadline)
-            if frame.correlation != self._last or not frame.flags & Flags.RESPONSE:
-                raise RemoteProtocolError(f"{self._place} answers what was not asked")
-            reply = decode_reply(frame)
+            for number, request in enumerate(requests, first):
+                self._socket.sendall(b"".join(encode_request(request, number)))
+            while len(replies) < len(requests):
+                frame = self._frame(deadline)
+                number = frame.correlation
+                if number in replies or not first <= number <= self._last:
+                    raise RemoteProtocolError(f"{self._place} answers what was not asked")
+                if not frame.flags & Flags.RESPONSE:
+                    raise RemoteProtocolError(f"{self._place} asks, and has nothing to ask")
+                replies[number] = decode_reply(frame)
         except OSError as error:  # TimeoutError is one
             self.close()
             raise Disconnected(
@@ -68,9 +84,11 @@ class BlockingClient:
         except (Disconnected, RemoteProtocolError):
             self.close()
             raise
-        if isinstance(reply, m.Refusal):
-            raise refusal(reply.code, reply.message, reply.detail)
-        return reply
+        ordered = [replies[number] for number in range(first, first + len(requests))]
+        for reply in ordered:
+            if isinstance(reply, m.Refusal):
+                raise refusal(reply.code, reply.message, reply.detail)
+        return ordered
 
     def describe(self, topic: str) -> m.TopicInfo:
         """Return a topic and where its partitions are served. Raises `UnknownTopic`."""
@@ -78,11 +96,15 @@ class BlockingClient:
         assert isinstance(reply, m.TopicInfo)  # decoded by the opcode of the request
         return reply
 
-    def positions(self, topic: int) -> m.PositionsReply:
-        """Return where the partitions of topic number `topic` begin and end."""
-        reply = self.request(m.Positions(topic))
-        assert isinstance(reply, m.PositionsReply)
-        return reply
+    def positions(self, topic: str, stamp: int = 0) -> tuple[m.TopicInfo, list[m.PositionsReply]]:
+        """Return a topic and where each of its partitions begins and ends.
+
+        See `weir.wire.messages.PositionsReply` for what `stamp` does.
+        """
+        info = self.describe(topic)
+        replies = self.requests([m.Positions(address, stamp) for address in info.addresses])
+        assert all(isinstance(reply, m.PositionsReply) for reply in replies)
+        return info, cast(list[m.PositionsReply], replies)
 
     def fetch(self, address: Address, offset: int, max_bytes: int, wait_ms: int = 0) -> m.Fetched:
         """Return whole batches from `offset` on, in one buffer whose batches are 8-aligned.

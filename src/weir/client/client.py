@@ -10,6 +10,7 @@ from typing import Any
 from weir.client.batching import BATCH_BYTES
 from weir.client.consumer import Consumer, ConsumerOptions
 from weir.client.link import Link
+from weir.client.places import Places
 from weir.client.producer import Producer, ProducerOptions
 from weir.client.reader import Reader, ReaderOptions, Start
 from weir.client.receipts import Confirmed, Receipt
@@ -129,9 +130,9 @@ class Client:
 
     async def positions(self, name: str) -> tuple[list[int], list[int]]:
         """Return, by partition, the first offsets and those behind the last committed."""
-        info = await self.describe(name)
-        reply = await self._link.request(m.Positions(info.id), m.PositionsReply)
-        return reply.starts, reply.ends
+        places = await Places.find(self._link, name)
+        found = (await places.positions()).values()
+        return [reply.start for reply in found], [reply.end for reply in found]
 
     async def ping(self) -> None:
         """Return when the broker has answered."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from weir.client.link import Link
@@ -14,6 +14,8 @@ from weir.wire import messages as m
 R = TypeVar("R")
 
 TRIES = 8
+#: Far fewer than a broker lets one connection have open.
+_ASKED_TOGETHER = 256
 
 
 class Places:
@@ -69,6 +71,30 @@ class Places:
                 await self._after(attempt, error)
             else:
                 return reply
+
+    async def positions(
+        self, stamp: int = 0, partitions: Iterable[int] | None = None
+    ) -> dict[int, m.PositionsReply]:
+        """Return where some partitions, or all, begin and end; a few hundred are asked at a time.
+
+        See `weir.wire.messages.PositionsReply` for what `stamp` does.
+        """
+        found: dict[int, m.PositionsReply] = {}
+        asked = [*(range(len(self)) if partitions is None else partitions)]
+        for first in range(0, len(asked), _ASKED_TOGETHER):
+            some = asked[first : first + _ASKED_TOGETHER]
+            replies = await asyncio.gather(*(self._position(p, stamp) for p in some))
+            found.update(zip(some, replies, strict=True))
+        return found
+
+    async def _position(self, partition: int, stamp: int) -> m.PositionsReply:
+        return await self.ask(
+            partition,
+            lambda address: m.Positions(address, stamp),
+            m.PositionsReply,
+            wait=0.0,
+            check=lambda _: None,
+        )
 
     async def _after(self, attempt: int, error: WeirError) -> None:
         await asyncio.sleep(self._link.pause(attempt, error))

@@ -147,18 +147,17 @@ class Reader:
         return self._rest.popleft()
 
     async def _start(self) -> Feed[_Piece]:
-        options, link = self._options, self._link
-        places = await Places.find(link, self.topic)
+        options = self._options
+        places = await Places.find(self._link, self.topic)
         mine = options.partitions if options.partitions is not None else [*range(len(places))]
-        reply = await link.request(m.Positions(places.id), m.PositionsReply)
-        for partition in self.positions:
+        for partition in [*self.positions, *mine]:
             places[partition]  # raises if the topic has no such partition
-        begins = reply.ends if options.start == "latest" else reply.starts
-        for partition in mine:
-            places[partition]  # raises if there is none
-            self.positions.setdefault(partition, begins[partition])
+        found = await places.positions(partitions=mine)
+        for partition, reply in found.items():
+            begin = reply.end if options.start == "latest" else reply.start
+            self.positions.setdefault(partition, begin)
         if self._ends is None and not options.follow:
-            self._ends = {partition: reply.ends[partition] for partition in mine}
+            self._ends = {partition: reply.end for partition, reply in found.items()}
         self._feed = Feed(partial(self._pull, places, partition) for partition in mine)
         return self._feed
 

@@ -7,9 +7,9 @@ of options alone, and connections belong to processes (`weir.spark.connections`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from weir.client.blocking import BlockingClient
 from weir.errors import UnknownTopic
 from weir.model.arrow import SCHEMA
 from weir.spark import planning
@@ -33,6 +34,7 @@ from weir.spark.planning import Cut, Range
 from weir.wire.messages import PositionsReply, TopicInfo
 
 Offset = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         """Keep the options; no socket, since this is pickled."""
         self._options = options
-        self._topic_id: int | None = None
         self._initial: Cut | None = None
         self._target: Cut | None = None
 
@@ -95,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the cut that the next micro-batch ends at, or `start` itself if nothing is new.
 
-        One request to the broker. Raises `RangeLost` and `CheckpointMismatch`.
+        Two round trips to the broker. Raises `RangeLost` and `CheckpointMismatch`.
         """
         begin = Cut.from_json(start)
         end = self._target or self._end()
@@ -144,29 +145,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A pinned end counts as the latest, lest a query begin behind where it must end.
         if self._options.starting == "latest":
             return self._target or self._end()
-        reply = self._positions()
-        first = dict(enumerate(reply.starts))
+        info, places = self._positions()
+        first = {partition: place.start for partition, place in enumerate(places)}
         if isinstance(self._options.starting, dict):
-            _check_starting(self._options.topic, self._options.starting, reply)
+            _check_starting(self._options.topic, self._options.starting, places)
             first |= self._options.starting
-        return Cut(self._id(), first)
+        return Cut(info.id, first)
 
     def _end(self) -> Cut:
-        return Cut(self._id(), dict(enumerate(self._positions().ends)))
+        info, places = self._positions()
+        return Cut(info.id, {partition: place.end for partition, place in enumerate(places)})
 
-    def _positions(self) -> PositionsReply:
-        topic_id = self._id()
-        return ask(self._options.hosts, lambda client: client.positions(topic_id))
-
-    def _id(self) -> int:
-        if self._topic_id is None:
-            self._topic_id = self._describe().id
-        return self._topic_id
+    def _positions(self) -> tuple[TopicInfo, list[PositionsReply]]:
+        return self._ask(lambda client: client.positions(self._options.topic))
 
     def _describe(self) -> TopicInfo:
+        return self._ask(lambda client: client.describe(self._options.topic))
+
+    def _ask(self, question: Callable[[BlockingClient], T]) -> T:
         options = self._options
         try:
-            return ask(options.hosts, lambda client: client.describe(options.topic))
+            return ask(options.hosts, question)
         except UnknownTopic as error:
             places = ", ".join(f"{host}:{port}" for host, port in options.hosts)
             raise UnknownTopic(
@@ -184,14 +183,16 @@ def _rows_max(limit: ReadLimit) -> int | None:
     raise BadOption(f"format('weir') cannot keep to {limit}: use the option maxRowsPerBatch")
 
 
-def _check_starting(topic: str, starting: Mapping[int, int], reply: PositionsReply) -> None:
+def _check_starting(
+    topic: str, starting: Mapping[int, int], places: Sequence[PositionsReply]
+) -> None:
     for partition, offset in starting.items():
-        if partition >= len(reply.ends) or partition < 0:
+        if not 0 <= partition < len(places):
             raise BadOption(
                 f"startingOffsets names partition {partition}; {topic} has partitions 0 to "
-                f"{len(reply.ends) - 1}"
+                f"{len(places) - 1}"
             )
-        first, behind = reply.starts[partition], reply.ends[partition]
+        first, behind = places[partition].start, places[partition].end
         if not first <= offset <= behind:
             raise BadOption(
                 f"startingOffsets names offset {offset:,} of {topic}/{partition}, which holds "

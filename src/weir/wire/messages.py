@@ -123,16 +123,20 @@ class ProducerGrant(Control, frozen=True, array_like=True):
 
 
 class Positions(Control, frozen=True, array_like=True):
-    """Ask where a topic's partitions begin and end."""
+    """Ask where a partition begins and ends, and where what is stamped from `stamp` on begins."""
 
-    topic: Natural
+    address: Address
+    stamp: Natural = 0
 
 
 class PositionsReply(Control, frozen=True, array_like=True):
-    """For each partition in order: first offset, and the offset behind the last committed."""
+    """First offset, the offset behind the last committed, and the first one stamped from the
+    asked `stamp` on; `end` if there is none yet.
+    """
 
-    starts: list[int]
-    ends: list[int]
+    start: int
+    end: int
+    at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def test_what_is_not_known_is_refused(rig: Any) -> None:
     assert rig.replies[1][-1][1].code == UnknownOpcode.code
     assert rig.answer(1, m.DescribeTopic("t")).code == UnknownTopic.code
     nowhere = Address(0, 0, (1 << 63) - 1)
-    for request in (m.Fetch(nowhere, 0, 1), m.Positions((1 << 63) - 1), m.Pull(nowhere, "c", 1, 1)):
+    for request in (m.Fetch(nowhere, 0, 1), m.Positions(nowhere), m.Pull(nowhere, "c", 1, 1)):
         assert rig.answer(1, request).code == UnknownTopic.code
 
 
@@ -73,7 +73,7 @@ def test_every_kind_of_request_is_answered_once(rig: Any) -> None:
     address = info.addresses[0]
     first = rig.batch(info, grant, 0, b"a")
     rig.ask(1, first, first, rig.batch(info, grant, 5, b"z"), m.OpenProducer(grant.producer))
-    rig.ask(1, m.Fetch(address, 0, 1, 50), m.Pull(address, "c", 1, 1, 50), m.Positions(info.id))
+    rig.ask(1, m.Fetch(address, 0, 1, 50), m.Pull(address, "c", 1, 1, 50), m.Positions(address))
     rig.ask(1, m.CreateTopic("t"), m.CreateTopic("u"), m.ListTopics(), m.DescribeTopic("t"))
     rig.ask(1, m.Ack(address, "c", [(1, 0, 1)]), m.Ping(), m.Hello("again"))
     rig.settle()
@@ -86,7 +86,7 @@ def test_fetches_wait_for_messages_or_time(rig: Any) -> None:
     info = rig.topic(rig.connect())
     grant = rig.answer(1, m.OpenProducer())
     address = info.addresses[0]
-    assert rig.answer(1, m.Positions(info.id)) == m.PositionsReply([0], [0])
+    assert rig.answer(1, m.Positions(address)) == m.PositionsReply(0, 0, 0)
     assert rig.answer(1, m.Fetch(address, 0, 100)).batches == ()
     early = rig.ask(1, m.Fetch(address, 0, 100, wait_ms=50))
     rig.tick(50)
@@ -96,7 +96,7 @@ def test_fetches_wait_for_messages_or_time(rig: Any) -> None:
     fetched = dict(rig.replies[1])[number]
     assert (fetched.offset, fetched.next_offset, fetched.committed) == (0, 2, 2)
     assert split(fetched.batches[0], address.group)[0].values() == [b"a", b"b"]
-    assert rig.answer(1, m.Positions(info.id)).ends == [2]
+    assert rig.answer(1, m.Positions(address)).end == 2
     refused = rig.answer(1, m.Fetch(address, 3, 100))
     assert (refused.code, refused.detail) == (OffsetOutOfRange.code, 2)
 

@@ -134,9 +134,9 @@ class FakeBroker:
             self.producers += 1
             return m.ProducerGrant(1_000 + self.producers, 0)
         if isinstance(request, m.Positions):
-            groups = [g for g in self.logs if g >> 16 == request.topic]
-            starts = [self.starts.get(group, 0) for group in groups]
-            return m.PositionsReply(starts, [self.end_of(group) for group in groups])
+            group = request.address.group
+            start = self.starts.get(group, 0)
+            return m.PositionsReply(start, self.end_of(group), start)
         if isinstance(request, m.Ack):
             self.acked.setdefault(request.address.group, []).extend(request.ranges)
             return m.Acked(request.ranges[-1][2])

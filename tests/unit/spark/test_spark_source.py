@@ -36,9 +36,11 @@ class Broker:
         places = [Address(0, 0, self.id << 16 | p) for p in range(len(self.ends))]
         return TopicInfo(self.id, "default", topic, "partition", places)
 
-    def positions(self, topic: int) -> PositionsReply:
+    def positions(self, topic: str, stamp: int = 0) -> tuple[TopicInfo, list[PositionsReply]]:
         self.requests += 1
-        return PositionsReply(self.starts, self.ends)
+        starts = [*self.starts, *[0] * (len(self.ends) - len(self.starts))]
+        places = [PositionsReply(s, e, s) for s, e in zip(starts, self.ends, strict=True)]
+        return self.describe(topic), places
 
     def close(self) -> None:
         pass
