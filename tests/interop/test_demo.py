@@ -100,6 +100,9 @@ def test_every_flight_comes_exactly_once(tmp_path: Path, demos: list[Demo]) -> N
     assert told["parquet"] == str(tmp_path / "kept/delays")
     table = parquet.read_table(told["parquet"])
     assert sum(table["flights"].to_pylist()) == FLIGHTS
+    report = Path(told["report"]).read_text(encoding="utf-8")
+    assert f"Each of {FLIGHTS:,} flights was confirmed" in report
+    assert report.count("<svg") >= 3
     demo.nothing_is_left()
 
 

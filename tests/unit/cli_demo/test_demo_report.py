@@ -54,7 +54,14 @@ def outcome(lose: int = 0, counted: int = 3 * COUNT) -> Outcome:
 def text(run: Outcome) -> str:
     out = io.StringIO()
     names = {"EV": "ExpressJet Airlines Inc."}
-    tell(Console(file=out, width=80), run, by_carrier(ROWS), names, Path("/x/delays"))
+    tell(
+        Console(file=out, width=80),
+        run,
+        by_carrier(ROWS),
+        names,
+        Path("/x/delays"),
+        Path("/x/delays.html"),
+    )
     return out.getvalue()
 
 
@@ -73,7 +80,7 @@ def test_lost_messages_are_told_and_not_clean() -> None:
     run = outcome(lose=2)
     assert not run.clean
     assert "Not as it should be: lost 6," in text(run)
-    assert results(run, [], Path("/x"))["lost"] == 6
+    assert results(run, [], Path("/x"), Path("/x.html"))["lost"] == 6
 
 
 def test_a_message_that_spark_counted_twice_is_not_clean() -> None:
@@ -92,7 +99,7 @@ def test_the_report_fits_a_terminal_and_leaves_nothing_out() -> None:
 
 
 def test_results_are_json() -> None:
-    run = results(outcome(), by_carrier(ROWS), Path("/x"))
+    run = results(outcome(), by_carrier(ROWS), Path("/x"), Path("/x.html"))
     decoded = msgspec.json.decode(msgspec.json.encode(run))
     assert decoded["clean"] is True
     assert decoded["airports"][0]["origin"] == "EWR"

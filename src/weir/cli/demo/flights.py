@@ -111,6 +111,17 @@ def load(origin: str, limit: int | None = None) -> Flights:
     return Flights(heads, [name.encode() for name in columns[0]], rows["time"].to_pylist())
 
 
+def planes(limit: int | None = None) -> tuple[list[str | None], list[int]]:
+    """Return of each flight its plane and its scheduled departure in microseconds since 1970.
+
+    Airport after airport in the order of `ORIGINS`, each in event-time order. Raises `NoFlights`.
+    """
+    rows = table(limit)
+    parts = [rows.filter(pc.equal(rows["origin"], origin)) for origin in ORIGINS]
+    joined = pa.concat_tables(parts)
+    return joined["tailnum"].to_pylist(), joined["time"].to_pylist()
+
+
 def airlines() -> dict[str, str]:
     """Return the names of the airlines by carrier code. Raises `NoFlights`."""
     rows = _read("airlines.csv", {"carrier": pa.string(), "name": pa.string()})

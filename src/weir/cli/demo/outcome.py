@@ -67,7 +67,7 @@ def settle(
     sent: Mapping[str, Sent], crew: Columns, spark: Counted, seconds: dict[str, float]
 ) -> Outcome:
     """Compare the airports' ledgers with the crew's, whose columns are named `origin.column`."""
-    received = {origin: _of(origin, crew) for origin in ORIGINS}
+    received = by_origin(crew)
     came = {
         origin: first_receipts(received[origin], len(sent[origin].sent_us)) for origin in ORIGINS
     }
@@ -95,9 +95,16 @@ def _full(column: Numbers) -> Numbers:
     return column[paced_count(len(column)) :]
 
 
-def _of(origin: str, crew: Columns) -> dict[str, Any]:
-    prefix = f"{origin}."
-    return {name.removeprefix(prefix): crew[name] for name in crew if name.startswith(prefix)}
+def by_origin(crew: Columns) -> dict[str, dict[str, Any]]:
+    """Return what the crew received, airport by airport, from columns named `origin.column`."""
+    return {
+        origin: {
+            name.removeprefix(f"{origin}."): crew[name]
+            for name in crew
+            if name.startswith(f"{origin}.")
+        }
+        for origin in ORIGINS
+    }
 
 
 def _rates(sent: Mapping[str, Sent], came: Mapping[str, Numbers]) -> Rates:

@@ -17,7 +17,8 @@ from weir.cli.demo.bars import Bars, Step
 from weir.cli.demo.child import Child, PartFailed
 from weir.cli.demo.flights import ORIGINS, TOPIC
 from weir.cli.demo.ledger import Sent
-from weir.cli.demo.outcome import Outcome, settle
+from weir.cli.demo.outcome import Outcome, by_origin, settle
+from weir.cli.demo.recording import Recording
 from weir.cli.demo.signals import Signals
 from weir.cli.demo.tasks import COUNTED, FULL_SPEED, AirportTask, Counted, CrewTask, PipelineTask
 from weir.client.connect import connect
@@ -29,8 +30,10 @@ LINGER_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
 
 
-def play(scratch: Path, limit: int | None, told: Console, signals: Signals) -> Outcome:
-    """Start everything, let it work, stop everything; return what the ledgers say.
+def play(
+    scratch: Path, limit: int | None, told: Console, signals: Signals
+) -> tuple[Outcome, Recording]:
+    """Start everything, let it work, stop everything; return what the ledgers say, and how it went.
 
     Raises `WeirError` if a part cannot start or fails, and `Interrupted`.
     """
@@ -60,13 +63,11 @@ def play(scratch: Path, limit: int | None, told: Console, signals: Signals) -> O
         performance = Play(node, airports, crew, spark, bars, signals)
         performance.perform()
     seconds = performance.seconds | {"total": round(time.monotonic() - begun, 3)}
-    with np.load(_ledger(scratch, "crew")) as crew_ledger:
-        return settle(
-            {origin: _sent(scratch, origin) for origin in ORIGINS},
-            dict(crew_ledger),
-            msgspec.json.decode((scratch / "spark" / COUNTED).read_bytes(), type=Counted),
-            seconds,
-        )
+    sent = {origin: _sent(scratch, origin) for origin in ORIGINS}
+    with np.load(_ledger(scratch, "crew")) as ledger:
+        received = dict(ledger)
+    counted = msgspec.json.decode((scratch / "spark" / COUNTED).read_bytes(), type=Counted)
+    return settle(sent, received, counted, seconds), Recording.of(sent, by_origin(received))
 
 
 def _ledger(scratch: Path, name: str) -> str:

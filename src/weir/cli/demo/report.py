@@ -19,7 +19,9 @@ _WORST = 5
 _FAULTS = ("lost", "repeated", "strange", "misplaced", "out_of_order")
 
 
-def results(outcome: Outcome, worst: Sequence[Delays], parquet: Path) -> dict[str, Any]:
+def results(
+    outcome: Outcome, worst: Sequence[Delays], parquet: Path, report: Path
+) -> dict[str, Any]:
     """Return the results for `--json`."""
     counted = ("sent", "confirmed", "delivered", *_FAULTS)
     return {
@@ -35,6 +37,7 @@ def results(outcome: Outcome, worst: Sequence[Delays], parquet: Path) -> dict[st
         "spark": outcome.spark,
         "worst_delays": worst,
         "parquet": str(parquet),
+        "report": str(report),
         "seconds": outcome.seconds,
     }
 
@@ -45,6 +48,7 @@ def tell(
     worst: Sequence[Delays],
     names: dict[str, str],
     parquet: Path,
+    report: Path,
 ) -> None:
     """Print the report; `names` are the airlines' by carrier code."""
     console.print()
@@ -54,7 +58,7 @@ def tell(
     console.print()
     console.print(_worst(worst, names))
     console.print()
-    for line in _summary(outcome, parquet):
+    for line in _summary(outcome, parquet, report):
         console.print(line, soft_wrap=True)
     console.print()
     console.print(_verdict(outcome), soft_wrap=True)
@@ -146,7 +150,7 @@ def _worst(worst: Sequence[Delays], names: dict[str, str]) -> Table:
     return table
 
 
-def _summary(outcome: Outcome, parquet: Path) -> list[str]:
+def _summary(outcome: Outcome, parquet: Path, report: Path) -> list[str]:
     shares = ", ".join(_number(share) for share in outcome.shares)
     spark, seconds = outcome.spark, outcome.seconds
     return [
@@ -160,6 +164,7 @@ def _summary(outcome: Outcome, parquet: Path) -> list[str]:
         f"all after {_seconds(seconds, 'read_by_spark')}, wrote by "
         f"{_seconds(seconds, 'counted')}",
         f"  [bold]read[/]   {parquet}",
+        f"  [bold]look[/]   {report}",
     ]
 
 

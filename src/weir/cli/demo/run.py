@@ -23,8 +23,9 @@ class NotInstalled(WeirError):
 def run(out: Path | None, flights: int | None = None, as_json: bool = False) -> int:
     """Run the demo; return 0 if every message came exactly once, 1 if not, 128 + signal if stopped.
 
-    The Parquet is kept in `out`, by default a new temporary folder; all else is removed, and after
-    an error or a signal the Parquet too. Raises `WeirError` where something cannot start or fails.
+    The Parquet and the report are kept in `out`, by default a new temporary folder; all else is
+    removed, and after an error or a signal those too. Raises `WeirError` where something cannot
+    start or fails.
     """
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
@@ -44,19 +45,31 @@ def _perform(
     out: Path | None, limit: int | None, as_json: bool, told: Console, signals: Signals
 ) -> int:
     # These load numpy and Arrow, which are known to be there only now.
+    from weir.cli.demo import recording as recorded
     from weir.cli.demo import worst
-    from weir.cli.demo.flights import airlines
+    from weir.cli.demo.flights import airlines, planes
+    from weir.cli.demo.page import page
     from weir.cli.demo.play import play
     from weir.cli.demo.report import results, tell
 
     with scratch_folder() as scratch:
-        outcome = play(scratch, limit, told, signals)
+        outcome, recording = play(scratch, limit, told, signals)
         rows = worst.read(Path(outcome.spark.path))
+        whole = page(
+            outcome,
+            recorded.rates(recording),
+            recorded.latencies(recording),
+            recorded.histories(recording, *planes(limit)),
+            rows,
+            airlines(),
+        )
         parquet = keep(Path(outcome.spark.path), out)
+        report = parquet.with_name(f"{parquet.name}.html")
+        report.write_text(whole, encoding="utf-8")
     carriers = worst.by_carrier(rows)
     if as_json:
         settings = {"flights": limit, "out": None if out is None else str(out)}
-        print_json(SCHEMA, settings, results(outcome, carriers, parquet))
+        print_json(SCHEMA, settings, results(outcome, carriers, parquet, report))
     else:
-        tell(Console(highlight=False), outcome, carriers, airlines(), parquet)
+        tell(Console(highlight=False), outcome, carriers, airlines(), parquet, report)
     return 0 if outcome.clean else 1
