@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -15,6 +16,7 @@ from weir.client.blocking import BlockingClient
 from weir.client.delivered import Delivered, deliver
 from weir.errors import NotLeader, OffsetOutOfRange
 from weir.model.arrow import record_batch
+from weir.model.batch import Batch
 from weir.model.ids import Address
 from weir.model.limits import MIB
 from weir.spark.connections import ask
@@ -39,12 +41,24 @@ class Source:
     address: Address
 
 
-def record_batches(source: Source, part: Range, fetch_bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Yield all messages of `part` in offset order, as `weir.model.arrow.SCHEMA`.
+class Rows(Protocol):
+    """Which rows to pass on; nothing is opened that it does not want."""
+
+    def wants(self, batch: Batch) -> bool:
+        """Return whether a row of `batch` may pass."""
+
+    def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that pass."""
+
+
+def record_batches(
+    source: Source, part: Range, fetch_bytes_max: int, where: Rows | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of `part` in offset order, as `weir.model.arrow.SCHEMA`: all, or `where`.
 
     Raises `RangeLost` unless every offset of it arrives, once.
     """
-    return combined(_opened(source, part, fetch_bytes_max))
+    return combined(_opened(source, part, fetch_bytes_max, where))
 
 
 def combined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -66,7 +80,9 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _opened(source: Source, part: Range, fetch_bytes_max: int) -> Iterator[pa.RecordBatch]:
+def _opened(
+    source: Source, part: Range, fetch_bytes_max: int, where: Rows | None
+) -> Iterator[pa.RecordBatch]:
     leader = _Leader(source, part.partition)
     at = part.first
     rows = size = 0
@@ -78,9 +94,16 @@ def _opened(source: Source, part: Range, fetch_bytes_max: int) -> Iterator[pa.Re
             at = delivered.next_offset
             rows += delivered.batch.header.count
             size += delivered.batch.header.total_size
-            yield record_batch(
-                delivered.batch, source.topic, part.partition, delivered.skip, len(delivered)
-            )
+            if where is None:
+                yield _columns(delivered)
+            elif where.wants(delivered.batch):
+                wanted = where.filter(_columns(delivered))
+                if wanted.num_rows:
+                    yield wanted
+
+
+def _columns(part: Delivered) -> pa.RecordBatch:
+    return record_batch(part.batch, part.topic, part.partition, part.skip, len(part))
 
 
 class _Leader:

@@ -4,6 +4,17 @@ topic               required: `topic` or `namespace/topic`
 url                 weir://host:port[,host2:port2]; or host and port
 startingOffsets     earliest (default), latest, or {"0": 12, "1": 7}; a partition that is not
                     named begins at its earliest. Only a query without a checkpoint looks at it
+startingTime        instead: messages that the broker stamped at this moment or later, such as
+                    2026-01-31T12:00:00Z, or milliseconds since 1970
+startingBarrier     instead: messages stamped above this barrier, so that it goes on where a query
+                    with the same endingBarrier ended
+endingOffsets       latest, or {"0": 90}: up to but not including; a partition that is not named is
+                    read to its end. `read` takes the end as of its planning if none is given; a
+                    stream never reads past an end, and ends there with trigger(availableNow=True)
+endingTime          instead: messages stamped before this moment
+endingBarrier       instead: messages stamped at or below this barrier
+pushdown            true: `read` takes filters on partition, offset, stamp, key and tag over from
+                    Spark; needs spark.sql.python.filterPushdown.enabled=true (default: false)
 maxRowsPerBatch     most messages in a micro-batch (default: all there are)
 maxBytesPerFetch    most bytes asked for at once (default 8 MiB)
 minPartitions       split ranges until there are so many tasks (default: one a partition)
@@ -12,18 +23,16 @@ maxRowsPerPartition most messages in one task
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from weir.client.url import PORT, parse_url
 from weir.errors import BadName
 from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX
 from weir.model.topic import split_name
+from weir.spark.bounds import EARLIEST, Bound, parse_ending, parse_starting
 from weir.spark.errors import BadOption
 
-StartingOffsets = Literal["earliest", "latest"] | dict[int, int]
 Hosts = tuple[tuple[str, int], ...]
 
 #: Spelt as users write them; Spark compares option names without case, and so do we.
@@ -33,6 +42,12 @@ NAMES = (
     "host",
     "port",
     "startingOffsets",
+    "startingTime",
+    "startingBarrier",
+    "endingOffsets",
+    "endingTime",
+    "endingBarrier",
+    "pushdown",
     "maxRowsPerBatch",
     "maxBytesPerFetch",
     "minPartitions",
@@ -47,7 +62,9 @@ class Options:
 
     topic: str
     hosts: Hosts
-    starting: StartingOffsets = "earliest"
+    starting: Bound = EARLIEST
+    ending: Bound | None = None
+    pushdown: bool = False
     batch_rows_max: int | None = None
     fetch_bytes_max: int = FETCH_BYTES_MAX
     partitions_min: int = 1
@@ -64,7 +81,9 @@ class Options:
         return cls(
             topic=_topic(options),
             hosts=_hosts(options),
-            starting=_starting(options.get("startingoffsets", "earliest")),
+            starting=parse_starting(options),
+            ending=parse_ending(options),
+            pushdown=_flag(options, "pushdown"),
             batch_rows_max=_number(options, "maxRowsPerBatch", _ROWS_MAX),
             fetch_bytes_max=_number(options, "maxBytesPerFetch", FETCH_BYTES_MAX)
             or FETCH_BYTES_MAX,
@@ -109,21 +128,8 @@ def _number(options: Mapping[str, str], name: str, most: int) -> int | None:
     return int(text)
 
 
-def _starting(text: str) -> StartingOffsets:
-    match text.strip().lower():
-        case "earliest":
-            return "earliest"
-        case "latest":
-            return "latest"
-    try:
-        given = json.loads(text)
-        offsets = {int(partition): offset for partition, offset in given.items()}
-    except (ValueError, AttributeError):
-        offsets = None
-    # bool is an int to isinstance, and true is no offset.
-    if offsets is None or any(type(o) is not int or o < 0 for o in offsets.values()):
-        raise BadOption(
-            f"option startingOffsets is {text!r}: give earliest, latest, or offsets by partition "
-            'such as {"0": 12, "1": 7}'
-        )
-    return offsets
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name.lower(), "false").strip().lower()
+    if text not in ("true", "false"):
+        raise BadOption(f"option {name} is {text!r}: give true or false")
+    return text == "true"

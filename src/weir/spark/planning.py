@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from weir.spark.errors import CheckpointMismatch, RangeLost
+from weir.spark.errors import BadOption, CheckpointMismatch, RangeLost
 
 #: Digits of a partition in JSON, so that the order of keys is the order of numbers.
 _DIGITS = 5
@@ -81,6 +81,17 @@ def check_growth(topic: str, start: Cut, end: Cut) -> None:
                 f"{topic}/{partition} ends at {end.positions[partition]:,}, and the query has read "
                 f"up to {position:,}: the broker lost messages or is another one. Check the url; "
                 "to go on from what is there, use a new checkpointLocation"
+            )
+
+
+def check_order(topic: str, start: Cut, end: Cut) -> None:
+    """Raise `BadOption` where a query would begin behind the place where it ends."""
+    for partition, first in sorted(start.positions.items()):
+        behind = end.positions.get(partition, first)
+        if first > behind:
+            raise BadOption(
+                f"the query would begin at offset {first:,} of {topic}/{partition} and end at "
+                f"{behind:,}: let the start option lie before the end option"
             )
 
 

@@ -1,4 +1,4 @@
-"""`spark.readStream.format("weir")`: a topic as Arrow columns, each message once (MISSION P.1).
+"""`format("weir")`: a topic as Arrow columns, as a stream or as a table (MISSION P.1, P.2).
 
 Spark makes a `StreamReader` three times: in the driver's planner, which pickles it; in a process
 of its own that plans micro-batches for as long as the query runs; and in every task. So it is made
@@ -7,12 +7,16 @@ of options alone, and connections belong to processes (`weir.spark.connections`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -22,27 +26,17 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from weir.client.blocking import BlockingClient
-from weir.errors import UnknownTopic
 from weir.model.arrow import SCHEMA
 from weir.spark import planning
-from weir.spark.connections import ask
+from weir.spark.batch import BatchReader, FilteringReader, Task, tasks
+from weir.spark.bounds import Latest, Offsets, Stamped
+from weir.spark.cuts import Cuts
 from weir.spark.errors import BadOption
-from weir.spark.fetching import Source, record_batches
+from weir.spark.fetching import record_batches
 from weir.spark.options import Options
-from weir.spark.planning import Cut, Range
-from weir.wire.messages import PositionsReply, TopicInfo
+from weir.spark.planning import Cut
 
 Offset = dict[str, Any]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Task(InputPartition):
-    """The work of one Spark task: a range, and where it is to be had."""
-
-    source: Source
-    range: Range
 
 
 class WeirDataSource(DataSource):
@@ -62,8 +56,14 @@ class WeirDataSource(DataSource):
         """Return the columns of every topic: `weir.model.arrow.SCHEMA`."""
         return from_arrow_schema(SCHEMA)
 
-    def streamReader(self, schema: StructType) -> StreamReader:
-        """Return a reader; no broker is asked yet."""
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of what is there now; no broker is asked yet."""
+        # Spark refuses a reader that could take filters unless its own setting allows that.
+        kind = FilteringReader if self._checked.pushdown else BatchReader
+        return kind(self._checked)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return a reader of a stream; no broker is asked yet."""
         return StreamReader(self._checked)
 
 
@@ -73,6 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         """Keep the options; no socket, since this is pickled."""
         self._options = options
+        self._cuts = Cuts(options)
         self._initial: Cut | None = None
         self._target: Cut | None = None
 
@@ -113,17 +114,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the tasks of the micro-batch [start, end); a replay gets the same ranges."""
-        options = self._options
         begin, behind = Cut.from_json(start), Cut.from_json(end)
-        info = self._describe()
+        info = self._cuts.describe()
         # Whether the messages are still there shows when they are read; here, whether the topic is.
         there = {p: behind.positions.get(p, 0) for p in range(len(info.addresses))}
-        planning.check_growth(options.topic, behind, Cut(info.id, there))
-        parts = planning.ranges(begin, behind, options.partitions_min, options.partition_rows_max)
-        return [
-            Task(Source(options.hosts, options.topic, info.addresses[part.partition]), part)
-            for part in parts
-        ]
+        planning.check_growth(self._options.topic, behind, Cut(info.id, there))
+        return tasks(self._options, info, begin, behind)
 
     # Reading, in Spark's workers.
 
@@ -139,39 +135,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         So nothing may hang on it (counterexample 28); the checkpoint is the query's position.
         """
 
-    # What the broker is asked.
-
     def _first_cut(self) -> Cut:
         # A pinned end counts as the latest, lest a query begin behind where it must end.
-        if self._options.starting == "latest":
+        if isinstance(self._options.starting, Latest):
             return self._target or self._end()
-        info, places = self._positions()
-        first = {partition: place.start for partition, place in enumerate(places)}
-        if isinstance(self._options.starting, dict):
-            _check_starting(self._options.topic, self._options.starting, places)
-            first |= self._options.starting
-        return Cut(info.id, first)
+        begin, end = self._cuts.resolve("startingOffsets", self._options.starting), self._end()
+        planning.check_order(self._options.topic, begin, end)
+        return begin
 
     def _end(self) -> Cut:
-        info, places = self._positions()
-        return Cut(info.id, {partition: place.end for partition, place in enumerate(places)})
-
-    def _positions(self) -> tuple[TopicInfo, list[PositionsReply]]:
-        return self._ask(lambda client: client.positions(self._options.topic))
-
-    def _describe(self) -> TopicInfo:
-        return self._ask(lambda client: client.describe(self._options.topic))
-
-    def _ask(self, question: Callable[[BlockingClient], T]) -> T:
-        options = self._options
-        try:
-            return ask(options.hosts, question)
-        except UnknownTopic as error:
-            places = ", ".join(f"{host}:{port}" for host, port in options.hosts)
-            raise UnknownTopic(
-                f"{places} has no topic {options.topic!r}: check the options topic and url, or "
-                f"create it with `weir topic create {options.topic}`"
-            ) from error
+        """Return the committed end, or where the options say that the stream ends if it is less."""
+        ending = self._options.ending
+        standing = self._cuts.standing(ending.stamp if isinstance(ending, Stamped) else 0)
+        end = standing.end
+        match ending:
+            case Stamped(stamp):
+                least: Mapping[int, int] = self._cuts.first_from(standing, stamp)
+            case Offsets(by_partition):
+                least = by_partition
+            case _:
+                return end
+        shortened = {p: min(at, least.get(p, at)) for p, at in end.positions.items()}
+        return Cut(end.epoch, shortened)
 
 
 def _rows_max(limit: ReadLimit) -> int | None:
@@ -181,20 +166,3 @@ def _rows_max(limit: ReadLimit) -> int | None:
         return limit.max_rows
     # Spark only hands back what getDefaultReadLimit returned, or all: another one would be ignored.
     raise BadOption(f"format('weir') cannot keep to {limit}: use the option maxRowsPerBatch")
-
-
-def _check_starting(
-    topic: str, starting: Mapping[int, int], places: Sequence[PositionsReply]
-) -> None:
-    for partition, offset in starting.items():
-        if not 0 <= partition < len(places):
-            raise BadOption(
-                f"startingOffsets names partition {partition}; {topic} has partitions 0 to "
-                f"{len(places) - 1}"
-            )
-        first, behind = places[partition].start, places[partition].end
-        if not first <= offset <= behind:
-            raise BadOption(
-                f"startingOffsets names offset {offset:,} of {topic}/{partition}, which holds "
-                f"{first:,} to {behind:,}"
-            )

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from weir.model.limits import FETCH_BYTES_MAX
+from weir.spark.bounds import Offsets
 from weir.spark.errors import BadOption
 from weir.spark.options import NAMES, Options
 
@@ -20,13 +21,16 @@ def test_every_option_is_read_in_any_case() -> None:
         "TOPIC": "shop/orders",
         "URL": "weir://a:1,b",
         "STARTINGOFFSETS": '{"0": 12, "3": 0}',
+        "endingoffsets": '{"0": 90}',
+        "PushDown": "True",
         "maxrowsperbatch": "10",
         "MaxBytesPerFetch": "65536",
         "minPartitions": "4",
         "maxRowsPerPartition": "5",
     }
     expected = Options(
-        "shop/orders", (("a", 1), ("b", 6800)), {0: 12, 3: 0}, 10, 65_536, 4, 5
+        "shop/orders", (("a", 1), ("b", 6800)), Offsets({0: 12, 3: 0}), Offsets({0: 90}), True,
+        10, 65_536, 4, 5,
     )  # fmt: skip
     assert Options.parse(given) == expected
     assert pickle.loads(pickle.dumps(expected)) == expected

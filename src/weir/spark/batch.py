@@ -1,0 +1,82 @@
+"""`spark.read.format("weir")`: a topic between two cuts as a table (MISSION P.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from weir.spark import planning
+from weir.spark.bounds import Latest
+from weir.spark.cuts import Cuts
+from weir.spark.fetching import Source, record_batches
+from weir.spark.options import Options
+from weir.spark.planning import Cut, Range
+from weir.spark.selection import Selection
+from weir.wire.messages import TopicInfo
+
+
+@dataclass(frozen=True)
+class Task(InputPartition):
+    """The work of one Spark task: a range, and where it is to be had."""
+
+    source: Source
+    range: Range
+
+
+def tasks(options: Options, info: TopicInfo, begin: Cut, behind: Cut) -> list[InputPartition]:
+    """Return the tasks that read [begin, behind), in the portions that the options ask for."""
+    parts = planning.ranges(begin, behind, options.partitions_min, options.partition_rows_max)
+    return [
+        Task(Source(options.hosts, options.topic, info.addresses[part.partition]), part)
+        for part in parts
+    ]
+
+
+class BatchReader(DataSourceReader):
+    """Reads what lies between two bounds as of the planning; the same rows however often."""
+
+    def __init__(self, options: Options) -> None:
+        """Keep the options; no socket, since this is pickled."""
+        self._options = options
+        self._selection: Selection | None = None
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks. Raises `BadOption` for bounds that are not there."""
+        options, cuts = self._options, Cuts(self._options)
+        begin = cuts.resolve("startingOffsets", options.starting)
+        behind = cuts.resolve("endingOffsets", options.ending or Latest())
+        planning.check_order(options.topic, begin, behind)
+        if self._selection is not None:
+            begin, behind = self._selection.narrow(cuts, begin, behind)
+        return tasks(options, cuts.describe(), begin, behind)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield a task's messages as record batches; Spark gives None for a read without tasks."""
+        if not isinstance(partition, Task):
+            return iter(())
+        return record_batches(
+            partition.source,
+            partition.range,
+            self._options.fetch_bytes_max,
+            None if self._selection is None else self._selection.where,
+        )
+
+
+class FilteringReader(BatchReader):
+    """A `BatchReader` that takes filters over: Spark then sees only the rows that pass them."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keep the filters that can be kept to exactly; return the others to Spark."""
+        selection = Selection()
+        left = []
+        for given in filters:
+            narrowed = selection.taking(given)
+            if narrowed is None:
+                left.append(given)
+            else:
+                selection = narrowed
+        self._selection = selection
+        return left

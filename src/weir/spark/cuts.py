@@ -1,0 +1,146 @@
+"""What a query asks of the broker while it is planned: where its topic stands, as cuts.
+
+A bound given by time or barrier becomes a cut here, exactly: the broker answers by entries, which
+hold several batches, so the first batches from there on are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from weir.client.blocking import BlockingClient
+from weir.client.delivered import deliver
+from weir.errors import UnknownTopic
+from weir.model.ids import Address
+from weir.model.limits import MIB
+from weir.spark.bounds import Bound, Earliest, Latest, Offsets, Stamped
+from weir.spark.connections import ask
+from weir.spark.errors import BadOption
+from weir.spark.options import Options
+from weir.spark.planning import Cut
+from weir.wire.messages import PositionsReply, TopicInfo
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A topic as of one moment: where each partition begins and ends."""
+
+    info: TopicInfo
+    places: list[PositionsReply]
+
+    @property
+    def begin(self) -> Cut:
+        """The first offsets that are still there."""
+        return Cut(self.info.id, {p: place.start for p, place in enumerate(self.places)})
+
+    @property
+    def end(self) -> Cut:
+        """The offsets behind the last committed messages."""
+        return Cut(self.info.id, {p: place.end for p, place in enumerate(self.places)})
+
+
+@dataclass
+class Cuts:
+    """Resolves bounds for one topic; picklable, as it holds no connection."""
+
+    options: Options
+    #: (partition, stamp) of bounds that were found: they never move again.
+    _found: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def standing(self, stamp: int = 0) -> Standing:
+        """Ask where the topic stands; `at` of each place is meant for `stamp`."""
+        return Standing(*self._ask(lambda client: client.positions(self.options.topic, stamp)))
+
+    def describe(self) -> TopicInfo:
+        """Ask where the topic's partitions are served. Raises `UnknownTopic`."""
+        return self._ask(lambda client: client.describe(self.options.topic))
+
+    def resolve(self, name: str, bound: Bound) -> Cut:
+        """Return the cut that a bound means now; `name` is its option's, for errors.
+
+        Raises `BadOption` for offsets that are not there.
+        """
+        match bound:
+            case Earliest():
+                return self.standing().begin
+            case Latest():
+                return self.standing().end
+            case Offsets(by_partition):
+                standing = self.standing()
+                self._check(name, by_partition, standing)
+                rest = standing.end if name.startswith("ending") else standing.begin
+                return Cut(rest.epoch, {**rest.positions, **by_partition})
+            case Stamped(stamp):
+                standing = self.standing(stamp)
+                return Cut(standing.info.id, self.first_from(standing, stamp))
+
+    def first_from(self, standing: Standing, stamp: int) -> dict[int, int]:
+        """Return each partition's first offset stamped `stamp` or later; its end if there is none.
+
+        `standing` must have been asked for this stamp.
+        """
+        return {
+            partition: self._exact(standing, partition, stamp)
+            for partition in range(len(standing.places))
+        }
+
+    def _exact(self, standing: Standing, partition: int, stamp: int) -> int:
+        place = standing.places[partition]
+        known = self._found.get((partition, stamp))
+        if known is not None:
+            return min(max(known, place.start), place.end)
+        at = place.at
+        while at < place.end:
+            address = standing.info.addresses[partition]
+            found, at = self._ask(_first_stamped(address, self.options.topic, partition, at, stamp))
+            if found:
+                self._found[partition, stamp] = at
+                break
+        return min(at, place.end)
+
+    def _check(self, name: str, given: Mapping[int, int], standing: Standing) -> None:
+        topic, places = self.options.topic, standing.places
+        for partition, offset in given.items():
+            if not 0 <= partition < len(places):
+                raise BadOption(
+                    f"{name} names partition {partition}; {topic} has partitions 0 to "
+                    f"{len(places) - 1}"
+                )
+            first, behind = places[partition].start, places[partition].end
+            if not first <= offset <= behind:
+                raise BadOption(
+                    f"{name} names offset {offset:,} of {topic}/{partition}, which holds "
+                    f"{first:,} to {behind:,}"
+                )
+
+    def _ask(self, question: Callable[[BlockingClient], T]) -> T:
+        options = self.options
+        try:
+            return ask(options.hosts, question)
+        except UnknownTopic as error:
+            places = ", ".join(f"{host}:{port}" for host, port in options.hosts)
+            raise UnknownTopic(
+                f"{places} has no topic {options.topic!r}: check the options topic and url, or "
+                f"create it with `weir topic create {options.topic}`"
+            ) from error
+
+
+def _first_stamped(
+    address: Address, topic: str, partition: int, at: int, stamp: int
+) -> Callable[[BlockingClient], tuple[bool, int]]:
+    """Return a question: is the bound in the next portion from `at` on, and where, or how far."""
+
+    def question(client: BlockingClient) -> tuple[bool, int]:
+        fetched = client.fetch(address, at, MIB)
+        behind = fetched.next_offset
+        for part in deliver(fetched.batches, address.group, topic, partition, at, behind):
+            if part.batch.header.stamp >= stamp:
+                return True, part.offset
+        # With nothing there the end has been reached: no offset is skipped by giving up here.
+        return not fetched.batches, max(behind, at)
+
+    return question
