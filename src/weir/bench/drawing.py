@@ -29,6 +29,8 @@ COLOURS = 6
 _WIDTH, _HEIGHT = 720, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 26, 34
 _TICKS = 5
+#: Values that differ by less are drawn as one.
+_FLAT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def _span(values: Sequence[float], low: float) -> float:
 
 def _step(span: float) -> float:
     """Return a round distance between ticks: 1, 2 or 5 times a power of ten."""
-    if span <= 0:
+    if span < _FLAT:
         return 1.0
     power: float = 10.0 ** math.floor(math.log10(span / _TICKS))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor * _TICKS >= span)
