@@ -24,7 +24,9 @@ CLASS_LINES_MAX = 300
 BANNED_NAMES = {"utils", "common", "helpers", "manager", "base"}
 PURE = ("codec", "model", "raft", "log", "order", "place", "wire", "relay", "toc", "broker")
 PURE_MODULES = ("client/session.py",)
-FACADE = {"Batch", "Message", "connect", "__version__"}
+FACADE = {
+    "Backoff", "Batch", "Message", "__version__", "at", "connect", "last", "sync", "testing",
+}  # fmt: skip
 PRINTING = ("cli/", "bench/", "spark/jobs")
 
 # Each pattern is spelt so that it does not match itself.

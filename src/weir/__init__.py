@@ -1,4 +1,11 @@
-"""weir, a message broker: `connect`, `Message`, `Batch` and `errors` are what applications need.
+"""weir, a message broker. What applications need:
+
+    connect, sync      the client, and the same without async
+    at, last           where a reader begins
+    Backoff            how a connection that is lost is dialled again
+    Message, Batch     what comes out
+    errors             what goes wrong, and what to do about it
+    testing            a node in memory for your tests
 
 The names load on first use (PEP 562), so that a pure room such as `weir.raft` can be imported
 without asyncio or the client.
@@ -9,28 +16,50 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["Batch", "Message", "__version__", "connect", "errors"]
+__all__ = [
+    "Backoff",
+    "Batch",
+    "Message",
+    "__version__",
+    "at",
+    "connect",
+    "errors",
+    "last",
+    "sync",
+    "testing",
+]
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from weir import errors
+    from weir import errors, testing
+    from weir.client import sync
+    from weir.client.backoff import Backoff
     from weir.client.connect import connect
+    from weir.client.start import at, last
     from weir.model.batch import Batch
     from weir.model.message import Message
 else:
     # A type checker must not see __getattr__: it would take every misspelt name for a real one.
 
     _HOMES = {
+        "Backoff": "weir.client.backoff",
         "Batch": "weir.model.batch",
         "Message": "weir.model.message",
+        "at": "weir.client.start",
         "connect": "weir.client.connect",
+        "last": "weir.client.start",
+    }
+    _MODULES = {
+        "errors": "weir.errors",
+        "sync": "weir.client.sync",
+        "testing": "weir.testing",
     }
 
     def __getattr__(name: str) -> object:
         """Load a public name on first use; AttributeError for any other name."""
-        if name == "errors":
-            return import_module("weir.errors")
+        if name in _MODULES:
+            return import_module(_MODULES[name])
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module 'weir' has no attribute {name!r}")

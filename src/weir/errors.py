@@ -7,6 +7,7 @@ WeirError
 ├── Damaged                 the log lost bytes that were durable
 ├── UnknownVersion          a file of another release
 ├── DiskFailed              the disk refused: the process must end
+├── MissingLibrary          an extra is not installed
 ├── Disconnected            no answer: it may or may not have happened
 └── Refused                 a numbered answer of the broker
     ├── retry-able: Overloaded, NotLeader, Unavailable, BadChecksum
@@ -44,6 +45,10 @@ class UnknownVersion(WeirError):
 
 class DiskFailed(WeirError):
     """A write or sync failed. What the page cache holds is unknown, so the process must end."""
+
+
+class MissingLibrary(WeirError):
+    """What is asked for needs an optional library; the text names the extra to install."""
 
 
 class Disconnected(WeirError):
@@ -205,6 +210,27 @@ class Halted(Refused):
     """The partition met an entry it does not know and stopped; upgrade this node."""
 
     code = 24
+
+
+class ValueLost(Refused):
+    """Chunks of a large value are not there: expired, replaced, or past retention.
+
+    `detail` is how many bytes of it are there.
+    """
+
+    code = 28
+
+
+class NotSubscribed(Refused):
+    """The device must subscribe first, on this connection."""
+
+    code = 38
+
+
+class ClusterInUse(Refused):
+    """The cluster has `detail` consumers at work: stop them first."""
+
+    code = 32
 
 
 def _tree(kind: type[Refused]) -> list[type[Refused]]:

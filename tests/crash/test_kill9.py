@@ -35,8 +35,8 @@ PARTITIONS = 2
 
 NODE = """
 import sys
-from weir.server.config import load
 from weir.server.main import run
+from weir.server.sources import load
 
 run(load(sys.argv[1]), lambda host, port: print(port, flush=True))
 """

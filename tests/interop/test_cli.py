@@ -225,6 +225,8 @@ def test_a_stopped_node_is_inspected(tmp_path: Path) -> None:
     assert group["hard_state"]["vote"] == 1
     (entry,) = log["entries"]
     assert (entry["kind"], entry["first_offset"], entry["next_offset"]) == ("batches", 0, 2)
+    absent = weir(node, "inspect", str(data), "--group", "9")
+    assert "has a group 9; there are 0 (registry), 65536 (flights/0)" in failure(absent)
     shown = weir(node, "inspect", str(data), "--group", "65536")
     assert "flights/0" in shown.stdout.decode()
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == files

@@ -1,4 +1,7 @@
-"""Peers that hold memory and do not move: the byte budget holds, and others are served again."""
+"""Hostile peers: bytes that mean no good, that do not come, too many at once, memory held.
+
+Those who mean well are served all the while.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,19 @@ from pathlib import Path
 import pytest
 
 import weir
+from weir.client.client import Client
+from weir.errors import BadChecksum, UnknownOpcode
 from weir.model.limits import MIB
-from weir.server import transport
-from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
+from weir.server import doors, driver, transport
+from weir.server.config import (
+    Config,
+    ConnectionsConfig,
+    LogConfig,
+    MemoryConfig,
+    NodeConfig,
+)
 from weir.server.main import serve
+from weir.wire import device
 from weir.wire import messages as m
 from weir.wire.client import encode_request
 from weir.wire.frame import CLIENT_HEADER
@@ -34,7 +46,10 @@ def resident_mib() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // MIB
 
 
-def attack(folder: Path, body: Callable[[int, weir.client.client.Client], object]) -> None:
+Body = Callable[[int, Client], object]
+
+
+def attack(folder: Path, body: Body, connections: ConnectionsConfig | None = None) -> None:
     """Run a node with a small budget and no cache; `body` gets its port and an honest client."""
 
     async def whole() -> None:
@@ -42,6 +57,7 @@ def attack(folder: Path, body: Callable[[int, weir.client.client.Client], object
             node=NodeConfig(data=str(folder), port=0),
             memory=MemoryConfig(budget_mib=BUDGET_MIB, cache_mib=0),
             log=LogConfig(segment_mib=32, spares=0),
+            connections=connections or ConnectionsConfig(),
         )
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         stop = asyncio.Event()
@@ -65,7 +81,7 @@ def send_all(port: int, data: bytes) -> socket.socket:
 
 
 def test_half_frames_neither_fill_the_memory_nor_stop_the_node(tmp_path: Path) -> None:
-    async def body(port: int, client: weir.client.client.Client) -> None:
+    async def body(port: int, client: Client) -> None:
         before = resident_mib()
         held = [await asyncio.to_thread(send_all, port, HALF_FRAME) for _ in range(12)]
         assert resident_mib() - before < 2 * BUDGET_MIB
@@ -78,7 +94,7 @@ def test_half_frames_neither_fill_the_memory_nor_stop_the_node(tmp_path: Path) -
 
 
 def test_replies_that_nobody_reads_stay_within_the_budget(tmp_path: Path) -> None:
-    async def body(port: int, client: weir.client.client.Client) -> None:
+    async def body(port: int, client: Client) -> None:
         topic = await client.create_topic("t")
         async with client.producer("t", batch_bytes=MIB) as producer:
             await producer.send_many([bytes(MIB // 2)] * 60)
@@ -101,7 +117,7 @@ def test_a_peer_that_is_hung_up_on_and_reads_nothing_is_cut(
 ) -> None:
     monkeypatch.setattr(transport, "_GRACE_SECONDS", 0.3)
 
-    async def body(port: int, client: weir.client.client.Client) -> None:
+    async def body(port: int, client: Client) -> None:
         topic = await client.create_topic("t")
         async with client.producer("t", batch_bytes=MIB) as producer:
             await producer.send_many([bytes(MIB // 2)] * 16)
@@ -121,5 +137,193 @@ def test_a_peer_that_is_hung_up_on_and_reads_nothing_is_cut(
         await asyncio.sleep(1.0)  # the peer reads nothing for longer than the grace lasts
         assert await asyncio.to_thread(drain) < 8 * MIB
         sock.close()
+
+    attack(tmp_path, body)
+
+
+def greeted(port: int, hub: int = 1) -> socket.socket:
+    """Connect a device that has said hello to topic t."""
+    sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+    sock.sendall(device.hello(hub, 1, "t"))
+    assert reply(sock).code == 0
+    return sock
+
+
+def reply(sock: socket.socket) -> device.DeviceReply:
+    replies = device.DeviceReplies()
+    while True:
+        data = sock.recv(65_536)
+        assert data, "the node hung up"
+        if found := replies.receive(data):
+            return found[0]
+
+
+def until_cut(sock: socket.socket) -> None:
+    """Return once the node has closed the connection."""
+    with contextlib.suppress(ConnectionResetError):
+        while sock.recv(65_536):
+            pass
+    sock.close()
+
+
+PING = device.frame(device.DeviceOpcode.PING, 9, b"")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x01\xff\xff\xff\xff\x00\x02\x07",
+        b"\x02\x00\x20\x00\xff\xff\xff\xff" + bytes(8),
+        b"\x02\x00\x01\x00\x01\x00\x10\x00" + bytes(8),
+        b"\x00" * 64,
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        PING + b"\x02",
+    ],
+    ids=["device 4 GiB", "client 4 GiB", "control 1 MiB", "zeros", "HTTP", "TLS", "other dialect"],
+)
+def test_bytes_that_begin_no_frame_end_the_connection(tmp_path: Path, data: bytes) -> None:
+    async def body(port: int, client: Client) -> None:
+        def send() -> None:
+            sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+            sock.sendall(data + bytes(8))
+            until_cut(sock)
+
+        await asyncio.to_thread(send)
+        await client.create_topic("t")
+        assert (await client.publish("t", b"honest")).offset == 0
+
+    attack(tmp_path, body)
+
+
+def test_bad_frames_that_are_in_step_are_numbered_and_cost_nothing_else(tmp_path: Path) -> None:
+    async def body(port: int, client: Client) -> None:
+        await client.create_topic("t")
+
+        def send() -> list[tuple[int, int]]:
+            with greeted(port) as sock:
+                found = []
+                bad = device.publish(7, b"open")
+                for frame in (
+                    bad[:-1] + bytes((bad[-1] ^ 1,)),
+                    device.frame(77, 7, b"?"),
+                    PING[:-1] + b"?",
+                    device.publish(7, b"open"),
+                ):
+                    sock.sendall(frame)
+                    answer = reply(sock)
+                    found.append((answer.opcode, answer.code))
+                return found
+
+        assert await asyncio.to_thread(send) == [
+            (2, BadChecksum.code), (77, UnknownOpcode.code), (4, BadChecksum.code), (2, 0)
+        ]  # fmt: skip
+
+    attack(tmp_path, body)
+
+
+def test_a_frame_that_dribbles_in_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "SWEEP_SECONDS", 0.1)
+
+    async def body(port: int, client: Client) -> None:
+        await client.create_topic("t")
+
+        def dribble() -> int:
+            sock, sent = greeted(port), 0
+            sock.settimeout(0.05)
+            for byte in device.publish(1, bytes(60_000)):
+                try:
+                    sock.sendall(bytes((byte,)))
+                    sent += 1
+                    if not sock.recv(1):
+                        break
+                except TimeoutError:
+                    continue
+                except OSError:
+                    break
+            sock.close()
+            return sent
+
+        slow = asyncio.create_task(asyncio.to_thread(dribble))
+        for n in range(20):
+            assert (await client.publish("t", b"honest")).offset == n
+        assert await slow < 1_000, "it was cut long before its frame was whole"
+
+    attack(tmp_path, body, ConnectionsConfig(frame_seconds=1))
+
+
+def test_a_silent_device_is_let_go_and_one_that_pings_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "SWEEP_SECONDS", 0.1)
+
+    async def body(port: int, client: Client) -> None:
+        await client.create_topic("t")
+
+        def wait() -> None:
+            silent, polite = greeted(port, 1), greeted(port, 2)
+            silent.settimeout(0.3)
+            for _ in range(200):
+                polite.sendall(PING)
+                assert reply(polite).code == 0
+                with contextlib.suppress(TimeoutError):
+                    assert silent.recv(1) == b"", "nothing was asked, so nothing is said"
+                    break
+            else:
+                raise AssertionError("the silent device was never let go")
+            silent.close()
+            polite.close()
+
+        await asyncio.to_thread(wait)
+        await client.ping()
+
+    attack(tmp_path, body, ConnectionsConfig(idle_seconds=1))
+
+
+def test_those_who_come_too_fast_wait_and_are_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "ACCEPT_BURST", 4)
+
+    async def body(port: int, client: Client) -> None:
+        await client.create_topic("t")
+
+        def rush() -> None:
+            socks = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(30)]
+            for hub, sock in enumerate(socks):
+                sock.sendall(device.hello(hub, 1, "t") + device.publish(1, b"%d" % hub))
+            for sock in socks:
+                replies, found = device.DeviceReplies(), []
+                while len(found) < 2:
+                    found += replies.receive(sock.recv(4_096))
+                assert [r.code for r in found] == [0, 0]
+                sock.close()
+
+        await asyncio.to_thread(rush)
+
+    attack(tmp_path, body, ConnectionsConfig(accepts_per_second=100))
+
+
+def test_idle_connections_by_the_thousand_cost_little_and_hold_up_nobody(tmp_path: Path) -> None:
+    count = 2_000
+
+    async def body(port: int, client: Client) -> None:
+        await client.create_topic("t")
+        before = resident_mib()
+        socks = [socket.socket() for _ in range(count)]
+        try:
+            for sock in socks:
+                sock.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    sock.connect(("127.0.0.1", port))
+            for n in range(20):
+                assert (await client.publish("t", b"honest")).offset == n
+            # Sockets of both ends are in this process: 30 KB is for the node's.
+            assert resident_mib() - before < 60 * count // 1_024
+        finally:
+            for sock in socks:
+                sock.close()
 
     attack(tmp_path, body)

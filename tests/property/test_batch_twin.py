@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import google_crc32c
+import lz4.block
 import pytest
 import xxhash
+import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weir.errors import BadBatch
 from weir.model import batch as subject
 from weir.model.batch import Batch, encode, split
+from weir.model.chunks import References
 from weir.model.columns import Origins
 from weir.model.header import Columns, check_batches, stamped
 
@@ -43,6 +46,13 @@ class Rows:
     expires: list[int] | None = None
     headers: list[dict[str, bytes]] | None = None
     origins: list[tuple[int, int, int, int]] | None = None
+    compression: int = 0
+
+
+PACKERS: dict[int, Callable[[bytes], bytes]] = {
+    1: lambda data: bytes(lz4.block.compress(data, store_size=False)),
+    2: lambda data: zstandard.ZstdCompressor(3).compress(data),
+}
 
 
 def eights(data: bytes) -> bytes:
@@ -72,7 +82,7 @@ def bitmap(present: list[bool]) -> bytes:
 
 def twin(rows: Rows) -> bytes:
     """The batch that the docstrings of `columns` and `header` describe, one field after another."""
-    flags, body = 1, b""
+    flags, body, bare = 1, b"", 0
     tag_list: list[str] = []
     for tag in rows.tags or []:
         if (tag or "") not in tag_list:
@@ -81,6 +91,7 @@ def twin(rows: Rows) -> bytes:
         flags |= 4
         body += struct.pack("<II", len(tag_list), 0)
         body += bytes_column([tag.encode() for tag in tag_list])
+        bare = len(body)
     body += bytes_column(rows.values)
     if rows.keys is not None:
         flags |= 2
@@ -104,14 +115,26 @@ def twin(rows: Rows) -> bytes:
         flags |= 128
         for place, code in enumerate("QIIB"):
             body += numbers(code, [origin[place] for origin in rows.origins])
+    return compressed(rows, flags, body, bare)
+
+
+def compressed(rows: Rows, flags: int, body: bytes, bare: int) -> bytes:
+    """All behind `bare` bytes compressed, if that is asked for, allowed, and makes it smaller."""
+    if rows.compression and rows.origins is None:
+        packed = PACKERS[rows.compression](body[bare:])
+        if len(eights(packed)) < len(body) - bare:
+            whole = body[:bare] + eights(packed)
+            return sealed(rows, flags, whole, rows.compression, len(body), len(packed))
     return sealed(rows, flags, body)
 
 
-def sealed(rows: Rows, flags: int, body: bytes) -> bytes:
-    head = b"weir" + struct.pack("<BBH", 0, 0, HEADER)
+def sealed(
+    rows: Rows, flags: int, body: bytes, compression: int = 0, raw: int = 0, packed: int = 0
+) -> bytes:
+    head = b"weir" + struct.pack("<BBH", 1, compression, HEADER)
     head += struct.pack("<II", HEADER + len(body), flags)
     head += struct.pack("<QII", rows.producer, rows.epoch, len(rows.values))
-    head += struct.pack("<QqII", rows.sequence, rows.base_time, len(body), 0)
+    head += struct.pack("<QqII", rows.sequence, rows.base_time, raw or len(body), packed)
     head += struct.pack("<Q", xxhash.xxh3_64_intdigest(head + body, seed=rows.group))
     head += struct.pack("<qqI", 0, 0, 0)
     return head + struct.pack("<I", google_crc32c.value(head)) + body
@@ -134,6 +157,7 @@ def encoded(rows: Rows) -> bytearray:
         expires=rows.expires,
         headers=rows.headers,
         origins=columns,
+        compression=rows.compression,
     )
 
 
@@ -189,6 +213,7 @@ def batches(draw: st.DrawFn) -> Rows:
         optional(draw, I64, n),
         optional(draw, st.dictionaries(st.text(max_size=5), st.binary(max_size=9), max_size=3), n),
         optional(draw, st.tuples(U64, U32, U32, st.integers(0, 255)), n),
+        draw(st.integers(0, 2)),
     )
 
 
@@ -207,7 +232,8 @@ FULL = Rows(
 def test_the_codec_and_its_twin_agree_byte_for_byte(rows: Rows) -> None:
     batch = encoded(rows)
     assert bytes(batch) == twin(rows)
-    assert decoded(Batch(twin(rows)).check(rows.group), rows.group) == rows
+    read = decoded(Batch(twin(rows)).check(rows.group), rows.group)
+    assert replace(read, compression=rows.compression) == rows
 
 
 @given(batches())
@@ -238,7 +264,13 @@ def test_stamped_batches_glued_together_are_found_again(
     assert {batch.header.stamp for batch in found} == {stamp}
 
 
-@pytest.mark.parametrize("rows", [ONE_EMPTY, FULL], ids=["one empty value", "every column"])
+LZ4 = replace(FULL, values=[b"a" * 99] * 3, origins=None, compression=1)
+ZSTD = replace(LZ4, compression=2)
+
+
+@pytest.mark.parametrize(
+    "rows", [ONE_EMPTY, FULL, LZ4, ZSTD], ids=["one empty value", "every column", "lz4", "zstd"]
+)
 def test_any_flipped_bit_is_found(rows: Rows) -> None:
     whole = bytearray(twin(rows))
     for bit in range(len(whole) * 8):
@@ -266,6 +298,7 @@ def readings(view: bytes, group: int) -> list[Any]:
 @given(batches(), st.data())
 def test_malformed_columns_are_bad_batches_or_read_whole(rows: Rows, data: st.DataObject) -> None:
     # The encoder is at fault here, not the line: CRC and hash are right.
+    rows = replace(rows, compression=0)
     body = bytearray(twin(rows)[HEADER:])
     flags = data.draw(
         st.just(Batch(twin(rows)).header.columns) | st.integers(0, 255).map(lambda f: f | 1)
@@ -285,8 +318,70 @@ def test_malformed_columns_are_bad_batches_or_read_whole(rows: Rows, data: st.Da
     assert b"".join(m.value for m in messages) == bytes(values.data)
 
 
+@given(batches(), st.data())
+def test_a_compressed_part_that_makes_no_sense_is_a_bad_batch_and_takes_no_memory(
+    rows: Rows, data: st.DataObject
+) -> None:
+    rows = replace(rows, values=[b"v" * 80] * len(rows.values), origins=None, compression=1)
+    rows = replace(rows, compression=data.draw(st.integers(1, 2)))
+    whole = twin(rows)
+    header = Batch(whole).header
+    at = header.total_size - len(eights(bytes(header.packed_size)))
+    body = bytearray(whole[HEADER:])
+    raw = header.raw_size + data.draw(st.sampled_from([-8, 8, 4_000, 8_000_000]))
+    if data.draw(st.booleans()):
+        raw = header.raw_size
+        place = at - HEADER + data.draw(st.integers(0, header.packed_size - 1))
+        body[place] ^= data.draw(st.integers(1, 255))
+    bad = sealed(rows, header.columns, bytes(body), rows.compression, raw, header.packed_size)
+    try:
+        messages, _ = readings(bad, rows.group)
+    except BadBatch:
+        return
+    assert len(messages) == len(rows.values)  # what was flipped was part of a value
+
+
+CHUNKED = st.binary(min_size=1, max_size=60)
+
+
+@given(CHUNKED, st.integers(0, 2**62), U64, st.integers(0, 2))
+def test_a_chunk_says_where_its_piece_lies(
+    piece: bytes, position: int, sequence: int, compression: int
+) -> None:
+    made = encode([piece], group=9, sequence=sequence, chunk_at=position, compression=compression)
+    batch = Batch(made).check(9)
+    batch.check_columns()
+    assert batch.piece == (position, len(piece))
+    assert (batch.values(), batch.references) == ([piece], None)
+    assert batch.header.next_offset == batch.header.first_offset  # it holds no offset
+    body = struct.pack("<QQ", position, len(piece)) + bytes_column([piece])
+    if not batch.header.compression:
+        assert bytes(made) == sealed(Rows(9, [piece], sequence=sequence), 1 | 1 << 17, body)
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 2**20)), min_size=1), U64)
+def test_references_are_what_was_written_or_refused(
+    steps: list[tuple[int, int]], hash_: int
+) -> None:
+    runs, at = [], 0
+    for gap, count in steps:
+        runs.append((at + gap, count))
+        at += gap + count
+    written = References(sum(count for _, count in steps), hash_, tuple(runs))
+    made = encode([], group=9, keys=[b"k"], references=written, compression=1)
+    batch = Batch(made).check(9)
+    batch.check_columns()
+    assert batch.references == written
+    assert batch.keys() == [b"k"]
+    packed = b"".join(struct.pack("<QQ", *pair) for pair in [(written.size, hash_), *runs])
+    assert written.pack() == packed
+    for wrong in (packed[:-1], packed[:16], packed + packed[-16:], b""):
+        with pytest.raises(BadBatch):
+            References.unpack(wrong)
+
+
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_is_a_bad_batch(data: bytes, with_magic: bool) -> None:
-    view = struct.pack("<4sBBH", b"weir", 0, 0, HEADER) + data if with_magic else data
+    view = struct.pack("<4sBBH", b"weir", 1, 0, HEADER) + data if with_magic else data
     with pytest.raises(BadBatch):
         Batch(view).check(1)

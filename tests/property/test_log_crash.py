@@ -1,7 +1,8 @@
 """Whatever the power, the process and the disk do, the log keeps what it promised and no more.
 
-A driver appends records of several groups, flushes, kills and cuts the power at any step, also in
-the middle of a flush or of the recovery itself. Its twin is a plain list of what it appended.
+A driver appends records of several groups, flushes, saves checkpoints, drops what is no longer
+needed, kills and cuts the power at any step, also in the middle of a flush, of a checkpoint or of the
+recovery itself. Its twin is a plain list of what it appended, which forgets nothing that was durable.
 Segments and records are tiny and mostly of equal size, so that the boundaries of dropped and new
 frames do align.
 """
@@ -9,7 +10,7 @@ frames do align.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,12 +19,14 @@ from hypothesis import strategies as st
 from weir.codec.fields import U64, Buffer
 from weir.errors import DiskFailed
 from weir.log import log as log_module
+from weir.log.checkpoint import Kept, load, save
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.log import Log
 from weir.log.record import HardState, Record
 from weir.log.recovery import Recovered, recover
 from weir.log.settings import Settings
+from weir.log.upkeep import Upkeep
 from weir.model.batch import encode
 from weir.model.header import stamped
 from weir.sim.disk import PowerCut, SimDisk
@@ -48,6 +51,11 @@ class Driver:
         #: position -> (record, payload bytes), of everything appended and not known to be dropped.
         self.appended: dict[int, tuple[Record, bytes]] = {}
         self.promised = 0
+        #: Per group: through which index it is applied, and from which on it is needed.
+        self.applied = dict.fromkeys(GROUPS, 0)
+        self.needed = dict.fromkeys(GROUPS, 1)
+        self.saved = 0
+        self.reused = 0
         self.log = self.open()
 
     def open(self) -> Log:
@@ -73,6 +81,11 @@ class Driver:
     def compare(self, recovered: Recovered) -> None:
         """All that was promised is there; all that is there was appended, once, at that place."""
         assert recovered.tail >= self.promised
+        found_checkpoint = load(self.disk)
+        serial = found_checkpoint.serial if found_checkpoint else 0
+        assert serial >= self.saved
+        self.saved = serial
+        kept = found_checkpoint.groups if found_checkpoint else {}
         believed = {p: r for p, r in self.appended.items() if p < recovered.tail}
         groups: dict[int, dict[int, int]] = {}
         hard: dict[int, HardState] = {}
@@ -85,7 +98,18 @@ class Driver:
             for index in [i for i in entries if i >= record.index]:
                 del entries[index]
             entries[record.index] = position
+        for group, one in kept.items():
+            if one.term:  # also of a flush that the power cut took: no harm, but never an older one
+                hard[group] = max(hard.get(group, one.hard_state), one.hard_state)
+            entries = groups.get(group, {})
+            # What was dropped after this checkpoint may be gone from index files.
+            start = recovered.log._groups[group].first if one.start else 1
+            assert start in range(max(one.start, 1), max(one.start, one.applied + 1) + 1)
+            for index in [i for i in entries if i < start]:
+                del entries[index]
+            self.needed[group], self.applied[group] = start, one.applied
         assert {g: r.hard_state for g, r in recovered.groups.items() if r.hard_state} == hard
+        assert not any(r.damage for r in recovered.groups.values())
         found = {
             g: [
                 stored
@@ -93,9 +117,9 @@ class Driver:
                 if (stored := recovered.log.stored(g, index))
             ]
             for g, r in recovered.groups.items()
-            if r.last_index
         }
-        assert {g: {e.index: e.position for e in rows} for g, rows in found.items()} == groups
+        places = {g: {e.index: e.position for e in rows} for g, rows in found.items() if rows}
+        assert places == {g: entries for g, entries in groups.items() if entries}
         for rows in found.values():
             for stored in rows:
                 record, payload = believed[stored.position]
@@ -109,7 +133,8 @@ class Driver:
         group = dice.choice(GROUPS)
         self.serial += 1
         last = self.last_index(group)
-        index = last + 1 if last < 2 or dice.random() < 0.9 else dice.randint(1, last)
+        least = max(self.applied[group], self.needed[group] - 1) + 1
+        index = last + 1 if last < least or dice.random() < 0.9 else dice.randint(least, last)
         kind = Kind.CONTROL if self.uniform else dice.choice(KINDS)
         first = behind = -1
         if kind is Kind.HARD_STATE:
@@ -128,12 +153,47 @@ class Driver:
         self.appended[self.log.append(record)] = (record, payload)
 
     def last_index(self, group: int) -> int:
-        last = 0
+        last = self.needed[group] - 1
         for position in sorted(self.appended):
             record, _ = self.appended[position]
             if record.group == group and record.kind is not Kind.HARD_STATE:
                 last = record.index
-        return last
+        return max(last, self.needed[group] - 1)
+
+    def durable_index(self, group: int) -> int:
+        index = self.last_index(group)
+        while (stored := self.log.stored(group, index)) and stored.position >= self.log.durable:
+            index -= 1
+        return index
+
+    def checkpoint(self) -> None:
+        """Apply some more, save it, and let go of some of what the last checkpoint covered."""
+        for group in GROUPS:
+            if self.dice.random() < 0.7:
+                last = self.durable_index(group)
+                self.applied[group] = self.dice.randint(min(self.applied[group], last), last)
+        data = self.log.checkpoint(self.applied, b"body")
+        if self.dice.random() < 0.3:
+            self.disk.cut_after(self.dice.randrange(12))
+        save(self.disk, data)
+        self.disk.kill()
+        self.saved += 1
+        before = len(list(self.log._segments))
+        self.log.checkpoint_saved()
+        self.reused += before - len(list(self.log._segments))
+        for group in GROUPS:
+            if self.dice.random() < 0.7:
+                index = self.applied[group] + 1 - self.dice.choice((0, 0, 1, 3))
+                if index > self.needed[group]:
+                    self.needed[group] = index
+                    self.log.drop_below(group, index)
+
+    def tidy(self) -> None:
+        while chore := self.log.next_chore():
+            if self.dice.random() < 0.2:
+                self.disk.cut_after(self.dice.randrange(6))
+            chore.run(self.disk)
+            self.disk.kill()
 
     def flush(self) -> None:
         flush = self.log.next_flush()
@@ -155,37 +215,46 @@ class Driver:
     def step(self) -> None:
         try:
             roll = self.dice.random()
-            if roll < 0.6:
+            if roll < 0.55:
                 for _ in range(self.dice.randrange(12) if self.uniform else 1):
                     self.append()
-            elif roll < 0.9:
+            elif roll < 0.85:
                 self.log.mark_idle()
                 self.flush()
-            elif roll < 0.95 and (spare := self.log.wants_spare()):
+            elif roll < 0.9 and (spare := self.log.wants_spare()):
                 if self.dice.random() < 0.2:
                     self.disk.cut_after(self.dice.randrange(4))
                 spare.run(self.disk)
                 self.disk.kill()
                 self.log.spare_ready(spare)
-            elif roll > 0.96:
+            elif roll < 0.97:
+                self.checkpoint()
+            elif roll < 0.98:
+                self.tidy()
+            else:
                 raise PowerCut
         except (PowerCut, DiskFailed):
             self.stop()
             self.log = self.open()
 
 
-def drive(seed: int, open_log: Open = recover, disk: type[SimDisk] = SimDisk) -> None:
+def drive(seed: int, open_log: Open = recover, disk: type[SimDisk] = SimDisk) -> int:
     driver = Driver(seed, open_log, disk)
-    for _ in range(60):
+    for _ in range(80):
         driver.step()
     driver.disk.crash()
     driver.open()
+    return driver.reused
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
 def test_a_log_keeps_what_it_promised_and_believes_nothing_else(seed: int) -> None:
     drive(seed)
+
+
+def test_segments_are_used_again_in_these_runs() -> None:
+    assert sum(drive(seed) for seed in range(150)) > 10
 
 
 class Careless(SimDisk):
@@ -251,4 +320,33 @@ def test_a_mark_ahead_of_what_is_durable_is_found(monkeypatch: pytest.MonkeyPatc
         return honest(generation, position, durable + 512)
 
     monkeypatch.setattr(log_module, "mark_frame", boastful)
+    assert seeds_until_caught(drive, 100) is not None
+
+
+def test_a_segment_used_again_before_its_checkpoint_is_durable_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = Upkeep.checkpoint
+
+    def hasty(self: Upkeep, applied: Mapping[int, int], body: bytes, durable: int) -> bytes:
+        data = honest(self, applied, body, durable)
+        planned = list(self._planned)
+        self.saved()
+        self._planned = []
+        for segment in planned:
+            self._reserve.recycle([segment.name])
+        return data
+
+    monkeypatch.setattr(Upkeep, "checkpoint", hasty)
+    monkeypatch.setattr(Upkeep, "saved", Upkeep.saved)
+    assert seeds_until_caught(drive, 400) is not None
+
+
+def test_a_checkpoint_without_hard_states_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Upkeep._kept
+
+    def forgetful(self: Upkeep, group: int, applied: Mapping[int, int]) -> Kept:
+        return honest(self, group, applied)._replace(term=0, vote=0, fence=0)
+
+    monkeypatch.setattr(Upkeep, "_kept", forgetful)
     assert seeds_until_caught(drive, 100) is not None

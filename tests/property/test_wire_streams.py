@@ -20,6 +20,8 @@ from weir.model.limits import (
     CONTROL_FRAME_BYTES_MAX,
     DEVICE_BODY_BYTES_MAX,
 )
+from weir.model.topic import SettingsChange, TopicSettings
+from weir.wire import administration as a
 from weir.wire import device
 from weir.wire import messages as m
 from weir.wire.client import (
@@ -30,7 +32,13 @@ from weir.wire.client import (
     encode_request,
 )
 from weir.wire.connection import Connection
-from weir.wire.frame import CLIENT_HEADER, ClientFrame, Reassembler, client_frame_size
+from weir.wire.frame import (
+    CLIENT_HEADER,
+    ClientFrame,
+    Reassembler,
+    body_bytes_max,
+    client_frame_size,
+)
 from weir.wire.messages import Opcode
 
 NATURAL = st.integers(0, 2**63 - 1)
@@ -40,41 +48,68 @@ ADDRESS = st.builds(Address, st.integers(0, 65_535), st.integers(0, 65_535), NAT
 BODY = st.binary(max_size=60)
 CORRELATION = st.integers(0, 2**64 - 1)
 
+CHANGE = st.builds(SettingsChange, st.none() | NATURAL, st.none() | NATURAL)
+
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Hello: st.builds(m.Hello, TEXT, NATURAL, NATURAL),
     m.Ping: st.just(m.Ping()),
     m.DescribeTopic: st.builds(m.DescribeTopic, TEXT),
-    m.ListTopics: st.builds(m.ListTopics, TEXT),
-    m.CreateTopic: st.builds(m.CreateTopic, TEXT, NATURAL, TEXT, st.booleans()),
+    m.ListTopics: st.builds(m.ListTopics, TEXT, TEXT),
+    m.CreateTopic: st.builds(m.CreateTopic, TEXT, NATURAL, TEXT, st.booleans(), CHANGE),
     m.OpenProducer: st.builds(m.OpenProducer, NATURAL),
+    m.Follow: st.builds(m.Follow, NATURAL),
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
     m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL),
+    m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),
     m.Pull: st.builds(m.Pull, ADDRESS, TEXT, NATURAL, NATURAL, NATURAL, NATURAL),
     m.Ack: st.builds(m.Ack, ADDRESS, TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))),
     m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview)),
+    a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),
+    a.DeleteTopic: st.builds(a.DeleteTopic, TEXT, NATURAL),
+    a.DescribePartition: st.builds(a.DescribePartition, ADDRESS),
+    a.ListClusters: st.builds(a.ListClusters, ADDRESS, TEXT),
+    a.SeekCluster: st.builds(a.SeekCluster, ADDRESS, TEXT, NATURAL),
+    a.PauseCluster: st.builds(a.PauseCluster, ADDRESS, TEXT, st.booleans()),
+    a.DeleteCluster: st.builds(a.DeleteCluster, ADDRESS, TEXT),
 }
-INFO = st.builds(m.TopicInfo, NATURAL, TEXT, TEXT, TEXT, st.lists(ADDRESS, max_size=3))
+SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL)
+INFO = st.builds(m.TopicInfo, NATURAL, TEXT, TEXT, TEXT, st.lists(ADDRESS, max_size=3), SETTINGS)
+CLUSTER = st.builds(a.ClusterInfo, TEXT, *[INT64] * 7, st.booleans())
 REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
-    m.Welcome: (Opcode.HELLO, st.builds(m.Welcome, *[NATURAL] * 7)),
+    m.Welcome: (Opcode.HELLO, st.builds(m.Welcome, *[NATURAL] * 7, st.lists(NATURAL, max_size=3).map(tuple))),
     m.Pong: (Opcode.PING, st.just(m.Pong())),
     m.TopicInfo: (Opcode.CREATE_TOPIC, INFO),
-    m.TopicList: (Opcode.LIST_TOPICS, st.builds(m.TopicList, st.lists(INFO, max_size=3))),
+    m.TopicList: (Opcode.LIST_TOPICS, st.builds(m.TopicList, st.lists(INFO, max_size=3), st.booleans())),
     m.ProducerGrant: (Opcode.OPEN_PRODUCER, st.builds(m.ProducerGrant, NATURAL, NATURAL)),
     m.PositionsReply: (
         Opcode.POSITIONS,
         st.builds(m.PositionsReply, INT64, INT64, INT64),
     ),
-    m.Confirm: (Opcode.PRODUCE, st.builds(m.Confirm, INT64, INT64, st.booleans())),
+    m.Confirm: (Opcode.PRODUCE, st.builds(m.Confirm, INT64, INT64, st.booleans(), NATURAL)),
     m.Acked: (Opcode.ACK, st.builds(m.Acked, INT64)),
     m.Refusal: (Opcode.FETCH, st.builds(m.Refusal, NATURAL, TEXT, INT64)),
     m.Fetched: (
         Opcode.FETCH,
         st.builds(m.Fetched, ADDRESS, *[INT64] * 3, st.lists(BODY, max_size=3).map(tuple)),
     ),
+    m.FetchedChunks: (
+        Opcode.FETCH_CHUNKS,
+        st.builds(m.FetchedChunks, ADDRESS, INT64, st.lists(BODY, max_size=3).map(tuple)),
+    ),
     m.Granted: (
         Opcode.PULL,
         st.builds(m.Granted, ADDRESS, *[INT64] * 5, st.lists(BODY, max_size=3).map(tuple)),
     ),
+    a.Deleted: (Opcode.DELETE_TOPIC, st.builds(a.Deleted, NATURAL)),
+    a.PartitionInfo: (
+        Opcode.DESCRIBE_PARTITION,
+        st.builds(a.PartitionInfo, *[INT64] * 3, st.lists(TEXT, max_size=3)),
+    ),
+    a.ClusterList: (
+        Opcode.LIST_CLUSTERS,
+        st.builds(a.ClusterList, INT64, INT64, st.lists(CLUSTER, max_size=3)),
+    ),
+    a.ClusterChanged: (Opcode.PAUSE_CLUSTER, st.builds(a.ClusterChanged, INT64)),
 }
 
 
@@ -85,7 +120,7 @@ def frame_of(buffers: tuple[Any, ...]) -> ClientFrame:
 
 def with_joined_batches(reply: Any) -> Any:
     """Batches come back glued together: their own headers tell them apart, not the frame."""
-    if not isinstance(reply, m.Fetched | m.Granted):
+    if not isinstance(reply, m.Fetched | m.FetchedChunks | m.Granted):
         return reply
     glued = b"".join(bytes(batch) for batch in reply.batches)
     fields = [getattr(reply, name) for name in type(reply).__slots__]
@@ -202,7 +237,8 @@ def test_device_replies_do_not_depend_on_the_cuts(replies: list[bytes], cuts: li
 def test_a_frame_costs_what_has_come_and_not_what_it_claims(
     opcode: int, length: int, come: int
 ) -> None:
-    limit = CLIENT_FRAME_BYTES_MAX if opcode >= 16 else CONTROL_FRAME_BYTES_MAX
+    limit = body_bytes_max(opcode)
+    assert limit in (CONTROL_FRAME_BYTES_MAX, CLIENT_FRAME_BYTES_MAX)
     reassembler = Reassembler(CLIENT_HEADER.size, client_frame_size)
     data = CLIENT_HEADER.pack(2, 0, opcode, length, 1) + bytes(come)
     if length > limit:
@@ -317,7 +353,7 @@ def test_hostile_bodies_are_bad_requests(opcode: Opcode, body: bytes, why: str) 
     ("flags", "opcode", "body", "why"),
     [
         (3, Opcode.FETCH, b"\x92\x01\xa1\xff", "utf-8"),
-        (1, Opcode.PRODUCE, b"\x94\x01\x02\xc2" + DEEP, "recursion"),
+        (1, Opcode.PRODUCE, b"\x95\x01\x02\xc2\x00" + DEEP, "recursion"),
         (1, Opcode.PRODUCE, msgspec.msgpack.encode([0, 2**63]), "int` <="),
         (1, Opcode.LIST_TOPICS, b"\x91\xdd\xff\xff\xff\xff", "truncated"),
         (1, Opcode.FETCH, bytes(39), "too few"),

@@ -20,10 +20,12 @@ from weir.broker.dedupe import OriginTable, ProducerTable
 from weir.broker.group import Group, Token
 from weir.broker.intake import Intake, Pending
 from weir.broker.ranges import Ranges
+from weir.broker.state import PartitionState
 from weir.broker.writer import Writer
 from weir.log import recovery
 from weir.log.disk import Disk
 from weir.log.flush import Flush
+from weir.log.log import Log
 from weir.log.scan import Scan
 from weir.log.segment import Segment
 from weir.model.header import Header
@@ -130,6 +132,36 @@ def an_earlier_term_is_taken_for_the_own(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "begins_own_term", lambda self, index: True)
 
 
+def retention_takes_all(patch: pytest.MonkeyPatch) -> None:
+    """What is too much goes, and what is not goes with it (DESIGN §4 Log)."""
+    honest = Log.cut_by_size
+
+    def cut(self: Log, group: int, size: int) -> tuple[int, int] | None:
+        found = honest(self, group, size)
+        return (found[0] + 1, 1 << 40) if found is not None else None
+
+    patch.setattr(Log, "cut_by_size", cut)
+
+
+def a_checkpoint_without_log_start(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot does not say which messages are gone (counterexample 13)."""
+    honest = PartitionState.encode
+
+    def encode(self: PartitionState) -> object:
+        start, self.log_start = self.log_start, 0
+        try:
+            return honest(self)
+        finally:
+            self.log_start = start
+
+    patch.setattr(PartitionState, "encode", encode)
+
+
+def a_cluster_stays_below_the_start(patch: pytest.MonkeyPatch) -> None:
+    """A cluster waits for ever for messages that are gone (DESIGN §5 Consume)."""
+    patch.setattr(ClusterState, "drop_below", lambda self, start: None)
+
+
 #: The bug, seeds until it must be caught, and the promises of which one must be named.
 BUGS: list[tuple[Plant, int, set[str]]] = [
     (confirm_before_the_flush, 20, {"Durable", "OneOffset", "AckedOnce"}),
@@ -140,6 +172,9 @@ BUGS: list[tuple[Plant, int, set[str]]] = [
     (ack_forgotten, 5, {"AckedOnce", "Live"}),
     (grant_past_an_ack_in_line, 40, {"AckedOnce"}),
     (an_earlier_term_is_taken_for_the_own, 20, {"Durable", "OneOffset", "RisingStamps"}),
+    (retention_takes_all, 10, {"Retained"}),
+    (a_checkpoint_without_log_start, 40, {"Live", "Retained"}),
+    (a_cluster_stays_below_the_start, 40, {"Live", "AckedOnce"}),
 ]
 
 

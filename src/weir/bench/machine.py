@@ -50,6 +50,29 @@ def cpu_seconds(pid: int) -> float | None:
     return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
+def session_cpu_seconds(session: int) -> float | None:
+    """Return the CPU time of all processes of a session; None where /proc is not."""
+    if not Path("/proc/self").exists():
+        return None
+    return sum(cpu_seconds(pid) or 0.0 for pid in session_pids(session))
+
+
+def session_pids(session: int) -> list[int]:
+    """Return the processes of a session, as the kernel lists them."""
+    found = []
+    for place in Path("/proc").iterdir():
+        if not place.name.isdigit():
+            continue
+        try:
+            stat = (place / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        # Behind the command's name: state, parent, group, session.
+        if int(stat.rpartition(")")[2].split()[3]) == session:
+            found.append(int(place.name))
+    return found
+
+
 def filesystem_of(folder: Path) -> str | None:
     """Return the type of the file system that a folder lies on; None where /proc is not."""
     try:

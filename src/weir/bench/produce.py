@@ -1,26 +1,22 @@
 """The producer process of a measurement: `python -m weir.bench.produce`, led over its pipes.
 
-stdin    a `Plan` as one line of JSON, then a line to go; its end is the order to stop at once
-stdout   a `Ready`, then a `Done`, a line of JSON each; or a `Failed` in place of either
+It takes a `Plan`, reports `Ready`, waits for the order to go, and reports `Done`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import threading
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import msgspec
 
-from weir.bench.loop import run
+from weir.bench.led import Orders, Ready, be_led, report
 from weir.bench.payload import Block
 from weir.client.connect import connect
 from weir.client.producer import Producer
 from weir.client.receipts import Confirmed
-from weir.errors import WeirError
 from weir.model.limits import MIB
 
 #: Long enough for a clear figure, short beside the measurement.
@@ -40,29 +36,15 @@ class Plan(msgspec.Struct, frozen=True):
     connect_timeout_s: float = 30.0
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """All producers are open; messages alone are made at this rate."""
-
-    made_per_s: float
-
-
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """All is confirmed. `first_send_ns` is on CLOCK_MONOTONIC; CPU time since the order to go."""
+    """All is confirmed. Times are on CLOCK_MONOTONIC, CPU time is since the order to go."""
 
     first_send_ns: int
     confirmed: int
     duplicates: int
     batches: int
     cpu_s: float
-
-
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Producing ended early, and why."""
-
-    error: str
-
-
-Report = Ready | Done | Failed
+    last_confirm_ns: int = 0
 
 
 class Tally:
@@ -82,27 +64,35 @@ class Tally:
         self.batches += 1
 
 
-async def produce(plan: Plan, go: asyncio.Event) -> Done:
-    """Open every producer on a connection of its own, wait for `go`, send, wait for confirms."""
+async def produce(plan: Plan, orders: Orders) -> Done:
+    """Open every producer on a connection of its own, wait for the order, send, await confirms."""
     tally = Tally()
     block = Block(plan.size, plan.chunk)
-    made_per_s = _rehearse(block)
+    made_per_s = rehearse(block.values_of, block.count_max)
     async with AsyncExitStack() as stack:
         opening = [_opened(stack, plan, tally, partition) for _, _, partition in plan.shares]
         producers = await asyncio.gather(*opening)
-        _report(Ready(made_per_s))
-        await go.wait()
+        report(Ready(made_per_s))
+        await orders.get()
         cpu = time.process_time()
         tally.first_send_ns = time.monotonic_ns()
-        async with asyncio.timeout(plan.timeout_s):
-            await asyncio.gather(
-                *(
-                    _send(producer, block, number, messages)
-                    for producer, (number, messages, _) in zip(producers, plan.shares, strict=True)
+        try:
+            async with asyncio.timeout(plan.timeout_s):
+                await asyncio.gather(
+                    *(
+                        _send(producer, block, number, messages)
+                        for producer, (number, messages, _) in zip(
+                            producers, plan.shares, strict=True
+                        )
+                    )
                 )
-            )
+        except TimeoutError:
+            raise TimeoutError(
+                f"not everything was confirmed within {plan.timeout_s:g} s"
+            ) from None
+        done_ns = time.monotonic_ns()
         cpu = time.process_time() - cpu
-    return Done(tally.first_send_ns, tally.confirmed, tally.duplicates, tally.batches, cpu)
+    return Done(tally.first_send_ns, tally.confirmed, tally.duplicates, tally.batches, cpu, done_ns)
 
 
 async def _opened(stack: AsyncExitStack, plan: Plan, tally: Tally, partition: int) -> Producer:
@@ -127,43 +117,13 @@ async def _send(producer: Producer, block: Block, number: int, messages: int) ->
     await producer.flush()
 
 
-def _rehearse(block: Block) -> float:
+def rehearse(make: Callable[[int, int, int], object], chunk: int) -> float:
     """Return how many messages a second are made when nothing else is done."""
     began = time.perf_counter()
-    for first in range(0, _REHEARSAL_MESSAGES, block.count_max):
-        block.values_of(0, first, block.count_max)
+    for first in range(0, _REHEARSAL_MESSAGES, chunk):
+        make(0, first, chunk)
     return _REHEARSAL_MESSAGES / (time.perf_counter() - began)
 
 
-def _report(report: Report) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def _follow(loop: asyncio.AbstractEventLoop, go: asyncio.Event) -> None:
-    """Pass on the order to go; end with the process that leads this one."""
-    if sys.stdin.buffer.readline():
-        loop.call_soon_threadsafe(go.set)
-        sys.stdin.buffer.readline()
-    os._exit(1)
-
-
-async def _main() -> Report:
-    plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=Plan)
-    go = asyncio.Event()
-    follower = threading.Thread(
-        target=_follow, args=(asyncio.get_running_loop(), go), name="weir-follow", daemon=True
-    )
-    follower.start()
-    try:
-        return await produce(plan, go)
-    except TimeoutError:
-        return Failed(f"not everything was confirmed within {plan.timeout_s:g} s")
-    except (WeirError, OSError) as error:
-        return Failed(str(error))
-
-
 if __name__ == "__main__":
-    _report(run(_main()))
-    # The follower still waits for stdin, and holds its lock: a normal exit would stumble over it.
-    os._exit(0)
+    be_led(Plan, produce)

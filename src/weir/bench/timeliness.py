@@ -15,27 +15,21 @@ from pathlib import Path
 
 import msgspec
 
+from weir.bench.led import Ready
 from weir.bench.loop import run
 from weir.bench.machine import cpu_seconds, filesystem_of
 from weir.bench.node import Node, running_node
+from weir.bench.own import PROCESSES_MAX, chunk_of, window_of
 from weir.bench.payload import SIZE_MIN, Checker
-from weir.bench.produce import Done, Plan, Ready
+from weir.bench.produce import Done, Plan
 from weir.bench.producers import Producers
 from weir.client.connect import connect
 from weir.client.reader import Reader
 from weir.errors import WeirError
-from weir.model.limits import BATCH_BYTES_MAX, KIB, MIB, PARTITIONS_PER_TOPIC_MAX
+from weir.model.limits import BATCH_BYTES_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
 
 TOPIC = "timeliness"
-PROCESSES_MAX = 2
 PRODUCERS_MAX = 10_000
-#: A batch of one producer, as far as that stays well under a MiB.
-CHUNK_MESSAGES = 1_000
-_CHUNK_BYTES_MAX = 512 * KIB
-#: Batches under way from all producers together: enough to keep every part busy.
-_UNDER_WAY = 64
-_WINDOW = 32
-
 Progress = Callable[[int], None]
 
 
@@ -77,16 +71,6 @@ class Settings(msgspec.Struct, frozen=True):
         each, more = divmod(self.messages, self.producers)
         return [each + (producer < more) for producer in range(self.producers)]
 
-    @property
-    def chunk(self) -> int:
-        """How many messages a batch holds."""
-        return max(1, min(CHUNK_MESSAGES, _CHUNK_BYTES_MAX // self.size))
-
-    @property
-    def window(self) -> int:
-        """How many batches each producer has under way."""
-        return max(1, min(_WINDOW, _UNDER_WAY // self.producers))
-
 
 class CpuSeconds(msgspec.Struct, frozen=True):
     """CPU time from the first send to the last check; None where the system does not tell."""
@@ -102,6 +86,7 @@ class Result(msgspec.Struct, frozen=True):
     On a `filesystem` that lies in memory (tmpfs) no sync costs anything, and nothing is durable.
     """
 
+    producers: int
     messages: int
     bytes: int
     seconds: float
@@ -221,8 +206,8 @@ def _plans(settings: Settings, url: str) -> list[Plan]:
             TOPIC,
             shares[number::processes],
             settings.size,
-            settings.chunk,
-            settings.window,
+            chunk_of(settings.size),
+            window_of(settings.producers),
             settings.deadline_s,
         )
         for number in range(processes)
@@ -242,6 +227,7 @@ def _result(
     seconds = (receiver.last_ns - min(one.first_send_ns for one in done)) / 1e9
     used = None if server is None or server_then is None else server_then - server
     return Result(
+        producers=settings.producers,
         messages=settings.messages,
         bytes=settings.messages * settings.size,
         seconds=seconds,

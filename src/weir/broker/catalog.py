@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from weir.broker.control import ProducerOpened, TopicCreated
-from weir.errors import UnknownVersion
+import msgspec
+
+from weir.broker.control import ProducerOpened, TopicAltered, TopicCreated, TopicDeleted
+from weir.errors import UnknownTopic, UnknownVersion
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
-from weir.model.topic import Topic
+from weir.model.topic import Topic, TopicSettings
 
-_VERSION = 1
+_VERSION = 2
 #: No partition has to know an id any more when only half of this has passed since its grant.
 _KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
 _FORGET_EVERY = stamp_at(3600 * 1000)
@@ -29,7 +32,15 @@ class Holding(NamedTuple):
 class Catalog:
     """Topics by name and id, and producers by id. Topic ids rise from 1 and are never reused."""
 
-    __slots__ = ("_by_id", "_forgot_at", "_next_topic", "_not_stamped", "_producers", "_topics")
+    __slots__ = (
+        "_by_id",
+        "_forgot_at",
+        "_next_topic",
+        "_not_stamped",
+        "_producers",
+        "_topics",
+        "last_stamp",
+    )
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -39,6 +50,8 @@ class Catalog:
         self._not_stamped: list[int] = []
         self._forgot_at = 0
         self._next_topic = 1
+        #: The highest stamp that was ever given to a topic or as a producer id.
+        self.last_stamp = 0
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -64,11 +77,14 @@ class Catalog:
         """Ids that are not here were granted and forgotten below this one, or never."""
         return max(self._forgot_at - _KEPT, 0)
 
-    @property
-    def last_stamp(self) -> int:
-        """The highest stamp that was given to a topic or as a producer id."""
-        created = (topic.created for topic in self._topics.values())
-        return max((*created, *self._producers), default=0)
+    def was_deleted(self, topic: int) -> bool:
+        """Return whether a topic of this id was there once and is not any more."""
+        return 0 < topic < self._next_topic and topic not in self._by_id
+
+    def become(self, other: Catalog) -> None:
+        """Hold what `other` holds, in place: many look into this one."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(other, name))
 
     def create(self, record: TopicCreated) -> tuple[Topic, bool]:
         """Apply a creation; return the topic of that name, and whether it is new."""
@@ -84,10 +100,26 @@ class Catalog:
             record.partitions,
             "total" if record.order == "total" else "partition",
             record.stamp,
+            record.settings,
         )
         self._next_topic += 1
         self._add(topic)
         return topic, True
+
+    def alter(self, record: TopicAltered) -> Topic:
+        """Apply a change; return the topic as it is now. Raises `UnknownTopic` if it is gone."""
+        topic = self._known(record.topic)
+        partitions = max(topic.partitions, record.partitions)
+        topic = replace(topic, partitions=partitions, settings=record.settings)
+        self._add(topic)
+        return topic
+
+    def delete(self, record: TopicDeleted) -> Topic:
+        """Apply a deletion; return the topic as it was. Raises `UnknownTopic` if it is gone."""
+        topic = self._known(record.topic)
+        del self._topics[topic.namespace, topic.name]
+        del self._by_id[topic.id]
+        return topic
 
     def open(self, record: ProducerOpened) -> ProducerOpened:
         """Apply a new producer id or epoch; return what was granted.
@@ -106,12 +138,19 @@ class Catalog:
         self._producers[producer] = Holding(record.epoch, record.principal, granted)
         return record
 
+    def _known(self, id: int) -> Topic:
+        topic = self._by_id.get(id)
+        if topic is None:
+            raise UnknownTopic(f"the topic with id {id} was deleted", id)
+        return topic
+
     def _passed(self, stamp: int) -> None:
         """Take note of a record's stamp; now and then, forget ids granted long before it.
 
         By stamp and never by a clock, so that every replica forgets at the same entry. Partitions
         that know such an id go on taking its batches.
         """
+        self.last_stamp = max(self.last_stamp, stamp)
         for producer in self._not_stamped:
             self._producers[producer] = self._producers[producer]._replace(granted=stamp)
         self._not_stamped.clear()
@@ -127,11 +166,18 @@ class Catalog:
     def encode(self) -> object:
         """Return the state as MessagePack can hold it."""
         topics = [
-            (t.id, t.namespace, t.name, t.partitions, t.order, t.created)
+            (t.id, t.namespace, t.name, t.partitions, t.order, t.created, t.settings)
             for t in self._topics.values()
         ]
         producers = [(producer, *holding) for producer, holding in self._producers.items()]
-        return (_VERSION, self._next_topic, self._forgot_at, topics, producers)
+        return (
+            _VERSION,
+            self._next_topic,
+            self._forgot_at,
+            self.last_stamp,
+            topics,
+            producers,
+        )
 
     @classmethod
     def decode(cls, data: Any) -> Catalog:
@@ -142,11 +188,13 @@ class Catalog:
                 f"the checkpoint holds the registry in version {version}; this release reads "
                 f"{_VERSION}. The log has all of it: move the checkpoint file away and start again"
             )
-        next_topic, forgot_at, topics, producers = fields
+        next_topic, forgot_at, last_stamp, topics, producers = fields
         catalog = cls()
         catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
-        for row in topics:
-            catalog._add(Topic(*row))
+        catalog.last_stamp = last_stamp
+        for id, namespace, name, partitions, order, created, settings in topics:
+            kept = msgspec.convert(settings, TopicSettings)
+            catalog._add(Topic(id, namespace, name, partitions, order, created, kept))
         catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED

@@ -6,6 +6,7 @@ Time is the stamp in an entry; nobody's clock decides.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from weir.broker.control import MessagesGranted
@@ -27,12 +28,18 @@ class Grant:
 
 @dataclass(slots=True)
 class ClusterState:
-    """All below `cursor` is done, and so is `done`; all from `frontier` on was never granted."""
+    """All below `cursor` is done, and so is `done`; all from `frontier` on was never granted.
+
+    `skipped` counts messages that went past retention before they were done. A `paused` cluster is
+    granted nothing.
+    """
 
     cursor: int = 0
     frontier: int = 0
     done: Ranges = field(default_factory=Ranges)
     grants: dict[int, Grant] = field(default_factory=dict)
+    skipped: int = 0
+    paused: bool = False
     #: The fences of each consumer's grants: derived, so that one that goes costs what it held.
     held: dict[int, dict[int, None]] = field(init=False, compare=False, default_factory=dict)
 
@@ -91,6 +98,39 @@ class ClusterState:
             self.cursor = max(self.cursor, run[1])
             self.done.discard(0, self.cursor)
 
+    def seek(self, offset: int) -> None:
+        """Go on at `offset`: nothing from there on is done, and nothing is with anybody."""
+        self.cursor = self.frontier = offset
+        self.done = Ranges()
+        self.grants.clear()
+        self.held.clear()
+
+    def drop_below(self, start: int) -> None:
+        """Messages below `start` are gone: nobody is granted them any more, who holds them ends."""
+        if start <= self.cursor:
+            return
+        self.skipped += start - self.cursor - _count(self.done.within(self.cursor, start))
+        self.cursor, self.frontier = start, max(self.frontier, start)
+        self.done.discard(0, start)
+        for fence, grant in list(self.grants.items()):
+            grant.left.discard(0, start)
+            self._drop_if_empty(fence, grant)
+        self._advance()
+
+    def lag(self, behind: int) -> int:
+        """Return how many messages below offset `behind` are not done."""
+        return behind - self.cursor - _count(self.done)
+
+    @property
+    def granted(self) -> int:
+        """How many messages are with consumers."""
+        return sum(_count(grant.left) for grant in self.grants.values())
+
+    @property
+    def attempts(self) -> int:
+        """The most grants that a message took which is with a consumer now."""
+        return max((grant.attempts for grant in self.grants.values()), default=0)
+
     def release(self, consumer: int) -> bool:
         """Let a gone consumer's messages be granted at once; return whether it held any."""
         held = self.held.get(consumer, {})
@@ -116,7 +156,7 @@ class ClusterState:
             (fence, g.consumer, g.deadline, g.attempts, list(g.left))
             for fence, g in self.grants.items()
         ]
-        return (self.cursor, self.frontier, list(self.done), grants)
+        return (self.cursor, self.frontier, list(self.done), grants, self.skipped, self.paused)
 
     @classmethod
     def decode(
@@ -125,10 +165,16 @@ class ClusterState:
         frontier: int,
         done: list[tuple[int, int]],
         grants: list[tuple[int, int, int, int, list[tuple[int, int]]]],
+        skipped: int,
+        paused: bool,
     ) -> ClusterState:
         """Return the state of a snapshot."""
         held = {
             fence: Grant(consumer, deadline, attempts, Ranges(left))
             for fence, consumer, deadline, attempts, left in grants
         }
-        return cls(cursor, frontier, Ranges(done), held)
+        return cls(cursor, frontier, Ranges(done), held, skipped, paused)
+
+
+def _count(runs: Iterable[tuple[int, int]]) -> int:
+    return sum(behind - first for first, behind in runs)

@@ -10,6 +10,7 @@ import msgspec
 
 from weir.codec.fields import Buffer
 from weir.errors import Halted
+from weir.model.topic import TopicSettings
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -24,6 +25,21 @@ class TopicCreated(Record, frozen=True, array_like=True, tag="topic"):
     partitions: int
     order: str
     stamp: int
+    settings: TopicSettings = TopicSettings()
+
+
+class TopicAltered(Record, frozen=True, array_like=True, tag="altered"):
+    """Registry: a topic has these settings, and so many partitions, never fewer, from here on."""
+
+    topic: int
+    partitions: int
+    settings: TopicSettings
+
+
+class TopicDeleted(Record, frozen=True, array_like=True, tag="deleted"):
+    """Registry: a topic is gone, with all its partitions hold."""
+
+    topic: int
 
 
 class ProducerOpened(Record, frozen=True, array_like=True, tag="producer"):
@@ -58,7 +74,47 @@ class GrantsReleased(Record, frozen=True, array_like=True, tag="release"):
     consumer: int
 
 
-ControlRecord = TopicCreated | ProducerOpened | MessagesGranted | MessagesAcked | GrantsReleased
+class LogStartMoved(Record, frozen=True, array_like=True, tag="start"):
+    """Partition: messages below `offset` are gone, on all replicas at this entry (counterexample
+    13). What they lay in are the entries below Raft index `index`.
+    """
+
+    index: int
+    offset: int
+
+
+class ClusterSought(Record, frozen=True, array_like=True, tag="seek"):
+    """Partition: a cluster goes on at `offset`; all its grants are over."""
+
+    cluster: str
+    offset: int
+
+
+class ClusterPaused(Record, frozen=True, array_like=True, tag="pause"):
+    """Partition: a cluster is granted nothing, or again something."""
+
+    cluster: str
+    paused: bool
+
+
+class ClusterDeleted(Record, frozen=True, array_like=True, tag="forget"):
+    """Partition: a cluster is gone; one of its name would begin anew."""
+
+    cluster: str
+
+
+ClusterRecord = ClusterSought | ClusterPaused | ClusterDeleted
+ControlRecord = (
+    TopicCreated
+    | TopicAltered
+    | TopicDeleted
+    | ProducerOpened
+    | MessagesGranted
+    | MessagesAcked
+    | GrantsReleased
+    | LogStartMoved
+    | ClusterRecord
+)
 _decoder = msgspec.msgpack.Decoder(ControlRecord)
 encode = msgspec.msgpack.Encoder().encode
 

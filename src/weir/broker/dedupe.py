@@ -24,13 +24,21 @@ _ANSWER = struct.Struct("<QIqqQ")
 
 
 class Answer(NamedTuple):
-    """What an accepted batch was told, and the hash that a repeat must have."""
+    """What an accepted batch was told, and the hash that a repeat must have.
+
+    A chunk has no offset: -1 - the Raft index of its entry stands there.
+    """
 
     sequence: int
     messages: int
     offset: int
     stamp: int
     hash: int
+
+
+def chunk_answer(index: int) -> int:
+    """Return what stands for a chunk's offset, and turn it back into its entry's Raft index."""
+    return -1 - index
 
 
 class Known(NamedTuple):

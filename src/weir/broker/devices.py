@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from weir.broker.admission import Authorize
 from weir.broker.identity import Identity
+from weir.broker.neighbours import Neighbours
 from weir.broker.outbox import Outbox
+from weir.broker.receivers import Receivers
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
 from weir.codec.fields import U64
 from weir.errors import NoHello, Refused, UnknownTopic
 from weir.model.ids import group_of
 from weir.model.topic import partition_for
+from weir.order.clock import Time
+from weir.wire.deliveries import BY_HUB, DeviceAck, DevicePull, DeviceSubscribe
 from weir.wire.device import (
-    BY_HUB,
     DeviceHello,
     DeviceOpcode,
     DevicePing,
@@ -28,31 +31,46 @@ from weir.wire.device import (
 class Devices:
     """Answers a device's frames; errors are numbers, and never cost it the connection."""
 
-    __slots__ = ("_authorize", "_identity", "_outbox", "_topics")
+    __slots__ = ("_authorize", "_identity", "_neighbours", "_outbox", "_topics", "receivers")
 
     def __init__(
-        self, identity: Identity, topics: Topics, outbox: Outbox, authorize: Authorize
+        self,
+        identity: Identity,
+        topics: Topics,
+        outbox: Outbox,
+        authorize: Authorize,
+        time: Time,
+        neighbours: Neighbours,
     ) -> None:
-        """Serve what `topics` knows."""
+        """Serve what `topics` knows; pass on to `neighbours` what is published to theirs."""
+        self._neighbours = neighbours
         self._identity = identity
         self._topics = topics
         self._outbox = outbox
         self._authorize = authorize
+        self.receivers = Receivers(topics, outbox, authorize, time, neighbours.passing)
 
-    def handle(self, session: Session, request: DeviceRequest) -> None:
-        """Serve one frame, or the publishes of one read."""
+    def handle(self, session: Session, request: DeviceRequest, final: bool = False) -> bool:
+        """Serve one frame, or the publishes of one read. See `Requests.handle` for the rest."""
+        if isinstance(request, DeviceHello):
+            return self._hello(session, request, final)
         match request:
             case DevicePublishes():
                 self._publish(session, request)
             case DevicePing(sn):
                 code = NoHello.code if session.seat is None else 0
                 self._outbox.send(session.id, encode_code(DeviceOpcode.PING, sn, code))
-            case DeviceHello():
-                self._hello(session, request)
+            case DeviceSubscribe():
+                self.receivers.subscribe(session, request)
+            case DevicePull():
+                self.receivers.pull(session, request)
+            case DeviceAck():
+                self.receivers.ack(session, request)
             case DeviceRefused(sn, opcode, code):
                 self._outbox.send(session.id, encode_code(opcode, sn, code))
+        return True
 
-    def _hello(self, session: Session, request: DeviceHello) -> None:
+    def _hello(self, session: Session, request: DeviceHello, final: bool) -> bool:
         code = 0
         try:
             topic = self._topics.named(request.topic)
@@ -62,10 +80,20 @@ class Devices:
                 partition = partition_for(U64.pack(request.hub), topic.partitions)
             elif partition >= topic.partitions:
                 raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
-            session.sit(request.hub, request.boot, group_of(topic.id, partition))
+            group = group_of(topic.id, partition)
+            session.sit(request.hub, request.boot, group)
+            session.hub = request.hub
+            if self._is_elsewhere(group):
+                self._neighbours.passing.device(session, request)
+                return True
+        except UnknownTopic as error:
+            if self._neighbours.may_be_news() and not final:
+                return False
+            code = self._neighbours.certain(error).code
         except Refused as error:
             code = error.code
         self._outbox.send(session.id, encode_welcome(request.sn, code, self._identity.system))
+        return True
 
     def _publish(self, session: Session, publishes: DevicePublishes) -> None:
         seat = session.seat
@@ -73,10 +101,17 @@ class Devices:
             self._refuse(session, publishes, NoHello("say hello first"))
             return
         try:
+            if self._is_elsewhere(seat.group):
+                self._neighbours.passing.device(session, publishes)
+                return
             _, partition = self._topics.partition(seat.group)
             partition.publish_devices(seat, publishes)
         except Refused as error:
             self._refuse(session, publishes, error)
+
+    def _is_elsewhere(self, group: int) -> bool:
+        passing = self._neighbours.passing
+        return passing.shard_of(group) != passing.shard
 
     def _refuse(self, session: Session, publishes: DevicePublishes, error: Refused) -> None:
         codes = [code or error.code for code in publishes.codes]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.codec.fields import Buffer
+from weir.log.chore import Chore
 from weir.log.flush import Flush
 from weir.log.reading import Reading
 from weir.log.reserve import Spare
@@ -22,6 +23,18 @@ class Send:
     """
 
     session: int
+    buffers: tuple[Buffer, ...]
+    charged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Write a trunk frame to another shard of this node, or drop it if its trunk broke.
+
+    `charged` is what it is for `Send`.
+    """
+
+    shard: int
     buffers: tuple[Buffer, ...]
     charged: int = 0
 
@@ -72,7 +85,7 @@ class MakeSpare:
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
-    """Replace the file `name` on the log's disk by `data`, durably, off the loop; then report
+    """Make `data` the log's checkpoint (`weir.log.checkpoint.save`), off the loop; then report
     `CheckpointSaved`, or that it failed.
     """
 
@@ -82,8 +95,27 @@ class SaveCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class StartChore:
+    """Run `chore` on the log's disk off the loop, then report `ChoreDone`: nobody waits for it."""
+
+    log: int
+    chore: Chore
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """Everything is durable and saved: the host may end."""
 
 
-Effect = Send | Hangup | HoldReads | StartFlush | StartRead | MakeSpare | SaveCheckpoint | Stopped
+Effect = (
+    Send
+    | Pass
+    | Hangup
+    | HoldReads
+    | StartFlush
+    | StartRead
+    | MakeSpare
+    | SaveCheckpoint
+    | StartChore
+    | Stopped
+)

@@ -12,9 +12,11 @@ from weir.codec.fields import Buffer, total
 from weir.errors import Halted
 from weir.log.frame import Kind
 from weir.model.batch import Batch
+from weir.model.chunks import Piece, References
 from weir.model.header import Columns
 
 _ORIGIN = int(Columns.ORIGIN)
+_LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 
 
 class BatchRecord(NamedTuple):
@@ -29,11 +31,13 @@ class BatchRecord(NamedTuple):
     stamp: int
     #: The batch itself if devices sent it: applying it needs its origin column and its values.
     fan_in: Batch | None = None
+    #: Of a chunk where its piece lies in its value; of a closing batch what it refers to.
+    large: Piece | References | None = None
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last message."""
-        return self.offset + self.messages
+        """The offset behind the last message; a chunk holds none."""
+        return self.offset if isinstance(self.large, Piece) else self.offset + self.messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,10 @@ def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
     """Return what applying a batch needs, at its place in the partition."""
     h = batch.header
     fan_in = batch if h.columns & _ORIGIN else None
-    return BatchRecord(h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, fan_in)
+    large = (batch.piece or batch.references) if h.columns & _LARGE else None
+    return BatchRecord(
+        h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, fan_in, large
+    )
 
 
 def of_batches(buffers: Sequence[Buffer], batches: Sequence[BatchRecord]) -> Payload:

@@ -6,17 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weir.codec.fields import Buffer
+from weir.log.chore import Chore
 from weir.log.flush import Flush
 from weir.log.reserve import Spare
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
+from weir.wire.trunk import TrunkFrame
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A peer connected. `session` is unique over all time: the host draws its upper half."""
+    """A peer connected. `session` is unique over all time: the host draws its upper half.
+
+    With a `principal` it is connected to another shard, which let it in and passes its requests on.
+    """
 
     session: int
+    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,37 @@ class CheckpointSaved:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoreDone:
+    """A `StartChore` is done, or failed: it is left to the next start then."""
+
+    log: int
+    chore: Chore
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrunkOpened:
+    """This shard can pass requests on to another shard of its node."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrunkClosed:
+    """The trunk to another shard broke: what it was asked has no answer any more."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassedBack:
+    """Whole frames that another shard sent back, in order."""
+
+    shard: int
+    frames: Sequence[TrunkFrame]
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed. The host sends one every `TICK_MS` or so."""
 
@@ -88,6 +125,10 @@ Event = (
     | SpareMade
     | ReadDone
     | CheckpointSaved
+    | ChoreDone
+    | TrunkOpened
+    | TrunkClosed
+    | PassedBack
     | Ticked
     | Stopping
 )

@@ -10,7 +10,7 @@ from weir.broker.reads import Reads
 from weir.broker.state import PartitionState
 from weir.broker.waits import Wait, Waits
 from weir.codec.fields import Buffer
-from weir.errors import OffsetOutOfRange, Unavailable
+from weir.errors import OffsetOutOfRange, Refused, Unavailable
 from weir.model.limits import FETCH_BYTES_MAX, WAIT_MS_MAX
 from weir.order.clock import Time
 from weir.wire.messages import Fetch, Fetched
@@ -38,11 +38,11 @@ class Fetches:
 
         Raises `OffsetOutOfRange`, and `Overloaded` or `Unavailable` where nobody may wait.
         """
-        behind = self._state.next_offset
-        if not 0 <= request.offset <= behind:
+        start, behind = self._state.log_start, self._state.next_offset
+        if not start <= request.offset <= behind:
             raise OffsetOutOfRange(
-                f"offset {request.offset} is not there: this partition holds 0 to {behind}",
-                min(max(request.offset, 0), behind),
+                f"offset {request.offset} is not there: this partition holds {start} to {behind}",
+                min(max(request.offset, start), behind),
             )
         wait_ms = min(request.wait_ms, WAIT_MS_MAX)
         if request.offset < behind:
@@ -78,6 +78,11 @@ class Fetches:
         while self._parked:
             waiter = self._parked.pop()
             self._answer(waiter.caller, waiter.request, waiter.request.offset, ())
+
+    def end(self, error: Refused) -> None:
+        """The topic is gone: refuse all who wait."""
+        while self._parked:
+            self._outbox.refuse(self._parked.pop().caller, error)
 
     def closed(self, session: int) -> None:
         """Forget a peer that is gone."""

@@ -6,11 +6,12 @@ grant is made after an ack committed, whoever leads.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from weir.broker.clusters import ClusterState, Grant
-from weir.broker.control import GrantsReleased, MessagesAcked, MessagesGranted
+from weir.broker.clusters import Grant
+from weir.broker.control import GrantsReleased, MessagesGranted
 from weir.broker.entries import of_control
 from weir.broker.group import Group
 from weir.broker.intake import Intake
@@ -21,36 +22,42 @@ from weir.broker.reads import Reads
 from weir.broker.state import PartitionState
 from weir.broker.waits import Wait, Waits
 from weir.codec.fields import Buffer
-from weir.errors import BadRequest, Overloaded, StaleGrant, Unavailable, UnknownCluster
+from weir.errors import BadRequest, Overloaded, Refused, Unavailable
 from weir.log.reading import Reading
+from weir.model.ids import Address
 from weir.model.limits import (
-    ACK_RANGES_MAX,
     CLUSTERS_PER_TOPIC_MAX,
     FETCH_BYTES_MAX,
     GRANT_MS_MAX,
     GRANTS_PER_CLUSTER_MAX,
     RETRY_AFTER_MS,
     WAIT_MS_MAX,
+    WATCHED_MAX,
 )
 from weir.model.stamp import milliseconds_of, stamp_at
 from weir.model.topic import check_name
 from weir.order.clock import Time
-from weir.wire.messages import Ack, Acked, Granted, Pull
+from weir.wire.messages import Granted, Pull
+
+#: What a watch would be granted, were it a pull.
+_ANY = Pull(Address(0, 0, 0), "", WATCHED_MAX, 1)
 
 
 @dataclass(slots=True)
 class _Queue:
     """One cluster's pulls in line, and the ranges of its grants that are proposed.
 
+    `watches` are pulls of no message: they are told when there is something that nobody pulls.
     `freed` was granted and could not be read: it may be granted again before its lease ends.
     """
 
     pulls: Waits[Pull] = field(default_factory=Waits)
+    watches: Waits[Pull] = field(default_factory=Waits)
     proposed: list[tuple[int, int]] = field(default_factory=list)
     freed: Ranges = field(default_factory=Ranges)
 
     def __bool__(self) -> bool:
-        return bool(self.pulls or self.proposed or self.freed)
+        return bool(self.pulls or self.watches or self.proposed or self.freed)
 
     def is_proposed(self, first: int, behind: int) -> bool:
         """Return whether some of [first, behind) is being granted."""
@@ -60,7 +67,7 @@ class _Queue:
 class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
-    __slots__ = ("_acks", "_doubtful", "_draining", "_group", "_intake", "_leases", "_members",
+    __slots__ = ("_changing", "_doubtful", "_draining", "_group", "_intake", "_leases", "_members",
                  "_outbox", "_promised", "_queues", "_reads", "_state", "_time")  # fmt: skip
 
     def __init__(
@@ -83,7 +90,8 @@ class Grants:
         #: Only of clusters that somebody pulls for: a name costs nothing once it found nothing.
         self._queues: dict[str, _Queue] = {}
         self._promised: dict[int, tuple[Wait[Pull], Reading]] = {}
-        self._acks: dict[int, Caller] = {}
+        #: Clusters with a change under way, and how many.
+        self._changing: Counter[str] = Counter()
         #: The clusters in which each peer waits or was granted messages, so that one that goes
         #: costs what it had.
         self._members: dict[int, set[str]] = {}
@@ -97,51 +105,38 @@ class Grants:
     @property
     def waiting(self) -> bool:
         """Whether somebody waits."""
-        return any(queue.pulls for queue in self._queues.values())
+        return any(queue.pulls or queue.watches for queue in self._queues.values())
 
     def pull(self, caller: Caller, request: Pull) -> None:
-        """Put a pull in line, and grant what can be granted.
+        """Put a pull in line, and grant what can be granted; one of no message is only told of it.
 
         Raises `BadRequest`, `BadName`, `Overloaded`, and `Unavailable` once the node stops.
         """
         if self._draining:
             raise Unavailable("this node is stopping: pull from another, or again shortly")
         check_name(request.cluster, "cluster")
-        if request.max_messages < 1 or not 0 < request.lease_ms <= GRANT_MS_MAX:
-            raise BadRequest(
-                f"a pull asks for 1 or more messages and a lease of 1 to {GRANT_MS_MAX:,} ms"
-            )
+        if not 0 < request.lease_ms <= GRANT_MS_MAX:
+            raise BadRequest(f"a pull asks for a lease of 1 to {GRANT_MS_MAX:,} ms")
         state, queue = self._state.clusters.get(request.cluster), self._queues.get(request.cluster)
         if state is None and queue is None:
             clusters = self._state.clusters.keys() | self._queues.keys()
             if len(clusters) >= CLUSTERS_PER_TOPIC_MAX:
                 raise Overloaded(f"{len(clusters)} clusters read this topic", RETRY_AFTER_MS)
-        if state is not None and len(state.grants) >= GRANTS_PER_CLUSTER_MAX:
+        most = GRANTS_PER_CLUSTER_MAX
+        if request.max_messages and state is not None and len(state.grants) >= most:
             raise Overloaded(
-                f"cluster {request.cluster} holds {GRANTS_PER_CLUSTER_MAX:,} grants: ack some",
-                RETRY_AFTER_MS,
+                f"cluster {request.cluster} holds {most:,} grants: ack some", RETRY_AFTER_MS
             )
         if queue is None:
             queue = _Queue()
-        queue.pulls.check_room()
+        line = queue.pulls if request.max_messages else queue.watches
+        line.check_room()
         self._queues[request.cluster] = queue
         self._members.setdefault(caller.session, set()).add(request.cluster)
         now = self._time.monotonic_ms()
-        queue.pulls.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX)))
+        line.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX)))
         self._serve(request.cluster, queue)
         self._end(request.cluster, queue, now)
-
-    def ack(self, caller: Caller, request: Ack) -> None:
-        """Propose acks; they are confirmed once committed. Raises `UnknownCluster`."""
-        if request.cluster not in self._state.clusters:
-            raise UnknownCluster(f"cluster {request.cluster!r} was never granted anything here")
-        if not 1 <= len(request.ranges) <= ACK_RANGES_MAX:
-            raise BadRequest(f"{len(request.ranges)} ranges in an ack: 1 to {ACK_RANGES_MAX:,}")
-        behind = self._state.next_offset
-        if any(not 0 <= first < next_ <= behind for _, first, next_ in request.ranges):
-            raise BadRequest("an acked range is empty or holds offsets that do not exist")
-        record = MessagesAcked(request.cluster, request.ranges)
-        self._acks[self._propose(record)] = caller
 
     def wake(self) -> None:
         """New messages are committed: serve the clusters in turn, none waits for another."""
@@ -159,8 +154,9 @@ class Grants:
         """Answer all who wait with nothing, and grant nothing any more: the node stops."""
         self._draining = True
         for name, queue in list(self._queues.items()):
-            while queue.pulls:
-                self._answer_nothing(name, queue, queue.pulls.pop())
+            for line in (queue.pulls, queue.watches):
+                while line:
+                    self._answer_nothing(name, queue, line.pop())
             self._retire(name, queue)
 
     def closed(self, session: int) -> None:
@@ -169,6 +165,7 @@ class Grants:
         for name in names:
             if (queue := self._queues.get(name)) is not None:
                 queue.pulls.closed(session)
+                queue.watches.closed(session)
                 self._retire(name, queue)
         clusters = self._state.clusters
         if any(name in clusters and session in clusters[name].held for name in names):
@@ -220,27 +217,52 @@ class Grants:
             self._leases.end(name, consumer)
         self.wake()
 
-    def acked(self, index: int, cluster: ClusterState, refused: list[tuple[int, int, int]]) -> None:
-        """An ack is committed."""
-        caller = self._acks.pop(index, None)
-        if caller is None:
-            return
-        if refused:
-            fence, first, behind = refused[0]
-            self._outbox.refuse(
-                caller,
-                StaleGrant(
-                    f"{len(refused)} of the ranges, first [{first}, {behind}) of grant {fence}, "
-                    "went to another consumer; the rest is done",
-                    fence,
-                ),
-            )
-        else:
-            self._outbox.reply(caller, Acked(cluster.cursor))
+    def start_moved(self, start: int) -> None:
+        """Messages below `start` are gone: nobody is granted them again."""
+        for name, queue in list(self._queues.items()):
+            queue.freed.discard(0, start)
+            self._retire(name, queue)
+        self._doubtful.discard(0, start)
+
+    # -- changes of clusters -----------------------------------------------------------------
+
+    def consumers(self, name: str) -> int:
+        """Return how many peers wait in a cluster, or are here and hold messages of it."""
+        queue, state = self._queues.get(name), self._state.clusters.get(name)
+        peers = queue.pulls.sessions | queue.watches.sessions if queue is not None else set()
+        held = state.held if state is not None else {}
+        return len(peers.union(filter(self._outbox.knows, held)))
+
+    def hold(self, name: str) -> None:
+        """Grant a cluster nothing while a change of it is under way."""
+        self._changing[name] += 1
+
+    def let_go(self, name: str, forget: bool) -> None:
+        """A change is done: grant again, from the new place. With `forget`, nothing was read."""
+        self._changing[name] -= 1
+        if not self._changing[name]:
+            del self._changing[name]
+        if (queue := self._queues.get(name)) is not None:
+            if forget:
+                queue.freed = Ranges()
+            self._serve(name, queue)
+            self._retire(name, queue)
+
+    def end(self, error: Refused) -> None:
+        """The topic is gone: refuse all who wait, and grant nothing any more."""
+        self._draining = True
+        for name, queue in list(self._queues.items()):
+            for line in (queue.pulls, queue.watches):
+                while line:
+                    self._outbox.refuse(line.pop().caller, error)
+            self._retire(name, queue)
 
     # -- the line ----------------------------------------------------------------------------
 
     def _serve(self, name: str, queue: _Queue) -> None:
+        state = self._state.clusters.get(name)
+        if name in self._changing or (state is not None and state.paused):
+            return
         while queue.pulls:
             request = queue.pulls.first().request
             reading, first, behind = self._pick(name, queue, request)
@@ -254,6 +276,19 @@ class Grants:
             queue.proposed.append((first, behind))
             queue.freed.discard(first, behind)
             self._promised[self._propose(record)] = (waiter, reading)
+        if queue.watches:
+            self._tell(name, queue)
+
+    def _tell(self, name: str, queue: _Queue) -> None:
+        """Tell as many watches as there are messages that nobody pulls.
+
+        One message does not wake a thousand consumers; if those who were told do not come for it,
+        the next are told at the next tick.
+        """
+        reading, first, behind = self._pick(name, queue, _ANY)
+        for _ in range(min(behind - first, len(queue.watches)) if reading is not None else 0):
+            waiter = queue.watches.pop()
+            self._outbox.reply(waiter.caller, Granted(waiter.request.address, 0, 0, first, behind))
 
     def _put_back(self, name: str, queue: _Queue, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""
@@ -265,14 +300,16 @@ class Grants:
         self._retire(name, queue)
 
     def _end(self, name: str, queue: _Queue, now_ms: int) -> None:
-        for waiter in queue.pulls.ended(now_ms):
-            self._answer_nothing(name, queue, waiter)
+        for line in (queue.pulls, queue.watches):
+            for waiter in line.ended(now_ms):
+                self._answer_nothing(name, queue, waiter)
         self._retire(name, queue)
 
     def _answer_nothing(self, name: str, queue: _Queue, waiter: Wait[Pull]) -> None:
         self._outbox.reply(waiter.caller, Granted(waiter.request.address, 0, 0, 0, 0))
         session = waiter.caller.session
-        if name not in self._state.clusters and not queue.pulls.holds(session):
+        waits = queue.pulls.holds(session) or queue.watches.holds(session)
+        if name not in self._state.clusters and not waits:
             self._members.get(session, set()).discard(name)
 
     def _retire(self, name: str, queue: _Queue) -> None:
@@ -298,7 +335,7 @@ class Grants:
     def _candidates(self, name: str, queue: _Queue) -> Iterator[tuple[int, int]]:
         """Yield ranges that may be granted: freed ones, those of ended leases, new messages."""
         state = self._state.clusters.get(name)
-        frontier = 0
+        frontier = self._state.log_start
         if state is not None:
             ended = self._leases.ended(name, state, self._time.monotonic_ms())
             for runs in (queue.freed, *(grant.left for grant in ended)):
@@ -319,8 +356,8 @@ class Grants:
         The entry at `first` is to blame. What fails alone again rests until its lease ends, so
         that those behind it have their turn.
         """
-        cluster, queue = self._state.clusters[name], self._queues.setdefault(name, _Queue())
-        grant = cluster.grants.get(fence)
+        cluster, queue = self._state.clusters.get(name), self._queues.setdefault(name, _Queue())
+        grant = cluster.grants.get(fence) if cluster is not None else None
         entry = self._read(first, behind, 1)
         suspect = behind if entry is None else min(entry.next_offset, behind)
         known = self._doubtful.covers(first, suspect)
@@ -331,5 +368,5 @@ class Grants:
         self._serve(name, queue)
         self._retire(name, queue)
 
-    def _propose(self, record: MessagesGranted | MessagesAcked | GrantsReleased) -> int:
+    def _propose(self, record: MessagesGranted | GrantsReleased) -> int:
         return self._group.propose(of_control(record))

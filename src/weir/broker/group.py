@@ -27,6 +27,17 @@ class Machine(Protocol):
     def encode(self) -> object:
         """Return the whole state for a snapshot, as MessagePack can hold it."""
 
+    @property
+    def first_needed(self) -> int:
+        """The index below which no entry is needed any more once a snapshot holds the state."""
+
+
+class Past(Protocol):
+    """What a group's node reads back (`raft.Storage`), as far as the group itself uses it."""
+
+    def saved(self, snapshot: raft.Snapshot) -> None:
+        """A newer snapshot is durable."""
+
 
 class Token(NamedTuple):
     """Which Ready a flush has made durable."""
@@ -38,15 +49,16 @@ class Token(NamedTuple):
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = ("_advancing", "id", "log", "machine", "node")
+    __slots__ = ("_advancing", "_past", "id", "log", "machine", "node")
 
     machine: Machine
 
-    def __init__(self, id: int, node: raft.Node, log: Log) -> None:
-        """Take a restored node; `run` must come before anything else."""
+    def __init__(self, id: int, node: raft.Node, log: Log, past: Past) -> None:
+        """Take a node restored from `past`; `run` must come before anything else."""
         self.id = id
         self.node = node
         self.log = log
+        self._past = past
         self._advancing = False
 
     def run(self, machine: Machine) -> None:
@@ -73,6 +85,13 @@ class Group:
         """Take note that a Ready is durable; apply what is committed by it."""
         self.node.persisted(ready)
         self.advance()
+
+    def saved(self, index: int, term: int) -> None:
+        """A durable checkpoint holds the state as of `index`: let go of entries nobody needs."""
+        self._past.saved(raft.Snapshot(index, term, None))
+        # Raft asks for no entry below its snapshot any more; readers go on by the log alone.
+        self.node.compact(index)
+        self.log.drop_below(self.id, min(self.machine.first_needed, index + 1))
 
     def advance(self) -> None:
         """Stage and apply all that Raft has ready.
@@ -121,6 +140,7 @@ class Group:
             payload.size,
             batches[0].offset if batches else -1,
             batches[-1].next_offset if batches else -1,
+            batches[-1].stamp if batches else -1,
         )
 
 

@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weir.broker.dedupe import Known
+from weir.broker.counts import Counts
+from weir.broker.dedupe import Answer, Known, chunk_answer
 from weir.broker.entries import BatchRecord, of_batches, record_of
 from weir.broker.group import Group
+from weir.broker.growing import Growing
 from weir.broker.state import PartitionState
 from weir.codec.fields import Buffer
 from weir.errors import (
@@ -20,11 +22,13 @@ from weir.errors import (
     BadChecksum,
     BadRequest,
     Fenced,
+    MissingLibrary,
     ProducerExpired,
     SequenceGap,
     SequenceReused,
 )
 from weir.model.batch import Batch
+from weir.model.chunks import Piece
 from weir.model.header import HEADER_SIZE, Columns, Header, crc_holds, stamped
 from weir.model.limits import DEDUPE_HORIZON_MS, ENTRY_BYTES_MAX
 from weir.model.stamp import milliseconds_of
@@ -32,6 +36,7 @@ from weir.order.clock import HybridClock, Time
 from weir.wire.messages import Confirm
 
 _ORIGIN = int(Columns.ORIGIN)
+_LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 
 
 @dataclass(slots=True)
@@ -41,6 +46,8 @@ class Pending:
     record: BatchRecord
     head: bytes
     body: Buffer
+    #: When it was put in line, in milliseconds of the monotonic clock.
+    since_ms: int
     #: Bytes of the budget that come back with the commit.
     charged: int = 0
     waiting: list[Callable[[BatchRecord], None]] = field(default_factory=list)
@@ -56,8 +63,10 @@ class Intake:
 
     __slots__ = (
         "_ahead",
+        "_counts",
         "_flying",
         "_group",
+        "_growing",
         "_next_offset",
         "_staged",
         "_state",
@@ -65,15 +74,24 @@ class Intake:
         "clock",
     )
 
-    def __init__(self, group: Group, state: PartitionState, time: Time, clock: HybridClock) -> None:
+    def __init__(
+        self,
+        group: Group,
+        state: PartitionState,
+        time: Time,
+        clock: HybridClock,
+        counts: Counts,
+    ) -> None:
         """Begin to lead; `clock` stamps above the fence of the election, and above the log."""
         self._group = group
         self._state = state
         self._time = time
         self.clock = clock
+        self._counts = counts
         self._next_offset = state.next_offset
         #: Producers with batches under way: what will be known of them once all is committed.
         self._ahead: dict[int, Known] = {}
+        self._growing = Growing(state)
         self._staged: deque[Pending] = deque()
         self._flying: dict[tuple[int, int, int], Pending] = {}
 
@@ -120,6 +138,10 @@ class Intake:
             opened.check_columns()
         except BadBatch as error:
             raise BadRequest(str(error)) from None
+        except MissingLibrary as error:
+            raise BadRequest(
+                f'this broker cannot check it, use compression="none": {error}'
+            ) from None
         return opened
 
     def judge(self, header: Header) -> Pending | Confirm | None:
@@ -149,23 +171,38 @@ class Intake:
             raise SequenceReused(
                 f"sequence {sequence} was used with other bytes, or too long ago to tell"
             )
-        return Confirm(answer.offset, answer.stamp, True)
+        return _told(answer, True)
 
     def check_seen(self, seen: int) -> None:
         """Raise `StampTooFar` if a client's last seen stamp lies too far ahead."""
         self.clock.check_seen(self._time.wall_ms(), seen)
+
+    def check_large(self, batch: Batch) -> None:
+        """Raise `ValueLost` or `Overloaded` unless a chunk or closing batch fits what is there."""
+        if batch.header.columns & _LARGE:
+            self._growing.check(batch, self._now_ms())
 
     def accept(self, batch: Batch, seen: int) -> Pending:
         """Stamp a batch that `judge` and `check_seen` let pass, and put it in line."""
         wall = self._time.wall_ms()
         stamp, offset = self.clock.stamp(wall, seen), self._next_offset
         record = record_of(batch, offset, stamp)
-        pending = Pending(record, stamped(batch.view, stamp, offset), batch.view[HEADER_SIZE:])
+        head, since = stamped(batch.view, stamp, offset), self._time.monotonic_ms()
+        pending = Pending(record, head, batch.view[HEADER_SIZE:], since)
         self._next_offset = record.next_offset
         self._ahead[record.producer] = Known(record.epoch, record.sequence + record.messages)
         self._flying[record.producer, record.epoch, record.sequence] = pending
+        self._growing.accepted(record)
         self._staged.append(pending)
         return pending
+
+    def confirm(self, record: BatchRecord, duplicate: bool) -> Confirm:
+        """Return what to tell about a batch that is applied; a chunk learns its entry's index."""
+        if not isinstance(record.large, Piece):
+            return Confirm(record.offset, record.stamp, duplicate)
+        answer = self._state.producers.answer(record.producer, record.sequence)
+        assert answer is not None  # its producer's last one
+        return _told(answer, duplicate)
 
     def cut(self) -> None:
         """Propose what is staged: entries of up to 1 MiB together, or one larger batch alone."""
@@ -174,12 +211,20 @@ class Intake:
             buffers: list[Buffer] = []
             records: list[BatchRecord] = []
             size = 0
-            while staged and (not records or size + staged[0].size <= ENTRY_BYTES_MAX):
+            while staged and (not records or self._joins(records[-1], size)):
                 pending = staged.popleft()
                 buffers += (pending.head, pending.body)
                 records.append(pending.record)
                 size += pending.size
             self._group.propose(of_batches(buffers, records))
+
+    def _joins(self, last: BatchRecord, size: int) -> bool:
+        """Whether the next batch shares an entry with `last`; a chunk never does, so that
+        references to entries are references to chunks.
+        """
+        following = self._staged[0]
+        alone = isinstance(last.large, Piece) or isinstance(following.record.large, Piece)
+        return not alone and size + following.size <= ENTRY_BYTES_MAX
 
     def committed(self, record: BatchRecord) -> int:
         """Answer all who wait for a batch that is applied now; return what it had charged."""
@@ -189,11 +234,23 @@ class Intake:
             return 0
         if self._ahead.get(record.producer) == self._state.producers.known(record.producer):
             del self._ahead[record.producer]
+            self._growing.settled(record.producer)
+        counts = self._counts
+        counts.latency.add(self._time.monotonic_ms() - pending.since_ms)
+        counts.partition(self._group.id).took(record.messages, pending.size)
         for answer in pending.waiting:
             answer(record)
         return pending.charged
 
     def _is_old(self, producer: int) -> bool:
-        # By the clock that tables expire by, also when the wall clock went back since.
-        now = max(self._time.wall_ms(), milliseconds_of(self.clock.last))
-        return milliseconds_of(producer) < now - DEDUPE_HORIZON_MS
+        return milliseconds_of(producer) < self._now_ms() - DEDUPE_HORIZON_MS
+
+    def _now_ms(self) -> int:
+        """Return the time that tables expire by, also when the wall clock went back since."""
+        return max(self._time.wall_ms(), milliseconds_of(self.clock.last))
+
+
+def _told(answer: Answer, duplicate: bool) -> Confirm:
+    if answer.offset >= 0:
+        return Confirm(answer.offset, answer.stamp, duplicate)
+    return Confirm(-1, answer.stamp, duplicate, chunk_answer(answer.offset))

@@ -39,10 +39,14 @@ class Leases:
     def begin(self, name: str, fence: int, due_ms: int) -> None:
         """Let a grant end at monotonic time `due_ms`."""
         if len(self._due) >= self._most:
-            self._due = [due for due in self._due if due[2] in self._clusters[due[1]].grants]
+            self._due = [due for due in self._due if self._is_held(due[1], due[2])]
             heapq.heapify(self._due)
             self._most = 2 * len(self._due) + _SLACK
         heapq.heappush(self._due, (due_ms, name, fence))
+
+    def _is_held(self, name: str, fence: int) -> bool:
+        cluster = self._clusters.get(name)
+        return cluster is not None and fence in cluster.grants
 
     def end(self, name: str, consumer: int) -> None:
         """End the grants of a consumer that is gone at once."""

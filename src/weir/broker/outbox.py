@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
 from weir.broker.admission import Budget
+from weir.broker.counts import Counts
 from weir.broker.effects import Effect, Send
 from weir.codec.fields import Buffer, total
 from weir.errors import Refused
 from weir.wire.client import encode_reply
-from weir.wire.messages import Fetched, Granted, Refusal, Reply
+from weir.wire.messages import Confirm, Fetched, FetchedChunks, Granted, Refusal, Reply
+
+#: The opcode of requests that the shard makes for a device; no frame has it.
+TO_DEVICE = -1
 
 
 class Caller(NamedTuple):
@@ -23,13 +28,16 @@ class Caller(NamedTuple):
 class Outbox:
     """Collects the effects of one `handle` call, in order, and counts what is not answered yet."""
 
-    __slots__ = ("_budget", "_effects", "_open")
+    __slots__ = ("_budget", "_effects", "_open", "counts", "kept")
 
     def __init__(self, budget: Budget) -> None:
         """Begin empty; messages on their way to peers are charged to `budget`."""
         self._budget = budget
+        self.counts = Counts()
         self._effects: list[Effect] = []
         self._open: dict[int, int] = {}
+        #: Replies to requests that were made for devices; `Receivers` takes them out.
+        self.kept: deque[tuple[Caller, Reply]] = deque()
 
     def opened(self, session: int) -> None:
         """Begin to count the requests of a peer."""
@@ -48,6 +56,11 @@ class Outbox:
         self._open[session] += 1
         return self._open[session]
 
+    def answered(self, session: int) -> None:
+        """A request of a peer was answered by another shard."""
+        if session in self._open:
+            self._open[session] -= 1
+
     def put(self, effect: Effect) -> None:
         """Append an effect."""
         self._effects.append(effect)
@@ -57,13 +70,33 @@ class Outbox:
         if session in self._open:
             self._effects.append(Send(session, buffers))
 
+    def send_messages(self, session: int, buffer: Buffer) -> None:
+        """Send messages to a device; charged until they are out."""
+        if session in self._open:
+            self._budget.take(len(buffer))
+            self._effects.append(Send(session, (buffer,), len(buffer)))
+
     def reply(self, caller: Caller, reply: Reply) -> None:
         """Answer a request; nobody hears it if the peer is gone."""
         if caller.session not in self._open:
             return
+        if caller.opcode == TO_DEVICE:
+            self.kept.append((caller, reply))
+            return
         self._open[caller.session] -= 1
         buffers = encode_reply(reply, caller.opcode, caller.correlation)
-        charged = total(reply.batches) if isinstance(reply, Fetched | Granted) else 0
+        charged = 0
+        if isinstance(reply, Fetched | Granted):
+            charged = total(reply.batches)
+            if charged:
+                counts = self.counts.partition(reply.address.group)
+                counts.gave(reply.next_offset - reply.offset, charged)
+        elif isinstance(reply, FetchedChunks):
+            charged = total(reply.batches)
+        elif isinstance(reply, Confirm):
+            self.counts.confirmed(reply.duplicate)
+        elif isinstance(reply, Refusal):
+            self.counts.refused[reply.code] += 1
         self._budget.take(charged)
         self._effects.append(Send(caller.session, buffers, charged))
 

@@ -6,10 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weir import raft
+from weir.broker.acks import Acks
 from weir.broker.admission import Budget
-from weir.broker.clusters import ClusterState
-from weir.broker.control import GrantsReleased, MessagesAcked, MessagesGranted
-from weir.broker.entries import BatchRecord, Payload
+from weir.broker.chunk_reads import ChunkReads
+from weir.broker.control import (
+    ClusterDeleted,
+    ClusterPaused,
+    ClusterSought,
+    GrantsReleased,
+    LogStartMoved,
+    MessagesAcked,
+    MessagesGranted,
+)
+from weir.broker.entries import BatchRecord, Payload, of_control
 from weir.broker.fan_in import ROW_BYTES, FanIn, Seat, refused
 from weir.broker.fetches import Fetches
 from weir.broker.grants import Grants
@@ -17,12 +26,16 @@ from weir.broker.group import Group
 from weir.broker.intake import Intake
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
+from weir.broker.retention import new_start
 from weir.broker.state import PartitionState
+from weir.broker.steering import Change, Steering
 from weir.errors import Halted, Refused, Unavailable
 from weir.model.header import Header
+from weir.model.topic import TopicSettings
 from weir.order.clock import Highest, HybridClock, Time
+from weir.wire.administration import ListClusters, PartitionInfo
 from weir.wire.device import DevicePublishes
-from weir.wire.messages import Ack, Confirm, Fetch, PositionsReply, Produce, Pull
+from weir.wire.messages import Ack, Confirm, Fetch, FetchChunks, PositionsReply, Produce, Pull
 
 
 @dataclass(slots=True)
@@ -48,6 +61,8 @@ class _Leading:
 
     intake: Intake
     grants: Grants
+    acks: Acks
+    steering: Steering
     fan_in: FanIn | None = None
 
 
@@ -79,7 +94,7 @@ class Partition:
 
     def positions(self, stamp: int) -> PositionsReply:
         """Return where this partition begins, ends, and where messages from `stamp` on begin."""
-        begin, end = 0, self.state.next_offset
+        begin, end = self.state.log_start, self.state.next_offset
         if not stamp:
             return PositionsReply(begin, end, begin)
         at = self.group.log.offset_at(self.group.id, stamp)
@@ -98,13 +113,14 @@ class Partition:
         repeats = verdict is not None
         if verdict is None:
             intake.check_seen(request.seen)
+            intake.check_large(batch)
             self._shared.budget.charge(len(request.batch))
             verdict = intake.accept(batch, request.seen)
             verdict.charged = len(request.batch)
             self._shared.dirty(self)
 
         def confirm(record: BatchRecord) -> None:
-            self._shared.outbox.reply(caller, Confirm(record.offset, record.stamp, repeats))
+            self._shared.outbox.reply(caller, intake.confirm(record, repeats))
 
         verdict.waiting.append(confirm)
 
@@ -127,13 +143,32 @@ class Partition:
         self._led()
         self.fetches.fetch(caller, request)
 
+    def fetch_chunks(self, caller: Caller, request: FetchChunks) -> None:
+        """Read chunks by the Raft index of their entries."""
+        self._led()
+        ChunkReads(self.group, self._shared.reads, self._shared.outbox).fetch(caller, request)
+
     def pull(self, caller: Caller, request: Pull) -> None:
         """Ask for a grant."""
         self._led().grants.pull(caller, request)
 
     def ack(self, caller: Caller, request: Ack) -> None:
         """Ack messages of grants."""
-        self._led().grants.ack(caller, request)
+        self._led().acks.ack(caller, request)
+
+    def describe(self) -> PartitionInfo:
+        """Return what this partition holds."""
+        state, group = self.state, self.group
+        stored = group.log.group_bytes(group.id)
+        return PartitionInfo(state.log_start, state.next_offset, stored, sorted(state.clusters))
+
+    def list_clusters(self, caller: Caller, request: ListClusters) -> None:
+        """Say how far clusters are."""
+        self._led().steering.list(caller, request)
+
+    def change_cluster(self, caller: Caller, request: Change) -> None:
+        """Seek, pause or delete a cluster."""
+        self._led().steering.change(caller, request)
 
     # -- time and peers ----------------------------------------------------------------------
 
@@ -157,6 +192,31 @@ class Partition:
         if self._leading is not None:
             self._leading.grants.drain()
 
+    def retain(self, settings: TopicSettings) -> None:
+        """Propose a later start if its topic's settings let messages go."""
+        if self._leading is None:
+            return
+        wall_ms = self._shared.time.wall_ms()
+        moved = new_start(self.group, self.state, settings, wall_ms)
+        if moved is not None:
+            self.group.propose(of_control(moved))
+
+    def end(self, error: Refused) -> None:
+        """The topic is deleted: refuse all who wait; what is under way comes to its end."""
+        self.fetches.end(error)
+        if self._leading is not None:
+            self._leading.grants.end(error)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way."""
+        node, leading = self.group.node, self._leading
+        if leading is not None and leading.intake.has_staged:
+            return False
+        if leading is not None and leading.fan_in is not None and leading.fan_in.has_arrived:
+            return False
+        return node.applied_index == node.last_index
+
     def closed(self, session: int) -> None:
         """A peer is gone."""
         self.fetches.closed(session)
@@ -173,7 +233,7 @@ class Partition:
         """Apply a committed entry, then tell who waits for it."""
         if payload.batches:
             for batch in payload.batches:
-                self.state.apply(batch)
+                self.state.apply(batch, index)
                 if self._leading is not None:
                     self._shared.budget.release(self._leading.intake.committed(batch))
             self._wake()
@@ -187,23 +247,41 @@ class Partition:
         """Return the state for a snapshot."""
         return self.state.encode()
 
+    @property
+    def first_needed(self) -> int:
+        """The Raft index of the first entry that holds messages to keep, or is to hold some."""
+        state, stored = self.state, self.group.log.cut_by_stamp(self.group.id, 0)
+        index = self.group.node.last_index + 1
+        if stored is not None and state.log_start < state.next_offset:
+            index = max(stored[0], state.first_index)
+        return state.values.first_needed_index(index, state.log_start)
+
     def _apply_control(self, index: int, payload: Payload) -> None:
-        clusters = self.state.clusters
+        clusters, leading = self.state.clusters, self._leading
         match payload.control:
             case MessagesGranted() as record:
-                grant = clusters.setdefault(record.cluster, ClusterState()).grant(index, record)
+                grant = self.state.cluster(record.cluster).grant(index, record)
                 self.state.last_stamp = max(self.state.last_stamp, record.stamp)
-                if self._leading is not None:
-                    self._leading.grants.granted(index, record, grant)
+                if leading is not None:
+                    leading.grants.granted(index, record, grant)
             case MessagesAcked() as record:
-                cluster = clusters[record.cluster]
-                stale = [r for r in record.ranges if not cluster.ack(*r)]
-                if self._leading is not None:
-                    self._leading.grants.acked(index, cluster, stale)
+                cluster = clusters.get(record.cluster)
+                stale = [r for r in record.ranges if cluster is not None and not cluster.ack(*r)]
+                if leading is not None:
+                    leading.acks.applied(index, cluster, stale)
             case GrantsReleased() as record:
                 released = [c.release(record.consumer) for c in clusters.values()]
-                if any(released) and self._leading is not None:
-                    self._leading.grants.released(record.consumer)
+                if any(released) and leading is not None:
+                    leading.grants.released(record.consumer)
+            case LogStartMoved() as record:
+                self.state.move_start(record)
+                self.group.log.drop_below(self.group.id, self.state.first_index)
+                if leading is not None:
+                    leading.grants.start_moved(self.state.log_start)
+            case ClusterSought() | ClusterPaused() | ClusterDeleted() as record:
+                self.state.steer(record)
+                if leading is not None:
+                    leading.steering.applied(index, record)
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into a partition")
 
@@ -215,9 +293,11 @@ class Partition:
     def _lead_now(self) -> None:
         shared = self._shared
         clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
-        intake = Intake(self.group, self.state, shared.time, clock)
+        intake = Intake(self.group, self.state, shared.time, clock, shared.outbox.counts)
         grants = Grants(self.group, self.state, intake, shared.reads, shared.outbox, shared.time)
-        self._leading = _Leading(intake, grants)
+        steering = Steering(self.group, self.state, grants, shared.outbox, shared.time)
+        acks = Acks(self.group, self.state, shared.outbox)
+        self._leading = _Leading(intake, grants, acks, steering)
 
     def _fan_in(self) -> FanIn:
         shared, leading = self._shared, self._led()

@@ -27,7 +27,7 @@ class Reads:
         self._budget = budget
         self._next = 1
         self._queue: deque[tuple[Reading, Then]] = deque()
-        self._waiting: dict[int, tuple[int, Then]] = {}
+        self._waiting: dict[int, tuple[Reading, Then]] = {}
 
     def start(self, reading: Reading, then: Then) -> None:
         """Call `then` with the payloads: now if they are cached, else after the host's read.
@@ -35,8 +35,10 @@ class Reads:
         A reading waits, without any memory, until the budget has room for it.
         """
         if reading.cached is not None:
+            self._outbox.counts.reads_cached += 1
             then(reading.cached, "")
             return
+        reading.pin()
         self._queue.append((reading, then))
         self.advance()
 
@@ -46,13 +48,15 @@ class Reads:
             self._start(*self._queue.popleft())
 
     def _start(self, reading: Reading, then: Then) -> None:
+        self._outbox.counts.reads_disk += 1
         self._budget.take(reading.size)
         ticket, self._next = self._next, self._next + 1
-        self._waiting[ticket] = (reading.size, then)
+        self._waiting[ticket] = (reading, then)
         self._outbox.put(StartRead(reading.log, ticket, reading))
 
     def done(self, event: ReadDone) -> None:
         """Pass on what the host read."""
-        size, then = self._waiting.pop(event.ticket)
-        self._budget.release(size)
+        reading, then = self._waiting.pop(event.ticket)
+        reading.release()
+        self._budget.release(reading.size)
         then(event.payloads, event.failure)

@@ -3,36 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from weir import raft
+from weir.broker.administration import Administration, Replies
 from weir.broker.catalog import Catalog
-from weir.broker.control import ProducerOpened, TopicCreated
+from weir.broker.control import ProducerOpened, TopicAltered, TopicCreated, TopicDeleted
 from weir.broker.entries import Payload, of_control
 from weir.broker.group import Group
-from weir.broker.outbox import Caller, Outbox
-from weir.errors import Halted, ProducerExpired, TopicExists, Unavailable, UnknownProducer
+from weir.broker.outbox import Caller
+from weir.errors import (
+    Halted,
+    ProducerExpired,
+    TopicExists,
+    Unavailable,
+    UnknownProducer,
+)
 from weir.model.ids import Address
 from weir.model.limits import TOPICS_MAX
-from weir.model.topic import Topic, check_settings, split_name
+from weir.model.topic import DEFAULT_SETTINGS, Topic, check_settings, split_name
 from weir.order.clock import HybridClock, Time
 from weir.wire.messages import CreateTopic, OpenProducer, ProducerGrant, TopicInfo
 
 
 class Registry:
-    """Topics and producer ids of this system (DESIGN §5 Registry, embedded)."""
+    """Topics and producer ids of this system (DESIGN §5 Registry, embedded).
+
+    The shard that has its group leads it; others have a copy, in which they only look things up.
+    """
 
     def __init__(
         self,
         catalog: Catalog,
-        outbox: Outbox,
+        outbox: Replies,
         time: Time,
         clock: HybridClock,
         place: Callable[[int], Address],
         opened: Callable[[Topic], None],
+        closed: Callable[[Topic], None],
     ) -> None:
         """Go on above what `catalog` holds; `clock` does too, or a clock that was set back would
         grant a producer id twice. `place` says where a group is served; `opened` is told of each
-        new topic.
+        new topic and of new partitions, `closed` of topics that are gone.
         """
         self.catalog = catalog
         self.group: Group | None = None
@@ -40,6 +52,10 @@ class Registry:
         self._time = time
         self._place = place
         self._opened = opened
+        self._closed = closed
+        self.administration = Administration(
+            catalog, outbox, self._propose, self.describe, opened, closed
+        )
         self._clock = clock
         self._leads = False
         self._topics: dict[int, tuple[Caller, CreateTopic]] = {}
@@ -58,6 +74,7 @@ class Registry:
         """Create a topic, or answer with the one that is there if it has the same settings."""
         namespace, name = split_name(request.name)
         check_settings(request.partitions, request.order)
+        settings = request.settings.over(DEFAULT_SETTINGS)
         existing = self.catalog.find(namespace, name)
         if existing is not None:
             self._outbox.reply(caller, self._existing(existing, request))
@@ -65,7 +82,7 @@ class Registry:
         if len(self.catalog) >= TOPICS_MAX:
             raise Unavailable(f"this system has {TOPICS_MAX:,} topics, the most it can hold")
         stamp = self._clock.stamp(self._time.wall_ms())
-        record = TopicCreated(namespace, name, request.partitions, request.order, stamp)
+        record = TopicCreated(namespace, name, request.partitions, request.order, stamp, settings)
         self._topics[self._propose(record)] = (caller, request)
 
     def open_producer(self, caller: Caller, principal: str, request: OpenProducer) -> None:
@@ -111,6 +128,8 @@ class Registry:
             case TopicCreated() as record:
                 self._clock.raise_to(record.stamp)
                 self._created(index, record)
+            case TopicAltered() | TopicDeleted() as record:
+                self.administration.apply(index, record)
             case ProducerOpened() as record:
                 self._clock.raise_to(record.producer)
                 granted = self.catalog.open(record)
@@ -119,14 +138,32 @@ class Registry:
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into the registry")
 
+    def restore(self, data: Any) -> None:
+        """Hold what a snapshot holds, as `encode` gave it, in place of everything."""
+        before = self.catalog.topics()
+        self.catalog.become(Catalog.decode(data))
+        for topic in before:
+            if self.catalog.by_id(topic.id) is None:
+                self._closed(topic)
+        self._clock.raise_to(self.catalog.last_stamp)
+        for topic in self.catalog.topics():
+            self._opened(topic)
+
     def describe(self, topic: Topic) -> TopicInfo:
         """Return a topic and where its partitions are served."""
         addresses = [self._place(group) for group in topic.groups()]
-        return TopicInfo(topic.id, topic.namespace, topic.name, topic.order, addresses)
+        return TopicInfo(
+            topic.id, topic.namespace, topic.name, topic.order, addresses, topic.settings
+        )
 
     def encode(self) -> object:
         """Return the state for a snapshot."""
         return self.catalog.encode()
+
+    @property
+    def first_needed(self) -> int:
+        """A snapshot holds all there is to know: no entry below it is needed."""
+        return self.group.node.last_index + 1 if self.group is not None else 0
 
     def _created(self, index: int, record: TopicCreated) -> None:
         topic, is_new = self.catalog.create(record)
@@ -144,15 +181,17 @@ class Registry:
 
     def _existing(self, topic: Topic, request: CreateTopic) -> TopicInfo:
         same = (topic.partitions, topic.order) == (request.partitions, request.order)
-        if request.if_absent and same:
+        if request.if_absent and same and request.settings.agrees(topic.settings):
             return self.describe(topic)
         raise TopicExists(
-            f"topic {topic.full_name} exists with {topic.partitions} partitions and "
-            f"order={topic.order}; choose another name, or use it as it is",
+            f"topic {topic.full_name} exists with {topic.partitions} partitions, "
+            f"order={topic.order}, retention_ms={topic.settings.retention_ms} and "
+            f"retention_bytes={topic.settings.retention_bytes}; choose another name, use it as it "
+            "is, or alter it",
             topic.id,
         )
 
-    def _propose(self, record: TopicCreated | ProducerOpened) -> int:
+    def _propose(self, record: TopicCreated | TopicAltered | TopicDeleted | ProducerOpened) -> int:
         if self.group is None or not self.ready:
             raise Unavailable("this node is starting or stopping: try again shortly")
         return self.group.propose(of_control(record))

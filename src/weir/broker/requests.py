@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weir.broker.admission import Authorize
 from weir.broker.identity import Identity
+from weir.broker.neighbours import Neighbours
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.partition import Partition
 from weir.broker.registry import Registry
 from weir.broker.sessions import Session
+from weir.broker.steering import Change
 from weir.broker.topics import Topics
-from weir.errors import Fenced, ProducerExpired, Refused, UnknownProducer, WrongSystem
+from weir.errors import (
+    Fenced,
+    ProducerExpired,
+    Refused,
+    Unauthorized,
+    Unavailable,
+    UnknownOpcode,
+    UnknownProducer,
+    UnknownTopic,
+    WrongSystem,
+)
 from weir.model.header import Header
-from weir.model.limits import BATCH_BYTES_MAX, PIPELINE_WINDOW
+from weir.model.limits import BATCH_BYTES_MAX, KIB, PIPELINE_WINDOW
 from weir.model.topic import split_name
+from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire.client import decode_request
 from weir.wire.frame import ClientFrame
+
+#: What only the shard that leads the registry can do.
+_OF_REGISTRY = (m.CreateTopic, m.OpenProducer, m.Follow, a.AlterTopic, a.DeleteTopic)
+#: A list of topics is cut where it gets about so long; a single topic is far below it.
+_PAGE_BYTES = 512 * KIB
 
 
 class Requests:
@@ -31,8 +49,16 @@ class Requests:
         registry: Registry,
         outbox: Outbox,
         authorize: Authorize,
+        neighbours: Neighbours,
+        ports: Sequence[int],
     ) -> None:
-        """Serve what `topics` and `registry` know."""
+        """Serve what `topics` and `registry` know; pass on to `neighbours` what they serve.
+
+        `ports` is what `Welcome` says.
+        """
+        self._neighbours = neighbours
+        self._passing = neighbours.passing
+        self._ports = tuple(ports)
         self._identity = identity
         self._topics = topics
         self._registry = registry
@@ -45,23 +71,52 @@ class Requests:
             m.ListTopics: self._list,
             m.CreateTopic: self._create,
             m.OpenProducer: self._open_producer,
+            m.Follow: self._follow,
             m.Positions: self._positions,
             m.Produce: self._produce,
             m.Fetch: self._fetch,
+            m.FetchChunks: self._fetch_chunks,
             m.Pull: self._pull,
             m.Ack: self._ack,
+            a.AlterTopic: self._alter,
+            a.DeleteTopic: self._delete,
+            a.DescribePartition: self._describe_partition,
+            a.ListClusters: self._list_clusters,
+            a.SeekCluster: self._change_cluster,
+            a.PauseCluster: self._change_cluster,
+            a.DeleteCluster: self._change_cluster,
         }
 
-    def handle(self, session: Session, frame: ClientFrame) -> None:
-        """Serve one frame, or refuse it with a number."""
+    def handle(self, session: Session, frame: ClientFrame, final: bool = False) -> bool:
+        """Serve one frame, pass it on, or refuse it with a number.
+
+        False, and nothing is done, if it asks for what this shard's copy of the registry does not
+        hold, which may be news: ask again, with `final`, when the copy is up to date.
+        """
         caller = Caller(session.id, frame.opcode, frame.correlation)
         try:
             request = decode_request(frame)
             if not isinstance(request, m.Hello):
                 session.check_welcomed()
-            self._handlers[type(request)](session, caller, request)
+            owner = self._owner(request)
+            if owner != self._passing.shard:
+                self._passing.request(session, caller, frame, owner)
+            else:
+                self._handlers[type(request)](session, caller, request)
+        except (UnknownTopic, UnknownProducer) as error:
+            if self._neighbours.may_be_news() and not final:
+                return False
+            self._outbox.refuse(caller, self._neighbours.certain(error))
         except Refused as error:
             self._outbox.refuse(caller, error)
+        return True
+
+    def _owner(self, request: m.Request) -> int:
+        """Return the shard that answers a request."""
+        if isinstance(request, _OF_REGISTRY):
+            return self._passing.registry_shard
+        address = getattr(request, "address", None)
+        return self._passing.shard if address is None else self._passing.shard_of(address.group)
 
     def _hello(self, session: Session, caller: Caller, request: m.Hello) -> None:
         me = self._identity
@@ -69,7 +124,13 @@ class Requests:
             raise WrongSystem(f"this is system {me.system:x}, not {request.system:x}", me.system)
         session.welcomed = True
         welcome = m.Welcome(
-            me.system, me.brokerset, me.node, me.shard, BATCH_BYTES_MAX, PIPELINE_WINDOW
+            me.system,
+            me.brokerset,
+            me.node,
+            me.shard,
+            BATCH_BYTES_MAX,
+            PIPELINE_WINDOW,
+            ports=self._ports,
         )
         self._outbox.reply(caller, welcome)
 
@@ -83,16 +144,59 @@ class Requests:
 
     def _list(self, session: Session, caller: Caller, request: m.ListTopics) -> None:
         self._authorize(session.principal, "list", request.namespace)
-        found = self._registry.catalog.topics(request.namespace)
-        self._outbox.reply(caller, m.TopicList([self._registry.describe(t) for t in found]))
+        if not self._neighbours.in_sync:
+            raise Unavailable("the shard that leads the registry is starting: try again shortly")
+        namespace, _, name = request.after.rpartition("/")
+        found: list[m.TopicInfo] = []
+        size = 0
+        for topic in self._registry.catalog.topics(request.namespace):
+            if request.after and (topic.namespace, topic.name) <= (namespace, name):
+                continue
+            if size > _PAGE_BYTES:
+                self._outbox.reply(caller, m.TopicList(found, True))
+                return
+            found.append(self._registry.describe(topic))
+            size += len(topic.namespace) + len(topic.name) + 16 * (topic.partitions + 4)
+        self._outbox.reply(caller, m.TopicList(found))
 
     def _create(self, session: Session, caller: Caller, request: m.CreateTopic) -> None:
         namespace, _ = split_name(request.name)
         self._authorize(session.principal, "create", namespace)
         self._registry.create(caller, request)
 
+    def _alter(self, session: Session, caller: Caller, request: a.AlterTopic) -> None:
+        self._authorize(session.principal, "alter", request.name)
+        self._registry.administration.alter(caller, request)
+
+    def _delete(self, session: Session, caller: Caller, request: a.DeleteTopic) -> None:
+        self._authorize(session.principal, "delete", request.name)
+        self._registry.administration.delete(caller, request)
+
+    def _describe_partition(
+        self, session: Session, caller: Caller, request: a.DescribePartition
+    ) -> None:
+        topic, partition = self._topics.partition(request.address.group)
+        self._authorize(session.principal, "describe", topic.full_name)
+        self._outbox.reply(caller, partition.describe())
+
+    def _list_clusters(self, session: Session, caller: Caller, request: a.ListClusters) -> None:
+        topic, partition = self._topics.partition(request.address.group)
+        self._authorize(session.principal, "describe", topic.full_name)
+        partition.list_clusters(caller, request)
+
+    def _change_cluster(self, session: Session, caller: Caller, request: Change) -> None:
+        topic, partition = self._topics.partition(request.address.group)
+        self._authorize(session.principal, "steer", topic.full_name)
+        partition.change_cluster(caller, request)
+
     def _open_producer(self, session: Session, caller: Caller, request: m.OpenProducer) -> None:
         self._registry.open_producer(caller, session.principal, request)
+
+    def _follow(self, session: Session, caller: Caller, request: m.Follow) -> None:
+        if not session.passed:
+            raise UnknownOpcode("only a shard of this node may ask that", caller.opcode)
+        self._outbox.answered(session.id)  # what comes of it is no reply
+        self._neighbours.feed.follow(session.id, request.index)
 
     def _positions(self, session: Session, caller: Caller, request: m.Positions) -> None:
         topic, partition = self._topics.partition(request.address.group)
@@ -129,6 +233,15 @@ class Requests:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "read", topic.full_name)
         partition.fetch(caller, request)
+
+    def _fetch_chunks(self, session: Session, caller: Caller, request: m.FetchChunks) -> None:
+        topic, partition = self._topics.partition(request.address.group)
+        try:
+            self._authorize(session.principal, "read", topic.full_name)
+        except Unauthorized:
+            # A consumer reads what it was granted; chunks are part of that.
+            self._authorize(session.principal, "consume", topic.full_name)
+        partition.fetch_chunks(caller, request)
 
     def _pull(self, session: Session, caller: Caller, request: m.Pull) -> None:
         topic, partition = self._topics.partition(request.address.group)

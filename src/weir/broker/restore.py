@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,11 @@ from weir.broker.group import Group
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32
 from weir.errors import Damaged
+from weir.log.checkpoint import CHECKPOINT as CHECKPOINT
 from weir.log.frame import Kind
 from weir.log.log import Log
 from weir.log.recovery import RecoveredGroup
 
-CHECKPOINT = "checkpoint"
 _VERSION = 0
 #: Raft refuses proposals beyond this; the shard's byte budget refuses publishes long before.
 _PENDING_BYTES_MAX = 1 << 40
@@ -28,15 +28,24 @@ _KINDS = {Kind.NOOP: raft.EntryKind.NOOP, Kind.CONFIGURATION: raft.EntryKind.CON
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A log as the host opened it: recovered groups, and the checkpoint file if there is one."""
+    """A log as the host opened it: recovered groups, and the broker's part of the checkpoint."""
 
     log: Log
     groups: Mapping[int, RecoveredGroup] = field(default_factory=dict)
     checkpoint: bytes = b""
 
 
+def covered(groups: Iterable[Group]) -> dict[int, tuple[int, int]]:
+    """Return index and term of the snapshots that `encode_checkpoint` would write, by group."""
+    found = {}
+    for group in groups:
+        if index := group.node.applied_index:
+            found[group.id] = (index, group.node.term_at(index))
+    return found
+
+
 def encode_checkpoint(groups: Sequence[Group]) -> bytes:
-    """Return all groups' snapshots as one file: u32 CRC-32C, then MessagePack.
+    """Return all groups' snapshots, for `Log.checkpoint`: u32 CRC-32C, then MessagePack.
 
     Each is (index, term, state) as of its applied index; all of it is durable in the log.
     """
@@ -50,14 +59,14 @@ def encode_checkpoint(groups: Sequence[Group]) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> dict[int, raft.Snapshot]:
-    """Return the snapshots of a checkpoint file. Raises `Damaged`."""
+    """Return the snapshots of a checkpoint's body. Raises `Damaged`."""
     if not data:
         return {}
     body = data[U32.size :]
     if len(data) < U32.size or U32.unpack_from(data)[0] != crc32c(body):
         raise Damaged(
-            "the checkpoint file fails its CRC-32C. The log holds everything it says: move the "
-            f"file `{CHECKPOINT}` away and start again; it will take longer this once"
+            f"the snapshots in the file `{CHECKPOINT}` fail their CRC-32C, though the file as a whole "
+            "does not: weir did not write it. Restore this folder from a backup"
         )
     version, rows = msgspec.msgpack.decode(body, strict=False)
     if version != _VERSION:
@@ -93,14 +102,19 @@ class LogStorage:
         return raft.HardState(state.term, state.vote) if state else raft.HardState()
 
     def snapshot(self) -> raft.Snapshot | None:
-        """Return the checkpoint's snapshot of this group."""
+        """Return the newest checkpoint's snapshot of this group; without its state, if that was
+        saved by this very process.
+        """
         return self._snapshot
+
+    def saved(self, snapshot: raft.Snapshot) -> None:
+        """Take note of a newer checkpoint."""
+        self._snapshot = snapshot
 
     def last_index(self) -> int:
         """Return the index of the last entry; the snapshot's, or else 0, if there is none."""
-        if self._recovered and self._recovered.last_index:
-            return self._recovered.last_index
-        return self._snapshot.index if self._snapshot else 0
+        last = self._recovered.last_index if self._recovered else 0
+        return max(last, self._snapshot.index if self._snapshot else 0)
 
     def term(self, index: int) -> int:
         """Return the term of a stored entry."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from weir.broker.admission import ANONYMOUS
 from weir.broker.fan_in import Seat
 from weir.errors import BadRequest, NoHello
+from weir.wire.device import DeviceRequest
+from weir.wire.frame import ClientFrame
 
 
 @dataclass(slots=True)
@@ -17,7 +19,13 @@ class Session:
     opened_ms: int
     principal: str = ANONYMOUS
     welcomed: bool = False
+    #: Whether another shard passes on what the peer asks.
+    passed: bool = False
+    #: What a device's hello named.
+    hub: int = 0
     seat: Seat | None = None
+    #: What came while it has to wait for news of the registry; None while it need not.
+    parked: list[ClientFrame | DeviceRequest] | None = None
 
     @property
     def greeted(self) -> bool:

@@ -5,15 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from weir.broker.clusters import ClusterState
-from weir.broker.dedupe import Answer, OriginTable, ProducerTable, value_hash
+from weir.broker.control import (
+    ClusterDeleted,
+    ClusterPaused,
+    ClusterRecord,
+    ClusterSought,
+    LogStartMoved,
+)
+from weir.broker.dedupe import Answer, OriginTable, ProducerTable, chunk_answer, value_hash
 from weir.broker.entries import BatchRecord
+from weir.broker.large import ValueTable
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch
+from weir.model.chunks import Piece
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
 
-_VERSION = 1
+_VERSION = 2
 _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 _EXPIRE_EVERY = stamp_at(3600 * 1000)
 
@@ -21,30 +30,79 @@ _EXPIRE_EVERY = stamp_at(3600 * 1000)
 class PartitionState:
     """Next offset, last stamp, dedupe, clusters (DESIGN §5 Raft, the list of a snapshot)."""
 
-    __slots__ = ("_expired_at", "clusters", "last_stamp", "next_offset", "origins", "producers")
+    __slots__ = (
+        "_expired_at",
+        "clusters",
+        "first_index",
+        "last_stamp",
+        "log_start",
+        "next_offset",
+        "origins",
+        "producers",
+        "values",
+    )
 
     def __init__(self) -> None:
         """Begin as a new partition."""
+        #: The first offset that is kept; all below is past retention.
+        self.log_start = 0
+        #: Entries of messages below this Raft index are not needed any more.
+        self.first_index = 0
         self.next_offset = 0
         self.last_stamp = 0
         self.producers = ProducerTable()
         self.origins = OriginTable()
+        self.values = ValueTable()
         self.clusters: dict[str, ClusterState] = {}
         self._expired_at = 0
 
-    def apply(self, batch: BatchRecord) -> None:
-        """Take note of a committed batch."""
-        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in = batch
-        self.producers.record(producer, epoch, Answer(sequence, messages, offset, stamp, hash_))
+    def apply(self, batch: BatchRecord, index: int) -> None:
+        """Take note of a committed batch of the entry at Raft index `index`."""
+        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in, large = batch
+        self.values.at(producer, epoch, stamp)
+        behind, answer = offset + messages, offset
+        if large is not None:
+            if isinstance(large, Piece):
+                behind, answer = offset, chunk_answer(index)
+                self.values.grow(producer, epoch, large, index, stamp)
+            else:
+                self.values.close(producer, large, offset)
+        self.producers.record(producer, epoch, Answer(sequence, messages, answer, stamp, hash_))
         if fan_in is not None:
             self._note_origins(fan_in, offset)
-        self.next_offset = offset + messages
+        self.next_offset = behind
         # A grant may be stamped after a batch and yet lie before it in the log.
         self.last_stamp = max(self.last_stamp, stamp)
         if stamp - self._expired_at > _EXPIRE_EVERY:
             # By stamp and never by a clock, so that every replica forgets at the same entry.
             self._expired_at = stamp
             self.producers.expire(stamp - _HORIZON)
+
+    def cluster(self, name: str) -> ClusterState:
+        """Return a cluster's state; one that nothing is known of begins at the first message."""
+        state = self.clusters.get(name)
+        if state is None:
+            state = self.clusters[name] = ClusterState(self.log_start, self.log_start)
+        return state
+
+    def steer(self, record: ClusterRecord) -> None:
+        """Apply an operator's change of a cluster; a seek never goes below the log's start."""
+        match record:
+            case ClusterSought(name, offset):
+                self.cluster(name).seek(max(offset, self.log_start))
+            case ClusterPaused(name, paused):
+                self.cluster(name).paused = paused
+            case ClusterDeleted(name):
+                self.clusters.pop(name, None)
+
+    def move_start(self, record: LogStartMoved) -> None:
+        """Let the log start later; what clusters had not done below it they never will."""
+        if record.offset <= self.log_start:
+            return
+        self.log_start, self.first_index = record.offset, record.index
+        self.values.forget_below(self.log_start)
+        for cluster in self.clusters.values():
+            cluster.drop_below(self.log_start)
 
     def _note_origins(self, batch: Batch, offset: int) -> None:
         origins = batch.origins
@@ -59,12 +117,15 @@ class PartitionState:
         """Return the state as MessagePack can hold it."""
         return (
             _VERSION,
+            self.log_start,
+            self.first_index,
             self.next_offset,
             self.last_stamp,
             self._expired_at,
             self.producers.encode(),
             self.origins.encode(),
             {name: cluster.encode() for name, cluster in self.clusters.items()},
+            self.values.encode(),
         )
 
     @classmethod
@@ -76,10 +137,13 @@ class PartitionState:
                 f"the checkpoint holds a partition in version {version}; this release reads "
                 f"{_VERSION}. The log has all of it: move the checkpoint file away and start again"
             )
-        next_offset, last_stamp, expired_at, producers, origins, clusters = fields
+        start, first_index, *fields = fields
+        next_offset, last_stamp, expired_at, producers, origins, clusters, values = fields
         state = cls()
+        state.log_start, state.first_index = start, first_index
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
         state.producers = ProducerTable.decode(producers)
         state.origins = OriginTable.decode(origins)
+        state.values = ValueTable.decode(*values)
         state.clusters = {name: ClusterState.decode(*row) for name, row in clusters.items()}
         return state

@@ -25,6 +25,14 @@ class Topics:
         """Serve a partition."""
         self._partitions[partition.group.id] = partition
 
+    def take(self, topic: Topic) -> list[Partition]:
+        """Serve a topic's partitions no more; return those that were served."""
+        taken = [self._partitions.pop(group, None) for group in topic.groups()]
+        return [partition for partition in taken if partition is not None]
+
+    def __contains__(self, group: int) -> bool:
+        return group in self._partitions
+
     def partitions(self) -> Iterable[Partition]:
         """Return all partitions served here."""
         return self._partitions.values()
@@ -40,7 +48,11 @@ class Topics:
         """Return a group's topic and partition. Raises `UnknownTopic`, or `NotLeader` elsewhere."""
         topic = self.catalog.by_id(topic_of(group))
         if topic is None or partition_of(group) >= topic.partitions:
-            raise UnknownTopic(f"no topic has a partition with group {group}", topic_of(group))
+            gone = "its topic was deleted" if self.catalog.was_deleted(topic_of(group)) else ""
+            raise UnknownTopic(
+                f"no topic has a partition with group {group}: {gone or 'ask where it is served'}",
+                topic_of(group),
+            )
         partition = self._partitions.get(group)
         if partition is None:
             raise NotLeader(f"group {group} of {topic.full_name} is not served by this shard")

@@ -66,6 +66,11 @@ class Waits(Generic[Request]):
         """Return whether a peer is in line."""
         return session in self._of
 
+    @property
+    def sessions(self) -> set[int]:
+        """Who is in line."""
+        return set(self._of)
+
     def first(self) -> Wait[Request]:
         """Return whose turn it is."""
         return next(iter(self._waits.values()))

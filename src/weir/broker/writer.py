@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from weir.broker.effects import MakeSpare, SaveCheckpoint, StartFlush
+from weir.broker.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
 from weir.broker.events import SpareMade
 from weir.broker.group import Group, Token
 from weir.broker.outbox import Outbox
 from weir.broker.partition import Partition
-from weir.broker.restore import CHECKPOINT, Opened, decode_checkpoint, encode_checkpoint
+from weir.broker.restore import (
+    CHECKPOINT,
+    Opened,
+    covered,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from weir.errors import Overloaded
 from weir.log.flush import Flush
 from weir.model.limits import MIB
@@ -44,8 +50,11 @@ class Writer:
         self._dirty: dict[int, Partition] = {}
         self._in_flight = False
         self._saving = False
+        self._at_chore = False
         self._quiet_since = time.monotonic_ms()
         self._save_after = self._quiet_since + CHECKPOINT_MS
+        #: Index and term of each group in the checkpoint that is being saved.
+        self._covered: dict[int, tuple[int, int]] = {}
         self._saved_tail = self._tried_tail = self.log.tail
         #: Whether the last file that was asked for could not be made, and until when none is.
         self._full = False
@@ -53,8 +62,9 @@ class Writer:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, nothing is in flight and nothing is being saved."""
-        return not (self._in_flight or self._dirty or self._saving or self.log.waiting)
+        """Whether nothing waits, nothing is in flight and nothing is being saved or tidied up."""
+        busy = self._in_flight or self._saving or self._at_chore
+        return not (busy or self._dirty or self.log.waiting)
 
     @property
     def clean(self) -> bool:
@@ -73,12 +83,20 @@ class Writer:
                 "the disk is full: free space or add a disk; acks and reads go on", SPARE_RETRY_MS
             )
 
+    def forget(self, group: int) -> None:
+        """A group is gone for good: nothing of it is needed any more."""
+        self.groups.pop(group, None)
+        self.log.drop_group(group)
+
     def mark_dirty(self, partition: Partition) -> None:
         """Cut this partition's next entry when the time comes."""
         self._dirty[partition.group.id] = partition
 
     def advance(self) -> None:
         """Start the next flush, if none is in flight and there is something to write."""
+        if not self._at_chore and (chore := self.log.next_chore()) is not None:
+            self._at_chore = True
+            self._outbox.put(StartChore(self.number, chore))
         if self._in_flight:
             return
         if self._dirty:
@@ -101,6 +119,8 @@ class Writer:
     def flushed(self, flush: Flush) -> None:
         """All of a flush is durable: commit and apply what waited for it."""
         self.log.flushed(flush)
+        self._outbox.counts.flushes += 1
+        self._outbox.counts.flushed_bytes += flush.end - flush.start
         self._in_flight = False
         self._quiet_since = self._time.monotonic_ms()
         for token in flush.tokens:
@@ -115,6 +135,10 @@ class Writer:
         else:
             self.log.spare_failed(event.spare)
             self._asks_after = self._time.monotonic_ms() + SPARE_RETRY_MS
+
+    def chore_done(self) -> None:
+        """The chore under way is done, or left to the next start."""
+        self._at_chore = False
 
     def tick(self) -> None:
         """Write an idle mark after a quiet moment, and a checkpoint after much or long."""
@@ -134,7 +158,10 @@ class Writer:
             return
         self._saving = True
         self._tried_tail = self.log.tail
-        data = encode_checkpoint(list(self.groups.values()))
+        self._covered = covered(self.groups.values())
+        body = encode_checkpoint(list(self.groups.values()))
+        applied = {id: group.node.applied_index for id, group in self.groups.items()}
+        data = self.log.checkpoint(applied, body)
         self._outbox.put(SaveCheckpoint(self.number, CHECKPOINT, data))
 
     def saved(self, saved: bool) -> None:
@@ -142,5 +169,9 @@ class Writer:
         self._saving = False
         if saved:
             self._saved_tail = self._tried_tail
+            self.log.checkpoint_saved()
+            for id, (index, term) in self._covered.items():
+                if (group := self.groups.get(id)) is not None:
+                    group.saved(index, term)
         pause = CHECKPOINT_MS if saved else CHECKPOINT_RETRY_MS
         self._save_after = self._time.monotonic_ms() + pause

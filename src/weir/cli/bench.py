@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.cli.bench_compare import compare, spark
+from weir.cli.bench_load import burst, latency, throughput
+from weir.cli.bench_runs import (
+    Folder,
+    Json,
+    Record,
+    finish,
+    several,
+    stop_as_by_ctrl_c,
+    usage,
+)
+
 if TYPE_CHECKING:
-    from weir.bench.timeliness import Result, Settings
+    from weir.bench.timeliness import Result
 
 app = typer.Typer(
     name="bench",
     help="Measure on this machine: on a node of its own, every message checked.",
 )
+
+
+for verb in (throughput, burst, latency, spark, compare):
+    app.command()(verb)
 
 
 @app.callback(invoke_without_command=True)
@@ -31,45 +42,41 @@ def bench(context: typer.Context) -> None:
 def timeliness(
     messages: Annotated[int, typer.Option(help="How many messages in all.")] = 4_000_000,
     size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
-    producers: Annotated[int, typer.Option(help="Producers, each with its connection.")] = 1,
+    producers: Annotated[
+        str, typer.Option(help="Producers, each with its connection; 1,50,200 for three runs.")
+    ] = "1",
     partitions: Annotated[int, typer.Option(help="Partitions, no more than producers.")] = 1,
     deadline: Annotated[str, typer.Option(help="Give up after this long, as in 90s or 5m.")] = "5m",
-    folder: Annotated[
-        str | None,
-        typer.Option(help="Make the node's folder in here. [default: where temporary files go]"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
 ) -> None:
     """Time from the first send to the last receive: many producers, one consumer.
 
     A node is started on a fresh folder and removed afterwards; it syncs before it confirms, as
     always. Exit code 1 if a message was lost, repeated, reordered or changed.
     """
-    from weir.cli.output import print_json, progress
+    from weir.cli.output import progress
     from weir.client.duration import seconds
-    from weir.errors import WeirError
 
-    try:
+    with usage("timeliness"):
+        from weir.bench.runs import record as keep
         from weir.bench.timeliness import Settings, measure
-    except ModuleNotFoundError as error:
-        raise WeirError(
-            f"benchmarks need {error.name}, which is not installed: pip install 'weir-mq[bench]'"
-        ) from None
-    try:
-        settings = Settings(messages, size, producers, partitions, seconds(deadline), folder)
-        settings.check()
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="bench timeliness") from None
-    with _stop_as_by_ctrl_c(), progress("received", messages) as show:
-        result = measure(settings, show)
-    if as_json:
-        import msgspec
 
-        print_json("weir.bench.timeliness/1", settings, msgspec.structs.asdict(result))
-    else:
-        _print(settings, result)
-    if not result.clean:
-        raise typer.Exit(1)
+        counts = several(producers, "producers")
+        plans = [
+            Settings(messages, size, count, partitions, seconds(deadline), folder)
+            for count in counts
+        ]
+        for plan in plans:
+            plan.check()
+    schema, results = "weir.bench.timeliness/1", []
+    with stop_as_by_ctrl_c():
+        for plan in plans:
+            with progress("received", messages) as show:
+                results.append(measure(plan, show))
+            keep(record, schema, plan, results[-1], None)
+    finish(schema, plans, results, "messages_per_s", most=False, as_json=as_json, show=_print)
 
 
 @app.command()
@@ -97,12 +104,13 @@ def codec(
     )
 
 
-def _print(settings: Settings, result: Result) -> None:
+def _print(result: Result) -> None:
     from weir.cli.output import hint, print_table
 
-    many = "producers" if settings.producers > 1 else "producer"
+    many = "producers" if result.producers > 1 else "producer"
+    size = result.bytes // result.messages
     print(
-        f"{result.messages:,} messages of {settings.size} bytes, {settings.producers:,} {many}: "
+        f"{result.messages:,} messages of {size} bytes, {result.producers:,} {many}: "
         f"{result.seconds:.2f} s from the first send to the last receive"
     )
     print_table(
@@ -128,17 +136,3 @@ def _print(settings: Settings, result: Result) -> None:
             "the node's folder lay in memory (tmpfs), where no sync costs: give --folder on a disk"
         )
     hint("Next: the same with --producers 50, or --json to keep it")
-
-
-@contextmanager
-def _stop_as_by_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that what it started is stopped."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

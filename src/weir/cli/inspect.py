@@ -24,16 +24,22 @@ def inspect(
 
     Reads only; exit code 1 if a log is damaged.
     """
-    from weir.cli.output import print_json
-    from weir.cli.survey import log_folders, survey
+    from weir.cli.output import hint, print_json
+    from weir.cli.survey import NotALog, log_folders, survey
 
     surveys = [survey(path, group, limit) for path in log_folders(folder)]
+    groups = {one.group: one.name for found in surveys for one in found.groups}
+    if group is not None and group not in groups:
+        known = ", ".join(f"{number} ({name})" for number, name in sorted(groups.items()))
+        raise NotALog(f"no log in {folder} has a group {group}; there are {known or 'none'}")
     if as_json:
         settings = {"folder": str(folder), "group": group, "limit": limit}
         print_json("weir.inspect/1", settings, {"logs": [_as_json(one) for one in surveys]})
     else:
         for one in surveys:
             _print(one, group)
+        if group is None:
+            hint(f"Next: weir inspect {folder} --group N lists a group's last entries")
     if any(one.damage for one in surveys):
         raise typer.Exit(1)
 

@@ -9,18 +9,19 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import bench, inspect, pub, serve, tail, topics
+from weir.cli import bench, clusters, config, dev, doctor, inspect, pub, serve, tail, topics
+from weir.cli.backup import verbs as backup
 from weir.errors import WeirError
 
 FIRST_WORDS = """\
 weir, a message broker with one order over all partitions.
 
-  weir serve                       start a node; it keeps its data in ./weir-data
+  weir dev                         a node to play with; or, to keep: weir serve
   weir topic create flights        then, in a second terminal, make a topic
   weir tail flights                watch it
   weir pub flights hello           and publish
 
-Next: weir serve        All verbs: weir --help        A tour: weir demo
+Next: weir dev          All verbs: weir --help        A tour: weir demo
 """
 
 app = typer.Typer(
@@ -32,10 +33,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(serve.serve)
+app.command()(dev.dev)
 app.add_typer(topics.app)
+app.add_typer(clusters.app)
 app.command()(pub.pub)
 app.command()(tail.tail)
 app.command()(inspect.inspect)
+app.add_typer(config.app)
+app.command()(doctor.doctor)
+app.command()(backup.backup)
+app.command()(backup.restore)
 app.add_typer(bench.app)
 
 

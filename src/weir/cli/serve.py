@@ -1,9 +1,13 @@
-"""`weir serve`: run a node."""
+"""`weir serve`: run a node.
+
+Exit codes: 0 stopped with everything drained; 1 an error, or not drained in time; 2 wrong usage;
+74 the disk failed; 130 or 143 a second SIGINT or SIGTERM ended it at once.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,19 +26,42 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="The port; 0 takes a free one. [default: 6800]")
     ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(help="Processes that share the work. [default: one a core]"),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz there."),
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--log-format", help="How it tells what it does: text or json. [default: text]"
+        ),
+    ] = None,
     until_eof: Annotated[
         bool, typer.Option("--until-eof", hidden=True, help="Stop when stdin ends.")
     ] = False,
 ) -> None:
-    """Run a node until Ctrl-C or SIGTERM; it stops once everything under way is done."""
-    import errno
-    import logging
+    """Run a node until Ctrl-C or SIGTERM; it stops once everything under way is done.
 
-    from weir.errors import WeirError
+    A second Ctrl-C or SIGTERM ends it at once. Settings: `weir config show`.
+    """
+    from weir.server.addresses import in_words
     from weir.server.main import run
+    from weir.server.status import configure
 
-    settings = _settings(config, data, host, port)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    flags = {
+        "node.data": ("--data", data),
+        "node.host": ("--host", host),
+        "node.port": ("--port", port),
+        "node.shards": ("--shards", shards),
+        "metrics.listen": ("--metrics", metrics),
+        "status.format": ("--log-format", log_format),
+    }
+    settings = _settings(config, flags)
+    configure(settings.status)
 
     def started(host: str, port: int) -> None:
         if until_eof:
@@ -42,15 +69,8 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         print(f"weir serves weir://{shown}:{port} from {settings.node.data}", flush=True)
 
-    try:
+    with in_words(settings.node.host, settings.node.port, "--port"):
         drained = run(settings, started)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise WeirError(
-            f"{settings.node.host}:{settings.node.port} is in use: stop what listens there, or "
-            "give another --port; 0 takes a free one"
-        ) from None
     if not drained:
         typer.echo(
             f"not everything was drained within {settings.stop.drain_seconds:g} s: what was not "
@@ -60,17 +80,14 @@ def serve(
         raise typer.Exit(1)
 
 
-def _settings(config: Path | None, data: str | None, host: str | None, port: int | None) -> Config:
-    """Return the file's settings with those flags over them that were given."""
-    import msgspec
+def _settings(config: Path | None, flags: dict[str, tuple[str, Any]]) -> Config:
+    """Return the file's settings, those of the environment over them, and the given flags'."""
+    import os
 
-    from weir.server.config import load
+    from weir.server.sources import resolve
 
-    settings = load(config)
-    given = {"data": data, "host": host, "port": port}
-    node = {name: value for name, value in given.items() if value is not None}
-    replaced = msgspec.structs.replace(settings.node, **node)
-    return msgspec.structs.replace(settings, node=replaced).validate()
+    given = {key: flag for key, flag in flags.items() if flag[1] is not None}
+    return resolve(config, os.environ, given).config
 
 
 def _stop_at_eof() -> None:

@@ -60,12 +60,13 @@ def tail(
         async with await _reader(client, topic, begin, partition, follow) as reader:
             await _show(reader, count, form)
 
+    from weir.cli.output import hint
     from weir.errors import OffsetOutOfRange
 
     try:
         connected(url, work)
     except KeyboardInterrupt:
-        return  # how a tail ends
+        pass  # how a tail ends
     except BrokenPipeError:
         # Whoever read our output has enough, as `head` does. What is still buffered must not
         # fail once more when the interpreter flushes it.
@@ -76,6 +77,8 @@ def tail(
             f"{error.detail:,}: give --from {error.detail}, or earliest",
             error.detail,
         ) from None
+    if form is Form.text:
+        hint(f"Next: weir pub {topic} hello, or weir tail {topic} --from earliest -o json")
 
 
 async def _reader(

@@ -1,56 +1,68 @@
-"""`weir topic`: create and list."""
+"""`weir topic`: create, list, describe, alter, delete."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weir.cli.connecting import DEFAULT_URL, Url, connected
+from weir.cli.retention import Retention, RetentionBytes, kept_bytes, kept_seconds
 
 if TYPE_CHECKING:
+    from weir.client.administration import Cluster, Part
     from weir.client.client import Client
     from weir.wire.messages import TopicInfo
 
-app = typer.Typer(name="topic", help="Create topics, and list them.")
+app = typer.Typer(name="topic", help="Create topics, look after them, delete them.")
+
+Topic = Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.callback(invoke_without_command=True)
 def topic(context: typer.Context) -> None:
-    """Create topics, and list them."""
+    """Create topics, look after them, delete them."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")],
-    partitions: Annotated[int, typer.Option(help="How many partitions it has, for good.")] = 1,
+    name: Topic,
+    partitions: Annotated[int, typer.Option(help="How many partitions it has.")] = 1,
     order: Annotated[str, typer.Option(help="What has one order: `partition`.")] = "partition",
+    retention: Retention = None,
+    retention_bytes: RetentionBytes = None,
     if_absent: Annotated[
         bool, typer.Option("--if-absent", help="Be content with one that is the same already.")
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create a topic."""
+    """Create a topic. It keeps messages for 7 days unless told otherwise."""
     from weir.cli.output import hint
+    from weir.cli.retention import shown_retention
+
+    age, size = kept_seconds(retention), kept_bytes(retention_bytes)
 
     async def work(client: Client) -> TopicInfo:
-        return await client.create_topic(name, partitions, order, if_absent)
+        return await client.create_topic(
+            name, partitions, order, if_absent, retention=age, retention_bytes=size
+        )
 
     info = connected(url, work)
-    count = len(info.addresses)
-    print(f"topic {_full_name(info)} has {count} partition{'s' if count > 1 else ''}")
+    print(
+        f"topic {full_name(info)} has {_partitions(info)}; kept: {shown_retention(info.settings)}"
+    )
     hint(f"Next: weir tail {name}, and in a second terminal: weir pub {name} hello")
 
 
 @app.command("list")
-def list_topics(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    url: Url = DEFAULT_URL,
-) -> None:
+def list_topics(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     """List all topics and how many messages they hold."""
     from weir.cli.output import hint, print_json, print_table
+    from weir.cli.retention import shown_retention
 
     async def work(client: Client) -> list[tuple[TopicInfo, list[int], list[int]]]:
         return [
@@ -62,9 +74,7 @@ def list_topics(
     if as_json:
         rows = [
             {
-                "id": info.id,
-                "name": _full_name(info),
-                "order": info.order,
+                **_settings(info),
                 "partitions": [
                     {"partition": partition, "first_offset": first, "next_offset": behind}
                     for partition, (first, behind) in enumerate(zip(starts, ends, strict=True))
@@ -75,18 +85,151 @@ def list_topics(
         print_json("weir.topics/1", {"url": url}, {"topics": rows})
     elif topics:
         print_table(
-            ("TOPIC", "PARTITIONS", "ORDER", "MESSAGES"),
+            ("TOPIC", "PARTITIONS", "ORDER", "MESSAGES", "KEPT"),
             [
-                (_full_name(info), len(starts), info.order, sum(ends) - sum(starts))
+                (
+                    full_name(info),
+                    len(starts),
+                    info.order,
+                    sum(ends) - sum(starts),
+                    shown_retention(info.settings),
+                )
                 for info, starts, ends in topics
             ],
         )
+        hint("Next: weir topic describe TOPIC")
     else:
         print("no topics yet")
         hint("Next: weir topic create flights")
 
 
-def _full_name(info: TopicInfo) -> str:
+@app.command()
+def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
+    """Show a topic: its settings, what each partition holds, and who consumes it."""
+    from weir.cli.clusters import cluster_rows
+    from weir.cli.output import hint, print_json, print_table
+    from weir.cli.retention import shown_retention
+
+    async def work(client: Client) -> tuple[TopicInfo, list[Part], list[Cluster]]:
+        info, parts = await client.describe(name), await client.parts(name)
+        return info, parts, await client.clusters(name)
+
+    info, parts, clusters = connected(url, work)
+    if as_json:
+        rows = [
+            {
+                "partition": part.partition,
+                "first_offset": part.start,
+                "next_offset": part.end,
+                "bytes": part.bytes,
+                "shard": part.address.shard,
+                "log": part.address.log,
+            }
+            for part in parts
+        ]
+        found = {**_settings(info), "partitions": rows, "clusters": cluster_rows(clusters)}
+        print_json("weir.topic/1", {"url": url}, {"topic": found})
+        return
+    print(f"topic {full_name(info)}, id {info.id}, order={info.order}")
+    print(f"kept: {shown_retention(info.settings)}\n")
+    print_table(
+        ("PARTITION", "FIRST OFFSET", "NEXT OFFSET", "MESSAGES", "BYTES", "SHARD", "LOG"),
+        [
+            (
+                part.partition,
+                part.start,
+                part.end,
+                part.end - part.start,
+                part.bytes,
+                part.address.shard,
+                part.address.log,
+            )
+            for part in parts
+        ],
+    )
+    print(f"\nclusters: {', '.join(cluster.name for cluster in clusters) or 'none'}")
+    hint(f"Next: weir cluster list {name}")
+
+
+@app.command()
+def alter(
+    name: Topic,
+    partitions: Annotated[
+        int | None, typer.Option(help="So many from now on; never fewer than there are.")
+    ] = None,
+    retention: Retention = None,
+    retention_bytes: RetentionBytes = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Change how long a topic keeps messages, or give it more partitions."""
+    from weir.cli.retention import shown_retention
+
+    if partitions is None and retention is None and retention_bytes is None:
+        raise typer.BadParameter("say what to change: --retention, --retention-bytes, --partitions")
+    age, size = kept_seconds(retention), kept_bytes(retention_bytes)
+
+    async def work(client: Client) -> tuple[TopicInfo, TopicInfo]:
+        before = await client.describe(name)
+        after = await client.alter_topic(
+            name, partitions=partitions, retention=age, retention_bytes=size
+        )
+        return before, after
+
+    before, info = connected(url, work)
+    print(
+        f"topic {full_name(info)} has {_partitions(info)}; kept: {shown_retention(info.settings)}"
+    )
+    if len(info.addresses) > len(before.addresses):
+        print(
+            "keys fall into other partitions from now on: messages of one key that were published "
+            "before and after this have no order among them. Producers that run go on with the "
+            "partitions they know until they are opened again.",
+            file=sys.stderr,
+        )
+
+
+@app.command()
+def delete(
+    name: Topic,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Delete a topic and all its messages, for good."""
+
+    async def look(client: Client) -> list[int]:
+        starts, ends = await client.positions(name)
+        return [end - start for start, end in zip(starts, ends, strict=True)]
+
+    async def work(client: Client) -> None:
+        await client.delete_topic(name)
+
+    messages = sum(connected(url, look))
+    if not yes:
+        asked = f"{messages:,} messages of {name} will be gone for good. Type the name to delete it"
+        if typer.prompt(asked, default="", show_default=False, err=True) != name:
+            print("that is not its name: nothing was deleted", file=sys.stderr)
+            raise typer.Exit(1)
+    connected(url, work)
+    print(f"topic {name} and its {messages:,} messages are deleted")
+
+
+def full_name(info: TopicInfo) -> str:
+    """Return a topic's name as users write it."""
     from weir.model.topic import DEFAULT_NAMESPACE
 
     return info.name if info.namespace == DEFAULT_NAMESPACE else f"{info.namespace}/{info.name}"
+
+
+def _partitions(info: TopicInfo) -> str:
+    count = len(info.addresses)
+    return f"{count} partition{'s' if count > 1 else ''}"
+
+
+def _settings(info: TopicInfo) -> dict[str, object]:
+    return {
+        "id": info.id,
+        "name": full_name(info),
+        "order": info.order,
+        "retention_ms": info.settings.retention_ms,
+        "retention_bytes": info.settings.retention_bytes,
+    }

@@ -14,6 +14,13 @@ class Backoff:
     factor: float = 2.0
     attempts: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for waits that cannot be."""
+        if not 0 <= self.first <= self.most or self.factor < 1:
+            raise ValueError(f"{self}: give 0 <= first <= most in seconds, and factor from 1 on")
+        if self.attempts is not None and self.attempts < 1:
+            raise ValueError(f"attempts={self.attempts}: give 1 or more, or None for no end")
+
     def delay(self, attempt: int, dice: float) -> float:
         """Return the seconds to wait before attempt 1, 2, ...; `dice` is uniform in [0, 1).
 

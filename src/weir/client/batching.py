@@ -7,9 +7,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from weir.codec.compression import deflate
+from weir.codec.fields import Buffer
+from weir.errors import BadRequest
 from weir.model.batch import encode
+from weir.model.header import Compression
 from weir.model.limits import BATCH_MESSAGES_MAX
 from weir.model.topic import partition_for
 
@@ -21,6 +25,46 @@ O = TypeVar("O")  # noqa: E741  # whom to tell what became of the batch
 T = TypeVar("T")
 
 _NO_HEADERS: Mapping[str, bytes] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How a producer compresses: a number of `weir.model.header.Compression`, and a level."""
+
+    kind: int = 0
+    level: int | None = None
+
+    @classmethod
+    def named(cls, name: str, level: int | None = None) -> Packing:
+        """Return what users call "none", "lz4" or "zstd". Raises `BadRequest`, `MissingLibrary`."""
+        if name not in _NAMES:
+            raise BadRequest(f'compression={name!r}: give "none", "lz4" or "zstd"')
+        kind = _NAMES[name]
+        lowest, highest = _LEVELS[kind]
+        if level is not None and not lowest <= level <= highest:
+            raise BadRequest(f"level {level} of {name}: give {lowest} to {highest}, or none")
+        if kind:
+            deflate(kind, b"weir", level)  # raises now rather than with the first batch
+        return cls(kind, level)
+
+
+_NAMES = {kind.name.lower(): int(kind) for kind in Compression}
+_LEVELS = {0: (0, 0), 1: (1, 12), 2: (-7, 22)}
+PLAIN = Packing()
+
+
+class Whole(Protocol[O]):
+    """A batch to be, complete: its owner, its number of sequences, and how to encode it."""
+
+    owner: O
+
+    def __len__(self) -> int:
+        """Return how many sequences it takes."""
+
+    def encode(
+        self, group: int, producer: int, epoch: int, sequence: int, packing: Packing = ...
+    ) -> bytearray:
+        """Return the sealed batch. Raises as `weir.model.batch.encode`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,8 +87,10 @@ class Gathered(Generic[O]):
         """Return the number of messages."""
         return len(self.values)
 
-    def encode(self, group: int, producer: int, epoch: int, sequence: int) -> bytearray:
-        """Return the sealed batch. Raises `TooLarge` and `ValueError` as `weir.model.batch`."""
+    def encode(
+        self, group: int, producer: int, epoch: int, sequence: int, packing: Packing = PLAIN
+    ) -> bytearray:
+        """Return the sealed batch. Raises as `weir.model.batch.encode`."""
         return encode(
             self.values,
             group=group,
@@ -56,6 +102,8 @@ class Gathered(Generic[O]):
             tags=self.tags,
             times=self.times,
             headers=self.headers,
+            compression=packing.kind,
+            level=packing.level,
         )
 
 
@@ -71,7 +119,7 @@ def grown(column: Sequence[T] | None, item: T | None, nothing: T, before: int) -
 
 
 def size_of(
-    value: bytes, key: bytes | None, tag: str | None, headers: Mapping[str, bytes] | None
+    value: Buffer, key: bytes | None, tag: str | None, headers: Mapping[str, bytes] | None
 ) -> int:
     """Return about how many bytes a message takes in a batch."""
     size = MESSAGE_OVERHEAD + len(value)
@@ -95,7 +143,7 @@ class Batcher(Generic[O]):
         """Cut a batch when one more message would take it over one of the two."""
         self._batch_bytes = batch_bytes
         self._batch_messages = batch_messages
-        self._cut: deque[Gathered[O]] = deque()
+        self._cut: deque[Whole[O]] = deque()
         self._open: Gathered[O] | None = None
 
     @property
@@ -142,7 +190,7 @@ class Batcher(Generic[O]):
             self.cut()
         return place
 
-    def put(self, whole: Gathered[O]) -> None:
+    def put(self, whole: Whole[O]) -> None:
         """Queue a batch that was packed elsewhere, behind all messages added so far."""
         self.cut()
         self._cut.append(whole)
@@ -153,7 +201,7 @@ class Batcher(Generic[O]):
             self._cut.append(self._open)
             self._open = None
 
-    def take(self) -> Gathered[O] | None:
+    def take(self) -> Whole[O] | None:
         """Return the next batch that was cut, or None."""
         return self._cut.popleft() if self._cut else None
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from weir.client.acking import Stale
+from weir.client.administration import Administration, Cluster, Part, change_of
 from weir.client.batching import BATCH_BYTES
 from weir.client.consumer import Consumer, ConsumerOptions
 from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.producer import Producer, ProducerOptions
-from weir.client.reader import Reader, ReaderOptions, Start
+from weir.client.reader import Reader, ReaderOptions
 from weir.client.receipts import Confirmed, Receipt
-from weir.errors import Refused
-from weir.model.limits import GRANT_MS_DEFAULT, MIB
+from weir.client.start import Start, Until
+from weir.errors import Refused, WeirError
+from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.wire import messages as m
 
 
@@ -27,7 +31,9 @@ class Client:
         self._link = link
         self._producers: dict[str, Producer] = {}
         self._retired: list[Producer] = []
+        self._consumers: list[Consumer] = []
         self._opening = asyncio.Lock()
+        self._administration = Administration(link)
 
     @property
     def welcome(self) -> m.Welcome:
@@ -75,9 +81,17 @@ class Client:
         partition: int | None = None,
         max_buffered: int = 64 * MIB,
         on_confirm: Callable[[Confirmed], None] | None = None,
+        compression: str = "none",
+        level: int | None = None,
     ) -> Producer:
-        """Return a producer to enter with `async with`; leaving it flushes."""
-        options = ProducerOptions(linger, batch_bytes, window, partition, max_buffered, on_confirm)
+        """Return a producer to enter with `async with`; leaving it flushes.
+
+        `compression`: "none", "lz4" or "zstd", at a `level` of the library's or at its default;
+        it needs the extra `weir-mq[compress]` here, at every reader, and at the brokers.
+        """
+        options = ProducerOptions(
+            linger, batch_bytes, window, partition, max_buffered, on_confirm, compression, level
+        )
         return Producer(self._link, topic, options)
 
     def reader(
@@ -85,16 +99,27 @@ class Client:
         topic: str,
         *,
         start: Start = "earliest",
-        partitions: list[int] | None = None,
+        until: Until | None = None,
+        partitions: Sequence[int] | None = None,
+        key: bytes | str | Sequence[bytes | str] | None = None,
+        tag: str | Sequence[str] | None = None,
         max_bytes: int = 4 * MIB,
         follow: bool = True,
+        value_bytes_max: int = VALUE_BYTES_LOADED_MAX,
     ) -> Reader:
-        """Return a reader of all or some partitions; `follow=False` ends at today's end.
+        """Return a reader of all or some partitions, of some keys or tags only if they are given.
 
-        `start`: "earliest", "latest", or {partition: offset}, as `Reader.positions` gives it;
-        partitions it does not name begin at their earliest.
+        `start`: "earliest", "latest", "last" (message of each partition), "-1h", a datetime,
+        `weir.at(...)`, `weir.last(n)`, or {partition: offset} as `Reader.positions` gives it;
+        partitions it does not name begin at their earliest. `until`: a time that has passed, or
+        {partition: offset}; it ends there, with `follow=False` or a time at today's end.
+
+        A value over `value_bytes_max` is not loaded: `async for piece in message.chunks()`.
         """
-        return Reader(self._link, topic, ReaderOptions(start, partitions, max_bytes, follow))
+        options = ReaderOptions(
+            start, partitions, max_bytes, follow, until, key, tag, value_bytes_max
+        )
+        return Reader(self._link, topic, options)
 
     def consumer(
         self,
@@ -105,20 +130,65 @@ class Client:
         max_bytes: int = MIB,
         lease: str | float = GRANT_MS_DEFAULT / 1_000,
         ack_within: str | float = "50ms",
+        on_stale: Callable[[Stale], None] | None = None,
+        value_bytes_max: int = VALUE_BYTES_LOADED_MAX,
     ) -> Consumer:
-        """Return a consumer that shares the topic's messages with all others of `cluster`."""
-        options = ConsumerOptions(cluster, max_messages, max_bytes, lease, ack_within)
-        return Consumer(self._link, topic, options)
+        """Return a consumer that shares the topic's messages with all others of `cluster`.
+
+        `lease`: how long messages are its own; `ack_within`: how long acks gather before they go
+        out. `on_stale` is told of acks that came after the lease; without it they are logged.
+        A value over `value_bytes_max` is not loaded: `async for piece in message.chunks()`.
+        """
+        options = ConsumerOptions(
+            cluster, max_messages, max_bytes, lease, ack_within, on_stale, value_bytes_max
+        )
+        consumer = Consumer(self._link, topic, options)
+        self._consumers = [old for old in self._consumers if not old.closed]
+        self._consumers.append(consumer)
+        return consumer
 
     # Topics.
 
     async def create_topic(
-        self, name: str, partitions: int = 1, order: str = "partition", if_absent: bool = True
+        self,
+        name: str,
+        partitions: int = 1,
+        order: str = "partition",
+        if_absent: bool = True,
+        *,
+        retention: str | float | None = None,
+        retention_bytes: int | None = None,
     ) -> m.TopicInfo:
-        """Create a topic, or take the one that exists if `if_absent` and its settings agree."""
-        request = m.CreateTopic(name, partitions, order, if_absent)
+        """Create a topic, or take the one that exists if `if_absent` and its settings agree.
+
+        Messages go when they are older than `retention` ("7d", seconds, or "forever"), and the
+        oldest of a partition with more than `retention_bytes` (0: no limit). None: the broker's
+        default, or whatever an existing topic has.
+        """
+        change = change_of(retention, retention_bytes)
+        request = m.CreateTopic(name, partitions, order, if_absent, change)
         # Without if_absent a second try could meet the topic that the first one made.
         return await self._link.request(request, m.TopicInfo, again=if_absent)
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        retention: str | float | None = None,
+        retention_bytes: int | None = None,
+    ) -> m.TopicInfo:
+        """Change what is given, see `create_topic`; return the topic as it is now.
+
+        Partitions can only be added. From then on a key may fall into another one than before, so
+        messages of one key that were published before and after have no order among them.
+        """
+        change = change_of(retention, retention_bytes)
+        return await self._administration.alter(name, change, partitions or 0)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and all its messages, for good. Raises `UnknownTopic`."""
+        await self._administration.delete(name)
 
     async def topics(self, namespace: str = "") -> list[m.TopicInfo]:
         """Return the topics of a namespace, or of all ("")."""
@@ -134,6 +204,47 @@ class Client:
         found = (await places.positions()).values()
         return [reply.start for reply in found], [reply.end for reply in found]
 
+    async def parts(self, name: str) -> list[Part]:
+        """Return what each partition of a topic holds, and where it is served."""
+        return await self._administration.parts(name)
+
+    # Consumer clusters.
+
+    async def clusters(self, topic: str, cluster: str = "") -> list[Cluster]:
+        """Return how far the clusters of a topic are, or one of them (none, if it is unknown)."""
+        return await self._administration.clusters(topic, cluster)
+
+    async def seek_cluster(
+        self,
+        topic: str,
+        cluster: str,
+        to: Start,
+        *,
+        partitions: Sequence[int] | None = None,
+        create: bool = False,
+    ) -> Cluster:
+        """Let a cluster go on at `to`, a reader's `start`, in some partitions or in all.
+
+        What its consumers hold is theirs no more: their acks come too late (`StaleGrant`). With
+        `create`, a cluster that is not there begins. Raises `UnknownCluster`.
+        """
+        return await self._administration.seek(topic, cluster, to, partitions, create)
+
+    async def pause_cluster(self, topic: str, cluster: str) -> Cluster:
+        """Grant a cluster nothing until `resume_cluster`: consumers wait. They may still ack."""
+        return await self._administration.pause(topic, cluster, True)
+
+    async def resume_cluster(self, topic: str, cluster: str) -> Cluster:
+        """Let a paused cluster go on."""
+        return await self._administration.pause(topic, cluster, False)
+
+    async def delete_cluster(self, topic: str, cluster: str) -> None:
+        """Forget a cluster; one of its name would begin anew.
+
+        Raises `ClusterInUse` while it has consumers, and `UnknownCluster`.
+        """
+        await self._administration.forget(topic, cluster)
+
     async def ping(self) -> None:
         """Return when the broker has answered."""
         await self._link.request(m.Ping(), m.Pong)
@@ -142,6 +253,9 @@ class Client:
 
     async def close(self) -> None:
         """Flush the publishes under way, then end the link and all that runs over it."""
+        for consumer in self._consumers:
+            await self._leave(consumer)
+        self._consumers.clear()
         producers = [*self._producers.values(), *self._retired]
         self._producers.clear()
         try:
@@ -160,6 +274,22 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _leave(self, consumer: Consumer) -> None:
+        """Close a consumer that was left open, so that what it did is not done again."""
+        if not consumer.unfinished:
+            return
+        lost = ""
+        try:
+            await consumer.close()
+        except WeirError as error:
+            lost = f"; its last acks are lost, their messages will come again: {error}"
+        warnings.warn(
+            f"a consumer of {consumer.topic!r} was left open until the client closed: enter it "
+            f"with `async with`, or `await consumer.close()`{lost}",
+            ResourceWarning,
+            stacklevel=3,
+        )
 
     async def _shared(self, topic: str) -> Producer:
         async with self._opening:

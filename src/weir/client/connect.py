@@ -8,6 +8,7 @@ from types import TracebackType
 
 from weir.client.backoff import Backoff
 from weir.client.client import Client
+from weir.client.duration import seconds
 from weir.client.link import Link
 from weir.client.url import parse_url
 
@@ -61,11 +62,15 @@ def connect(
     *,
     name: str = "python",
     retry: Backoff = _DEFAULT_RETRY,
-    request_timeout: float = 30.0,
+    request_timeout: str | float = 30.0,
 ) -> Connecting:
     """Connect to weir://host[:port][,host2[:port2]]: `async with connect() as w`, or await it.
 
     A lost connection is dialled again with backoff, for ever unless `retry.attempts` is set; a
-    request waits for it up to `request_timeout` seconds and then raises `Disconnected`.
+    request waits for it up to `request_timeout` ("5s", or seconds) and then raises `Disconnected`.
+    `name` is what the broker calls this client. Raises `ValueError` for what is no address.
     """
-    return Connecting(parse_url(url), name, retry, request_timeout)
+    timeout = seconds(request_timeout)
+    if not timeout:
+        raise ValueError("request_timeout=0: nothing is answered at once, give more")
+    return Connecting(parse_url(url), name, retry, timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from itertools import count
 from typing import cast
 
 from weir.client.session import Session
@@ -13,6 +14,11 @@ from weir.wire import messages as m
 
 PING_AFTER = 10.0
 DEAD_AFTER = 30.0
+
+#: More requests than one connection ever has, and more connections than there are at a time.
+_REQUESTS = 1 << 40
+_CONNECTIONS = 1 << 23
+_numbers = count()
 
 #: What a request comes to: its correlation number, and the reply or that there will be none.
 OnAnswer = Callable[[int, m.Reply | Disconnected], None]
@@ -25,7 +31,9 @@ class Connection(asyncio.Protocol):
         """Take whom to tell that writing goes on after a pause."""
         self._loop = asyncio.get_running_loop()
         self._on_writable = on_writable
-        self._session: Session[OnAnswer] = Session()
+        # Who sends over several connections knows an answer by its number alone.
+        first = next(_numbers) % _CONNECTIONS * _REQUESTS + 1
+        self._session: Session[OnAnswer] = Session(first)
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._heard = self._loop.time()

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 from weir.codec.fields import Buffer
+from weir.errors import BadBatch, TooLarge
 from weir.model.batch import Batch, split
-from weir.model.message import Message
+from weir.model.chunks import References
+from weir.model.header import Columns
+from weir.model.message import LargeMessage, Message, Pieces
+
+_REFERENCES = int(Columns.REFERENCES)
+
+
+class Source(Protocol):
+    """Whoever can fetch the chunks of a large value."""
+
+    def pieces(self, partition: int, references: References) -> Pieces:
+        """Return the pieces; nothing is fetched yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +44,90 @@ class Delivered:
         return self.offset - self.batch.header.first_offset
 
     def values(self) -> list[bytes]:
-        """Split the values, one `bytes` a message."""
-        return self.batch.values()[self.skip : self.skip + len(self)]
+        """Split the values, one `bytes` a message. Raises `BadBatch`, which says how to go on."""
+        return self._opened().values()[self.skip : self.skip + len(self)]
 
     def messages(self) -> Iterator[Message]:
-        """Split into messages as people read them."""
-        whole = self.batch.messages(self.topic, self.partition)
+        """Split into messages as people read them. Raises `BadBatch`, which says how to go on."""
+        whole = self._opened().messages(self.topic, self.partition)
         return islice(whole, self.skip, self.skip + len(self))
+
+    def _opened(self) -> Batch:
+        """Return the batch, whose columns make sense.
+
+        Its hash was right, and its broker looked into it: one that does not open is the work of a
+        faulty broker, and asking for it again would not help.
+        """
+        try:
+            self.batch.check_layout()
+        except BadBatch as error:
+            raise BadBatch(
+                f"messages {self.offset} to {self.next_offset - 1} of {self.topic}/"
+                f"{self.partition} cannot be opened: {error}. To skip them, read with "
+                f"start={{{self.partition}: {self.next_offset}}}"
+            ) from error
+        return self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class LargeDelivered(Delivered):
+    """One message whose value lies in chunks; `loaded` is the value once somebody fetched it."""
+
+    source: Source | None = None
+    loaded: bytes | None = None
+
+    @property
+    def references(self) -> References:
+        """Where the chunks lie."""
+        references = self.batch.references
+        assert references is not None  # `deliver` looked
+        return references
+
+    def values(self) -> list[bytes]:
+        """Return the one value. Raises `TooLarge` unless it was loaded."""
+        if self.loaded is None:
+            raise TooLarge(
+                f"offset {self.offset} of {self.topic}/{self.partition} has a value of "
+                f"{self.references.size:,} bytes: iterate messages() and stream its chunks()",
+                self.references.size,
+            )
+        return [self.loaded]
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the one message, a `LargeMessage` unless its value was loaded."""
+        (message,) = self._opened().messages(self.topic, self.partition)
+        if self.loaded is not None:
+            yield Message(self.loaded, *message[1:])
+            return
+        references = self.references
+        pieces = None if self.source is None else self.source.pieces(self.partition, references)
+        yield LargeMessage.of(message, references.size, pieces)
 
 
 def deliver(
-    payloads: Sequence[Buffer], group: int, topic: str, partition: int, offset: int, behind: int
+    payloads: Sequence[Buffer],
+    group: int,
+    topic: str,
+    partition: int,
+    offset: int,
+    behind: int,
+    source: Source | None = None,
 ) -> list[Delivered]:
-    """Open and check batches; return what of them lies in [offset, behind). Raises `BadBatch`."""
-    found = []
+    """Open and check batches; return what of them lies in [offset, behind). Raises `BadBatch`.
+
+    `source` fetches the chunks of large values, if somebody asks for them.
+    """
+    found: list[Delivered] = []
     for payload in payloads:
         for batch in split(payload, group):
             header = batch.header
             first, last = max(header.first_offset, offset), min(header.next_offset, behind)
-            if first < last:
+            if first >= last:
+                continue
+            if header.columns & _REFERENCES:
+                large = LargeDelivered(topic, partition, batch, first, last, source)
+                found.append(large)
+            else:
                 found.append(Delivered(topic, partition, batch, first, last))
-                offset = last
+            offset = last
     return found

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from weir.client.batching import Batcher, Gathered
+from weir.client.batching import PLAIN, Batcher, Packing, Whole
 from weir.client.link import Link
 from weir.client.receipts import Confirmed, Handed, Sent
 from weir.client.sequencer import Failed, Released, Retry, Sequencer
@@ -48,11 +48,13 @@ class Lane:
         "_link",
         "_loop",
         "_owner",
+        "_packing",
         "_sequencer",
         "_timer",
         "_topic",
         "_wait",
         "address",
+        "large",
         "partition",
     )
 
@@ -68,15 +70,19 @@ class Lane:
         linger: float,
         batch_bytes: int,
         window: int,
+        packing: Packing = PLAIN,
     ) -> None:
         """Begin with sequence 0 of the grant's epoch."""
         self.partition = partition
         self.address = address
+        #: Held while a large value is sent.
+        self.large = asyncio.Lock()
         self._link = link
         self._owner = owner
         self._topic = topic
         self._grant = grant
         self._linger = linger
+        self._packing = packing
         self._batcher: Batcher[Handed] = Batcher(batch_bytes)
         self._sequencer: Sequencer[Handed] = Sequencer(window)
         self._loop = asyncio.get_running_loop()
@@ -125,7 +131,7 @@ class Lane:
             self.pump()
         return sent
 
-    def put(self, whole: Gathered[Handed]) -> None:
+    def put(self, whole: Whole[Handed]) -> None:
         """Hand over a batch behind all messages added so far."""
         self._owner.begun(whole.owner)
         self._batcher.put(whole)
@@ -175,12 +181,16 @@ class Lane:
         self._due = True
         self.pump()
 
-    def _hold(self, gathered: Gathered[Handed]) -> None:
+    def _hold(self, gathered: Whole[Handed]) -> None:
         grant, sequencer, count = self._grant, self._sequencer, len(gathered)
         welcome = self._link.welcome
         try:
             batch = gathered.encode(
-                self.address.group, grant.producer, grant.epoch, sequencer.next_sequence
+                self.address.group,
+                grant.producer,
+                grant.epoch,
+                sequencer.next_sequence,
+                self._packing,
             )
             if welcome is not None and len(batch) > welcome.batch_bytes_max:
                 raise TooLarge(
@@ -220,6 +230,7 @@ class Lane:
                     confirm.offset,
                     confirm.stamp,
                     confirm.duplicate,
+                    confirm.index,
                 )
                 self._owner.settled(held.owner, done)
             elif isinstance(outcome, Failed):

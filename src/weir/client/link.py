@@ -1,13 +1,19 @@
-"""A connection that comes back: one live `Connection` to whichever host answers."""
+"""A connection that comes back: one live `Connection` to whichever host answers.
+
+Beside it there are ways to the other shards of that host (`weir.client.ways`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
 
 from weir.client.backoff import Backoff
 from weir.client.connection import Connection, OnAnswer
+from weir.client.failures import why_unreachable
+from weir.client.ways import Ways
 from weir.errors import Disconnected, Overloaded, Refused, Unavailable, WeirError, WrongSystem
 from weir.wire import messages as m
 
@@ -24,6 +30,16 @@ class Sender(Protocol):
 
     def ended(self, error: WeirError) -> None:
         """The link will never be up again."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """Batches of one partition that are under way, all by one connection: none overtakes."""
+
+    connection: Connection
+    count: int = 0
+    #: Whether somebody waits to send by another connection.
+    leaving: bool = False
 
 
 class Link:
@@ -50,6 +66,8 @@ class Link:
         self._hosts = hosts
         self._name = name
         self._connection: Connection | None = None
+        self._ways = Ways(self._greeted, self._writable)
+        self._streams: dict[int, _Stream] = {}
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._last_failure = ""
@@ -63,6 +81,16 @@ class Link:
             await self.close()
             raise
 
+    def another(self) -> Link:
+        """Return a link to the same system, for what must end with a connection of its own."""
+        return Link(
+            self._hosts,
+            name=self._name,
+            retry=self.retry,
+            request_timeout=self.request_timeout,
+            random=self.random,
+        )
+
     async def close(self) -> None:
         """End the connection; whatever still waits gets `Disconnected`."""
         if self._keeper is not None:
@@ -72,6 +100,7 @@ class Link:
         self._end(Disconnected("the client is closed"))
         if self._connection is not None:
             await self._connection.close()
+        await self._ways.close()
 
     def saw(self, stamp: int) -> None:
         """Remember the highest stamp: what is sent from now on is ordered behind it."""
@@ -80,10 +109,39 @@ class Link:
 
     def send(self, request: m.Request, on_answer: OnAnswer) -> int | None:
         """Send now and return the correlation number; None while that is not possible."""
-        connection = self._connection
+        way, connection = self._ways.toward(request), self._connection
+        if way is not None and way.undecided:
+            return None
+        if way is not None and way.connection is not None:
+            connection = way.connection
         if connection is None or not connection.writable:
             return None
+        if isinstance(request, m.Produce):
+            return self._send_batch(connection, request, on_answer)
         return connection.send(request, on_answer)
+
+    def _send_batch(
+        self, connection: Connection, request: m.Produce, on_answer: OnAnswer
+    ) -> int | None:
+        group = request.address.group
+        stream = self._streams.get(group)
+        if stream is None or not stream.count:
+            stream = self._streams[group] = _Stream(connection)
+        elif stream.connection is not connection:
+            stream.leaving = True
+            return None
+
+        def answered(correlation: int, answer: m.Reply | Disconnected) -> None:
+            stream.count -= 1
+            if not stream.count:
+                del self._streams[group]
+            on_answer(correlation, answer)
+            if not stream.count and stream.leaving:
+                self._writable()
+
+        correlation = connection.send(request, answered)
+        stream.count += 1
+        return correlation
 
     async def request(
         self, request: m.Request, kind: type[R], *, wait: float = 0.0, again: bool = True
@@ -97,7 +155,7 @@ class Link:
         attempt = 0
         while True:
             left = max(deadline - loop.time(), 0.0)
-            connection = await self._connected(left)
+            connection = await self._toward(request, left)
             try:
                 reply = await connection.request(request, max(deadline - loop.time(), 0.0))
             except (Disconnected, Overloaded, Unavailable) as error:
@@ -115,6 +173,14 @@ class Link:
         """Return the seconds to wait before trying again after `error`."""
         asked = error.detail / 1_000 if isinstance(error, Overloaded) else 0.0
         return asked + self.retry.delay(attempt, self.random.random())
+
+    async def _toward(self, request: m.Request, timeout: float) -> Connection:
+        way = self._ways.toward(request)
+        if way is not None:
+            await way.decided()
+            if way.connection is not None and self.error is None:
+                return way.connection
+        return await self._connected(timeout)
 
     async def _connected(self, timeout: float) -> Connection:
         if self._connection is None and self.error is None:
@@ -147,7 +213,7 @@ class Link:
                     return
                 self._last_failure = str(error)
             except (OSError, WeirError, TimeoutError) as error:
-                self._last_failure = f"{host}:{port}: {str(error) or 'no answer in time'}"
+                self._last_failure = why_unreachable(host, port, error)
             else:
                 began = asyncio.get_running_loop().time()
                 await self._use(connection)
@@ -163,14 +229,20 @@ class Link:
             await asyncio.sleep(self.retry.delay(attempt, self.random.random()))
 
     async def _dial(self, host: str, port: int) -> Connection:
+        connection, self.welcome = await self._greeted(host, port, DIAL_TIMEOUT)
+        await self._ways.welcomed(host, self.welcome)
+        return connection
+
+    async def _greeted(self, host: str, port: int, timeout: float) -> tuple[Connection, m.Welcome]:
+        """Dial and say hello. Raises `OSError`, `TimeoutError`, `Refused` or `Disconnected`."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(DIAL_TIMEOUT):
+        async with asyncio.timeout(timeout):
             _, connection = await loop.create_connection(
                 lambda: Connection(self._writable), host, port
             )
         system = self.welcome.system if self.welcome else 0
         try:
-            welcome = await connection.request(m.Hello(self._name, system), DIAL_TIMEOUT)
+            welcome = await connection.request(m.Hello(self._name, system), timeout)
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
                 raise WrongSystem(f"{host}:{port} speaks another protocol: upgrade the older side")
             if system not in (0, welcome.system):
@@ -178,8 +250,7 @@ class Link:
         except BaseException as error:
             connection.abort(error if isinstance(error, Exception) else None)
             raise
-        self.welcome = welcome
-        return connection
+        return connection, welcome
 
     async def _use(self, connection: Connection) -> None:
         self._connection = connection
@@ -190,9 +261,8 @@ class Link:
         self._up.clear()
 
     def _writable(self) -> None:
-        if self._connection is not None:
-            for sender in [*self.senders]:
-                sender.writable()
+        for sender in [*self.senders]:
+            sender.writable()
 
     def _end(self, error: WeirError) -> None:
         if self.error is None:

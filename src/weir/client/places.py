@@ -43,7 +43,9 @@ class Places:
 
     def __getitem__(self, partition: int) -> Address:
         if not 0 <= partition < len(self):
-            raise UnknownTopic(f"{self.topic} has no partition {partition}: 0 to {len(self) - 1}")
+            raise UnknownTopic(
+                f"{self.topic} has no partition {partition}: give 0 to {len(self) - 1}"
+            )
         return self._info.addresses[partition]
 
     async def ask(

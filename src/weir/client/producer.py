@@ -3,130 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import time as clock
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
 
-from weir.client.batching import BATCH_BYTES, Gathered, cuts, picked, rows_by_partition, size_of
-from weir.client.duration import seconds
-from weir.client.lane import Lane
-from weir.client.link import Link
-from weir.client.patience import Patience
-from weir.client.receipts import Confirmed, Handed, Receipt, Sent
-from weir.client.values import key_bytes, value_bytes
-from weir.errors import BadRequest, Disconnected, Overloaded, UnknownTopic, WeirError
-from weir.model.limits import BATCH_BYTES_MAX, MIB
-from weir.model.topic import partition_for
-from weir.wire import messages as m
+from weir.client.batching import Gathered, cuts, picked, rows_by_partition, size_of
+from weir.client.large import Columns, first_of, pieces_of, send_large
+from weir.client.outgoing import Outgoing, ProducerOptions, now_us
+from weir.client.receipts import Handed, Receipt, Sent
+from weir.client.values import BYTES, check_columns, key_bytes, value_bytes
+from weir.codec.fields import Buffer
+from weir.errors import Overloaded
+from weir.model.chunks import is_large
+
+__all__ = ["Producer", "ProducerOptions", "now_us"]
 
 
-def now_us() -> int:
-    """Return microseconds since 1970."""
-    return clock.time_ns() // 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerOptions:
-    """How a producer gathers and sends; `linger` is a duration, `partition` None: by key or turn.
-
-    `on_confirm` is called once per batch, in order per partition; what it raises, `flush` raises.
-    """
-
-    linger: str | float = "5ms"
-    batch_bytes: int = BATCH_BYTES
-    window: int = 8
-    partition: int | None = None
-    max_buffered: int = 64 * MIB
-    on_confirm: Callable[[Confirmed], None] | None = None
-
-    def check(self) -> None:
-        """Raise `BadRequest` for options that cannot work."""
-        if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
-            raise BadRequest(f"batch_bytes={self.batch_bytes}: give 1 to {BATCH_BYTES_MAX:,}")
-        if self.window < 1 or self.max_buffered < 1:
-            raise BadRequest("window and max_buffered must be at least 1")
-
-
-class Producer:
+class Producer(Outgoing):
     """Sends to one topic under a producer id of its own. `async with` opens, flushes and closes."""
-
-    def __init__(
-        self,
-        link: Link,
-        topic: str,
-        options: ProducerOptions,
-        now: Callable[[], int] = now_us,
-    ) -> None:
-        """Take the link and a clock; `open` talks to the broker."""
-        options.check()
-        self.topic = topic
-        #: Bytes gathered or sent, and not confirmed.
-        self.buffered = 0
-        self._link = link
-        self._options = options
-        self._linger = seconds(options.linger)
-        self._now = now
-        self._lanes: list[Lane] = []
-        self._turn = 0
-        self._unsettled: set[Handed] = set()
-        self._first_error: Exception | None = None
-        self._patience = Patience(link.request_timeout)
-        self._moving: asyncio.Task[None] | None = None
-        self._doubt = ""
-
-    async def open(self) -> Producer:
-        """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
-        info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
-        grant = await self._link.request(m.OpenProducer(), m.ProducerGrant)
-        welcome = self._link.welcome
-        options = self._options
-        self._lanes = [
-            Lane(
-                self._link,
-                self,
-                self.topic,
-                partition,
-                address=address,
-                grant=grant,
-                linger=self._linger,
-                batch_bytes=options.batch_bytes,
-                window=min(options.window, welcome.window if welcome else options.window),
-            )
-            for partition, address in enumerate(info.addresses)
-        ]
-        self._lane(options.partition)
-        self._link.senders.add(self)
-        return self
-
-    async def close(self) -> None:
-        """Give up what is not confirmed; `flush` first to give up nothing."""
-        self._link.senders.discard(self)
-        if self._moving is not None:
-            self._moving.cancel()
-        self.ended(Disconnected("the producer is closed; what was under way may have happened"))
-
-    async def __aenter__(self) -> Producer:
-        return await self.open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        try:
-            await self.flush()
-        except WeirError as unsent:
-            if error is None:
-                raise
-            error.add_note(f"also, not all messages were confirmed: {unsent}")
-        finally:
-            await self.close()
-
-    @property
-    def error(self) -> WeirError | None:
-        """What ended one of its partitions for good; open another producer then."""
-        return next((lane.error for lane in self._lanes if lane.error is not None), None)
 
     def send(
         self,
@@ -149,12 +43,10 @@ class Producer:
             )
         if not isinstance(value, bytes):
             raise TypeError(f"a value is bytes, not {type(value).__name__}; publish() takes more")
+        if tag is not None or time is not None or headers:
+            check_columns(tag, time, headers)
         raw = key_bytes(key)
-        if partition is None:
-            partition = self._options.partition
-        if partition is None and raw is not None:
-            partition = partition_for(raw, len(self._lanes))
-        lane = self._lane(partition)
+        lane = self._lane_of(raw, partition)
         if lane.error is not None:
             raise lane.error
         size = size_of(value, raw, tag, headers)
@@ -182,14 +74,51 @@ class Producer:
         tried until the producer is closed, so it may come to be.
         """
         await self.ready()
+        data = value if isinstance(value, BYTES) else value_bytes(value)
+        if is_large(size_of(data, key_bytes(key), tag, headers)):
+            return await self._send_large(pieces_of(data), key, tag, time, headers, partition)
         sent = self.send(
-            value_bytes(value), key=key, tag=tag, time=time, headers=headers, partition=partition
+            bytes(data), key=key, tag=tag, time=time, headers=headers, partition=partition
         )
         try:
             async with asyncio.timeout(self._link.request_timeout):
                 return await sent
         except TimeoutError:
             raise self._stalled() from None
+
+    async def publish_from(
+        self,
+        source: Any,
+        *,
+        key: bytes | str | None = None,
+        tag: str | None = None,
+        time: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+    ) -> Receipt:
+        """Send one message, however large, whose value comes in pieces; return its receipt.
+
+        `source` is a file open in binary mode, or an iterable or async iterable of bytes. At most
+        `max_buffered` bytes of it are in memory.
+        """
+        whole, pieces = await first_of(pieces_of(source))
+        if whole is None:
+            return await self._send_large(pieces, key, tag, time, headers, partition)
+        return await self.publish(
+            whole, key=key, tag=tag, time=time, headers=headers, partition=partition
+        )
+
+    async def _send_large(
+        self,
+        pieces: AsyncIterator[Buffer],
+        key: bytes | str | None,
+        tag: str | None,
+        time: int | None,
+        headers: Mapping[str, bytes] | None,
+        partition: int | None,
+    ) -> Receipt:
+        columns = Columns(self._now(), key_bytes(key), tag, time, headers)
+        return await send_large(self, self._lane_of(columns.key, partition), pieces, columns)
 
     async def send_many(
         self,
@@ -233,121 +162,15 @@ class Producer:
     ) -> list[Handed]:
         handed = []
         for first, last, size in cuts(values, self._options.batch_bytes):
-            lane = self._lane(partition)
-            if not self._takes(lane, size):
-                await self._patience.until(partial(self._takes, lane, size), self._stalled)
-            if lane.error is not None:
-                raise lane.error
-            batch = Handed(self.topic, lane.partition)
-            batch.size, batch.count = size, last - first
-            self.buffered += size
             # A slice is also a copy: what the caller does to his list changes nothing here.
-            lane.put(
-                Gathered(
-                    batch,
-                    self._now(),
-                    values[first:last],
-                    None if keys is None else keys[first:last],
-                    None if tags is None else tags[first:last],
-                    None if times is None else times[first:last],
-                    None,
-                    size,
-                )
+            whole = partial(
+                Gathered[Handed],
+                base_time=self._now(),
+                values=values[first:last],
+                keys=None if keys is None else keys[first:last],
+                tags=None if tags is None else tags[first:last],
+                times=None if times is None else times[first:last],
+                size=size,
             )
-            handed.append(batch)
+            handed.append(await self.hand(self._lane(partition), size, last - first, whole))
         return handed
-
-    async def flush(self) -> None:
-        """Return when all that was sent before is confirmed; raise the first error since the last.
-
-        Raises `Disconnected` after `request_timeout` without any confirm.
-        """
-        waited_for = [*self._unsettled]
-        for lane in self._lanes:
-            lane.flush()
-        for batch in waited_for:
-            if not batch.settled:
-                await self._patience.until(partial(_is_settled, batch), self._stalled)
-        error, self._first_error = self._first_error, None
-        if error is not None:
-            raise error
-
-    # What lanes and the link tell.
-
-    def begun(self, batch: Handed) -> None:
-        """A batch begins: `flush` waits for it from now on."""
-        self._unsettled.add(batch)
-
-    def settled(self, batch: Handed, result: Confirmed | Exception) -> None:
-        """A batch is confirmed or given up: tell all who wait."""
-        self._unsettled.discard(batch)
-        self.buffered -= batch.size
-        batch.settle(result)
-        if isinstance(result, Exception):
-            self._first_error = self._first_error or result
-        elif self._options.on_confirm is not None:
-            # An error of the user's ledger must not end the connection whose reply this is.
-            try:
-                self._options.on_confirm(result)
-            except Exception as error:
-                self._first_error = self._first_error or error
-        self._patience.wake()
-
-    def moved(self) -> None:
-        """Ask again where the partitions are, once at a time."""
-        if self._moving is None or self._moving.done():
-            self._moving = asyncio.get_running_loop().create_task(self._find(), name="weir find")
-
-    def writable(self) -> None:
-        """Send what waited for the link."""
-        for lane in self._lanes:
-            lane.pump()
-
-    def ended(self, error: WeirError) -> None:
-        """Give up: there will be no link again."""
-        for lane in self._lanes:
-            if lane.error is None:
-                lane.fail(error)
-        self._patience.wake()
-
-    async def _find(self) -> None:
-        try:
-            info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
-        except WeirError as error:
-            # The lanes go on trying at the old place, and ask again with the next refusal.
-            self._doubt = f" (asked where {self.topic} is served: {error})"
-            return
-        self._doubt = ""
-        for lane, address in zip(self._lanes, info.addresses, strict=False):
-            lane.address = address
-
-    # Waiting, and choosing a lane.
-
-    def _lane(self, partition: int | None) -> Lane:
-        if not self._lanes:
-            raise BadRequest("the producer is not open: use `async with client.producer(...)`")
-        if partition is None:
-            # Stay with a partition while it gathers, then turn to the next: whole batches.
-            if not self._lanes[self._turn].gathering:
-                self._turn = (self._turn + 1) % len(self._lanes)
-            partition = self._turn
-        if not 0 <= partition < len(self._lanes):
-            raise UnknownTopic(
-                f"{self.topic} has no partition {partition}: 0 to {len(self._lanes) - 1}"
-            )
-        return self._lanes[partition]
-
-    def _takes(self, lane: Lane, size: int) -> bool:
-        fits = self.buffered == 0 or self.buffered + size <= self._options.max_buffered
-        return lane.error is not None or (lane.room and fits)
-
-    def _stalled(self) -> Disconnected:
-        return Disconnected(
-            f"nothing sent to {self.topic} was confirmed for {self._link.request_timeout:g} s; "
-            f"{len(self._unsettled)} batches are still tried. Check that the broker is up and "
-            f"has a majority, or give a longer request_timeout{self._doubt}"
-        )
-
-
-def _is_settled(batch: Handed) -> bool:
-    return batch.settled

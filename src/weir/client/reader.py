@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Literal
 
+from weir.client.chunked import Chunks, loaded
 from weir.client.delivered import Delivered, deliver
 from weir.client.feed import Feed
 from weir.client.link import Link
+from weir.client.picking import Pick
 from weir.client.places import Places
+from weir.client.start import Begin, End, Start, Until, begin_of, end_of
+from weir.client.values import key_bytes
 from weir.errors import BadRequest, OffsetOutOfRange
 from weir.model.ids import Address
-from weir.model.limits import FETCH_BYTES_MAX, MIB
+from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.message import Message
+from weir.model.stamp import STAMP_MAX
 from weir.wire import messages as m
-
-Start = Literal["earliest", "latest"] | Mapping[int, int]
 
 LONG_POLL = 5.0
 #: Answers of one partition that are with the user or ahead of him.
@@ -34,26 +36,40 @@ class ReaderOptions:
     """What to read: see `Client.reader`."""
 
     start: Start = "earliest"
-    partitions: list[int] | None = None
+    partitions: Sequence[int] | None = None
     max_bytes: int = 4 * MIB
     follow: bool = True
+    until: Until | None = None
+    key: bytes | str | Sequence[bytes | str] | None = None
+    tag: str | Sequence[str] | None = None
+    #: A larger value, which lies in chunks, is not loaded: its message streams it.
+    value_bytes_max: int = VALUE_BYTES_LOADED_MAX
 
     def check(self) -> None:
         """Raise `BadRequest` for options that cannot work."""
-        if isinstance(self.start, str) and self.start not in ("earliest", "latest"):
-            raise BadRequest(
-                f'start={self.start!r}: give "earliest", "latest" or {{partition: offset}}'
-            )
-        if not isinstance(self.start, str) and not all(
-            isinstance(partition, int) and isinstance(offset, int) and offset >= 0
-            for partition, offset in self.start.items()
-        ):
-            raise BadRequest(
-                f"start={self.start!r}: give {{partition: offset}} in whole numbers from 0 on "
-                "(JSON makes strings of the keys: turn them back with int)"
-            )
         if not 1 <= self.max_bytes <= FETCH_BYTES_MAX:
             raise BadRequest(f"max_bytes={self.max_bytes}: give 1 to {FETCH_BYTES_MAX:,}")
+        if self.partitions is not None and not self.partitions:
+            raise BadRequest("partitions=[]: name at least one, or leave it out for all")
+        numbers = [] if self.partitions is None else self.partitions
+        if not isinstance(numbers, Collection) or not all(
+            isinstance(number, int) and number >= 0 for number in numbers
+        ):
+            raise BadRequest(f"partitions={numbers!r}: give a list of numbers from 0 on")
+
+    def pick(self, begin: Begin, end: End | None) -> Pick:
+        """Return which messages are wanted. Raises `BadRequest`."""
+        keys = [self.key] if isinstance(self.key, bytes | str) else self.key
+        tags = [self.tag] if isinstance(self.tag, str) else self.tag
+        for name, wanted in (("key", keys), ("tag", tags)):
+            if not isinstance(wanted, Collection | None):
+                raise BadRequest(f"{name}={wanted!r}: give one, or a list of them")
+        return Pick(
+            None if keys is None else map(key_bytes, keys),
+            tags,
+            begin.stamp,
+            STAMP_MAX if end is None else end.stamp,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,7 @@ class _Piece:
     partition: int
     delivered: list[Delivered]
     next_offset: int
+    over: bool
     slots: asyncio.Semaphore = field(repr=False)
 
 
@@ -77,9 +94,10 @@ class Reader:
         """Take the link; the first iteration talks to the broker."""
         options.check()
         self.topic = topic
-        self.positions: dict[int, int] = (
-            {} if isinstance(options.start, str) else dict(options.start)
-        )
+        self._begin = begin_of(options.start)
+        self._end = None if options.until is None else end_of(options.until)
+        self._pick = options.pick(self._begin, self._end)
+        self.positions: dict[int, int] = dict(self._begin.offsets or {})
         #: By partition, the offset behind the last committed message, as of the last fetch.
         self.committed: dict[int, int] = {}
         self._link = link
@@ -88,18 +106,28 @@ class Reader:
         self._feed: Feed[_Piece] | None = None
         self._piece: _Piece | None = None
         self._rest: deque[Delivered] = deque()
+        self._delivered: Delivered | None = None
         self._messages: Iterator[Message] | None = None
+
+    async def open(self) -> Reader:
+        """Fill `positions`, and begin to fetch; `async with` and the first iteration do it too.
+
+        Raises `UnknownTopic`, also for a partition that the topic does not have.
+        """
+        if self._feed is None:
+            await self._start()
+        return self
 
     async def close(self) -> None:
         """Stop fetching. Iterating again would continue at `positions`."""
         feed, self._feed = self._feed, None
-        self._piece, self._messages = None, None
+        self._piece = self._delivered = self._messages = None
         self._rest.clear()
         if feed is not None:
             await feed.close()
 
     async def __aenter__(self) -> Reader:
-        return self
+        return await self.open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
@@ -110,17 +138,30 @@ class Reader:
         return self
 
     async def __anext__(self) -> Message:
-        while True:
-            if self._messages is not None:
-                message = next(self._messages, None)
-                if message is not None:
-                    self.positions[message.partition] = message.offset + 1
-                    return message
-                self._messages = None
-            delivered = await self._next()
-            if delivered is None:
+        while (message := self.at_hand()) is None:
+            if not await self.more():
                 raise StopAsyncIteration
-            self._messages = delivered.messages()
+        return message
+
+    def at_hand(self) -> Message | None:
+        """Return the next message if it is here already, without waiting; None: await `more`."""
+        if self._messages is None:
+            return None
+        message = next(self._messages, None)
+        if message is not None:
+            self.positions[message.partition] = message.offset + 1
+        elif self._delivered is not None:
+            self.positions[self._delivered.partition] = self._delivered.next_offset
+            self._delivered = self._messages = None
+        return message
+
+    async def more(self) -> bool:
+        """Wait for messages, so that `at_hand` has one; False at the end."""
+        delivered = await self._next()
+        if delivered is None:
+            return False
+        self._delivered, self._messages = delivered, delivered.messages()
+        return True
 
     async def batches(self) -> AsyncIterator[Delivered]:
         """Yield checked batches; `skip` of the first one may be above 0."""
@@ -144,20 +185,28 @@ class Reader:
             if self._piece is None:
                 return None
             self._rest.extend(self._piece.delivered)
-        return self._rest.popleft()
+        return await self._whole(self._rest.popleft())
+
+    async def _whole(self, delivered: Delivered) -> Delivered:
+        """Fetch a value that lies in chunks, unless it is over the limit."""
+        try:
+            return await loaded(delivered, self._options.value_bytes_max)
+        except BaseException:
+            await self.close()  # to go on at `positions`, with this very message
+            raise
 
     async def _start(self) -> Feed[_Piece]:
         options = self._options
         places = await Places.find(self._link, self.topic)
-        mine = options.partitions if options.partitions is not None else [*range(len(places))]
-        for partition in [*self.positions, *mine]:
+        mine = [*dict.fromkeys(options.partitions or range(len(places)))]
+        for partition in [*self.positions, *mine, *((self._end and self._end.offsets) or ())]:
             places[partition]  # raises if the topic has no such partition
-        found = await places.positions(partitions=mine)
+        found = await places.positions(self._begin.stamp, mine)
         for partition, reply in found.items():
-            begin = reply.end if options.start == "latest" else reply.start
-            self.positions.setdefault(partition, begin)
-        if self._ends is None and not options.follow:
-            self._ends = {partition: reply.end for partition, reply in found.items()}
+            self.positions.setdefault(partition, self._begin.offset(partition, reply))
+        if self._ends is None and (self._end is not None or not options.follow):
+            end = self._end or End()
+            self._ends = {p: end.offset(p, reply, options.follow) for p, reply in found.items()}
         self._feed = Feed(partial(self._pull, places, partition) for partition in mine)
         return self._feed
 
@@ -168,12 +217,14 @@ class Reader:
         while end is None or position < end:
             await slots.acquire()
             piece = await self._fetch(places, partition, position, end, slots)
-            if piece.next_offset == position:
+            if piece.next_offset == position and not piece.over:
                 slots.release()
                 await asyncio.sleep(EMPTY_PAUSE)
                 continue
             position = piece.next_offset
             feed.put(piece)
+            if piece.over:
+                return
 
     async def _fetch(
         self, places: Places, partition: int, position: int, end: int | None,
@@ -190,8 +241,9 @@ class Reader:
         def check(fetched: m.Fetched) -> None:
             group = places[partition].group
             delivered[:] = deliver(
-                fetched.batches, group, self.topic, partition, position, behind(fetched)
-            )
+                fetched.batches, group, self.topic, partition, position, behind(fetched),
+                Chunks(places),
+            )  # fmt: skip
 
         try:
             fetched = await places.ask(partition, request, m.Fetched, wait=LONG_POLL, check=check)
@@ -200,7 +252,10 @@ class Reader:
         self.committed[partition] = fetched.committed
         for part in delivered:
             self._link.saw(part.batch.header.stamp)
-        return _Piece(partition, delivered, max(behind(fetched), position), slots)
+        wanted, ceiling = self._pick.passes(delivered)
+        over = ceiling is not None
+        next_offset = max(behind(fetched), position) if ceiling is None else ceiling
+        return _Piece(partition, wanted, next_offset, over, slots)
 
     def _out_of_range(self, partition: int, position: int, nearest: int) -> OffsetOutOfRange:
         why = (

@@ -20,7 +20,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """A batch is durable on a majority: its messages have offsets [offset, offset + count)."""
+    """A batch is durable on a majority: its messages have offsets [offset, offset + count).
+
+    A chunk of a large value has offset -1, and the Raft `index` of its entry.
+    """
 
     partition: int
     first_sequence: int
@@ -28,6 +31,7 @@ class Confirmed:
     offset: int
     stamp: int
     duplicate: bool
+    index: int = 0
 
 
 class Handed:

@@ -30,11 +30,11 @@ class Session(Generic[H]):
 
     __slots__ = ("_last", "_pending", "_stream")
 
-    def __init__(self) -> None:
-        """Start a connection: nothing asked, nothing read."""
+    def __init__(self, first: int = 1) -> None:
+        """Start a connection: nothing asked, nothing read. Requests are numbered from `first`."""
         self._stream = ClientStream()
         self._pending: dict[int, tuple[int, H]] = {}
-        self._last = 0
+        self._last = first - 1
 
     def __len__(self) -> int:
         """Return the number of requests that await an answer."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, overload
 
 import msgspec
+
+#: What goes as it is.
+BYTES = bytes | bytearray | memoryview
 
 _json = msgspec.json.Encoder().encode
 
@@ -20,6 +24,34 @@ def value_bytes(value: Any) -> bytes:
     return _json(value)
 
 
+@overload
+def key_bytes(key: bytes | str) -> bytes: ...
+
+
+@overload
+def key_bytes(key: None) -> None: ...
+
+
 def key_bytes(key: bytes | str | None) -> bytes | None:
     """Return a key as bytes; None stays None: the message has no key."""
-    return key.encode() if isinstance(key, str) else key
+    if isinstance(key, str):
+        return key.encode()
+    if key is None or isinstance(key, bytes):
+        return key
+    raise TypeError(f"a key is bytes or text, not {type(key).__name__}: give str(key), say")
+
+
+def check_columns(tag: str | None, time: int | None, headers: Mapping[str, bytes] | None) -> None:
+    """Raise `TypeError` for what a message cannot have: later it would spoil a whole batch."""
+    if not isinstance(tag, str | None):
+        raise TypeError(f"a tag is text, not {type(tag).__name__}")
+    if not isinstance(time, int | None):
+        raise TypeError(
+            f"time is whole microseconds since 1970, not {type(time).__name__}: give "
+            "int(moment.timestamp() * 1_000_000)"
+        )
+    for name, value in (headers or {}).items():
+        if not (isinstance(name, str) and isinstance(value, bytes)):
+            raise TypeError(
+                f"headers={{{name!r}: {value!r}}}: give text for names, bytes for values"
+            )

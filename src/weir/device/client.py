@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import socket
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from types import TracebackType
 
+from weir.device.line import Line
 from weir.device.pipeline import Pipeline, Publish
-from weir.errors import (
-    BadChecksum,
-    BadRequest,
-    Disconnected,
-    Overloaded,
-    RemoteProtocolError,
-    refusal,
-)
+from weir.device.subscription import Subscription
+from weir.errors import BadChecksum, BadRequest, Disconnected
 from weir.model.columns import NO_SEQUENCE
-from weir.model.limits import DEVICE_BODY_BYTES_MAX, DEVICE_WINDOW
+from weir.model.limits import DEVICE_BODY_BYTES_MAX, DEVICE_WINDOW, GRANT_MS_DEFAULT
 from weir.wire import device as wire
-from weir.wire.device import BY_HUB, DeviceOpcode, DeviceReply
+from weir.wire.deliveries import BY_HUB
+from weir.wire.device import DeviceOpcode, DeviceReply
 
 SEQUENCE_BYTES = 4
-RETRY_FIRST = 0.05
-RETRY_MOST = 2.0
-_READ = 1 << 16
 _SN_MAX = 255
 
 
@@ -50,24 +42,19 @@ class Client:
         random: Random | None = None,
     ) -> None:
         """Connect and say hello. Raises `Disconnected`, or what the broker refused hello with."""
-        self._place = (host, port)
-        self._hello = wire.hello(hub, boot, topic, partition)
+        hello = wire.hello(hub, boot, topic, partition)
+        self._line = Line(host, port, hello, timeout, random or Random())
         self._timeout = timeout
-        self._random = random or Random()
         #: By lock: the next sequence.
         self._next: dict[int, int] = {}
         #: What is not confirmed, in order.
         self._held: list[Publish] = []
-        self._socket: socket.socket | None = None
-        self._replies = wire.DeviceReplies()
-        self._unread: deque[DeviceReply] = deque()
-        self._connect(time.monotonic() + timeout)
+        self._subscribed: set[int] = set()
+        self._line.connect(time.monotonic() + timeout)
 
     def close(self) -> None:
         """End the connection."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._line.close()
 
     def __enter__(self) -> Client:
         return self
@@ -79,7 +66,7 @@ class Client:
 
     def ping(self) -> None:
         """Return when the broker has answered."""
-        self._ask(wire.frame(DeviceOpcode.PING, 0, b""), again=True)
+        self._line.ask(wire.frame(DeviceOpcode.PING, 0, b""), again=True)
 
     def publish(self, value: bytes, sn: int = 0) -> DeviceReply:
         """Send one message without a sequence; return its confirm.
@@ -87,7 +74,7 @@ class Client:
         Sent again only if the broker says that it did not take it. If the connection ends first,
         raises `Disconnected`: it may or may not have happened. `publish_sequenced` leaves no doubt.
         """
-        return self._ask(wire.publish(sn, value), again=False)
+        return self._line.ask(wire.publish(sn, value), again=False)
 
     def publish_sequenced(self, value: bytes, sn: int = 0) -> DeviceReply:
         """Send one message under the lock's next sequence, again until confirmed: exactly once."""
@@ -127,7 +114,7 @@ class Client:
         try:
             self._run(pipeline)
         except BaseException:
-            self.close()  # replies may be under way that nobody waits for
+            self._line.close()  # replies may be under way that nobody waits for
             raise
         finally:
             replies = zip(publishes, pipeline.replies, strict=True)
@@ -135,6 +122,26 @@ class Client:
             if pipeline.refused is not None:
                 self._drop(pipeline.refused)
         return [reply for reply in pipeline.replies[len(held) :] if reply is not None]
+
+    def subscribe(
+        self,
+        cluster: str,
+        topic: str,
+        sn: int = 0,
+        partition: int = BY_HUB,
+        lease: float = GRANT_MS_DEFAULT / 1_000,
+    ) -> Subscription:
+        """Join a cluster as the lock `sn`, once; what is pulled is its own for `lease` seconds.
+
+        `partition` may be `ALL_PARTITIONS`. Raises what the broker refused.
+        """
+        if sn in self._subscribed:
+            raise BadRequest(f"lock {sn} is subscribed: connect again to change it")
+        frame = wire.subscribe(sn, cluster, topic, partition, round(lease * 1_000))
+        self._line.ask(frame, again=True)
+        self._line.say_first(frame)
+        self._subscribed.add(sn)
+        return Subscription(self._line, sn)
 
     def _drop(self, sn: int) -> None:
         """Forget what is held of a lock that was refused; the others go on."""
@@ -158,134 +165,26 @@ class Client:
                     attempt += 1
                     # Bytes that changed on the way go out again at once, the first time.
                     if attempt > 1 or not isinstance(trouble, BadChecksum):
-                        self._pause(attempt, deadline, trouble)
+                        self._line.pause(attempt, deadline, trouble)
             except Disconnected as error:
-                self.close()
+                self._line.close()
                 pipeline.lost()
                 attempt += 1
-                self._pause(attempt, deadline, error)
+                self._line.pause(attempt, deadline, error)
 
     def _turn(self, pipeline: Pipeline, deadline: float) -> bool:
         """Send what may go out, take the replies that are there; tell whether one confirmed."""
-        self._connect(deadline)
+        self._line.connect(deadline)
         frames = [wire.publish(p.sn, p.value, p.sequence) for p in pipeline.to_send()]
         if frames:
-            self._write(b"".join(frames), deadline)
+            self._line.write(b"".join(frames), deadline)
         confirmed = False
-        self._fill(deadline)
-        while self._unread:
-            reply = self._unread.popleft()
+        self._line.fill(deadline)
+        while self._line.unread:
+            reply = self._line.unread.popleft()
             if reply.opcode == DeviceOpcode.PUBLISH_SEQUENCED:
                 confirmed |= pipeline.answered(reply)
             else:
                 # Its opcode changed on the way, so the broker answered another one.
                 pipeline.answered(DeviceReply(reply.opcode, reply.sn, BadChecksum.code))
         return confirmed
-
-    def _ask(self, frame: bytes, *, again: bool) -> DeviceReply:
-        """Send one frame and return its reply; over a new connection if it may be sent `again`."""
-        deadline = time.monotonic() + self._timeout
-        attempt = 0
-        while True:
-            try:
-                self._connect(deadline)
-                self._write(frame, deadline)
-                self._fill(deadline)
-            except Disconnected as error:
-                self.close()
-                if not again:
-                    raise
-                attempt += 1
-                self._pause(attempt, deadline, error)
-                continue
-            reply = self._unread.popleft()
-            if reply.code == 0:
-                return reply
-            refused = refusal(
-                reply.code, f"the broker refused with code {reply.code}", reply.offset
-            )
-            if not refused.retryable:
-                raise refused
-            attempt += 1
-            self._pause(attempt, deadline, refused)
-
-    def _connect(self, deadline: float) -> None:
-        """Connect and say hello, unless that is done; try again until the deadline."""
-        attempt = 0
-        while self._socket is None:
-            try:
-                self._dial(deadline)
-            except (OSError, Disconnected) as error:
-                self.close()
-                attempt += 1
-                self._pause(attempt, deadline, error)
-
-    def _dial(self, deadline: float) -> None:
-        self._socket = socket.create_connection(self._place, self._left(deadline))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._replies = wire.DeviceReplies()
-        self._unread.clear()
-        self._write(self._hello, deadline)
-        self._fill(deadline)
-        welcome = self._unread.popleft()
-        if welcome.code == 0:
-            return
-        self.close()
-        error = refusal(
-            welcome.code,
-            f"the broker refused the hub with code {welcome.code}: check topic and partition",
-        )
-        if not error.retryable:
-            raise error
-        raise Disconnected(str(error))
-
-    def _write(self, data: bytes, deadline: float) -> None:
-        assert self._socket is not None
-        try:
-            self._socket.settimeout(self._left(deadline))
-            self._socket.sendall(data)
-        except OSError as error:
-            raise self._gone(error) from error
-
-    def _fill(self, deadline: float) -> None:
-        """Wait for at least one reply."""
-        assert self._socket is not None
-        while not self._unread:
-            try:
-                self._socket.settimeout(self._left(deadline))
-                data = self._socket.recv(_READ)
-                if not data:
-                    raise self._gone(None)
-                self._unread.extend(self._replies.receive(data))
-            except OSError as error:
-                raise self._gone(error) from error
-            except RemoteProtocolError as error:
-                # The stream is out of step; a new connection begins a new one.
-                raise self._gone(error) from error
-
-    def _pause(self, attempt: int, deadline: float, why: Exception) -> None:
-        wait = self._random.random() * min(RETRY_MOST, RETRY_FIRST * 2 ** min(attempt, 16))
-        if isinstance(why, Overloaded):
-            wait += why.detail / 1_000
-        if time.monotonic() + wait >= deadline:
-            self.close()
-            raise Disconnected(
-                f"nothing confirmed by {self._name} within {self._timeout:g} s ({why}): check that "
-                "a broker runs there, its host and port"
-            ) from why
-        time.sleep(wait)
-
-    def _left(self, deadline: float) -> float:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"no answer within {self._timeout:g} s")
-        return left
-
-    def _gone(self, why: Exception | None) -> Disconnected:
-        return Disconnected(
-            f"the connection to {self._name} ended ({why or 'closed by the broker'})"
-        )
-
-    @property
-    def _name(self) -> str:
-        return f"{self._place[0]}:{self._place[1]}"

@@ -5,6 +5,7 @@ WeirError
 │   └── LogDamaged     durable bytes are gone: from a copy or not at all
 ├── BadSettings        the log cannot work with these sizes
 ├── BadRecord          the caller broke the contract of `append`: a bug there
+├── BadIndexFile       an index file that is not to be believed: made again from its segment
 ├── ForeignSegment     a file of another log or another system lies in this folder
 └── UnknownKind        a newer release wrote this log
 """
@@ -37,6 +38,10 @@ class BadSettings(WeirError):
 
 class BadRecord(WeirError):
     """A record that the log cannot hold; nothing was staged."""
+
+
+class BadIndexFile(WeirError):
+    """An index file is missing, damaged, or of another use of its segment: scan that instead."""
 
 
 class ForeignSegment(WeirError):

@@ -5,20 +5,21 @@
     4      4    generation                  40  8  index
     8      8    position in the log         48  1  kind
     16     4    bytes of payload, never 0   49  1  version
-    20     4    CRC-32C                     50  2  flags, 0
-    24     8    group                       52  4  reserved, 0
+    20     4    CRC-32C of the header       50  2  flags, 0
+    24     8    group                       52  4  CRC-32C of the payload, or 0
 
-then the payload, then zeros up to a multiple of 8. The CRC covers the header with its own field 0,
-and the payload unless that is batches, which carry CRC and hash themselves. A frame exists only
-with the generation of its segment at its own position: whatever a recycled file held before does
-not (counterexample 8).
+then the payload, then zeros up to a multiple of 8. The header's CRC covers all 56 bytes with its
+own field 0; the payload has one too unless it is batches, which carry CRC and hash themselves. Two,
+so that a damaged payload does not hide whose it was (DESIGN §4 Damage). A frame exists only with
+the generation of its segment at its own position: whatever a recycled file held before does not
+(counterexample 8).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from weir.codec.crc import crc32c
@@ -61,9 +62,18 @@ class BadFrame(Exception):
     """
 
 
+class BadPayload(BadFrame):
+    """The header is sound and the payload is not; `frame` is what the header says."""
+
+    def __init__(self, frame: Frame, reason: str) -> None:
+        """Take the frame, its offsets and stamp -1, and what is wrong with its payload."""
+        super().__init__(reason)
+        self.frame = frame
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A verified frame. The offsets are those of its batches, or -1 where it holds none."""
+    """A verified frame. Offsets, and the stamp of the last batch, are -1 where it holds none."""
 
     position: int
     length: int
@@ -73,6 +83,7 @@ class Frame:
     kind: Kind
     first_offset: int
     next_offset: int
+    stamp: int
 
 
 def frame_size(length: int) -> int:
@@ -92,34 +103,36 @@ def pack(
     index: int = 0,
 ) -> bytes:
     """Return the header of a frame whose payload is `payload`, `length` bytes in all."""
-    blank = _HEADER.pack(
-        MAGIC, generation, position, length, 0, group, term, index, kind, VERSION, 0, 0
-    )
-    crc = crc32c(blank)
+    payload_crc = 0
     if kind != _BATCHES:
         for buffer in payload:
-            crc = crc32c(buffer, crc)
+            payload_crc = crc32c(buffer, payload_crc)
+    blank = _HEADER.pack(
+        MAGIC, generation, position, length, 0, group, term, index, kind, VERSION, 0, payload_crc
+    )
+    crc = crc32c(blank)
     return blank[:_CRC_AT] + U32.pack(crc) + blank[_CRC_END:]
 
 
-def place(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the generation and position that the bytes at `at` claim. Raises `BadFrame`."""
+def place(data: memoryview, at: int) -> tuple[int, int, int]:
+    """Return the generation, position and kind that the bytes at `at` claim. Raises `BadFrame`."""
     if len(data) - at < HEADER_SIZE:
         raise BadFrame(f"{len(data) - at} bytes are too few for a frame header")
-    _, generation, position, *_ = _HEADER.unpack_from(data, at)
-    return generation, position
+    _, generation, position, _, _, _, _, _, kind, *_ = _HEADER.unpack_from(data, at)
+    return generation, position, kind
 
 
 def verify(data: memoryview, at: int, *, generation: int, position: int) -> Frame:
     """Return the frame that begins at byte `at` of `data`, every checksum verified.
 
-    Raises `BadFrame`, or `UnknownKind` for a sound frame that a newer release wrote.
+    Raises `BadFrame`, `BadPayload` where only the payload is bad, or `UnknownKind` for a sound
+    header that a newer release wrote.
     """
     if len(data) - at < HEADER_SIZE:
         raise BadFrame(f"{len(data) - at} bytes are too few for a frame header")
-    magic, its_generation, its_position, length, crc, group, term, index, kind, version, _, _ = (
-        _HEADER.unpack_from(data, at)
-    )
+    fields = _HEADER.unpack_from(data, at)
+    magic, its_generation, its_position, length, crc, group, term, index = fields[:8]
+    kind, version, _, payload_crc = fields[8:]
     if magic != MAGIC:
         raise BadFrame("no frame begins there")
     if its_generation != generation or its_position != position:
@@ -131,18 +144,19 @@ def verify(data: memoryview, at: int, *, generation: int, position: int) -> Fram
     payload = data[start : start + length]
     if not 0 < length == len(payload):
         raise BadFrame(f"it says {length:,} bytes, of which {len(payload):,} are there")
-    actual = crc32c(b"".join((data[at : at + _CRC_AT], _NO_CRC, data[at + _CRC_END : start])))
-    if kind != _BATCHES:
-        actual = crc32c(payload, actual)
-    if actual != crc:
-        raise BadFrame("the frame fails its CRC-32C")
+    if crc32c(b"".join((data[at : at + _CRC_AT], _NO_CRC, data[at + _CRC_END : start]))) != crc:
+        raise BadFrame("the frame's header fails its CRC-32C")
     if version != VERSION:
         raise UnknownKind(
             f"the frame at position {position:,} has version {version}, and this release knows "
             f"{VERSION}: start this node with the release that wrote it, or a newer one"
         )
-    first, behind = _offsets(payload, group) if kind == _BATCHES else (-1, -1)
-    return Frame(position, length, group, term, index, _known(kind, position), first, behind)
+    frame = Frame(position, length, group, term, index, _known(kind, position), -1, -1, -1)
+    if kind == _BATCHES:
+        return _with_messages(frame, payload)
+    if crc32c(payload) != payload_crc:
+        raise BadPayload(frame, "the frame's payload fails its CRC-32C")
+    return frame
 
 
 def _known(kind: int, position: int) -> Kind:
@@ -155,10 +169,12 @@ def _known(kind: int, position: int) -> Kind:
     return known
 
 
-def _offsets(payload: memoryview, group: int) -> tuple[int, int]:
+def _with_messages(frame: Frame, payload: memoryview) -> Frame:
     try:
-        headers = check_batches(payload, group)
+        headers = check_batches(payload, frame.group)
     except BadBatch as error:
-        raise BadFrame(f"a batch of group {group}: {error}") from error
-    first = headers[0].first_offset
-    return (first, headers[-1].next_offset) if first >= 0 else (-1, -1)
+        raise BadPayload(frame, f"a batch of group {frame.group}: {error}") from error
+    first, last = headers[0].first_offset, headers[-1]
+    if first < 0:
+        return frame
+    return replace(frame, first_offset=first, next_offset=last.next_offset, stamp=last.stamp)

@@ -1,18 +1,20 @@
-"""Where each group's entries lie: Raft index and offset to a place, in packed arrays.
+"""Where each group's entries lie: Raft index, offset and stamp to a place, in packed arrays.
 
-29 bytes an entry and no object, so that millions of entries stay outside the garbage collector's
-view. It lives in memory and is rebuilt by the scan at start.
+`ROW_BYTES` an entry and no object, so that millions of entries stay outside the garbage collector's
+view. It lives in memory; a start joins it from index files and scans.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from weir.log.errors import BadRecord
 from weir.log.frame import Kind
+from weir.log.rows import Rows, empty
+
+_BATCHES = int(Kind.BATCHES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +31,31 @@ class Stored:
 class GroupIndex:
     """One group's entries, `first` to `last`, without a gap."""
 
-    __slots__ = ("_behind", "_kinds", "_lengths", "_positions", "_terms", "first")
+    __slots__ = (
+        "_behind",
+        "_columns",
+        "_kinds",
+        "_lengths",
+        "_positions",
+        "_stamps",
+        "_terms",
+        "_total",
+        "_totals",
+        "base",
+        "first",
+    )
 
     def __init__(self, first: int) -> None:
         """Begin with nothing stored; `first` is the index of the first entry to come."""
         self.first = first
-        self._positions = array("Q")
-        self._lengths = array("I")
-        self._terms = array("Q")
-        self._kinds = array("B")
-        # The offset behind each entry. An entry without messages repeats its predecessor's, so
-        # the array never falls, and the entry that holds an offset is one binary search away.
-        self._behind = array("q")
+        #: The offset behind everything before `first`; -1 until the first messages tell.
+        self.base = -1
+        self._total = 0
+        self._columns = empty()
+        # An entry without messages repeats its predecessor's offset behind, stamp and sum of bytes,
+        # so these columns never fall, and a place in them is one binary search away.
+        self._positions, self._terms, self._behind, self._stamps, *rest = self._columns
+        self._totals, self._lengths, self._kinds = rest
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -53,36 +68,137 @@ class GroupIndex:
     @property
     def next_offset(self) -> int:
         """The offset behind the last message stored."""
-        return self._behind[-1] if self._behind else 0
+        return max(self._behind[-1] if self._behind else self.base, 0)
+
+    @property
+    def batch_bytes(self) -> int:
+        """The bytes of all batches stored."""
+        return self._totals[-1] - self._total if self._totals else 0
 
     def add(
-        self, index: int, term: int, kind: Kind, position: int, length: int, next_offset: int
+        self,
+        index: int,
+        term: int,
+        kind: Kind,
+        position: int,
+        length: int,
+        first_offset: int = -1,
+        next_offset: int = -1,
+        stamp: int = -1,
     ) -> None:
         """Append an entry; those at its index and above are superseded (Raft's conflict rule).
 
-        `next_offset` is the offset behind its last message, -1 if it has none. Raises `BadRecord`
-        if an index would be left out.
+        The offsets are those of its messages and `stamp` the last one's, -1 where it has none.
+        Raises `BadRecord` if an index would be left out.
         """
-        count = index - self.first
-        if count != len(self._positions):
-            self._truncate(count, index)
+        if index - self.first != len(self._positions):
+            self._truncate(index)
+        if self._behind:
+            behind, last, total = self._behind[-1], self._stamps[-1], self._totals[-1]
+        else:
+            behind, last, total = self.base, -1, self._total
+        if next_offset >= 0:
+            if self.base < 0:
+                self.base = first_offset
+            behind, last = max(behind, next_offset), max(last, stamp)
         self._positions.append(position)
-        self._lengths.append(length)
         self._terms.append(term)
+        self._behind.append(behind)
+        self._stamps.append(last)
+        self._totals.append(total + length if kind is Kind.BATCHES else total)
+        self._lengths.append(length)
         self._kinds.append(kind)
-        self._behind.append(max(next_offset, self.next_offset))
+
+    def lose(self, last: int, position: int) -> None:
+        """Stand in for entries up to `last` that lay in a damaged place at `position`: reading them
+        fails there, as reading any damaged entry does.
+        """
+        term = self._terms[-1] if self._terms else 0
+        for index in range(self.last + 1, last + 1):
+            self.add(index, term, Kind.BATCHES, position, 1)
+
+    def mend(self, first_offset: int) -> None:
+        """Let the last entry, which was lost, be the one that held the offsets below this one."""
+        if self._behind:
+            self._behind[-1] = max(self._behind[-1], first_offset)
 
     def check(self, index: int) -> None:
         """Raise `BadRecord` if an entry at `index` would leave a gap."""
         if index > self.last + 1 and self._positions:
             raise BadRecord(f"entry {index} cannot follow entry {self.last}: one is missing")
 
-    def _truncate(self, count: int, index: int) -> None:
+    def _truncate(self, index: int) -> None:
         self.check(index)
+        count = index - self.first
+        if count < 0:
+            self.base, self._total = -1, 0
         if count < 0 or not self._positions:
             self.first, count = index, 0
-        for column in (self._positions, self._lengths, self._terms, self._kinds, self._behind):
+        for column in self._columns:
             del column[count:]
+
+    def cut(self, index: int) -> None:
+        """Forget the entry at `index` and all above: one that is not kept superseded them."""
+        for column in self._columns:
+            del column[max(index - self.first, 0) :]
+
+    def drop(self, index: int) -> None:
+        """Forget all entries below `index`; the next one to come may not lie below it."""
+        count = index - self.first
+        if count <= 0:
+            return
+        if gone := min(count, len(self._positions)):
+            self.base = max(self.base, self._behind[gone - 1])
+            self._total = self._totals[gone - 1]
+            for column in self._columns:
+                del column[:gone]
+        self.first = index
+
+    # -- rows in bulk ------------------------------------------------------------------------
+
+    def rows(self, start: int, end: int) -> Rows:
+        """Return a copy of the entries between two log positions."""
+        a, b = bisect_left(self._positions, start), bisect_left(self._positions, end)
+        before = a - 1
+        return Rows(
+            self.first,
+            self.first + a,
+            max(self._behind[before], self.base) if a else self.base,
+            self._totals[before] if a else self._total,
+            *(column[a:b] for column in self._columns),
+        )
+
+    def join(self, rows: Rows) -> None:
+        """Append rows as `add` would one by one. Raises `BadRecord` if an index is left out."""
+        if rows.first != self.last + 1 or not self._positions:
+            self._truncate(rows.first)
+        if not self._positions:
+            self._total = rows.total
+        if self.base < 0:
+            self.base = rows.base
+        total = self._totals[-1] if self._totals else self._total
+        for mine, more in zip(self._columns, rows.columns, strict=True):
+            mine.extend(more)
+        if rows.total != total:
+            for at in range(len(self._totals) - len(rows.totals), len(self._totals)):
+                self._totals[at] += total - rows.total
+
+    def uses(self, start: int, end: int) -> bool:
+        """Whether an entry lies between two log positions."""
+        at = bisect_left(self._positions, start)
+        return at < len(self._positions) and self._positions[at] < end
+
+    def behind(self, index: int) -> int:
+        """Return the offset behind entry `index`; -1 where no messages came yet."""
+        at = min(index - self.first, len(self._behind) - 1)
+        return max(self._behind[at], self.base) if at >= 0 else self.base
+
+    def position_of(self, index: int) -> int | None:
+        """Return the position of the entry at `index`, or of the first one if that lies above."""
+        at = max(index - self.first, 0)
+        return self._positions[at] if at < len(self._positions) else None
+
+    # -- lookups -----------------------------------------------------------------------------
 
     def get(self, index: int) -> Stored | None:
         """Return where the entry at `index` lies; None if it is not stored."""
@@ -91,14 +207,50 @@ class GroupIndex:
 
     def holding(self, offset: int, last_index: int, durable: int) -> Iterator[tuple[Stored, int]]:
         """Yield the entries with messages from the one that holds `offset` on, with the offset
-        behind each; none above Raft index `last_index` or at log position `durable` or above.
+        behind each; none above Raft index `last_index` or at log position `durable` or above, and
+        none at all if `offset` lies before the first message stored.
         """
+        if offset < self.base:
+            return
         stop = min(last_index - self.first + 1, len(self._positions))
         at = bisect_right(self._behind, offset)
         while at < stop and self._positions[at] < durable:
             offset = self._behind[at]
             yield self._stored(at), offset
             at = bisect_right(self._behind, offset, at + 1)
+
+    def at_stamp(self, stamp: int, durable: int) -> tuple[int, int] | None:
+        """Return Raft index and first offset of the first entry whose last message has `stamp` or
+        a higher one; None if none below log position `durable` has.
+        """
+        return self._messages(bisect_left(self._stamps, stamp), durable)
+
+    def stamp_of(self, offset: int) -> int | None:
+        """Return the stamp of the entry that holds `offset`; None if none is stored."""
+        at = bisect_right(self._behind, offset)
+        return self._stamps[at] if self.base <= offset and at < len(self._stamps) else None
+
+    def at_size(self, size: int, durable: int) -> tuple[int, int] | None:
+        """Return Raft index and first offset of the first entry with messages from which on all
+        batches together take up to `size` bytes, but at most those of the last one; None if no
+        messages lie below log position `durable`.
+        """
+        stop = bisect_left(self._positions, durable)
+        if not stop:
+            return None
+        # The first entry of which all before it hold what is too much.
+        before = bisect_left(self._totals, self._totals[stop - 1] - size, 0, stop)
+        start = before + 1 if self._totals[stop - 1] - self._total > size else 0
+        last = bisect_left(self._behind, self._behind[stop - 1], 0, stop)
+        return self._messages(min(start, last), durable)
+
+    def _messages(self, at: int, durable: int) -> tuple[int, int] | None:
+        """Return index and first offset of the first entry with messages from row `at` on."""
+        first = max(self._behind[at - 1], self.base) if at else self.base
+        at = bisect_right(self._behind, first, at)
+        if at == len(self._positions) or self._positions[at] >= durable:
+            return None
+        return self.first + at, first
 
     def _stored(self, at: int) -> Stored:
         return Stored(

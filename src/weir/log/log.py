@@ -10,25 +10,30 @@ A log is opened by `weir.log.recovery.recover`, never by hand.
 
 from __future__ import annotations
 
-from weir.codec.fields import Buffer, padding
+from collections.abc import Mapping
+
+from weir.codec.fields import padding
 from weir.errors import TooLarge
-from weir.log.cache import Cache
+from weir.log.chore import Chore
 from weir.log.disk import Disk
 from weir.log.errors import BadRecord
 from weir.log.flush import Flush, Staged
 from weir.log.frame import Kind, frame_size, pack
-from weir.log.index import GroupIndex, Stored
-from weir.log.reading import Reading, spans_of
-from weir.log.record import HARD_STATE_SIZE, Record
+from weir.log.index import GroupIndex
+from weir.log.index_file import IndexFile
+from weir.log.lookups import Lookups
+from weir.log.record import HARD_STATE_SIZE, HardState, Record
 from weir.log.reserve import Reserve, Spare
+from weir.log.rows import Rows, gone
 from weir.log.segment import SMALL_FRAME, Segment, mark_frame, pack_header
 from weir.log.segments import Segments
 from weir.log.settings import Settings
+from weir.log.upkeep import Upkeep
 
 _OWN_KINDS = (Kind.MARK, Kind.END)
 
 
-class Log:
+class Log(Lookups):
     """One numbered log: the frames of all its groups, in one row of segments."""
 
     def __init__(
@@ -38,27 +43,24 @@ class Log:
         segments: Segments,
         reserve: Reserve,
         groups: dict[int, GroupIndex],
+        upkeep: Upkeep,
         tail: int,
     ) -> None:
         """Go on at position `tail`, below which all is durable."""
-        self.settings = settings
-        self._disk = disk
-        self._segments = segments
+        super().__init__(disk, settings, segments, groups, tail)
         self._reserve = reserve
-        self._groups = groups
-        self._cache = Cache(settings.cache_bytes_max)
+        self._upkeep = upkeep
         self._tail = tail
-        self._durable = tail
         self._limit = segments.last.limit if segments else tail
         self._generation = segments.last.generation if segments else 0
         self._staged: Staged | None = None
         self._flight: Flush | None = None
         self._marked = -1
-
-    @property
-    def durable(self) -> int:
-        """All frames below this position are durable."""
-        return self._durable
+        #: The groups of which an entry was put into the last segment.
+        self._touched: set[int] = set()
+        if segments:
+            base, end = segments.last.base, segments.last.end
+            self._touched = {group for group, index in groups.items() if index.uses(base, end)}
 
     @property
     def tail(self) -> int:
@@ -105,11 +107,27 @@ class Log:
             staged.buffers.append(padding(size))
         if token is not None:
             staged.tokens.append(token)
-        if kind is not Kind.HARD_STATE:
+        if kind is Kind.HARD_STATE:
+            state = HardState.unpack(b"".join(record.payload))
+            self._upkeep.hard_states[record.group] = state
+        else:
             if index is None:
                 index = self._groups[record.group] = GroupIndex(record.index)
-            index.add(record.index, record.term, kind, position, size, record.next_offset)
-            if kind is Kind.BATCHES:
+            elif record.index <= index.last:
+                self._upkeep.superseded = position
+            index.add(
+                record.index,
+                record.term,
+                kind,
+                position,
+                size,
+                record.first_offset,
+                record.next_offset,
+                record.stamp,
+            )
+            self._touched.add(record.group)
+            # What has no offset is read once and late, if ever: it must not drive out what is new.
+            if kind is Kind.BATCHES and record.first_offset < record.next_offset:
                 self._cache.put(position, record.payload, size)
         return position
 
@@ -154,6 +172,34 @@ class Log:
         """There was no room for a file: `wants_spare` asks again."""
         self._reserve.failed(spare)
 
+    # -- upkeep ------------------------------------------------------------------------------
+
+    def drop_below(self, group: int, index: int) -> None:
+        """Entries of a group below Raft index `index`, all in a durable checkpoint, are not needed:
+        `read` finds none of them, and the next checkpoint frees the segments that hold no others.
+        """
+        self._upkeep.drop_below(group, index)
+
+    def drop_group(self, group: int) -> None:
+        """Nothing of a group is needed any more. Append nothing to it again: ids are not reused."""
+        self._upkeep.drop_group(group, self._tail)
+
+    def checkpoint(self, applied: Mapping[int, int], body: bytes) -> bytes:
+        """Return the next checkpoint's file: `body` is the broker's, and holds the state of each
+        group through the Raft index in `applied`. Tell `checkpoint_saved` when it is durable.
+        """
+        return self._upkeep.checkpoint(applied, body, self._durable)
+
+    def checkpoint_saved(self) -> None:
+        """The last checkpoint is durable, in both places."""
+        self._upkeep.saved()
+
+    def next_chore(self) -> Chore | None:
+        """Return work to be run off the loop, handed out once; None if there is none now."""
+        return self._upkeep.next_chore(self._durable)
+
+    # -- staging -----------------------------------------------------------------------------
+
     def _check(self, record: Record, index: GroupIndex | None) -> None:
         size, largest = record.size, self.settings.entry_bytes_max
         if size > largest:
@@ -197,6 +243,7 @@ class Log:
     def _roll(self, staged: Staged) -> None:
         if self._segments:
             closing = self._segments.last
+            self._upkeep.closed(IndexFile(closing, self._rows(closing)))
             if self._tail == staged.start:
                 staged.open(closing.name, self._tail - closing.base)
             staged.buffers.extend(closing.end_frame(self._tail))
@@ -207,54 +254,11 @@ class Log:
         self._tail, self._limit = segment.first, segment.limit
         self._generation = segment.generation
 
-    # -- reading -----------------------------------------------------------------------------
-
-    def read(
-        self,
-        group: int,
-        offset: int,
-        max_bytes: int,
-        last_index: int,
-        behind_offset: int | None = None,
-    ) -> Reading | None:
-        """Plan to read whole BATCHES entries from the one that holds `offset` on.
-
-        At least one entry, then as many as stay within `max_bytes` of payload and hold offsets
-        below `behind_offset`; none above Raft index `last_index`, none that is not durable. None
-        if there is nothing to read.
-        """
-        index = self._groups.get(group)
-        if index is None:
-            return None
-        placed: list[tuple[Segment, Stored]] = []
-        cached: list[Buffer] = []
-        size, next_offset = 0, -1
-        for stored, behind in index.holding(offset, last_index, self._durable):
-            payload = self._cache.get(stored.position)
-            if behind_offset is not None and next_offset >= behind_offset:
-                break
-            # All from the cache or all from the disk: the next call takes what is left.
-            if placed and (size + stored.length > max_bytes or (cached and payload is None)):
-                break
-            if payload is not None and (cached or not placed):
-                cached.extend(payload)
-            placed.append((self._segments.find(stored.position), stored))
-            size += stored.length
-            next_offset = behind
-        if not placed:
-            return None
-        log = self.settings.log
-        if cached:
-            return Reading(log, group, next_offset, size, tuple(cached))
-        return Reading(log, group, next_offset, size, None, spans_of(placed))
-
-    def stored(self, group: int, index: int) -> Stored | None:
-        """Return where a group's entry lies, durable or not; None if it is not stored."""
-        entries = self._groups.get(group)
-        return entries.get(index) if entries else None
-
-    def load(self, stored: Stored) -> bytes:
-        """Read one durable entry's payload, verified; blocks. Raises `LogDamaged`."""
-        segment = self._segments.find(stored.position)
-        (span,) = spans_of([(segment, stored)])
-        return span.run(self._disk, self.settings.log, None)[0]
+    def _rows(self, segment: Segment) -> dict[int, Rows]:
+        """Return the entries in the segment that is being closed, by group."""
+        touched, self._touched = sorted(self._touched), set()
+        found = ((group, self._groups.get(group)) for group in touched)
+        return {
+            group: gone() if index is None else index.rows(segment.base, segment.end)
+            for group, index in found
+        }

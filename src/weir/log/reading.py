@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,8 @@ class Span:
 class Reading:
     """Whole entries of one group: `cached` if it needs no disk, else to be `run` off the loop.
 
-    `next_offset` is the offset behind the last message; `size` the bytes of all payloads.
+    `next_offset` is the offset behind the last message; `size` the bytes of all payloads. A reading
+    that is not run at once pins its segments: `pin`, then `release` when it was run or given up.
     """
 
     log: int
@@ -51,6 +53,18 @@ class Reading:
     size: int
     cached: tuple[Buffer, ...] | None
     spans: tuple[Span, ...] = ()
+    #: The log's own count of readings, by file.
+    pins: Counter[str] | None = None
+
+    def pin(self) -> None:
+        """Keep the files of this reading from being used again."""
+        if self.pins is not None:
+            self.pins.update(span.segment.name for span in self.spans)
+
+    def release(self) -> None:
+        """Let them be used again; once for each `pin`."""
+        if self.pins is not None:
+            self.pins.subtract(span.segment.name for span in self.spans)
 
     def run(self, disk: Disk) -> list[bytes]:
         """Read and verify the payloads, in order, up to the first that cannot be read; blocks.

@@ -36,8 +36,8 @@ HARD_STATE_SIZE = _HARD_STATE.size
 class Record:
     """One thing to keep. `payload` holds `size` bytes in all and must not change any more.
 
-    `first_offset` and `next_offset` are those of its messages, -1 where it has none. A HARD_STATE
-    record has index 0 and `HardState.pack()` as its payload.
+    `first_offset` and `next_offset` are those of its messages and `stamp` that of the last one, -1
+    where it has none. A HARD_STATE record has index 0 and `HardState.pack()` as its payload.
     """
 
     group: int
@@ -48,3 +48,4 @@ class Record:
     size: int
     first_offset: int = -1
     next_offset: int = -1
+    stamp: int = -1

@@ -15,17 +15,24 @@ disk (counterexample 9), so it is rewritten in place, and everything behind the 
 synced, before any of it counts. Zeroed, because the next frames get the positions and the
 generation of the dropped ones: where boundaries align, a dropped frame would be believed after the
 next power cut.
+
+A checkpoint bounds the work: of segments below its `replay` position only the index files are read,
+and no frame is verified before somebody reads it. What has to be applied again is verified here, so
+that a group which lost some of it is known before it takes part in anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
+from weir.errors import Damaged
+from weir.log.checkpoint import CHECKPOINT, COPY, Checkpoint, load
 from weir.log.disk import Disk
-from weir.log.errors import ForeignSegment, LogDamaged
+from weir.log.errors import BadIndexFile, ForeignSegment, LogDamaged
 from weir.log.frame import BadFrame
+from weir.log.index_file import IndexFile, index_name, is_index, read_index
 from weir.log.log import Log
 from weir.log.record import HardState
 from weir.log.reserve import Reserve
@@ -33,6 +40,7 @@ from weir.log.scan import Scan
 from weir.log.segment import BLOCK, Segment, segment_number, unpack_header
 from weir.log.segments import Segments
 from weir.log.settings import Settings
+from weir.log.upkeep import Upkeep
 
 _ZEROS = memoryview(bytes(1 << 20))
 
@@ -41,21 +49,40 @@ _ZEROS = memoryview(bytes(1 << 20))
 class RecoveredGroup:
     """One group as the log held it at start; where its entries lie, `Log.stored` knows.
 
-    `last_index` is that of its last entry, superseded ones left out; 0 if it has none.
+    `last_index` is that of its last entry, superseded ones left out; 0 if it has none. `damage`
+    says what a group lost that it needs to go on: it may neither vote nor lead.
     """
 
     hard_state: HardState | None
     last_index: int
+    damage: LogDamaged | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A log ready to go on, and its groups. `mark` and `tail` are positions, for diagnosis."""
+    """A log ready to go on, and its groups. `mark` and `tail` are positions, for diagnosis.
+
+    `body` is the broker's part of the checkpoint. `holes` are the places below the mark that were
+    found damaged; entries that lay there cannot be read.
+    """
 
     log: Log
     groups: dict[int, RecoveredGroup]
     mark: int
     tail: int
+    body: bytes = b""
+    holes: tuple[LogDamaged, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What lies in the folder: segments in use by base; those the checkpoint misses; other files of
+    a segment's name, and whether their headers are sound.
+    """
+
+    row: list[Segment]
+    missing: list[Segment]
+    rest: dict[str, bool]
 
 
 def recover(disk: Disk, settings: Settings) -> Recovered:
@@ -65,51 +92,133 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     Raises `LogDamaged`, `ForeignSegment`, `UnknownKind`, `BadSettings`, `OSError`, `DiskFailed`.
     """
     settings.validate()
-    names = [name for name in disk.names() if segment_number(name) is not None]
-    row = sorted(_opened(disk, names, settings), key=lambda segment: segment.base)
-    used = {segment.name for segment in row}
-    rest = [name for name in names if name not in used]
-    scan = Scan(settings.log)
-    for segment in row:
-        scan.take(segment, disk.read(segment.name, 0, segment.size))
-    for name in rest:
-        scan.take_unnamed(name, disk.read(name, 0, disk.size(name)))
-    scan.judge()
+    found = _checkpoint(disk, settings)
+    files = _files(disk, settings, found)
+    scan = Scan(settings.log, found)
+    unwritten = _scan(disk, files, scan, found)
     # Their blocks stay ours on a disk that is full by now; the host zeroes them off the loop.
-    whole = (name for name in sorted(rest) if disk.size(name) == settings.segment_bytes)
+    whole = (name for name in sorted(files.rest) if disk.size(name) == settings.segment_bytes)
     kept = list(islice(whole, settings.spares))
-    _settle(disk, row, [name for name in rest if name not in kept], scan)
-    numbers = [number for name in names if (number := segment_number(name)) is not None]
+    _settle(disk, files.row, [name for name in files.rest if name not in kept], scan)
+    _remove_orphans(disk, scan.live)
+    numbers = [number for n in disk.names() if (number := segment_number(n)) is not None]
     segments = Segments(scan.live, settings.segment_bytes)
     reserve = Reserve(kept, numbers, settings.segment_bytes, settings.spares)
-    groups = {
+    upkeep = Upkeep(settings, segments, reserve, scan.index, found)
+    upkeep.hard_states.update(scan.hard_states)
+    for file in unwritten:
+        upkeep.closed(file)
+    log = Log(disk, settings, segments, reserve, scan.index, upkeep, scan.tail)
+    log.mark_idle()
+    body = found.body if found else b""
+    return Recovered(log, _groups(scan), scan.mark, scan.tail, body, tuple(scan.holes))
+
+
+def _groups(scan: Scan) -> dict[int, RecoveredGroup]:
+    return {
         group: RecoveredGroup(
             scan.hard_states.get(group),
             scan.index[group].last if group in scan.index else 0,
+            scan.damage.get(group),
         )
-        for group in sorted(scan.index.keys() | scan.hard_states.keys())
+        for group in sorted(scan.index.keys() | scan.hard_states.keys() | scan.damage.keys())
     }
-    log = Log(disk, settings, segments, reserve, scan.index, scan.tail)
-    log.mark_idle()
-    return Recovered(log, groups, scan.mark, scan.tail)
 
 
-def _opened(disk: Disk, names: list[str], settings: Settings) -> Iterator[Segment]:
-    """Yield the segments in use: those with a sound header."""
-    for name in names:
+def _checkpoint(disk: Disk, settings: Settings) -> Checkpoint | None:
+    """Return the checkpoint to go on from; None to read the whole log.
+
+    Raises `LogDamaged` where none is sound and the log no longer begins at its beginning.
+    """
+    try:
+        found = load(disk)
+    except Damaged as bad:
+        bases = [segment.base for segment in _opened(disk, settings).values()]
+        if bases and min(bases) > 0:
+            reason = f"{bad}; and segments from before position {min(bases):,} were used again"
+            raise LogDamaged(settings.log, f"{CHECKPOINT} and {COPY}", 0, reason) from bad
+        return None
+    if found and (found.log, found.system) != (settings.log, settings.system):
+        raise _foreign(CHECKPOINT, found.log, found.system, settings)
+    return found
+
+
+def _files(disk: Disk, settings: Settings, found: Checkpoint | None) -> _Files:
+    """Tell segments in use from files that wait for their next use."""
+    opened = _opened(disk, settings)
+    names = [name for name in disk.names() if segment_number(name) is not None]
+    row: list[Segment] = []
+    missing: list[Segment] = []
+    listed = found.segments if found else ()
+    for segment in listed:
+        # An unreadable header is no loss here: the checkpoint says what it said.
+        there = segment.name in names and opened.get(segment.name, segment) == segment
+        (row if there else missing).append(segment)
+    end = listed[-1].end if listed else 0
+    row += [segment for segment in opened.values() if segment.base >= end]
+    used = {segment.name for segment in row}
+    rest = {name: name in opened for name in names if name not in used}
+    return _Files(sorted(row, key=lambda segment: segment.base), missing, rest)
+
+
+def _opened(disk: Disk, settings: Settings) -> dict[str, Segment]:
+    """Return what files with a sound segment header were used for last, by name."""
+    opened = {}
+    for name in disk.names():
+        if segment_number(name) is None:
+            continue
         try:
             segment, log, system = unpack_header(name, disk.read(name, 0, BLOCK))
         except BadFrame:
             continue  # a spare, or the scan will tell
         if (log, system) != (settings.log, settings.system):
-            raise ForeignSegment(
-                f"{name} belongs to log {log} of system {system:#x}; here is log {settings.log} of "
-                f"system {settings.system:#x}: give this node its own folder, or move the file away"
-            )
-        if (size := disk.size(name)) != segment.size:
+            raise _foreign(name, log, system, settings)
+        opened[name] = segment
+    return opened
+
+
+def _foreign(name: str, log: int, system: int, settings: Settings) -> ForeignSegment:
+    return ForeignSegment(
+        f"{name} belongs to log {log} of system {system:#x}; here is log {settings.log} of "
+        f"system {settings.system:#x}: give this node its own folder, or move the file away"
+    )
+
+
+def _scan(disk: Disk, files: _Files, scan: Scan, found: Checkpoint | None) -> list[IndexFile]:
+    """Let the scan take all segments; return the index files that are still to be written."""
+    replay = found.replay if found else 0
+    unwritten: list[IndexFile] = []
+
+    def read(segment: Segment) -> bytes:
+        if (size := disk.size(segment.name)) != segment.size:
             reason = f"the file has {size:,} of its {segment.size:,} bytes"
-            raise LogDamaged(settings.log, name, segment.base, reason)
-        yield segment
+            raise LogDamaged(scan.log, segment.name, segment.base, reason)
+        return disk.read(segment.name, 0, segment.size)
+
+    for segment in files.missing:
+        scan.missing(segment)
+    for segment in files.row:
+        if segment.end <= replay and segment is not files.row[-1]:
+            try:
+                scan.known(segment, read_index(disk, segment).rows)
+                continue
+            except BadIndexFile:
+                pass
+        scan.take(segment, read(segment))
+        if not scan.stopped:
+            unwritten.append(IndexFile(segment, scan.rows(segment)))
+    for name, sound in files.rest.items():
+        if not sound:  # one with a sound header is not needed, or the checkpoint would name it
+            scan.take_unnamed(name, disk.read(name, 0, disk.size(name)))
+    scan.judge(read)
+    return [file for file in unwritten if file.segment in scan.live[:-1]]
+
+
+def _remove_orphans(disk: Disk, live: Iterable[Segment]) -> None:
+    used = {index_name(segment.name) for segment in live}
+    for name in disk.names():
+        if is_index(name) and name not in used:
+            disk.remove(name)
 
 
 def _settle(disk: Disk, row: list[Segment], rest: list[str], scan: Scan) -> None:

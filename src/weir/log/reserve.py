@@ -1,5 +1,9 @@
 """Files made ahead of their use: a roll need not wait, a full disk leaves room (DESIGN §4).
 
+A segment that nobody needs any more is a spare as it lies: its blocks are written, and its frames
+are of an earlier generation than the next use's, so none of them will exist then. Its old header
+does no harm meanwhile: the checkpoint names the file no more.
+
 A spare of an earlier life is kept, because its blocks are the reserve of a disk that is full by
 now. But its zeros may be only the page cache's, and its folder entry too: it counts once it was
 zeroed again, off the loop. A roll that comes earlier takes it all the same, and its flush waits.
@@ -34,7 +38,17 @@ class Spare:
 class Reserve:
     """The spares of one log: ready ones, and those that are still to be made or zeroed."""
 
-    __slots__ = ("_awaited", "_making", "_number", "_old", "_ready", "_size", "_unasked", "_wanted")
+    __slots__ = (
+        "_awaited",
+        "_making",
+        "_number",
+        "_old",
+        "_ready",
+        "_size",
+        "_taken",
+        "_unasked",
+        "_wanted",
+    )
 
     def __init__(self, old: Iterable[str], numbers: Iterable[int], size: int, wanted: int) -> None:
         """Keep `old` files, and `wanted` of `size` bytes; `numbers` are all ever used in names."""
@@ -48,6 +62,7 @@ class Reserve:
         self._old = list(self._unasked)
         self._awaited: set[str] = set()
         self._making: set[str] = set()
+        self._taken = 0
 
     @property
     def ready_bytes(self) -> int:
@@ -90,8 +105,21 @@ class Reserve:
         if spare.name in self._awaited or spare.name in self._old:
             self._unasked.insert(0, spare.name)
 
+    def recycle(self, names: Iterable[str]) -> list[str]:
+        """Take files that were segments; return those that are too many.
+
+        As many are kept as are wanted, and as were used since files came last: so many will be
+        used again before more come.
+        """
+        files = list(names)
+        room = max(self._wanted + self._taken - len(self._ready), 0)
+        self._ready += files[:room]
+        self._taken = 0
+        return files[room:]
+
     def take(self) -> tuple[str, Spare | None]:
         """Return the file to use next, and how to make it first if none waits here."""
+        self._taken += 1
         if self._ready:
             return self._ready.pop(0), None
         if self._old:

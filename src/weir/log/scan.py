@@ -1,52 +1,129 @@
-"""The scan: what the segments hold, how far, and up to where it had been durable. Reads no disk."""
+"""The scan: what the segments hold, how far, and up to where it had been durable.
+
+Reads no disk of its own. The first place without a sound frame is either the torn tail, or damage,
+which only `judge` can say: the marks behind it tell (DESIGN §4 Damage; docs/adr 0001).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from weir.codec.fields import U64
-from weir.log.errors import BadRecord, LogDamaged, UnknownKind
-from weir.log.frame import HEADER_SIZE, MAGIC, BadFrame, Frame, Kind, frame_size, place, verify
+from weir.log.checkpoint import Checkpoint, Kept
+from weir.log.errors import LogDamaged, UnknownKind
+from weir.log.frame import (
+    HEADER_SIZE,
+    MAGIC,
+    BadFrame,
+    BadPayload,
+    Frame,
+    Kind,
+    frame_size,
+    place,
+    verify,
+)
 from weir.log.index import GroupIndex
 from weir.log.record import HardState
+from weir.log.rows import GONE, Rows
 from weir.log.segment import BLOCK, SMALL_FRAME, Segment
+
+Read = Callable[[Segment], bytes]
+_NONE = Kept(0, 0, 0, 0, 0, -1, -1)
+
+
+class _Bad(NamedTuple):
+    """Where the walk met something that is no sound frame."""
+
+    segment: Segment
+    at: int
+    reason: str
+    frame: Frame | None
 
 
 class Scan:
-    """Takes segments in the order of their bases.
+    """Takes segments in the order of their bases, then judges.
 
-    `mark` is the highest position that a sound MARK names, `tail` the first position without a
-    sound frame, `live` the segments below the tail.
+    `mark` is the highest position known to have been durable, `tail` the first position without a
+    sound frame, `live` the segments below the tail. `damage` names groups that lost what they need
+    to go on, `holes` all that was found damaged below the mark.
     """
 
-    def __init__(self, log: int) -> None:
-        """Begin the log with this number at position 0."""
-        self.mark = 0
+    def __init__(self, log: int, found: Checkpoint | None = None) -> None:
+        """Begin the log with this number, at position 0 or from its checkpoint on."""
+        self.mark = found.durable if found else 0
         self.tail = 0
         self.index: dict[int, GroupIndex] = {}
         self.hard_states: dict[int, HardState] = {}
         self.live: list[Segment] = []
-        self._log = log
+        self.damage: dict[int, LogDamaged] = {}
+        self.holes: list[LogDamaged] = []
+        self.log = log
+        self._kept: Mapping[int, Kept] = found.groups if found else {}
+        self._replay = found.replay if found else 0
         #: Segments that may reach above the mark, with their bytes up to the END.
         self._young: list[tuple[Segment, memoryview]] = []
-        self._expected = 0
+        #: The base of the next segment; those that the checkpoint names may leave holes.
+        self._listed = found.segments[-1].end if found and found.segments else 0
+        self._expected = self._listed
         self._marked_in = ""
-        self._bad: tuple[str, str] | None = None
+        self._bad: _Bad | None = None
+        self._behind_bad: list[Segment] = []
+        #: Groups whose last entry so far was lost: it may have held messages.
+        self._lost: set[int] = set()
+        #: By group: the first entry that is missing without a hole, and what to say if it stays so.
+        self._gaps: dict[int, tuple[int, LogDamaged]] = {}
+        for group, kept in self._kept.items():
+            if kept.start != GONE:
+                if any(kept.hard_state):
+                    self.hard_states[group] = kept.hard_state
+                if kept.start:
+                    index = self.index[group] = GroupIndex(kept.start)
+                    index.base = kept.base
+
+    # -- taking ------------------------------------------------------------------------------
+
+    def known(self, segment: Segment, sections: Mapping[int, Rows]) -> None:
+        """Take a closed segment by what its index file says."""
+        for group, rows in sections.items():
+            kept = self._kept.get(group, _NONE)
+            # It may know of a start that no checkpoint knows of; of entries that one has applied.
+            start = max(kept.start, min(rows.start, kept.applied + 1))
+            if group in self.index:
+                self.index[group].drop(start)
+            if rows.first < start:
+                self._supersede(group, rows.first)
+            above = rows.above(start)
+            if above is not None:
+                index = self._index(group, above.first)
+                self._fill(segment, segment.end, group, index, above.first)
+                self._mend(group, index, above.base)
+                index.join(above)
+        self.live.append(segment)
+        self.tail = segment.end
+
+    def missing(self, segment: Segment) -> None:
+        """Note that a segment that is needed cannot be found. Raises `LogDamaged` if a start needs
+        to read it.
+        """
+        error = self._damaged(segment.name, segment.base, "this segment is missing or unreadable")
+        if segment.end > self._replay:
+            raise error
+        self.holes.append(error)
 
     def take(self, segment: Segment, data: bytes) -> None:
         """Read one segment, whole. Raises `LogDamaged` or `UnknownKind`."""
-        if segment.base < self._expected:
-            raise LogDamaged(
-                self._log, segment.name, segment.base, "another file holds these positions too"
-            )
-        at = BLOCK
+        listed = segment.base < self._listed
+        if segment.base < self._expected and not listed:
+            reason = "another file holds these positions too"
+            raise LogDamaged(self.log, segment.name, segment.base, reason)
         if self._bad is None and segment.base > self._expected:
-            self._bad = (segment.name, "the segment before this one is missing")
-        elif self._bad is None:
-            at = self._walk(segment, memoryview(data))
-        if self._bad is not None:
-            self._seek_marks(segment.name, data, at, segment)
-        self._expected = segment.end
+            reason = "the segment before this one is missing"
+            self._bad = _Bad(segment, BLOCK, reason, None)
+            self._seek_marks(segment.name, data, BLOCK, segment)
+        else:
+            self._take(segment, data)
+        self._expected = max(self._expected, segment.end)
 
     def take_unnamed(self, name: str, data: bytes) -> None:
         """Read a file without a sound header: a spare, one that a flush had only begun to use, or
@@ -54,17 +131,37 @@ class Scan:
         """
         self._seek_marks(name, data, 0, None)
 
-    def judge(self) -> None:
-        """Raise `LogDamaged` if the log ends below the durable mark; call it after the last one."""
-        if self.tail >= self.mark:
-            return
-        name, reason = self._bad or (self._marked_in, "the header of this segment is unreadable")
-        raise LogDamaged(
-            self._log,
-            name,
-            self.tail,
-            f"{reason}, and all below position {self.mark:,} had been durable",
-        )
+    @property
+    def stopped(self) -> bool:
+        """Whether a place without a sound frame was met that `judge` has to decide about."""
+        return self._bad is not None
+
+    def rows(self, segment: Segment) -> dict[int, Rows]:
+        """Return what an index file of the segment taken last is to hold."""
+        return {
+            group: index.rows(segment.base, segment.end)
+            for group, index in self.index.items()
+            if index.uses(segment.base, segment.end)
+        }
+
+    # -- judging -----------------------------------------------------------------------------
+
+    def judge(self, read: Read) -> None:
+        """Step over what is damaged below the mark, reading again what lies behind it.
+
+        Raises `LogDamaged` where nobody can say whose frames are gone and they are needed for a
+        start. Call it after the last segment.
+        """
+        while self._bad is not None and self.tail < self.mark:
+            bad, behind = self._bad, self._behind_bad
+            self._behind_bad = []
+            self._step_over(bad.segment, read(bad.segment))
+            for segment in behind:
+                self._take(segment, read(segment))
+        if self.tail < self.mark:
+            reason = "the header of this segment is unreadable"
+            raise self._damaged(self._marked_in, self.tail, reason)
+        self._finish()
 
     def unsure(self) -> Iterator[tuple[Segment, int, memoryview]]:
         """Yield what must be rewritten, from the mark to the tail: segment, file offset, bytes.
@@ -78,16 +175,79 @@ class Scan:
             elif start < len(data):
                 yield segment, start, data[start:]
 
-    def _walk(self, segment: Segment, view: memoryview) -> int:
-        """Take frames up to the END or the first bad place; return the file offset of that."""
-        self.tail = segment.first
+    def _take(self, segment: Segment, data: bytes) -> None:
         at = BLOCK
+        if self._bad is None:
+            at = self._walk(segment, memoryview(data), BLOCK)
+            at = self._step_over(segment, data) or at
+        else:
+            self._behind_bad.append(segment)
+        if self._bad is not None:
+            self._seek_marks(segment.name, data, at, segment)
+
+    def _step_over(self, segment: Segment, data: bytes) -> int:
+        """Go on behind each bad place in a segment that is known to have been durable; return the
+        file offset where that ends, 0 if there is none.
+        """
+        at = 0
+        while (bad := self._bad) is not None and self.tail < self.mark:
+            self._bad = None
+            at = self._walk(segment, memoryview(data), self._beyond(bad, data))
+        return at
+
+    def _beyond(self, bad: _Bad, data: bytes) -> int:
+        """Return the file offset behind a damaged place, once it is known whose it was."""
+        segment, at, reason, frame = bad
+        position = segment.base + at
+        error = self._damaged(segment.name, position, reason)
+        if frame is None:
+            if position >= self._replay:
+                raise error
+            self.holes.append(error)
+            return _next_frame(memoryview(data), at + 8, segment)
+        self.holes.append(error)
+        kept = self._kept.get(frame.group, _NONE)
+        if frame.kind is Kind.END:
+            return len(data)
+        if frame.kind is Kind.HARD_STATE:
+            if position >= self._replay and kept.start != GONE:
+                self.damage.setdefault(frame.group, error)
+        elif frame.kind is not Kind.MARK and kept.start <= frame.index:
+            self._keep(segment, frame, memoryview(b""))
+            self._lost.add(frame.group)
+            if frame.index > kept.applied:
+                self.damage.setdefault(frame.group, error)
+        return at + frame_size(frame.length)
+
+    def _finish(self) -> None:
+        """Stand in for entries at the ends of groups that the checkpoint knows to have been."""
+        for group, kept in self._kept.items():
+            if kept.start not in (0, GONE):
+                index = self.index[group]
+                self._fill(None, self._replay, group, index, kept.applied + 1)
+                self._mend(group, index, kept.behind)
+        for _, error in self._gaps.values():
+            raise error
+
+    def _damaged(self, name: str, position: int, reason: str) -> LogDamaged:
+        durable = f"{reason}, and all below position {self.mark:,} had been durable"
+        return LogDamaged(self.log, name, position, durable)
+
+    # -- frames ------------------------------------------------------------------------------
+
+    def _walk(self, segment: Segment, view: memoryview, at: int) -> int:
+        """Take frames up to the END or the first bad place; return the file offset of that."""
+        self.tail = segment.base + at
         end = 0
         while not end:
+            if at + HEADER_SIZE > len(view):  # all up to here was damaged
+                end = at
+                break
             try:
                 frame = verify(view, at, generation=segment.generation, position=self.tail)
             except BadFrame as bad:
-                self._bad = (segment.name, str(bad))
+                claimed = bad.frame if isinstance(bad, BadPayload) else None
+                self._bad = _Bad(segment, at, str(bad), claimed)
                 end = at
             else:
                 if frame.kind is Kind.END:
@@ -98,32 +258,84 @@ class Scan:
                     self._keep(segment, frame, view[at + HEADER_SIZE :][: frame.length])
                     at += frame_size(frame.length)
                     self.tail = segment.base + at
-        self.live.append(segment)
-        self._young = [(s, b) for s, b in self._young if s.base + len(b) > self.mark]
+        if not self.live or self.live[-1] is not segment:
+            self.live.append(segment)
+        self._young = [
+            (s, b) for s, b in self._young if s.base + len(b) > self.mark and s is not segment
+        ]
         self._young.append((segment, view[:end]))
         return at
 
     def _keep(self, segment: Segment, frame: Frame, payload: memoryview) -> None:
         if frame.kind is Kind.MARK:
             self.mark = max(self.mark, U64.unpack(payload)[0])
-        elif frame.kind is Kind.HARD_STATE:
-            self.hard_states[frame.group] = HardState.unpack(payload)
+            return
+        kept = self._kept.get(frame.group, _NONE)
+        if kept.start == GONE:
+            return
+        if frame.kind is Kind.HARD_STATE:
+            state = HardState.unpack(payload)
+            self.hard_states[frame.group] = _joined(self.hard_states.get(frame.group), state)
+        elif frame.index < kept.start:
+            self._supersede(frame.group, frame.index)
         else:
-            index = self.index.get(frame.group)
-            if index is None:
-                index = self.index[frame.group] = GroupIndex(frame.index)
-            try:
-                index.add(
-                    frame.index,
-                    frame.term,
-                    frame.kind,
-                    frame.position,
-                    frame.length,
-                    frame.next_offset,
-                )
-            except BadRecord as bad:
-                reason = f"group {frame.group}: {bad}"
-                raise LogDamaged(self._log, segment.name, frame.position, reason) from bad
+            index = self._index(frame.group, frame.index)
+            self._fill(segment, frame.position, frame.group, index, frame.index)
+            self._mend(frame.group, index, frame.first_offset)
+            index.add(
+                frame.index,
+                frame.term,
+                frame.kind,
+                frame.position,
+                frame.length,
+                frame.first_offset,
+                frame.next_offset,
+                frame.stamp,
+            )
+
+    def _supersede(self, group: int, index: int) -> None:
+        """Let an entry that is not kept supersede those that are."""
+        self._gaps.pop(group, None)
+        if group in self.index:
+            self.index[group].cut(index)
+
+    def _index(self, group: int, first: int) -> GroupIndex:
+        index = self.index.get(group)
+        if index is None:
+            index = self.index[group] = GroupIndex(first)
+        return index
+
+    def _fill(
+        self, segment: Segment | None, position: int, group: int, index: GroupIndex, upto: int
+    ) -> None:
+        """Let entries that lay in a hole be known as lost, so that `upto` can follow.
+
+        Where no hole could have held them, `upto` must be superseded later: so were they, and
+        their segment was used again.
+        """
+        if group in self._gaps and upto <= self._gaps[group][0]:
+            del self._gaps[group]
+        if index.last + 1 >= upto:
+            return
+        newest = index.get(index.last)
+        least = newest.position if newest else 0
+        holes = [one.position for one in self.holes if least <= one.position < position]
+        if not holes:
+            name = segment.name if segment else "the checkpoint"
+            reason = f"group {group}: entry {upto} cannot follow entry {index.last}: one is missing"
+            gap = (index.last + 1, LogDamaged(self.log, name, position, reason))
+            self._gaps.setdefault(group, gap)
+            holes = [least]
+        index.lose(upto - 1, holes[-1])
+        self._lost.add(group)
+
+    def _mend(self, group: int, index: GroupIndex, first_offset: int) -> None:
+        """Where the last entry was lost, let it be what held the offsets up to `first_offset`."""
+        if group in self._lost and first_offset >= 0:
+            self._lost.discard(group)
+            index.mend(first_offset)
+
+    # -- marks -------------------------------------------------------------------------------
 
     def _seek_marks(self, name: str, data: bytes, at: int, segment: Segment | None) -> None:
         """Look for marks from file offset `at` on: one may tell that a bad place was durable."""
@@ -135,14 +347,44 @@ class Scan:
             at += len(MAGIC)
 
 
+def _joined(one: HardState | None, other: HardState) -> HardState:
+    """Return what both say: the higher term with its vote, the higher fence.
+
+    A checkpoint may hold a later hard state than the frames that a power cut has left.
+    """
+    if one is None:
+        return other
+    term, vote = max(one[:2], other[:2])
+    return HardState(term, vote, max(one.fence, other.fence))
+
+
+def _next_frame(view: memoryview, at: int, segment: Segment) -> int:
+    """Return the file offset of the next frame whose header is sound, or of the segment's end."""
+    while at + HEADER_SIZE <= len(view):
+        if view[at : at + len(MAGIC)] == MAGIC:
+            try:
+                verify(view, at, generation=segment.generation, position=segment.base + at)
+            except BadPayload:
+                return at
+            except (BadFrame, UnknownKind):
+                pass
+            else:
+                return at
+        at += 8
+    return len(view)
+
+
 def _mark_at(view: memoryview, at: int, segment: Segment | None) -> int:
     """Return what the MARK at a file offset names; 0 if no sound one is there.
 
     Where the segment is unknown, the frame's own word for generation and position has to do.
     """
     try:
-        claimed = place(view, at)
-        generation, position = (segment.generation, segment.base + at) if segment else claimed
+        generation, position, kind = place(view, at)
+        if kind != Kind.MARK:
+            return 0
+        if segment is not None:
+            generation, position = segment.generation, segment.base + at
         frame = verify(view, at, generation=generation, position=position)
     except (BadFrame, UnknownKind):
         return 0

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from itertools import pairwise
 
-from weir.codec.fields import Buffer
+from weir.codec.compression import deflate, inflate
+from weir.codec.fields import Buffer, padded, padding, total
 from weir.errors import BadBatch, TooLarge
 from weir.model import columns as col
+from weir.model.chunks import Piece, References, piece_at
 from weir.model.columns import BytesColumn, Cursor, Origins
 from weir.model.header import (
     HEADER_SIZE,
     Columns,
     Header,
+    Packed,
     check,
     check_batches,
     headers,
@@ -30,7 +33,7 @@ from weir.model.limits import (
     TAG_BYTES_MAX,
     TAGS_PER_BATCH_MAX,
 )
-from weir.model.message import Message
+from weir.model.message import LargeMessage, Message
 
 __all__ = ["Batch", "check_batches", "encode", "headers", "split"]
 
@@ -39,11 +42,12 @@ _ROOM = bytes(HEADER_SIZE)
 _VALUE, _KEY, _TAG = int(Columns.VALUE), int(Columns.KEY), int(Columns.TAG)
 _TIME, _DUE, _EXPIRES = int(Columns.TIME), int(Columns.DUE), int(Columns.EXPIRES)
 _HEADERS, _ORIGIN = int(Columns.HEADERS), int(Columns.ORIGIN)
+_CHUNK, _REFERENCES = int(Columns.CHUNK), int(Columns.REFERENCES)
 _NO_HEADERS: Mapping[str, bytes] = {}
 
 
 def encode(
-    values: Sequence[bytes],
+    values: Sequence[Buffer],
     *,
     group: int,
     producer: int = 0,
@@ -57,49 +61,99 @@ def encode(
     expires: Sequence[int] | None = None,
     headers: Sequence[Mapping[str, bytes]] | None = None,
     origins: Origins | None = None,
+    chunk_at: int | None = None,
+    references: References | None = None,
+    compression: int = 0,
+    level: int | None = None,
 ) -> bytearray:
     """Return the sealed batch of `values` and whichever columns are given, one item a message.
 
-    Times are microseconds since 1970. Raises `TooLarge` over 8 MiB or 1,048,576 messages and
-    `ValueError` where a column's length is not that of `values`.
+    Times are microseconds since 1970. `chunk_at`: the one value is a piece of a larger one, from
+    that byte on; `references`: it stands for a value of chunks, and `values` is left empty.
+    `compression` is kept only where it makes the batch smaller. Raises `TooLarge` over 8 MiB
+    or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a column's length is not that
+    of `values`.
     """
+    if references is not None:
+        values = [references.pack()]
     n = len(values)
     if not 1 <= n <= BATCH_MESSAGES_MAX:
         raise TooLarge(
             f"{n:,} messages in a batch: 1 to {BATCH_MESSAGES_MAX:,}", BATCH_MESSAGES_MAX
         )
-    flags = Columns.VALUE
-    parts: list[Buffer] = [_ROOM]
+    _check_lengths(n, origins, keys, tags, times, dues, expires, headers)
+    flags = _VALUE if references is None else _VALUE | _REFERENCES
+    bare: list[Buffer] = [_ROOM]
+    parts: list[Buffer] = []
     tag_indices: list[int] = []
     if tags is not None:
-        flags |= Columns.TAG
         tag_list, tag_indices = _dictionary(tags)
-        col.put_tag_list(parts, tag_list)
+        col.put_tag_list(bare, tag_list)
+    if chunk_at is not None:
+        flags |= _CHUNK
+        bare.append(Piece(chunk_at, len(values[0])).pack())
     col.put_bytes(parts, values)
     if keys is not None:
-        flags |= Columns.KEY
-        if any(key is not None and len(key) > KEY_BYTES_MAX for key in keys):
-            raise TooLarge(f"a key is over {KEY_BYTES_MAX:,} bytes: shorten it", KEY_BYTES_MAX)
-        col.put_keys(parts, keys)
+        flags |= _KEY
+        _put_keys(parts, keys)
     if tags is not None:
+        flags |= _TAG
         col.put_fixed(parts, "i", tag_indices)
-    for flag, numbers in ((Columns.TIME, times), (Columns.DUE, dues), (Columns.EXPIRES, expires)):
+    for flag, numbers in ((_TIME, times), (_DUE, dues), (_EXPIRES, expires)):
         if numbers is not None:
             flags |= flag
             col.put_fixed(parts, "q", numbers)
     if headers is not None:
-        flags |= Columns.HEADERS
-        if sum(map(len, headers)) > HEADERS_PER_BATCH_MAX:
-            raise TooLarge(f"over {HEADERS_PER_BATCH_MAX:,} headers", HEADERS_PER_BATCH_MAX)
-        col.put_headers(parts, headers)
+        flags |= _HEADERS
+        _put_headers(parts, headers)
     if origins is not None:
-        flags |= Columns.ORIGIN
+        flags |= _ORIGIN
         col.put_origins(parts, origins)
-    _check_lengths(n, origins, keys, tags, times, dues, expires, headers)
-    batch = bytearray().join(parts)
+    if references is not None or origins is not None:
+        compression = 0
+    fields = (flags, producer, epoch, n, sequence, base_time)
+    return assembled(bare, parts, fields, group, compression, level)
+
+
+def assembled(
+    bare: Sequence[Buffer],
+    parts: Sequence[Buffer],
+    fields: tuple[int, ...],
+    group: int,
+    compression: int = 0,
+    level: int | None = None,
+) -> bytearray:
+    """Return the sealed batch of its buffers, each padded to 8 bytes; `fields` as for `seal`.
+
+    `bare` begins with room for the header, and lies as it is; `parts` are compressed where that
+    makes them smaller. Raises `TooLarge` and `MissingLibrary`.
+    """
+    if compression:
+        col.check_size(total(bare) + total(parts))
+        raw = b"".join(parts)
+        packed = deflate(compression, raw, level)
+        if padded(len(packed)) < len(raw):
+            batch = bytearray().join((*bare, packed, padding(len(packed))))
+            raw_size = len(batch) - padded(len(packed)) - HEADER_SIZE + len(raw)
+            seal(batch, fields, group, Packed(compression, raw_size, len(packed)))
+            return batch
+        parts = [raw]
+    batch = bytearray().join((*bare, *parts))
     col.check_size(len(batch))
-    seal(batch, (int(flags), producer, epoch, n, sequence, base_time), group)
+    seal(batch, fields, group)
     return batch
+
+
+def _put_keys(parts: list[Buffer], keys: Sequence[bytes | None]) -> None:
+    if any(key is not None and len(key) > KEY_BYTES_MAX for key in keys):
+        raise TooLarge(f"a key is over {KEY_BYTES_MAX:,} bytes: shorten it", KEY_BYTES_MAX)
+    col.put_keys(parts, keys)
+
+
+def _put_headers(parts: list[Buffer], headers: Sequence[Mapping[str, bytes]]) -> None:
+    if sum(map(len, headers)) > HEADERS_PER_BATCH_MAX:
+        raise TooLarge(f"over {HEADERS_PER_BATCH_MAX:,} headers", HEADERS_PER_BATCH_MAX)
+    col.put_headers(parts, headers)
 
 
 def _check_lengths(n: int, origins: Origins | None, *columns: Sized | None) -> None:
@@ -147,8 +201,12 @@ class Batch:
         return self
 
     def check_layout(self) -> None:
-        """Raise `BadBatch` unless every column lies within the batch; no message is looked at."""
-        self._found = self._locate()
+        """Raise `BadBatch` unless every column lies within the batch; no message is looked at.
+
+        A compressed batch is inflated for it, here and in all that follows; never beyond 8 MiB.
+        """
+        if self._found is None:
+            self._found = self._locate()
 
     def check_columns(self) -> None:
         """Raise `BadBatch` for whatever a reader of any column would raise it for.
@@ -157,6 +215,9 @@ class Batch:
         """
         self.check_layout()
         self.value_column.check()
+        if (piece := self.piece) is not None and piece.size != len(self.value_column.data):
+            raise BadBatch(f"a chunk says {piece.size:,} bytes and holds others")
+        _ = self.references  # raises for those that make no sense
         if (keys := self.key_column) is not None:
             keys[1].check()
         if (tags := self.tag_column) is not None:
@@ -177,6 +238,10 @@ class Batch:
         cursor = Cursor(self.view, HEADER_SIZE)
         found: dict[int, object] = {}
         tag_list = cursor.tag_list() if flags & _TAG else []
+        if flags & _CHUNK:
+            cursor.take(len(Piece(0, 0).pack()))
+        if self.header.compression:
+            cursor = Cursor(memoryview(self._inflated(cursor.at)), 0)
         found[_VALUE] = cursor.bytes(n)
         if flags & _KEY:
             validity = cursor.take((n + 7) // 8)
@@ -190,9 +255,29 @@ class Batch:
             found[_HEADERS] = cursor.headers(n)
         if flags & _ORIGIN:
             found[_ORIGIN] = cursor.origins(n)
-        if cursor.at != len(self.view):
-            raise BadBatch(f"columns end at {cursor.at:,}, the batch at {len(self.view):,}")
+        if cursor.at != len(cursor.view):
+            raise BadBatch(f"columns end at {cursor.at:,}, the batch at {len(cursor.view):,}")
         return found
+
+    def _inflated(self, at: int) -> bytes:
+        """Return what the compressed part, which begins at byte `at`, was made from."""
+        header = self.header
+        size = header.raw_size - (at - HEADER_SIZE)
+        if size <= 0 or at + padded(header.packed_size) != header.total_size:
+            raise BadBatch(f"{header.packed_size:,} compressed bytes do not lie from {at:,} on")
+        return inflate(header.compression, self.view[at : at + header.packed_size], size)
+
+    @property
+    def piece(self) -> Piece | None:
+        """Where a chunk's piece lies in its value; None for any other batch."""
+        return piece_at(self.view, HEADER_SIZE) if self.header.columns & _CHUNK else None
+
+    @property
+    def references(self) -> References | None:
+        """What a closing batch knows of its chunks; None for any other batch."""
+        if not self.header.columns & _REFERENCES:
+            return None
+        return References.unpack(self.value_column.data)
 
     @property
     def value_column(self) -> BytesColumn:
@@ -261,12 +346,13 @@ class Batch:
 
     def messages(self, topic: str = "", partition: int = -1) -> Iterator[Message]:
         """Split into messages as people read them."""
-        stamp = self.header.stamp
+        stamp, references = self.header.stamp, self.references
         rows = zip(
             self.values(), self.keys(), self.tags(), self.times(), self.headers(), strict=True
         )
         for offset, (value, key, tag, time, pairs) in enumerate(rows, self.header.first_offset):
-            yield Message(value, key, tag, time, pairs, topic, partition, offset, stamp)
+            message = Message(value, key, tag, time, pairs, topic, partition, offset, stamp)
+            yield message if references is None else LargeMessage.of(message, references.size)
 
 
 def split(payload: Buffer, group: int) -> list[Batch]:

@@ -6,7 +6,8 @@ where its flag is set:
 
     TAG      the tag list: u32 number of tags, u32 0, bytes column of the tags (UTF-8; an empty
              one stands for "no tag"). It comes first and is never compressed.
-    VALUE    bytes column
+    CHUNK    u64 position of this piece in its value, u64 bytes of the piece; never compressed
+    VALUE    bytes column; with REFERENCES, `weir.model.chunks.References` where the value would be
     KEY      validity bitmap (bit set: there is a key), bytes column, u32 key hash [n]
              (xxh3-64 of the key, lower half; 0 where there is none)
     TAG      int32 index into the tag list [n]
@@ -61,7 +62,7 @@ def _uniform(n: int, width: int) -> bytes:
     return struct.pack(f"<{n + 1}i", *(i * width for i in range(n + 1)))
 
 
-def put_bytes(parts: list[Buffer], values: Sequence[bytes]) -> None:
+def put_bytes(parts: list[Buffer], values: Sequence[Buffer]) -> None:
     """Append a bytes column: its offsets, then its data, each padded to 8 bytes."""
     n = len(values)
     widths = set(map(len, values))

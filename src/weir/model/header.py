@@ -2,18 +2,28 @@
 
     offset size field
     0      4    magic "weir"                    32  8  first sequence
-    4      1    version                         40  8  base time, µs since 1970
+    4      1    version, 1                      40  8  base time, µs since 1970
     5      1    compression: 0 none, 1 lz4,     48  4  size of the columns, uncompressed
-                2 zstd                          52  4  reserved, 0
-    6      2    header size                     56  8  xxh3-64, seeded with the group id
+                2 zstd                          52  4  size of the compressed part, 0 without
+    6      2    header size, 88                 56  8  xxh3-64, seeded with the group id
     8      4    total size, header included     64  8  stamp         (written by the leader)
     12     4    columns and flags               72  8  first offset  (written by the leader)
     16     8    producer id                     80  4  reserved, 0
     24     4    epoch                           84  4  CRC-32C of bytes 0 to 84
     28     4    number of messages
 
-The hash covers bytes 0 to 56 and everything behind the header, so the leader can stamp a batch
-without touching its columns. Its seed is the group id: bytes in the wrong place never pass.
+The hash covers bytes 0 to 56 and everything behind the header as it lies, compressed or not, so
+the leader can stamp a batch without touching its columns. Its seed is the group id: bytes in the
+wrong place never pass. The CRC covers the stamped fields too.
+
+Behind the header lie the columns (`weir.model.columns`). With compression, the TAG list and the
+CHUNK column, if there are any, lie as they are; everything behind them is one compressed part of
+the size that byte 52 tells, padded with zeros to a multiple of 8: an LZ4 block (without a size of
+its own), or a zstd frame that tells its content size. Inflated, it makes the columns' size at
+byte 48. A batch with origins or references is never compressed.
+
+A batch with CHUNK holds a part of a value too large for one batch. It has one "message", uses one
+sequence, and takes no offset: its first offset is that of the next message (`weir.model.chunks`).
 """
 
 from __future__ import annotations
@@ -24,13 +34,12 @@ from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from weir.codec.crc import crc32c, xxh3
-from weir.codec.fields import ALIGNMENT, Buffer
+from weir.codec.fields import ALIGNMENT, Buffer, padded
 from weir.errors import BadBatch
 from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 
 MAGIC = b"weir"
-#: 0 until the format is final; then 1.
-VERSION = 0
+VERSION = 1
 HEADER_SIZE = 88
 _HASHED = 56
 _SEALED = 84
@@ -57,6 +66,7 @@ class Columns(IntFlag):
     ORIGIN = 128
     FOREIGN = 1 << 16
     CHUNK = 1 << 17
+    REFERENCES = 1 << 18
 
 
 #: The columns that this release reads and writes; a batch with others is refused, never guessed.
@@ -69,7 +79,14 @@ KNOWN = int(
     | Columns.EXPIRES
     | Columns.HEADERS
     | Columns.ORIGIN
+    | Columns.CHUNK
+    | Columns.REFERENCES
 )
+#: Whoever applies a committed batch reads these columns, and must not have to inflate them.
+_NEVER_COMPRESSED = int(Columns.ORIGIN | Columns.REFERENCES)
+_CHUNK = int(Columns.CHUNK)
+#: All columns that any batch may have are below this; the flags above say what a batch is.
+_PLAIN = 0xFF
 _VALUE = int(Columns.VALUE)  # plain numbers: flag arithmetic would cost more than all else here
 
 
@@ -79,6 +96,9 @@ class Compression(IntEnum):
     NONE = 0
     LZ4 = 1
     ZSTD = 2
+
+
+_COMPRESSIONS = (int(Compression.LZ4), int(Compression.ZSTD))
 
 
 class Header(NamedTuple):
@@ -96,17 +116,17 @@ class Header(NamedTuple):
     sequence: int
     base_time: int
     raw_size: int
-    reserved: int
+    packed_size: int
     hash: int
     stamp: int
     first_offset: int
-    reserved2: int
+    reserved: int
     crc: int
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last message."""
-        return self.first_offset + self.count
+        """The offset behind the last message; a chunk holds none."""
+        return self.first_offset if self.columns & _CHUNK else self.first_offset + self.count
 
 
 def parse(view: Buffer, at: int = 0) -> Header:
@@ -126,31 +146,69 @@ def parse(view: Buffer, at: int = 0) -> Header:
         )
     if not 1 <= header.count <= BATCH_MESSAGES_MAX:
         raise BadBatch(f"batch says {header.count:,} messages (1 to {BATCH_MESSAGES_MAX:,})")
-    if header.columns & ~KNOWN or not header.columns & _VALUE:
-        raise BadBatch(f"batch has columns {header.columns:#x}; known are {KNOWN:#x}")
+    if header.columns > _PLAIN or not header.columns & _VALUE:
+        _check_flags(header)
     if header.compression:
-        raise BadBatch(f"batch has compression {header.compression}; this release reads only 0")
-    if header.raw_size != header.total_size - HEADER_SIZE or header.total_size % ALIGNMENT:
+        _check_compression(header)
+    elif header.raw_size != header.total_size - HEADER_SIZE or header.packed_size:
         raise BadBatch(f"batch says {header.raw_size:,} bytes of columns in {header.total_size:,}")
+    if header.total_size % ALIGNMENT:
+        raise BadBatch(f"batch of {header.total_size:,} bytes, no multiple of {ALIGNMENT}")
     if header.raw_size < _OFFSET_SIZE * (header.count + 1):  # a false count would eat offsets
         raise BadBatch(f"{header.count:,} messages cannot lie in {header.raw_size:,} bytes")
     if header.stamp < 0 or not 0 <= header.first_offset <= _OFFSET_MAX - header.count:
         raise BadBatch(f"no leader wrote offset {header.first_offset} and stamp {header.stamp}")
-    if header.reserved or header.reserved2:
+    if header.reserved:
         raise BadBatch("batch has reserved fields that are not 0: it is of a later release")
     return header
 
 
-def seal(batch: bytearray, fields: tuple[int, ...], group: int) -> None:
+def _check_flags(header: Header) -> None:
+    flags = header.columns
+    if flags & ~KNOWN or not flags & _VALUE:
+        raise BadBatch(f"batch has columns {flags:#x}; known are {KNOWN:#x}")
+    whole = not flags & int(Columns.ORIGIN) if not flags & _CHUNK else flags == _VALUE | _CHUNK
+    if header.count != 1 or not whole:
+        raise BadBatch(f"no chunk and no reference has columns {flags:#x}, {header.count:,} times")
+
+
+def _check_compression(header: Header) -> None:
+    if header.compression not in _COMPRESSIONS:
+        raise BadBatch(f"batch has compression {header.compression}; known are 0, 1 and 2")
+    if header.columns & _NEVER_COMPRESSED:
+        raise BadBatch("a batch with origins or references is never compressed")
+    if header.raw_size + HEADER_SIZE > BATCH_BYTES_MAX:
+        raise BadBatch(
+            f"batch says {header.raw_size:,} bytes of columns; {BATCH_BYTES_MAX:,} are allowed"
+        )
+    stored = header.total_size - HEADER_SIZE
+    if not 0 < padded(header.packed_size) <= stored < header.raw_size:
+        raise BadBatch(
+            f"{header.packed_size:,} bytes of {stored:,} cannot be {header.raw_size:,} compressed"
+        )
+
+
+class Packed(NamedTuple):
+    """How the columns of a batch lie: compression, their size without it, and the packed part's."""
+
+    compression: int
+    raw_size: int
+    packed_size: int
+
+
+def seal(
+    batch: bytearray, fields: tuple[int, ...], group: int, packed: Packed | None = None
+) -> None:
     """Write header, hash and CRC over the first 88 bytes of `batch`, whose columns are in place.
 
-    `fields`: columns, producer, epoch, count, sequence, base_time.
+    `fields`: columns, producer, epoch, count, sequence, base_time; `packed` None: uncompressed.
     """
     columns, producer, epoch, count, sequence, base_time = fields
     size = len(batch)
+    compression, raw_size, packed_size = packed or (0, size - HEADER_SIZE, 0)
     _HEADER.pack_into(
-        batch, 0, MAGIC, VERSION, 0, HEADER_SIZE, size, columns, producer, epoch, count, sequence,
-        base_time, size - HEADER_SIZE, 0, 0, 0, 0, 0, 0,
+        batch, 0, MAGIC, VERSION, compression, HEADER_SIZE, size, columns, producer, epoch, count,
+        sequence, base_time, raw_size, packed_size, 0, 0, 0, 0, 0,
     )  # fmt: skip
     view = memoryview(batch)
     _HASH.pack_into(batch, _HASHED, xxh3((view[:_HASHED], view[HEADER_SIZE:]), group))

@@ -7,6 +7,9 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
+#: A number that fits a signed field and has no meaning below 0, wherever a body may name one.
+Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
 PARTITION_BITS = 16
 PARTITIONS_MAX = 1 << PARTITION_BITS
 

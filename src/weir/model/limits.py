@@ -13,6 +13,8 @@ ENTRY_BYTES_MAX = 1 * MIB
 CLIENT_FRAME_BYTES_MAX = BATCH_BYTES_MAX + 64 * KIB
 CONTROL_FRAME_BYTES_MAX = 1 * MIB
 DEVICE_BODY_BYTES_MAX = 64 * KIB
+# Between shards of a node: a reply with its messages, or the registry's whole snapshot.
+TRUNK_FRAME_BYTES_MAX = 1 << 30
 
 # One message.
 KEY_BYTES_MAX = 64 * KIB
@@ -20,11 +22,22 @@ TAG_BYTES_MAX = 255
 TAGS_PER_BATCH_MAX = 4_096
 HEADERS_PER_BATCH_MAX = 1 << 20
 
+# Values over one batch (DESIGN §4): how they are cut, and how many a partition lets grow at once.
+VALUE_CHUNK_BYTES = MIB - 4 * KIB
+VALUE_BYTES_LOADED_MAX = 64 * MIB
+OPEN_VALUES_MAX = 4_096
+OPEN_VALUE_MS = 3600 * 1000
+
 # Names and topics.
 NAME_CHARACTERS_MAX = 128
 TOPICS_MAX = 10_000
 PARTITIONS_PER_TOPIC_MAX = 1_024
 CLUSTERS_PER_TOPIC_MAX = 1_000
+
+# Retention. Whether something is to go is looked at so often, partition by partition.
+RETENTION_MS_DEFAULT = 7 * 24 * 3600 * 1000
+RETENTION_MS_MIN = 1_000
+RETENTION_EVERY_MS = 30_000
 
 # Producers and dedupe (DESIGN §5 Produce).
 PIPELINE_WINDOW = 64
@@ -43,6 +56,10 @@ GRANT_MS_MAX = 12 * 3600 * 1000
 GRANTS_PER_CLUSTER_MAX = 10_000
 ACK_RANGES_MAX = 10_000
 REQUESTS_PENDING_MAX = 1_024
+# How many partitions the devices of one connection may watch.
+DEVICE_WATCHES_MAX = 256
+# How many that watch for messages are told at a time.
+WATCHED_MAX = 64
 
 # A shard's memory (DESIGN §8: one byte budget).
 BUDGET_BYTES_DEFAULT = 512 * MIB
@@ -50,6 +67,15 @@ CACHE_BYTES_DEFAULT = 128 * MIB
 RETRY_AFTER_MS = 200
 CONNECTIONS_MAX = 20_000
 HELLO_WITHIN_MS = 10_000
+# A frame that was begun is finished within this time, or its peer is let go.
+FRAME_SECONDS = 60.0
+# A device that says nothing for so long is let go.
+IDLE_SECONDS_DEFAULT = 1_800.0
+# New connections: so many at once, then so many a second; others wait.
+ACCEPT_BURST = 10_000
+ACCEPTS_PER_SECOND_DEFAULT = 2_000
+LISTEN_BACKLOG = 8_192
 
 # The log (DESIGN §4 Log).
+LOGS_MAX = 256
 SEGMENT_BYTES_DEFAULT = 64 * MIB

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Mapping
+from typing import NamedTuple, Protocol
+
+from weir.codec.fields import Buffer
+from weir.errors import TooLarge
+
+
+class Pieces(Protocol):
+    """Where the pieces of a large value come from, in order; each iteration fetches them again."""
+
+    def __aiter__(self) -> AsyncIterator[Buffer]:
+        """Begin with the first one. What comes may raise any `WeirError`."""
 
 
 class Message(NamedTuple):
@@ -18,3 +28,66 @@ class Message(NamedTuple):
     partition: int = -1
     offset: int = -1
     stamp: int = -1
+
+    @property
+    def size(self) -> int:
+        """The bytes of the value, whether it is here or not."""
+        return len(self.value)
+
+    async def chunks(self) -> AsyncIterator[Buffer]:
+        """Yield the value in pieces: one, unless it is too large to be handed out whole."""
+        yield self.value
+
+    async def read(self) -> bytes:
+        """Return the whole value, however large."""
+        return self.value
+
+
+class LargeMessage(Message):
+    """A message whose value is not here: `async for piece in message.chunks()` streams it.
+
+    `value` raises `TooLarge`; `await read()` takes all of it into memory.
+    """
+
+    _size: int
+    _pieces: Pieces | None
+
+    @classmethod
+    def of(cls, message: Message, size: int, pieces: Pieces | None = None) -> LargeMessage:
+        """Take everything but the value from `message`."""
+        large = cls(b"", *message[1:])
+        large._size, large._pieces = size, pieces
+        return large
+
+    @property
+    def value(self) -> bytes:
+        """Raise `TooLarge`."""
+        raise TooLarge(
+            f"the value of {self.topic}/{self.partition} offset {self.offset} has {self._size:,} "
+            "bytes and was not loaded: stream it with `async for piece in message.chunks()`, or "
+            "give the reader a larger value_bytes_max",
+            self._size,
+        )
+
+    @property
+    def size(self) -> int:
+        """The bytes of the value."""
+        return self._size
+
+    async def chunks(self) -> AsyncIterator[Buffer]:
+        """Yield the value in pieces of up to 8 MiB, fetched as they are asked for.
+
+        Raises `BadBatch` behind the last one if they are not what was published: use nothing
+        before that. `ValueLost` once it is past retention.
+        """
+        if self._pieces is None:
+            raise TooLarge(
+                "this reader does not fetch chunks: read the message with `weir.connect`",
+                self._size,
+            )
+        async for piece in self._pieces:
+            yield piece
+
+    async def read(self) -> bytes:
+        """Return the whole value; `size` says how much memory that takes."""
+        return b"".join([bytes(piece) async for piece in self.chunks()])

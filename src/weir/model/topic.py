@@ -6,13 +6,21 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import xxhash
 
 from weir.errors import BadName, BadRequest
-from weir.model.ids import group_of
-from weir.model.limits import NAME_CHARACTERS_MAX, PARTITIONS_PER_TOPIC_MAX
+from weir.model.ids import Natural, group_of
+from weir.model.limits import (
+    NAME_CHARACTERS_MAX,
+    PARTITIONS_PER_TOPIC_MAX,
+    RETENTION_MS_DEFAULT,
+    RETENTION_MS_MIN,
+)
 
 Order = Literal["partition", "total"]
+#: The value of a retention without a limit.
+FOREVER = 0
 DEFAULT_NAMESPACE = "default"
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARACTERS_MAX}}}")
 
@@ -36,6 +44,47 @@ def split_name(name: str) -> tuple[str, str]:
     )
 
 
+class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
+    """What may be changed while a topic lives; a field may be added at the end with a default.
+
+    Messages older than `retention_ms` go, and the oldest of a partition that holds more than
+    `retention_bytes` go; `FOREVER` sets no such limit.
+    """
+
+    retention_ms: int = RETENTION_MS_DEFAULT
+    retention_bytes: int = FOREVER
+
+
+DEFAULT_SETTINGS = TopicSettings()
+
+
+class SettingsChange(msgspec.Struct, frozen=True, array_like=True):
+    """Settings that somebody asks for; None leaves one as it is, or at its default."""
+
+    retention_ms: Natural | None = None
+    retention_bytes: Natural | None = None
+
+    def over(self, settings: TopicSettings) -> TopicSettings:
+        """Return `settings` with this change made. Raises `BadRequest` for a retention so short
+        that messages would be gone before anybody could read them.
+        """
+        ms, size = self.retention_ms, self.retention_bytes
+        if ms is not None and FOREVER < ms < RETENTION_MS_MIN:
+            raise BadRequest(
+                f"a retention of {ms} ms: give at least {RETENTION_MS_MIN:,} ms, or {FOREVER} to "
+                "keep messages for ever",
+                RETENTION_MS_MIN,
+            )
+        return TopicSettings(
+            settings.retention_ms if ms is None else ms,
+            settings.retention_bytes if size is None else size,
+        )
+
+    def agrees(self, settings: TopicSettings) -> bool:
+        """Return whether `settings` are what is asked for, where something is asked for."""
+        return self.over(settings) == settings
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A named stream of partitions. `id` is never reused; `created` is the stamp of its entry."""
@@ -46,6 +95,7 @@ class Topic:
     partitions: int
     order: Order = "partition"
     created: int = 0
+    settings: TopicSettings = DEFAULT_SETTINGS
 
     @property
     def full_name(self) -> str:

@@ -1,94 +1,253 @@
-"""The node's settings: a TOML file, each value checked, each with a default.
+"""The node's settings: what there is, what each means, its unit, bounds and default.
 
-    [node]      data = "./weir-data"   host = "127.0.0.1"   port = 6800
-    [memory]    budget_mib = 512       cache_mib = 128
-    [log]       segment_mib = 64       spares = 2
-    [stop]      drain_seconds = 10.0
-
-This file maps names to settings; what they mean is decided by the rooms that own them.
+A plain number is in the unit that the name ends in; text may carry its own, as in "64MiB" or "7d".
+`weir.server.sources` reads them from a file, the environment and flags; `weir.server.sample` writes
+the commented file. A new setting is one line in a section here: both take it up by themselves.
 """
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from weir.errors import WeirError
-from weir.model.limits import BUDGET_BYTES_DEFAULT, CACHE_BYTES_DEFAULT, MIB, SEGMENT_BYTES_DEFAULT
+from weir.model.limits import (
+    ACCEPTS_PER_SECOND_DEFAULT,
+    BATCH_BYTES_MAX,
+    BUDGET_BYTES_DEFAULT,
+    CACHE_BYTES_DEFAULT,
+    CONNECTIONS_MAX,
+    FRAME_SECONDS,
+    IDLE_SECONDS_DEFAULT,
+    LOGS_MAX,
+    MIB,
+    SEGMENT_BYTES_DEFAULT,
+)
+from weir.server.doors import Doors
+from weir.server.setting import Setting
 
 DEFAULT_PORT = 6800
 
+#: The largest frame must fit in a quarter of it, and the largest batch four times in a segment.
+_LEAST_MIB = 4 * BATCH_BYTES_MAX // MIB
+
 
 class BadConfig(WeirError):
-    """The configuration cannot be used; the message says where and why."""
+    """The configuration cannot be used; `problems` says where and why, one sentence each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        """Take one sentence for each problem."""
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
 
 
-class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the node keeps its data and listens. Port 0 takes a free one."""
+class NodeConfig(msgspec.Struct, frozen=True):
+    """Where the node keeps its data and listens for clients and devices."""
 
-    data: str = "./weir-data"
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
+    data: Annotated[str, Meta(min_length=1, description="The folder of everything it keeps.")] = (
+        "./weir-data"
+    )
+    host: Annotated[
+        str, Meta(min_length=1, description="The address or name to listen on; 0.0.0.0 for all.")
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(ge=0, le=65_535, description="The port of both dialects; 0 takes a free one.")
+    ] = DEFAULT_PORT
+    shards: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=LOGS_MAX,
+            description="Processes that share the logs; 0 for one a core. May change at any start.",
+        ),
+    ] = 0
+    logs: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=LOGS_MAX,
+            description="Numbered logs, fixed when the node is founded; 0 for one a core, from 2.",
+        ),
+    ] = 0
 
 
-class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shard's byte budget, and how much of the log's end is kept in memory for readers."""
+class MemoryConfig(msgspec.Struct, frozen=True):
+    """How much memory a shard may use."""
 
-    budget_mib: int = BUDGET_BYTES_DEFAULT // MIB
-    cache_mib: int = CACHE_BYTES_DEFAULT // MIB
+    budget_mib: Annotated[
+        int,
+        Meta(
+            ge=_LEAST_MIB,
+            le=1 << 20,
+            description="Messages under way, in and out: above it publishes are refused.",
+            extra={"unit": "MiB"},
+        ),
+    ] = BUDGET_BYTES_DEFAULT // MIB
+    cache_mib: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 20,
+            description="The log's end, kept in memory for readers that keep up.",
+            extra={"unit": "MiB"},
+        ),
+    ] = CACHE_BYTES_DEFAULT // MIB
 
 
-class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The segments of the log, and how many are prepared ahead."""
+class LogConfig(msgspec.Struct, frozen=True):
+    """The segments of a log, which are zero-filled files that are used again and again."""
 
-    segment_mib: int = SEGMENT_BYTES_DEFAULT // MIB
-    spares: int = 2
+    segment_mib: Annotated[
+        int,
+        Meta(
+            ge=_LEAST_MIB,
+            le=4_096,
+            description="The size of a segment.",
+            extra={"unit": "MiB"},
+        ),
+    ] = SEGMENT_BYTES_DEFAULT // MIB
+    spares: Annotated[int, Meta(ge=0, le=64, description="Segments that are prepared ahead.")] = 2
 
 
-class StopConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a graceful stop may take."""
+class ConnectionsConfig(msgspec.Struct, frozen=True):
+    """How peers are let in, and how long they may be silent."""
 
-    drain_seconds: float = 10.0
+    most: Annotated[
+        int, Meta(ge=16, le=1 << 20, description="Connections that may be open at a time.")
+    ] = CONNECTIONS_MAX
+    accepts_per_second: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1 << 20,
+            description="New connections a second, after a first burst; others wait.",
+        ),
+    ] = ACCEPTS_PER_SECOND_DEFAULT
+    idle_seconds: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=30 * 24 * 3600,
+            description="A device that says nothing for so long is let go; a ping is enough.",
+            extra={"unit": "s"},
+        ),
+    ] = IDLE_SECONDS_DEFAULT
+    frame_seconds: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=3_600,
+            description="A frame that was begun must be whole after so long.",
+            extra={"unit": "s"},
+        ),
+    ] = FRAME_SECONDS
+
+    def doors(self) -> Doors:
+        """Return them as the driver takes them."""
+        return Doors(self.most, self.accepts_per_second, self.idle_seconds, self.frame_seconds)
 
 
-class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StopConfig(msgspec.Struct, frozen=True):
+    """How a node stops."""
+
+    drain_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3_600,
+            description="How long a graceful stop may take.",
+            extra={"unit": "s"},
+        ),
+    ] = 10.0
+
+
+class MetricsConfig(msgspec.Struct, frozen=True):
+    """Figures for Prometheus, and the health pages /healthz and /readyz."""
+
+    listen: Annotated[
+        str,
+        Meta(description="HOST:PORT, or empty for none; shard n listens n ports above."),
+    ] = ""
+
+
+class StatusConfig(msgspec.Struct, frozen=True):
+    """What the node writes to stderr about itself."""
+
+    format: Annotated[
+        Literal["text", "json"], Meta(description="text for people, or json: one object a line.")
+    ] = "text"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="The least that is told.")
+    ] = "info"
+
+
+class Config(msgspec.Struct, frozen=True):
     """All settings of a node."""
 
     node: NodeConfig = NodeConfig()
     memory: MemoryConfig = MemoryConfig()
     log: LogConfig = LogConfig()
+    connections: ConnectionsConfig = ConnectionsConfig()
     stop: StopConfig = StopConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    status: StatusConfig = StatusConfig()
 
     def validate(self) -> Config:
-        """Raise `BadConfig` for a value that is out of range; return the config itself."""
-        bounds = {
-            "node.port": (self.node.port, 0, 65_535),
-            "memory.budget_mib": (self.memory.budget_mib, 32, 1 << 20),
-            "memory.cache_mib": (self.memory.cache_mib, 0, 1 << 20),
-            "log.segment_mib": (self.log.segment_mib, 32, 4_096),
-            "log.spares": (self.log.spares, 0, 64),
-            "stop.drain_seconds": (self.stop.drain_seconds, 0, 3_600),
-        }
-        for name, (value, least, most) in bounds.items():
-            if not least <= value <= most:
-                raise BadConfig(f"{name} is {value}: it must be {least} to {most}")
-        if not self.node.data or not self.node.host:
-            raise BadConfig("node.data and node.host must not be empty: name a folder and a host")
+        """Raise `BadConfig` with all that is wrong; return the config itself."""
+        problems = [
+            problem for setting in settings() if (problem := setting.problem(self.value(setting)))
+        ]
+        problems = problems or [*_contradictions(self)]
+        if problems:
+            raise BadConfig(problems)
         return self
 
+    def value(self, setting: Setting) -> Any:
+        """Return the value of a setting."""
+        return getattr(getattr(self, setting.section), setting.name)
 
-def load(path: str | Path | None) -> Config:
-    """Read a configuration file; None gives the defaults. Raises `BadConfig`."""
-    if path is None:
-        return Config()
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        return msgspec.convert(data, Config).validate()
-    except OSError as error:
-        raise BadConfig(f"{path}: {error.strerror}") from None
-    except BadConfig as error:
-        raise BadConfig(f"{path}: {error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise BadConfig(f"{path}: {error}") from None
+
+def settings() -> Iterator[Setting]:
+    """Yield every setting that there is, section by section."""
+    for section in msgspec.structs.fields(Config):
+        for field in msgspec.structs.fields(section.type):
+            info = msgspec.inspect.type_info(field.type)
+            about, unit = "", ""
+            if isinstance(info, msgspec.inspect.Metadata):
+                about = (info.extra_json_schema or {}).get("description", "")
+                unit = (info.extra or {}).get("unit", "")
+                info = info.type
+            least, most = getattr(info, "ge", None), getattr(info, "le", None)
+            yield Setting(
+                section.name, field.name, field.type, field.default, about, unit, least, most
+            )
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    """Yield what does not go together, of values that are each fine."""
+    memory = config.memory
+    if memory.cache_mib > memory.budget_mib:
+        yield (
+            f"memory.cache_mib is {memory.cache_mib}, above memory.budget_mib "
+            f"{memory.budget_mib}: lower the cache, or raise the budget (a shard takes both)"
+        )
+    if config.metrics.listen:
+        try:
+            host, port = split_address(config.metrics.listen)
+        except ValueError as error:
+            yield f"metrics.listen {error}"
+            return
+        if port and (host, port) == (config.node.host, config.node.port):
+            yield f"metrics.listen and node.port are both {port}: give metrics a port of their own"
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Split HOST:PORT; an IPv6 address stands in brackets. Raises `ValueError`."""
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError(f"is {text!r}: write HOST:PORT, as in 127.0.0.1:6801")
+    return bare, int(port)

@@ -7,20 +7,23 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any, NoReturn
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
+from weir.broker.counts import Histogram
 from weir.broker.shard import Shard
 from weir.errors import DiskFailed
+from weir.log import checkpoint
 from weir.log.disk import Disk
 from weir.log.flush import Flush
-from weir.model.limits import CONNECTIONS_MAX
+from weir.server.doors import Doors, Lobby
 from weir.server.flusher import Flusher
 from weir.server.transport import Peer
+from weir.server.trunk import Trunks
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 
@@ -28,23 +31,31 @@ log = logging.getLogger(__name__)
 
 #: The exit code of a process whose disk failed (sysexits.h EX_IOERR).
 EXIT_DISK = 74
+#: How often all peers are looked at.
+SWEEP_SECONDS = 5.0
 
 
 class Driver:
     """Hosts one shard on the running asyncio loop."""
 
-    def __init__(self, shard: Shard, disks: Sequence[Disk]) -> None:
-        """Drive `shard`, whose log number n lies on `disks[n]`."""
+    def __init__(
+        self, shard: Shard, disks: Mapping[int, Disk], doors: Doors | None = None
+    ) -> None:
+        """Drive `shard`, whose log number n lies on `disks[n]`; let peers in through `doors`."""
         self._shard = shard
         self._disks = disks
         self._loop = asyncio.get_running_loop()
-        self._flushers = [
-            Flusher(f"weir-flush-{n}", disk, self._in_loop(n)) for n, disk in enumerate(disks)
-        ]
+        self._flushers = {
+            n: Flusher(f"weir-flush-{n}", disk, self._in_loop(n)) for n, disk in disks.items()
+        }
         # Two threads, so that a segment being zero-filled does not stand in front of a read.
         self._pool = ThreadPoolExecutor(2, "weir-disk")
+        self._doors = doors or Doors()
+        self._lobby = Lobby(self._doors.accepts_per_second, self._loop.time())
+        self._sweep_at = 0.0
         self._peers: dict[int, Peer] = {}
         self._watched: dict[int, Peer] = {}
+        self.trunks = Trunks(self)
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
         self._held = False
@@ -54,12 +65,14 @@ class Driver:
         self._ticker: asyncio.TimerHandle | None = None
         self._actions: dict[type, Callable[..., None]] = {
             ef.Send: self._send,
+            ef.Pass: self.trunks.send,
             ef.StartFlush: self._start_flush,
             ef.StartRead: self._start_read,
             ef.Hangup: self._hang_up,
             ef.HoldReads: self._hold,
             ef.MakeSpare: self._make_spare,
             ef.SaveCheckpoint: self._save,
+            ef.StartChore: self._chore,
             ef.Stopped: self._on_stopped,
         }
 
@@ -83,14 +96,19 @@ class Driver:
             self._ticker.cancel()
         for peer in list(self._peers.values()):
             peer.hang_up("this node is stopping")
-        for flusher in self._flushers:
+        self.trunks.close()
+        for flusher in self._flushers.values():
             flusher.stop()
         self._pool.shutdown(wait=True)
         return drained
 
     def protocol(self) -> Peer:
         """Return the protocol of a new connection."""
-        return Peer(self, next(self._sessions))
+        return Peer(self, self.new_session())
+
+    def new_session(self) -> int:
+        """Return a number that no session ever had."""
+        return next(self._sessions)
 
     def handle(self, event: ev.Event) -> None:
         """Feed one event and do what comes of it.
@@ -122,6 +140,16 @@ class Driver:
     # -- peers --------------------------------------------------------------------------------
 
     @property
+    def connections(self) -> int:
+        """How many peers are connected."""
+        return len(self._peers)
+
+    @property
+    def flush_seconds(self) -> dict[int, Histogram]:
+        """By the log's number, how long its flushes took."""
+        return {number: flusher.seconds for number, flusher in self._flushers.items()}
+
+    @property
     def held(self) -> bool:
         """Whether the byte budget is used up: peers only finish frames that they have begun."""
         return self._held
@@ -136,12 +164,21 @@ class Driver:
 
     def opened(self, peer: Peer) -> None:
         """A peer connected."""
-        if len(self._peers) >= CONNECTIONS_MAX:
-            peer.hang_up(f"{CONNECTIONS_MAX:,} connections are open")
+        most = self._doors.connections_max
+        if len(self._peers) >= most:
+            peer.hang_up(f"{most:,} connections are open")
+            return
         self._peers[peer.session] = peer
-        if self._held:  # later: uvloop begins to read once connection_made has returned
+        enters = self._lobby.may_enter(peer, self.now())
+        if enters:
+            self._enter(peer)
+        if self._held or not enters:  # later: uvloop begins to read behind connection_made
             self._loop.call_soon(peer.update)
-        self.handle(ev.Opened(peer.session))
+
+    def _enter(self, peer: Peer) -> None:
+        if peer.session in self._peers:
+            self.handle(ev.Opened(peer.session))
+            peer.enter()
 
     def received(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Whole frames came in."""
@@ -176,14 +213,14 @@ class Driver:
             self._ready.set()
 
     def _send(self, effect: ef.Send) -> None:
-        peer = self._peers.get(effect.session)
+        peer = self._peers.get(effect.session) or self.trunks.guest(effect.session)
         if peer is not None:
             peer.send(effect.buffers, effect.charged)
         else:
             self.release(effect.charged)
 
     def _hang_up(self, effect: ef.Hangup) -> None:
-        peer = self._peers.get(effect.session)
+        peer = self._peers.get(effect.session) or self.trunks.guest(effect.session)
         if peer is not None:
             peer.hang_up(effect.reason)
 
@@ -192,6 +229,7 @@ class Driver:
         log.warning("byte budget: reading is %s", "held" if effect.hold else "resumed")
         for peer in list(self._peers.values()):
             peer.update()
+        self.trunks.update()
 
     def _start_flush(self, effect: ef.StartFlush) -> None:
         self._flushers[effect.log].start(effect.flush)
@@ -240,7 +278,19 @@ class Driver:
             self._loop.call_soon_threadsafe(self.handle, event)
 
         disk = self._disks[effect.log]
-        self._pool.submit(disk.replace, effect.name, effect.data).add_done_callback(done)
+        self._pool.submit(checkpoint.save, disk, effect.data).add_done_callback(done)
+
+    def _chore(self, effect: ef.StartChore) -> None:
+        def done(future: Future[None]) -> None:
+            error = future.exception()
+            if isinstance(error, DiskFailed):
+                _die(effect.log, error)
+            if error is not None:
+                log.warning("log %d: left to the next start: %s", effect.log, error)
+            event = ev.ChoreDone(effect.log, effect.chore, str(error or ""))
+            self._loop.call_soon_threadsafe(self.handle, event)
+
+        self._pool.submit(effect.chore.run, self._disks[effect.log]).add_done_callback(done)
 
     def _on_stopped(self, effect: ef.Stopped) -> None:
         self._stopped.set()
@@ -250,7 +300,15 @@ class Driver:
         for peer in list(self._peers.values() if self._held else self._watched.values()):
             if not peer.tick():
                 self._watched.pop(peer.session, None)
+        self.trunks.tick()
         self.handle(ev.Ticked())
+        for peer in self._lobby.entering(self.now()):
+            self._enter(peer)
+            peer.update()
+        if self.now() >= self._sweep_at:
+            self._sweep_at = self.now() + SWEEP_SECONDS
+            for peer in list(self._peers.values()):
+                peer.sweep(self._doors)
 
 
 def _die(number: int, error: BaseException) -> NoReturn:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from weir.broker.counts import Histogram
 from weir.log.disk import Disk
 from weir.log.flush import Flush
 
@@ -15,6 +17,23 @@ Done = Callable[[Flush, BaseException | None], None]
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+#: Upper ends of the classes of how long a flush takes, in seconds.
+FLUSH_SECONDS = (
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+)
 
 
 class Flusher:
@@ -31,6 +50,8 @@ class Flusher:
         self._disk = disk
         self._done = done
         self._retry_seconds = retry_seconds
+        #: How long each write and sync took; only the flusher's own thread adds to it.
+        self.seconds = Histogram(FLUSH_SECONDS)
         self._queue: SimpleQueue[Flush | None] = SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -60,7 +81,9 @@ class Flusher:
         """Run a flush until it has found room; return False if told to stop before."""
         while True:
             try:
+                began = time.perf_counter()
                 flush.run(self._disk)
+                self.seconds.add(time.perf_counter() - began)
             except OSError as error:
                 pause = self._retry_seconds
                 log.error("a flush waits for room: %s; next try in %g s", error, pause)

@@ -1,27 +1,34 @@
-"""The data folder of a node: who it is, where it listens now, and its logs.
+"""The data folder of a node: who it is, where its logs lie, and where it listens now.
 
-node.json      system, BrokerSet and node ids; written once, when the node is founded
-endpoint.json  host, port and pid of the running process
-log-0/         the first numbered log
+node.json      system, BrokerSet and node ids, and the logs; written once, when it is founded
+endpoint.json  host, port and pid of the running node
+lock           held by the running node
+log-0/ ...     the numbered logs, where they have no folders elsewhere
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from weir.broker.identity import Identity
 from weir.errors import WeirError
+from weir.model.limits import LOGS_MAX
+from weir.server.disk import FolderInUse
 
 _NODE = "node.json"
 _ENDPOINT = "endpoint.json"
+_LOCK = "lock"
 
 
 class BadFolder(WeirError):
-    """The data folder is not one, or not of this release."""
+    """The data folder is not one, or not of this release, or not what was asked for."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -32,6 +39,25 @@ class Endpoint(msgspec.Struct, frozen=True):
     pid: int
 
 
+class Founded(msgspec.Struct, frozen=True):
+    """What is fixed when a node is founded. `folders` names those logs that lie elsewhere."""
+
+    system: int
+    brokerset: int
+    node: int
+    logs: int
+    folders: dict[str, str] = {}
+
+    def identity(self, shard: int) -> Identity:
+        """Return who a shard of this node is."""
+        return Identity(self.system, self.brokerset, self.node, shard)
+
+
+def default_logs() -> int:
+    """Return how many logs a node gets: one for each core, so that each may have a shard."""
+    return min(max(2, os.cpu_count() or 1), LOGS_MAX)
+
+
 class NodeFolder:
     """One node's data folder."""
 
@@ -39,27 +65,73 @@ class NodeFolder:
         """Use a folder; `found` makes it if it is not there."""
         self.path = Path(path)
 
-    def log(self, number: int) -> Path:
+    def log(self, number: int, founded: Founded | None = None) -> Path:
         """Return the folder of a numbered log."""
-        return self.path / f"log-{number}"
+        elsewhere = founded.folders.get(str(number)) if founded else None
+        return Path(elsewhere) if elsewhere else self.path / f"log-{number}"
 
-    def found(self) -> Identity:
-        """Return the identity that is kept here, drawing it the first time."""
+    def founded(self) -> Founded | None:
+        """Return what was fixed here; None if nothing was. Raises `BadFolder`."""
         file = self.path / _NODE
-        if file.exists():
-            try:
-                return msgspec.json.decode(file.read_bytes(), type=Identity)
-            except msgspec.DecodeError as error:
-                raise BadFolder(f"{file}: {error}. Restore it from a backup") from None
+        if not file.exists():
+            return None
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=Founded)
+        except msgspec.DecodeError as error:
+            raise BadFolder(
+                f"{file}: {error}. Restore it from a backup, or use the release that wrote it"
+            ) from None
+
+    def found(self, logs: int = 0, folders: Mapping[int, str] | None = None) -> Founded:
+        """Return what is fixed here, fixing it the first time: so many `logs`, 0 for the default.
+
+        Raises `BadFolder`, also if it was founded with another number of logs.
+        """
+        founded = self.founded()
+        if founded is None:
+            founded = self._draw(logs or default_logs(), folders or {})
+        elif logs not in (0, founded.logs) or folders:
+            raise BadFolder(
+                f"{self.path} was founded with {founded.logs} logs, for good: found another node "
+                "for another number, or other places"
+            )
+        return founded
+
+    def _draw(self, logs: int, folders: Mapping[int, str]) -> Founded:
+        if not 1 <= logs <= LOGS_MAX:
+            raise BadFolder(f"{logs} logs: give 1 to {LOGS_MAX}")
+        beyond = [number for number in folders if not 0 <= number < logs]
+        if beyond:
+            raise BadFolder(f"there is no log {beyond[0]} to place: logs are 0 to {logs - 1}")
         self.path.mkdir(parents=True, exist_ok=True)
-        if self.log(0).exists():
-            raise BadFolder(f"{file} is missing, but there are logs: restore it from a backup")
-        identity = Identity(system=secrets.randbits(62) + 1)
-        self._replace(_NODE, msgspec.json.encode(identity))
-        return identity
+        if any(self.path.glob("log-*")):
+            raise BadFolder(
+                f"{self.path / _NODE} is missing, but there are logs: restore it from a backup"
+            )
+        places = {str(n): os.path.abspath(place) for n, place in folders.items()}
+        founded = Founded(secrets.randbits(62) + 1, 0, 1, logs, places)
+        self._replace(_NODE, msgspec.json.encode(founded))
+        return founded
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have the folder for oneself while it lasts. Raises `FolderInUse`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FolderInUse(
+                    f"{self.path} is in use by another weir process: stop that one, or give this "
+                    "one a folder of its own"
+                ) from None
+            yield
+        finally:
+            os.close(lock)
 
     def announce(self, host: str, port: int) -> None:
-        """Write where this process listens."""
+        """Write where this node listens."""
         self._replace(_ENDPOINT, msgspec.json.encode(Endpoint(host, port, os.getpid())))
 
     def withdraw(self) -> None:
@@ -67,7 +139,7 @@ class NodeFolder:
         (self.path / _ENDPOINT).unlink(missing_ok=True)
 
     def endpoint(self) -> Endpoint | None:
-        """Return what the running process announced; None if nothing is announced."""
+        """Return what the running node announced; None if nothing is announced."""
         try:
             return msgspec.json.decode((self.path / _ENDPOINT).read_bytes(), type=Endpoint)
         except FileNotFoundError:

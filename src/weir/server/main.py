@@ -1,96 +1,167 @@
-"""The composition root of a node: folder, log, shard, driver, sockets, signals."""
+"""The composition root of a node: folder, logs, shard, driver, sockets, signals.
+
+A node of one shard is one process. One of several has a supervisor and a process for each shard
+(`weir.server.supervisor`, `weir.server.child`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import signal
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from weir.broker.restore import CHECKPOINT, Opened
+from weir.broker.layout import Layout
+from weir.broker.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.log.recovery import recover
 from weir.log.settings import Settings
-from weir.model.limits import MIB
+from weir.model.limits import LISTEN_BACKLOG, MIB
 from weir.server.clock import SystemTime
 from weir.server.config import Config
-from weir.server.disk import FileDisk
+from weir.server.disk import FileDisk, FolderInUse
+from weir.server.doors import open_doors
 from weir.server.driver import Driver
-from weir.server.folder import NodeFolder
+from weir.server.folder import Founded, NodeFolder
+from weir.server.loops import run_loop
+from weir.server.observed import observed
+from weir.server.stopping import drain, stop_by_signal
 
 log = logging.getLogger(__name__)
 
 Started = Callable[[str, int], None]
+
+#: How long a log may still be held by a process whose supervisor was killed.
+ORPHAN_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which shard of how many a process is, and the shards' own ports, by number."""
+
+    shard: int = 0
+    shards: int = 1
+    ports: tuple[int, ...] = ()
 
 
 def run(config: Config, started: Started | None = None) -> bool:
     """Run a node until SIGTERM or SIGINT, then drain. Returns False if draining took too long.
 
     `started` is told host and port once clients may connect. Raises `WeirError` if the folder or
-    the log cannot be used, and `OSError` if the port cannot.
+    a log cannot be used, or a shard cannot be kept running, and `OSError` if the port cannot.
     """
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(serve(config, started))
-    return uvloop.run(serve(config, started))
+    founded = NodeFolder(config.node.data).found(config.node.logs)
+    shards = min(config.node.shards or os.cpu_count() or 1, founded.logs)
+    if shards == 1:
+        return run_loop(serve(config, started))
+    from weir.server.supervisor import supervise
+
+    return asyncio.run(supervise(config, founded, shards, started))
 
 
 async def serve(
     config: Config, started: Started | None = None, stop: asyncio.Event | None = None
 ) -> bool:
-    """Run a node on this loop until `stop` is set, or a signal comes. See `run`."""
+    """Run a node of one shard on this loop until `stop` is set, or a signal comes. See `run`."""
     stopping = stop or asyncio.Event()
-    loop = asyncio.get_running_loop()
-    with contextlib.suppress(ValueError, RuntimeError):  # signals only reach the main thread
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
+    stop_by_signal(stopping)
     folder = NodeFolder(config.node.data)
-    identity = folder.found()
-    with contextlib.closing(FileDisk(folder.log(0))) as disk:
-        settings = Settings(
-            log=0,
-            system=identity.system,
-            segment_bytes=config.log.segment_mib * MIB,
-            cache_bytes_max=config.memory.cache_mib * MIB,
-            spares=config.log.spares,
-        )
-        checkpoint = disk.read(CHECKPOINT, 0, disk.size(CHECKPOINT)) if _has(disk) else b""
-        recovered = recover(disk, settings)
-        opened = Opened(recovered.log, recovered.groups, checkpoint)
-        shard = Shard(
-            identity, [opened], SystemTime(), ShardSettings(config.memory.budget_mib * MIB)
-        )
-        driver = Driver(shard, [disk])
+    founded = folder.found(config.node.logs)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(folder.held())
+        hosted = hosting(config, founded, Share())
+        driver, shard = await stack.enter_async_context(hosted)
+        notifier = await stack.enter_async_context(observed(driver, shard, config, stopping))
         try:
             await driver.start()
-            async with _listening(driver, config, folder, started):
-                await driver.wait(stopping)
+            async with listening(driver, config.node.host, config.node.port) as (host, port):
+                with announced(folder, host, port, started):
+                    notifier.ready(f"serving from {config.node.data}")
+                    await driver.wait(stopping)
+                    notifier.stopping(config.stop.drain_seconds)
         finally:
-            drained = await driver.stop(config.stop.drain_seconds)
+            drained = await drain(driver, shard, config.stop.drain_seconds)
     log.info("stopped" if drained else "stopped before everything was drained")
     return drained
 
 
 @contextlib.asynccontextmanager
-async def _listening(
-    driver: Driver, config: Config, folder: NodeFolder, started: Started | None
-) -> AsyncIterator[None]:
-    """Accept connections, and tell the world where, for as long as it lasts."""
+async def hosting(
+    config: Config, founded: Founded, share: Share
+) -> AsyncIterator[tuple[Driver, Shard]]:
+    """Recover a shard's logs, and have it and its driver while it lasts; they are not started."""
+    folder = NodeFolder(config.node.data)
+    layout = Layout(founded.logs, share.shards)
+    numbers = layout.logs_of(share.shard)
+    disks: dict[int, FileDisk] = {}
+    with contextlib.ExitStack() as stack:
+        for number in numbers:
+            disk = await _disk(folder.log(number, founded))
+            disks[number] = stack.enter_context(contextlib.closing(disk))
+        logs = [
+            _open(
+                disk,
+                Settings(
+                    log=number,
+                    system=founded.system,
+                    segment_bytes=config.log.segment_mib * MIB,
+                    cache_bytes_max=config.memory.cache_mib * MIB // len(numbers),
+                    spares=config.log.spares,
+                ),
+            )
+            for number, disk in disks.items()
+        ]
+        settings = ShardSettings(config.memory.budget_mib * MIB, ports=share.ports)
+        shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
+        yield Driver(shard, disks, open_doors(config.connections.doors())), shard
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    driver: Driver, host: str, port: int, shared: bool = False
+) -> AsyncIterator[tuple[str, int]]:
+    """Accept connections while it lasts; yields where. `shared`: with other processes."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(driver.protocol, config.node.host, config.node.port)
+    # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
+    server = await loop.create_server(
+        driver.protocol, host, port, backlog=LISTEN_BACKLOG, reuse_port=shared or None
+    )
     try:
         host, port = server.sockets[0].getsockname()[:2]
-        folder.announce(host, port)
         log.info("listening on %s:%d", host, port)
+        yield host, port
+    finally:
+        server.close()
+
+
+@contextlib.contextmanager
+def announced(folder: NodeFolder, host: str, port: int, started: Started | None) -> Iterator[None]:
+    """Tell the world where the node listens, for as long as it lasts."""
+    folder.announce(host, port)
+    try:
         if started is not None:
             started(host, port)
         yield
     finally:
-        server.close()
         folder.withdraw()
 
 
-def _has(disk: FileDisk) -> bool:
-    return CHECKPOINT in disk.names()
+async def _disk(folder: Path) -> FileDisk:
+    """Open a log's folder; the node's folder is held, so who has it open is about to end."""
+    until = asyncio.get_running_loop().time() + ORPHAN_SECONDS
+    while True:
+        try:
+            return FileDisk(folder)
+        except FolderInUse:
+            if asyncio.get_running_loop().time() > until:
+                raise
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _open(disk: FileDisk, settings: Settings) -> Opened:
+    recovered = recover(disk, settings)
+    return Opened(recovered.log, recovered.groups, recovered.body)

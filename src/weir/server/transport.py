@@ -17,6 +17,7 @@ from weir.wire.frame import ClientFrame
 from weir.wire.messages import Opcode
 
 if TYPE_CHECKING:
+    from weir.server.doors import Doors
     from weir.server.driver import Driver
 
 log = logging.getLogger(__name__)
@@ -48,9 +49,10 @@ class Peer(asyncio.Protocol):
         self._waiting: Frames = ()  # taken from the socket, not served: the peer is full
         self._full = False
         self._leaving = False
+        self._inside = False
         self._reserved = 0  # bytes charged for the frame under way
         self._unsent = 0  # bytes charged for messages that the transport holds
-        self._moved = driver.now()
+        self._moved = self._heard = self._began = driver.now()
 
     # -- asyncio calls ------------------------------------------------------------------------
 
@@ -67,12 +69,14 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Cut frames; a peer that breaks its dialect is dropped."""
+        self._heard = self._driver.now()
         try:
             frames = self._connection.receive(data)
         except RemoteProtocolError as error:
             self.hang_up(str(error))
             return
         if frames:
+            self._began = self._heard
             self._reserve(0)
         self._claim()
         if frames:
@@ -86,9 +90,7 @@ class Peer(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The peer took its replies."""
         self._full = False
-        waiting, self._waiting = self._waiting, ()
-        if waiting:
-            self._serve(waiting)
+        self._serve_waiting()
         self.update()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -100,6 +102,11 @@ class Peer(asyncio.Protocol):
         self._driver.closed(self)
 
     # -- the driver calls ---------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Be served from now on."""
+        self._inside = True
+        self._serve_waiting()
 
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
         """Write buffers as they are, in order; `charged` bytes are given back once they are out."""
@@ -130,16 +137,30 @@ class Peer(asyncio.Protocol):
             self.cut()
         return self._unsent > 0
 
+    def sweep(self, doors: Doors) -> None:
+        """Let a peer go that dribbles a frame, or a device that says nothing any more."""
+        now = self._driver.now()
+        if self._full or self._driver.held or not self._inside:
+            self._began = now  # it is not read from: what is missing may be in the socket
+        elif self._connection.claimed and now - self._began > doors.frame_seconds:
+            log.warning("session %d: a frame took too long: cut", self.session)
+            self.cut()
+        elif not self._connection.claimed:
+            self._began = now
+            if self._connection.is_device and now - self._heard > doors.idle_seconds:
+                self.hang_up(f"no frame for {doors.idle_seconds:g} s: ping to stay")
+
     def update(self) -> None:
-        """Read from the socket, or not: never while the peer is full, and while the budget is used
-        up only to finish a frame whose bytes are charged already.
+        """Read from the socket, or not: never while the peer is full or waits to be let in, and while
+        the budget is used up only to finish a frame whose bytes are charged already.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         if not self._driver.held and not self._reserved:
             self._claim()
-        if self._full or (self._driver.held and not self._reserved):
+        hold = self._driver.held and not self._reserved
+        if self._full or hold or not self._inside:
             transport.pause_reading()
         else:
             transport.resume_reading()
@@ -163,6 +184,9 @@ class Peer(asyncio.Protocol):
     def _serve(self, frames: Frames) -> None:
         """Hand frames on, one that asks for messages at a time: its reply may fill the peer."""
         start = 0
+        if not self._inside:
+            self._waiting = (*self._waiting, *frames)
+            return
         for at, frame in enumerate(frames, 1):
             if isinstance(frame, ClientFrame) and frame.opcode in _ASK_FOR_MESSAGES:
                 self._driver.received(self.session, frames[start:at])
@@ -173,6 +197,11 @@ class Peer(asyncio.Protocol):
             self._waiting = (*self._waiting, *frames[start:])
         elif start < len(frames):
             self._driver.received(self.session, frames[start:])
+
+    def _serve_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, ()
+        if waiting:
+            self._serve(waiting)
 
     def _claim(self) -> None:
         """Charge the frame under way at its full size, unless the budget is used up already."""

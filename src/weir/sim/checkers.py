@@ -12,11 +12,15 @@ from itertools import pairwise
 from typing import Protocol
 
 from weir.model.columns import NO_SEQUENCE
+from weir.model.limits import KIB
 from weir.sim.history import UNKNOWN, Ack, Grant, History, Record
 from weir.sim.world import MS, SECOND
 
 #: How long an operation may stay open once faults have stopped.
 LIVE_WITHIN = 5 * SECOND
+
+#: The largest entry of a run.
+ENTRY_BYTES_MAX = 8 * KIB
 
 Values = dict[int, bytes]
 
@@ -40,9 +44,15 @@ def values_by_offset(records: Sequence[Record]) -> Values:
 
 
 def _logs(history: History) -> dict[int, Values]:
+    """Return the messages by offset as drained; below the log's start, as they were first seen."""
     logs: dict[int, Values] = defaultdict(dict)
     for partition, records in history.drained.items():
         logs[partition] = values_by_offset(records)
+    for seen in history.seen:
+        start, log = history.starts.get(seen.partition, 0), logs[seen.partition]
+        for offset, value in enumerate(seen.values, seen.offset):
+            if offset < start:
+                log.setdefault(offset, value)
     return logs
 
 
@@ -57,13 +67,16 @@ class Durable:
         everything = {partition: set(values.values()) for partition, values in logs.items()}
         for publish in history.publishes:
             log, there = logs[publish.partition], everything.get(publish.partition, set())
+            start = history.starts.get(publish.partition, 0)
             for confirmed in publish.confirms:
                 for i, value in enumerate(publish.values):
-                    if confirmed.offset == UNKNOWN and value not in there:
+                    offset = confirmed.offset + i
+                    # What nobody saw before it went past retention may have been anything.
+                    found = log.get(offset, value if offset < start else None)
+                    if confirmed.offset == UNKNOWN and value not in there and not start:
                         yield f"{value!r} was confirmed and is gone"
-                    elif confirmed.offset != UNKNOWN and log.get(confirmed.offset + i) != value:
-                        found = log.get(confirmed.offset + i)
-                        yield f"{value!r} was confirmed at {confirmed.offset + i}: {found!r} is"
+                    elif confirmed.offset != UNKNOWN and found != value:
+                        yield f"{value!r} was confirmed at {offset}: {found!r} is"
         for seen in history.seen:
             for offset, value in enumerate(seen.values, seen.offset):
                 if logs[seen.partition].get(offset) != value:
@@ -105,6 +118,7 @@ class RisingStamps:
         """Walk the drained log once: no hole, no falling stamp, no sequence left out."""
         for partition, records in history.drained.items():
             expected: dict[tuple[object, ...], int] = {}
+            from_zero = not history.starts.get(partition, 0)
             for before, after in pairwise(records):
                 behind = before.offset + len(before.values)
                 if after.offset != behind:
@@ -115,8 +129,10 @@ class RisingStamps:
                 for producer, sequence in record.rows:
                     if sequence == NO_SEQUENCE:
                         continue
-                    if sequence != expected.get(producer, 0):
-                        yield f"{producer}: {sequence} where {expected.get(producer, 0)} belongs"
+                    # A producer's first messages may be past retention.
+                    wanted = expected.get(producer, 0 if from_zero else sequence)
+                    if sequence != wanted:
+                        yield f"{producer}: {sequence} where {wanted} belongs"
                     expected[producer] = sequence + 1
 
 
@@ -147,6 +163,21 @@ class RealTime:
                     highest = max(highest, offset)
                 elif offset < highest:
                     yield f"partition {partition}: {offset} was sent after {highest} was confirmed"
+
+
+class Retained:
+    """Nothing goes before its time: a partition keeps as much as it was told to, but an entry."""
+
+    name = "Retained"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Add up what is left of the partitions of which something is gone."""
+        for partition, start in history.starts.items():
+            kept = sum(record.size for record in history.drained[partition])
+            # The newest entry stays, however large it is.
+            least = max(history.retention_bytes - ENTRY_BYTES_MAX, 0)
+            if not history.retention_bytes or kept <= least:
+                yield f"partition {partition} starts at {start} and keeps {kept} bytes"
 
 
 class AckedOnce:
@@ -240,6 +271,7 @@ CHECKERS: tuple[Checker, ...] = (
     OneOffset(),
     RisingStamps(),
     RealTime(),
+    Retained(),
     AckedOnce(),
     Honest(),
     Live(),

@@ -88,6 +88,8 @@ class Record(NamedTuple):
     values: tuple[bytes, ...]
     stamp: int
     rows: tuple[tuple[tuple[object, ...], int], ...]
+    #: Its bytes, header included.
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -103,6 +105,10 @@ class History:
     complaints: list[tuple[str, str]] = field(default_factory=list)
     #: By partition, what a reader found in the end, after the last power cut.
     drained: dict[int, list[Record]] = field(default_factory=dict)
+    #: By partition, its first offset in the end: all below is past retention.
+    starts: dict[int, int] = field(default_factory=dict)
+    #: How many bytes of messages a partition is to keep; 0: all.
+    retention_bytes: int = 0
     #: From when on no fault was made any more.
     healed: int = 0
     #: When the run was given up, or everything had ended.
@@ -126,4 +132,4 @@ def record_of(batch: Batch) -> Record:
     else:
         columns = zip(origins.hubs, origins.sns, origins.epochs, origins.sequences, strict=True)
         rows = [(("device", hub, sn, boot), sequence) for hub, sn, boot, sequence in columns]
-    return Record(header.first_offset, tuple(batch.values()), header.stamp, tuple(rows))
+    return Record(header.first_offset, tuple(batch.values()), header.stamp, tuple(rows), header.total_size)

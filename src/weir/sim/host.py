@@ -12,10 +12,10 @@ from typing import Any
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.identity import Identity
-from weir.broker.restore import CHECKPOINT, Opened
+from weir.broker.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.errors import DiskFailed, RemoteProtocolError, WeirError
-from weir.log import recovery
+from weir.log import checkpoint, recovery
 from weir.log.flush import Flush
 from weir.log.settings import Settings
 from weir.sim.disk import PowerCut, SimDisk
@@ -156,12 +156,8 @@ class Host:
         self.disk.kill()  # the next job has a cut of its own
 
     def _open(self) -> Opened:
-        disk = self.disk
-        saved = b""
-        if CHECKPOINT in disk.names():
-            saved = disk.read(CHECKPOINT, 0, disk.size(CHECKPOINT))
-        recovered = recovery.recover(disk, self._machine.log)
-        return Opened(recovered.log, recovered.groups, saved)
+        recovered = recovery.recover(self.disk, self._machine.log)
+        return Opened(recovered.log, recovered.groups, recovered.body)
 
     # -- peers ---------------------------------------------------------------------------------
 
@@ -232,6 +228,8 @@ class Host:
                     self._spare(effect)
                 case ef.SaveCheckpoint():
                     self._save(effect)
+                case ef.StartChore():
+                    self._chore(effect)
                 case ef.Hangup(session, reason):
                     self.world.note("hangup", reason)
                     if (link := self._by_number.get(session)) is not None:
@@ -290,7 +288,13 @@ class Host:
         def done(_: None, error: OSError | None) -> None:
             self._handle(ev.CheckpointSaved(effect.log, error is None))
 
-        self._start("save", lambda: self.disk.replace(effect.name, effect.data), done, _SAVE)
+        self._start("save", lambda: checkpoint.save(self.disk, effect.data), done, _SAVE)
+
+    def _chore(self, effect: ef.StartChore) -> None:
+        def done(_: object, error: OSError | None) -> None:
+            self._handle(ev.ChoreDone(effect.log, effect.chore, str(error or "")))
+
+        self._start("chore", lambda: effect.chore.run(self.disk), done, _SAVE)
 
     def _start(
         self,

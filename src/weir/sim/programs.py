@@ -7,6 +7,7 @@ from collections.abc import Callable
 from weir.errors import BadBatch
 from weir.model.batch import Batch, split
 from weir.model.ids import Address
+from weir.model.topic import SettingsChange
 from weir.sim.history import History, Operation, Seen
 from weir.sim.host import Host
 from weir.sim.network import Link
@@ -169,7 +170,8 @@ class Client(Program):
             self._create()
 
     def _create(self) -> None:
-        self.ask(m.CreateTopic(TOPIC, self._partitions), self._created)
+        keep = SettingsChange(retention_bytes=self.history.retention_bytes)
+        self.ask(m.CreateTopic(TOPIC, self._partitions, settings=keep), self._created)
 
     def _created(self, reply: m.Reply) -> None:
         if isinstance(reply, m.TopicInfo):

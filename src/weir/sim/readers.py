@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.errors import StaleGrant, refusal
+from weir.errors import OffsetOutOfRange, StaleGrant, refusal
 from weir.sim.history import Ack, Grant, History
 from weir.sim.host import Host
 from weir.sim.programs import Client
@@ -78,10 +78,19 @@ class Reader(Client):
             self.at_end = behind >= reply.committed
         elif isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
-            if not error.retryable:
+            if isinstance(error, OffsetOutOfRange) and self.history.retention_bytes:
+                self._moved_up(offset, error.detail)
+            elif not error.retryable:
                 # It was there when this reader got to it.
                 self.complain("Durable", f"fetch from {offset} was refused: {error!r}")
         self.world.after(self.world.between(*_NEXT), self._fetch)
+
+
+    def _moved_up(self, offset: int, start: int) -> None:
+        """What was asked for is past retention: go on at the log's start."""
+        if start <= offset:
+            self.complain("Durable", f"{offset} was there and is not: {start} is said to be")
+        self.position = start
 
 
 class Consumer(Client):

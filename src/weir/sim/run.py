@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from weir.errors import OffsetOutOfRange
 from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.history import History, record_of
 from weir.sim.host import Host
@@ -73,6 +74,10 @@ class _Drain(Client):
         self.ask(request, lambda reply: self._fetched(partition, offset, reply))
 
     def _fetched(self, partition: int, offset: int, reply: m.Reply) -> None:
+        if isinstance(reply, m.Refusal) and reply.code == OffsetOutOfRange.code and not offset:
+            self.history.starts[partition] = reply.detail
+            self._fetch(partition, reply.detail)
+            return
         if not isinstance(reply, m.Fetched):
             self.complain("Live", f"the drained log is refused: {reply}")
             return
@@ -92,7 +97,7 @@ class _Run:
 
     def __init__(self, seed: int, shape: Shape) -> None:
         self.world = World(seed)
-        self.history = History()
+        self.history = History(retention_bytes=shape.retentions[seed % len(shape.retentions)])
         self.host = Host(self.world, machine(self.world))
         self.nemesis = Nemesis(self.world, self.host, shape)
         self.operations = 0

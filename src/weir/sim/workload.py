@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from weir.broker.shard import ShardSettings
 from weir.log.settings import Settings
 from weir.model.limits import KIB
+from weir.sim.checkers import ENTRY_BYTES_MAX
 from weir.sim.history import History
 from weir.sim.host import Host, Machine
 from weir.sim.hubs import Hub
@@ -18,6 +19,7 @@ from weir.sim.world import MS, World
 CLUSTER = "crew"
 SYSTEM = 0x57454952
 _SKEW_MS = 8_000
+_RETENTION_EVERY_MS = 100
 #: A quick disk, and one that is so slow that clients lose patience, and power cuts fall into it.
 _FLUSHES = ((200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
 
@@ -34,6 +36,8 @@ class Shape:
     consumers: int = 2
     batches: int = 12
     device_messages: int = 12
+    #: How many bytes of messages a partition keeps: the seeds take these in turn; 0: all.
+    retentions: tuple[int, ...] = (0, 0, 2 * KIB, 600)
 
 
 def machine(world: World) -> Machine:
@@ -43,13 +47,14 @@ def machine(world: World) -> Machine:
         log=0,
         system=SYSTEM,
         segment_bytes=64 * KIB if dice.random() < 0.3 else 32 * KIB,
-        entry_bytes_max=8 * KIB,
+        entry_bytes_max=ENTRY_BYTES_MAX,
         cache_bytes_max=dice.choice((0, 2 * KIB, 256 * KIB)),
         spares=dice.choice((0, 1, 2)),
     )
     shard = ShardSettings(
         budget_bytes=dice.choice((3 * KIB, 256 * KIB, 1024 * KIB)),
         checkpoint_bytes=dice.choice((1 * KIB, 4 * KIB, 1024 * KIB)),
+        retention_every_ms=_RETENTION_EVERY_MS,
     )
     return Machine(log, shard, dice.choice(_FLUSHES))
 

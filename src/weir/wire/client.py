@@ -11,7 +11,9 @@ import msgspec
 from weir.codec.fields import Buffer, total
 from weir.errors import BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
 from weir.model.ids import ADDRESS, Address
+from weir.wire import administration as a
 from weir.wire import messages as m
+from weir.wire.complaints import complaint
 from weir.wire.frame import (
     CLIENT_HEADER,
     CLIENT_VERSION,
@@ -28,6 +30,8 @@ from weir.wire.messages import Opcode
 _PRODUCE = struct.Struct("<q")
 #: Behind the address: offset, next offset, committed.
 _FETCHED = struct.Struct("<qqq")
+#: Behind the address: Raft index of the first chunk.
+_CHUNKS = struct.Struct("<q")
 #: Behind the address: fence, deadline, offset, next offset, attempts.
 _GRANTED = struct.Struct("<qqqqq")
 
@@ -43,9 +47,18 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.CREATE_TOPIC: m.CreateTopic,
     Opcode.OPEN_PRODUCER: m.OpenProducer,
     Opcode.POSITIONS: m.Positions,
+    Opcode.FOLLOW: m.Follow,
     Opcode.FETCH: m.Fetch,
     Opcode.PULL: m.Pull,
     Opcode.ACK: m.Ack,
+    Opcode.FETCH_CHUNKS: m.FetchChunks,
+    Opcode.ALTER_TOPIC: a.AlterTopic,
+    Opcode.DELETE_TOPIC: a.DeleteTopic,
+    Opcode.DESCRIBE_PARTITION: a.DescribePartition,
+    Opcode.LIST_CLUSTERS: a.ListClusters,
+    Opcode.SEEK_CLUSTER: a.SeekCluster,
+    Opcode.PAUSE_CLUSTER: a.PauseCluster,
+    Opcode.DELETE_CLUSTER: a.DeleteCluster,
 }
 _REPLIES: dict[int, type[Any]] = {
     Opcode.HELLO: m.Welcome,
@@ -57,6 +70,13 @@ _REPLIES: dict[int, type[Any]] = {
     Opcode.POSITIONS: m.PositionsReply,
     Opcode.PRODUCE: m.Confirm,
     Opcode.ACK: m.Acked,
+    Opcode.ALTER_TOPIC: m.TopicInfo,
+    Opcode.DELETE_TOPIC: a.Deleted,
+    Opcode.DESCRIBE_PARTITION: a.PartitionInfo,
+    Opcode.LIST_CLUSTERS: a.ClusterList,
+    Opcode.SEEK_CLUSTER: a.ClusterChanged,
+    Opcode.PAUSE_CLUSTER: a.ClusterChanged,
+    Opcode.DELETE_CLUSTER: a.ClusterChanged,
 }
 _REQUEST_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REQUESTS.items()}
 _REPLY_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REPLIES.items()}
@@ -104,7 +124,7 @@ def decode_request(frame: ClientFrame) -> m.Request:
     try:
         request: m.Request = decoder.decode(frame.body)
     except _MALFORMED as error:
-        raise BadRequest(f"opcode {frame.opcode}: {error}") from None
+        raise BadRequest(complaint(_REQUESTS[frame.opcode], error)) from None
     return request
 
 
@@ -134,6 +154,10 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
             reply.fence, reply.deadline, reply.offset, reply.next_offset, reply.attempts
         )
         return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
+    if isinstance(reply, m.FetchedChunks):
+        shard, log, group = reply.address
+        prefix = ADDRESS.pack(shard, log, 0, group) + _CHUNKS.pack(reply.index)
+        return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
     flags = Flags.RESPONSE | Flags.ERROR if isinstance(reply, m.Refusal) else Flags.RESPONSE
     return _framed(flags, opcode, correlation, _pack(reply))
 
@@ -156,6 +180,10 @@ def decode_reply(frame: ClientFrame) -> m.Reply:
             fence, deadline, offset, behind, attempts = _GRANTED.unpack_from(frame.body, at)
             batches = _batches(frame.body, at + _GRANTED.size)
             return m.Granted(address, fence, deadline, offset, behind, attempts, batches)
+        if frame.opcode == Opcode.FETCH_CHUNKS:
+            address, at = _address(frame.body, _CHUNKS.size)
+            (index,) = _CHUNKS.unpack_from(frame.body, at)
+            return m.FetchedChunks(address, index, _batches(frame.body, at + _CHUNKS.size))
         reply: m.Reply = _REPLY_DECODERS[frame.opcode].decode(frame.body)
     except (*_MALFORMED, KeyError, BadRequest) as error:
         raise RemoteProtocolError(

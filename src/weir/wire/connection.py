@@ -30,6 +30,11 @@ class Connection:
         """Bytes that the frame under way will take when it is whole; 0 between frames."""
         return self.stream.claimed if self.stream else 0
 
+    @property
+    def is_device(self) -> bool:
+        """Whether the peer speaks the device dialect."""
+        return isinstance(self.stream, DeviceStream)
+
     def receive(self, data: bytes) -> Sequence[ClientFrame | DeviceRequest]:
         """Take bytes as they come; return what is whole. Raises `RemoteProtocolError`."""
         if self.stream is None:

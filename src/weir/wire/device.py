@@ -13,6 +13,15 @@ its `sn`; every reply's body begins with a number: 0, or an error code of `weir.
               -> both: u16 code, u32 sequence (none: 0xFFFFFFFF), u64 offset, or what the error
               says (for a gap: the expected sequence)
     opcode 4  ping          -> u16 code
+    opcode 5  subscribe     u16 partition (65,535: by hub; 65,534: all), u32 lease in ms, u8 size of
+              the cluster's name, its name, topic UTF-8
+              -> u16 code
+    opcode 6  pull          u16 messages at most, u32 bytes of the reply's body at most (0: 64 KiB)
+              -> u16 code, u16 partition, u64 fence, u16 attempts, u16 count, and for each message
+              u64 offset, u32 size, value; after an error other than 7 the code alone
+    opcode 7  ack           u16 partition, u64 fence, u64 first offset, u64 offset behind the last
+              -> u16 code, then what was acked, as asked
+    opcode 8  notify        from the broker alone, with the top bit set: u16 0
 
 Rules for firmware:
 
@@ -22,23 +31,37 @@ Rules for firmware:
     A repeat of one of them, same bytes, is confirmed again (an offset of all ones: accepted, place
     not kept). Other bytes, or an older sequence, are refused with `SequenceReused`.
     The boot count never falls, and rises whenever sequences begin anew: no device is forgotten.
+
+    Each `sn` may subscribe once a connection. After a notify, pull; the next notify comes when
+    there is something after that pull. One pull of an `sn` at a time. What was pulled and is not
+    acked comes again, to this device or another of the cluster, once the lease ends or the
+    connection does. A message that does not fit is code 7, with its offset and size: ack it to skip
+    it; left alone, it goes to another of the cluster after the lease.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, UnknownOpcode
+from weir.codec.fields import Buffer
+from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
 from weir.model.columns import NO_SEQUENCE
-from weir.model.limits import DEVICE_BODY_BYTES_MAX
+from weir.model.limits import DEVICE_BODY_BYTES_MAX, GRANT_MS_DEFAULT
+from weir.wire.deliveries import (
+    BY_HUB,
+    Delivery,
+    DeviceAck,
+    DevicePull,
+    DeviceSubscribe,
+    pack_acked,
+)
 from weir.wire.frame import Reassembler
 
 VERSION = 1
 REPLY = 0x8000
-BY_HUB = 0xFFFF
 
 _HEADER = struct.Struct(">BIHB")
 _HELLO = struct.Struct(">QIH")
@@ -56,6 +79,10 @@ class DeviceOpcode(IntEnum):
     PUBLISH = 2
     PUBLISH_SEQUENCED = 3
     PING = 4
+    SUBSCRIBE = 5
+    PULL = 6
+    ACK = 7
+    NOTIFY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +94,12 @@ class DeviceHello:
     boot: int
     partition: int
     topic: str
+
+    @classmethod
+    def unpack(cls, sn: int, body: bytes) -> DeviceHello:
+        """Read a body. Raises `struct.error` or `UnicodeDecodeError`."""
+        hub, boot, partition = _HELLO.unpack_from(body)
+        return cls(sn, hub, boot, partition, body[_HELLO.size :].decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +135,22 @@ class DeviceRefused:
     code: int
 
 
-DeviceRequest = DeviceHello | DevicePing | DevicePublishes | DeviceRefused
+DeviceRequest = (
+    DeviceHello
+    | DevicePing
+    | DevicePublishes
+    | DeviceRefused
+    | DeviceSubscribe
+    | DevicePull
+    | DeviceAck
+)
+_BODIES: dict[int, Callable[[int, bytes], DeviceRequest]] = {
+    DeviceOpcode.HELLO: DeviceHello.unpack,
+    DeviceOpcode.PING: lambda sn, _: DevicePing(sn),
+    DeviceOpcode.SUBSCRIBE: DeviceSubscribe.unpack,
+    DeviceOpcode.PULL: DevicePull.unpack,
+    DeviceOpcode.ACK: DeviceAck.unpack,
+}
 
 
 def xor(data: bytes | memoryview) -> int:
@@ -198,14 +246,11 @@ class DeviceStream:
     def _control(view: memoryview, opcode: int, sn: int) -> DeviceRequest:
         if xor(view):
             return DeviceRefused(sn, opcode, BadChecksum.code)
-        body = bytes(view[_HEADER.size : -1])
-        if opcode == DeviceOpcode.PING:
-            return DevicePing(sn)
-        if opcode != DeviceOpcode.HELLO:
+        unpack = _BODIES.get(opcode)
+        if unpack is None:
             return DeviceRefused(sn, opcode, UnknownOpcode.code)
         try:
-            hub, boot, partition = _HELLO.unpack_from(body)
-            return DeviceHello(sn, hub, boot, partition, body[_HELLO.size :].decode())
+            return unpack(sn, bytes(view[_HEADER.size : -1]))
         except (struct.error, UnicodeDecodeError):
             return DeviceRefused(sn, opcode, BadRequest.code)
 
@@ -232,15 +277,56 @@ def encode_confirms(
     return b"".join(replies)
 
 
+def subscribe(
+    sn: int, cluster: str, topic: str, partition: int = BY_HUB, lease_ms: int = GRANT_MS_DEFAULT
+) -> bytes:
+    """Return a subscribe frame."""
+    body = DeviceSubscribe(sn, partition, lease_ms, cluster, topic).pack()
+    return frame(DeviceOpcode.SUBSCRIBE, sn, body)
+
+
+def pull(sn: int, max_messages: int, max_bytes: int = 0) -> bytes:
+    """Return a pull frame."""
+    return frame(DeviceOpcode.PULL, sn, DevicePull(sn, max_messages, max_bytes).pack())
+
+
+def ack(sn: int, partition: int, fence: int, first: int, next: int) -> bytes:
+    """Return an ack frame of messages [first, next)."""
+    return frame(DeviceOpcode.ACK, sn, DeviceAck(sn, partition, fence, first, next).pack())
+
+
+def encode_delivery(sn: int, delivery: Delivery) -> bytes:
+    """Return the reply to a pull."""
+    return frame(DeviceOpcode.PULL | REPLY, sn, delivery.pack())
+
+
+def encode_acked(code: int, request: DeviceAck) -> bytes:
+    """Return the reply to an ack."""
+    return frame(DeviceOpcode.ACK | REPLY, request.sn, pack_acked(code, request))
+
+
+def count_confirms(replies: Buffer) -> int:
+    """Return how many replies to publishes are in what one `encode_confirms` returned; 0 for
+    replies of any other kind.
+    """
+    _, _, opcode, _ = _HEADER.unpack_from(replies)
+    if opcode & ~REPLY not in (DeviceOpcode.PUBLISH, DeviceOpcode.PUBLISH_SEQUENCED):
+        return 0
+    return len(replies) // (_FRAME_SIZE_MIN + _CONFIRM.size)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceReply:
-    """A reply as a device reads it; `sequence` and `offset` only for publishes."""
+    """A reply as a device reads it; `sequence` and `offset` only for publishes, `content` what a
+    pull brought or an ack acked. A notify is one too.
+    """
 
     opcode: int
     sn: int
     code: int
     sequence: int = NO_SEQUENCE
     offset: int = 0
+    content: Delivery | DeviceAck | None = None
 
 
 class DeviceReplies:
@@ -269,4 +355,17 @@ class DeviceReplies:
             return DeviceReply(opcode & ~REPLY, sn, *_CONFIRM.unpack(body))
         if len(body) < _CODE.size:
             raise RemoteProtocolError("a reply without a code")
-        return DeviceReply(opcode & ~REPLY, sn, *_CODE.unpack_from(body))
+        (code,) = _CODE.unpack_from(body)
+        content: Delivery | DeviceAck | None = None
+        if opcode & ~REPLY == DeviceOpcode.PULL and code in (0, TooLarge.code):
+            content = Delivery.unpack(body)
+        elif opcode & ~REPLY == DeviceOpcode.ACK and len(body) > _CODE.size:
+            content = _acked(sn, body[_CODE.size :])
+        return DeviceReply(opcode & ~REPLY, sn, code, content=content)
+
+
+def _acked(sn: int, body: memoryview) -> DeviceAck:
+    try:
+        return DeviceAck.unpack(sn, bytes(body))
+    except struct.error:
+        raise RemoteProtocolError("the reply to an ack has another size") from None

@@ -13,15 +13,16 @@ from typing import Annotated
 import msgspec
 
 from weir.codec.fields import Buffer
-from weir.model.ids import Address
+from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX
+from weir.model.topic import SettingsChange, TopicSettings
+from weir.wire import administration as a
+from weir.wire.control import Control
 
 PROTOCOL = 1
 
 #: What fits the signed fields that a number may be copied into; from below it always does.
 Int64 = Annotated[int, msgspec.Meta(le=(1 << 63) - 1)]
-#: The same, where nothing below 0 has a meaning.
-Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Opcode(IntEnum):
@@ -34,14 +35,19 @@ class Opcode(IntEnum):
     CREATE_TOPIC = 5
     OPEN_PRODUCER = 6
     POSITIONS = 7
+    FOLLOW = 8
+    ALTER_TOPIC = 12
+    DELETE_TOPIC = 13
+    DESCRIBE_PARTITION = 14
     PRODUCE = 16
     FETCH = 17
     PULL = 18
     ACK = 19
-
-
-class Control(msgspec.Struct, frozen=True, array_like=True):
-    """A control body: a MessagePack array of its fields."""
+    LIST_CLUSTERS = 24
+    SEEK_CLUSTER = 25
+    PAUSE_CLUSTER = 26
+    DELETE_CLUSTER = 27
+    FETCH_CHUNKS = 32
 
 
 class Hello(Control, frozen=True, array_like=True):
@@ -53,7 +59,11 @@ class Hello(Control, frozen=True, array_like=True):
 
 
 class Welcome(Control, frozen=True, array_like=True):
-    """Who answered: system, BrokerSet, node and shard ids, and the limits to keep to."""
+    """Who answered: system, BrokerSet, node and shard ids, and the limits to keep to.
+
+    `ports` are the shards' own ports, by number, on the host that answers: what is asked of a
+    partition need not be passed on if it is sent to the port of its shard. Empty with one shard.
+    """
 
     system: int
     brokerset: int
@@ -62,6 +72,7 @@ class Welcome(Control, frozen=True, array_like=True):
     batch_bytes_max: int
     window: int
     protocol: int = PROTOCOL
+    ports: tuple[int, ...] = ()
 
 
 class Ping(Control, frozen=True, array_like=True):
@@ -79,18 +90,23 @@ class DescribeTopic(Control, frozen=True, array_like=True):
 
 
 class ListTopics(Control, frozen=True, array_like=True):
-    """Ask for all topics of a namespace, or of all ("")."""
+    """Ask for the topics of a namespace, or of all (""), by name; `after` this full name."""
 
     namespace: str = ""
+    after: str = ""
 
 
 class CreateTopic(Control, frozen=True, array_like=True):
-    """Create a topic; one that exists with the same settings is fine if `if_absent`."""
+    """Create a topic; one that exists with the same settings is fine if `if_absent`.
+
+    `settings` that are not given are at their defaults in a new topic, and anything in an old one.
+    """
 
     name: str
     partitions: Natural = 1
     order: str = "partition"
     if_absent: bool = True
+    settings: SettingsChange = SettingsChange()
 
 
 class TopicInfo(Control, frozen=True, array_like=True):
@@ -101,18 +117,28 @@ class TopicInfo(Control, frozen=True, array_like=True):
     name: str
     order: str
     addresses: list[Address]
+    settings: TopicSettings = TopicSettings()
 
 
 class TopicList(Control, frozen=True, array_like=True):
-    """All topics asked for, by name."""
+    """Topics asked for, by name; if there are `more`, ask again after the last."""
 
     topics: list[TopicInfo]
+    more: bool = False
 
 
 class OpenProducer(Control, frozen=True, array_like=True):
     """Get a new producer id (0), or the next epoch of one that is held, fencing the last."""
 
     producer: Natural = 0
+
+
+class Follow(Control, frozen=True, array_like=True):
+    """Only shards of one node ask this of each other: give me the registry, then all that happens
+    in it. Later ones say that all up to `index` is applied.
+    """
+
+    index: Natural
 
 
 class ProducerGrant(Control, frozen=True, array_like=True):
@@ -149,11 +175,15 @@ class Produce:
 
 
 class Confirm(Control, frozen=True, array_like=True):
-    """A batch is durable on a majority: offset of its first message, and its stamp."""
+    """A batch is durable on a majority: offset of its first message, and its stamp.
+
+    A chunk has offset -1 and the Raft `index` of its entry, for references; else that is 0.
+    """
 
     offset: Int64
     stamp: Int64
     duplicate: bool = False
+    index: Natural = 0
 
 
 class Fetch(Control, frozen=True, array_like=True):
@@ -179,8 +209,33 @@ class Fetched:
     batches: tuple[Buffer, ...] = ()
 
 
+class FetchChunks(Control, frozen=True, array_like=True):
+    """Read up to `count` chunks of large values: the entries from Raft `index` on, one chunk each.
+
+    References name them (`weir.model.chunks`); what is not committed is not there.
+    """
+
+    address: Address
+    index: Natural
+    count: Natural
+    max_bytes: Natural
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedChunks:
+    """Whole chunks of the entries from `index` on: at least one, and as many as fit."""
+
+    address: Address
+    index: int
+    batches: tuple[Buffer, ...] = ()
+
+
 class Pull(Control, frozen=True, array_like=True):
-    """Ask for a grant of messages of one partition for a consumer of `cluster`."""
+    """Ask for a grant of messages of one partition for a consumer of `cluster`.
+
+    With `max_messages` 0 nothing is granted: the reply says which offsets a pull would get, once
+    there are some.
+    """
 
     address: Address
     cluster: str
@@ -237,10 +292,13 @@ ControlRequest = (
     | ListTopics
     | CreateTopic
     | OpenProducer
+    | Follow
     | Positions
     | Fetch
     | Pull
     | Ack
+    | FetchChunks
+    | a.Request
 )
 Request = ControlRequest | Produce
 ControlReply = (
@@ -253,5 +311,6 @@ ControlReply = (
     | Confirm
     | Acked
     | Refusal
+    | a.Reply
 )
-Reply = ControlReply | Fetched | Granted
+Reply = ControlReply | Fetched | FetchedChunks | Granted

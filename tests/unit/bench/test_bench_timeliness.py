@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from weir.bench import timeliness
+from weir.bench.led import Ready
 from weir.bench.loop import run
 from weir.bench.node import Node, running_node
-from weir.bench.produce import Plan, Ready
+from weir.bench.own import chunk_of
+from weir.bench.produce import Plan
 from weir.bench.producers import Producers, ProducersFailed
 from weir.bench.timeliness import BenchFailed, Settings, measure
 
@@ -127,7 +129,7 @@ def test_at_most_two_processes_produce() -> None:
 
 @pytest.mark.parametrize(("size", "chunk"), [(16, 1_000), (100, 1_000), (1 << 20, 1)])
 def test_a_batch_stays_below_its_cap(size: int, chunk: int) -> None:
-    assert Settings(size=size).chunk == chunk
+    assert chunk_of(size) == chunk
 
 
 def test_the_node_of_a_run_is_gone_with_its_folder() -> None:

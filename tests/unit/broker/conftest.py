@@ -11,8 +11,9 @@ import pytest
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.identity import Identity
-from weir.broker.restore import CHECKPOINT, Opened
+from weir.broker.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
+from weir.log import checkpoint
 from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.batch import encode
@@ -61,11 +62,8 @@ class Rig:
 
     def boot(self) -> None:
         """Start on what the disk holds; whatever was in memory is gone."""
-        saved = b""
-        if CHECKPOINT in self.disk.names():
-            saved = self.disk.read(CHECKPOINT, 0, self.disk.size(CHECKPOINT))
         found = recover(self.disk, self.log_settings)
-        opened = Opened(found.log, found.groups, saved)
+        opened = Opened(found.log, found.groups, found.body)
         self.shard = Shard(Identity(SYSTEM), [opened], self.time, self.settings)
         self.jobs: list[Any] = []
         self.replies: dict[int, list[tuple[int, m.Reply]]] = {}
@@ -82,7 +80,13 @@ class Rig:
                 case ef.Send(session, buffers, charged):
                     self.shard.budget.release(charged)
                     self._sent(session, b"".join(buffers))
-                case ef.StartFlush() | ef.StartRead() | ef.MakeSpare() | ef.SaveCheckpoint():
+                case (
+                    ef.StartFlush()
+                    | ef.StartRead()
+                    | ef.MakeSpare()
+                    | ef.SaveCheckpoint()
+                    | ef.StartChore()
+                ):
                     self.jobs.append(effect)
                 case _:
                     self.others.append(effect)
@@ -107,8 +111,11 @@ class Rig:
             case ef.MakeSpare(log, spare):
                 spare.run(self.disk)
                 self.handle(ev.SpareMade(log, spare))
-            case ef.SaveCheckpoint(log, name, data):
-                self.disk.replace(name, data)
+            case ef.StartChore(log, chore):
+                chore.run(self.disk)
+                self.handle(ev.ChoreDone(log, chore))
+            case ef.SaveCheckpoint(log, _, data):
+                checkpoint.save(self.disk, data)
                 self.handle(ev.CheckpointSaved(log))
 
     def tick(self, ms: int = 50) -> None:

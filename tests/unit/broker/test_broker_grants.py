@@ -182,7 +182,7 @@ def test_grants_and_acks_outlive_a_restart(crew: Crew) -> None:
 def test_requests_that_make_no_sense_are_refused(crew: Crew, monkeypatch: Any) -> None:
     rig = crew.rig
     address = crew.info.addresses[0]
-    for pull in (crew.pull(0), crew.pull(lease_ms=0), crew.pull(lease_ms=GRANT_MS_MAX + 1)):
+    for pull in (crew.pull(lease_ms=0), crew.pull(lease_ms=GRANT_MS_MAX + 1)):
         assert rig.answer(1, pull).code == BadRequest.code
     assert rig.answer(1, m.Pull(address, "no name", 1, 1)).code == BadName.code
     assert rig.answer(1, crew.ack((1, 0, 1))).code == UnknownCluster.code

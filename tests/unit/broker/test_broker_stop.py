@@ -12,7 +12,9 @@ from weir.broker import events as ev
 from weir.broker.control import GrantsReleased, TopicCreated
 from weir.broker.entries import of_control, read_back
 from weir.broker.restore import CHECKPOINT, decode_checkpoint, encode_checkpoint
+from weir.broker.state import PartitionState
 from weir.errors import Damaged, Halted, Unavailable
+from weir.log.checkpoint import load
 from weir.log.frame import Kind
 from weir.wire import device as d
 from weir.wire import messages as m
@@ -33,7 +35,7 @@ def test_a_checkpoint_holds_every_group_as_of_what_is_applied(ready: Any) -> Non
     assert set(snapshots) == {0, info.addresses[0].group}
     snapshot = snapshots[info.addresses[0].group]
     assert snapshot.index == writer.groups[info.addresses[0].group].node.applied_index
-    assert snapshot.data[1] == 1, "the next offset"
+    assert PartitionState.decode(snapshot.data).next_offset == 1
 
 
 def test_a_checkpoint_that_changed_is_not_believed(ready: Any) -> None:
@@ -82,7 +84,9 @@ def test_a_stopped_node_starts_from_its_checkpoint_alone(ready: Any) -> None:
     rig.settle()
     applied = {g.id: g.node.applied_index for g in rig.shard._writers[0].groups.values()}
     rig.disk.crash()
-    saved = decode_checkpoint(rig.disk.read(CHECKPOINT, 0, rig.disk.size(CHECKPOINT)))
+    found = load(rig.disk)
+    assert found is not None
+    saved = decode_checkpoint(found.body)
     assert {group: snapshot.index for group, snapshot in saved.items()} == applied
     rig.boot()
     rig.connect()

@@ -26,7 +26,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
 def test_without_a_verb_it_says_what_to_type_next(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = said(capsys)
     assert (code, err) == (0, "")
-    assert "Next: weir serve" in out
+    assert "Next: weir dev" in out
     assert len(out.splitlines()) <= 12
 
 
@@ -61,7 +61,7 @@ def test_wrong_usage_is_one_line_and_code_2(
     ("arguments", "begins"),
     [
         (["serve", "--config", "absent.toml"], "absent.toml: No such file"),
-        (["serve", "--port", "70000"], "node.port is 70000: it must be 0 to 65535"),
+        (["serve", "--port", "70000"], "--port: node.port is 70000: it must be 0 to 65535"),
         (["inspect", "absent"], "absent is no folder: give a node's data folder"),
     ],
 )

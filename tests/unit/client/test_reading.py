@@ -285,8 +285,8 @@ def test_an_ack_without_an_answer_is_not_forgotten(fake_broker) -> None:
                     with pytest.raises(Disconnected):
                         await consumer.ack(grant)
                     broker.script = lambda _: None
-                    assert broker.acked == {}
-                assert broker.acked == {group: [(1, 0, 4)]}
+                # Once more is no harm: the last try may have been under way when time ran out.
+                assert {*broker.acked[group]} == {(1, 0, 4)}
 
     asyncio.run(scenario())
 
@@ -304,7 +304,7 @@ def test_one_stale_range_does_not_spoil_the_others(fake_broker) -> None:
             broker.script = script
             async with w.consumer("t", cluster="c") as consumer:
                 grant = await anext(consumer.batches())
-                consumer._acks[0].done(9, 100, 101)
+                consumer._acking.done(0, 9, 100, 101)
                 await consumer.ack(grant)
                 assert broker.acked == {group: [(1, 0, 4)]}
                 assert consumer.stale == 1

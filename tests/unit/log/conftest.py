@@ -40,7 +40,15 @@ def batches() -> Callable[..., Record]:
         sealed = encode([b"v" * size] * count, group=group)
         payload = stamped(sealed, index, offset) + bytes(sealed[HEADER_SIZE:])
         return Record(
-            group, 1, index, Kind.BATCHES, (payload,), len(payload), offset, offset + count
+            group,
+            1,
+            index,
+            Kind.BATCHES,
+            (payload,),
+            len(payload),
+            offset,
+            offset + count,
+            index,
         )
 
     return make

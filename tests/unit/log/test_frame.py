@@ -9,7 +9,7 @@ import pytest
 
 from weir.codec.crc import crc32c
 from weir.log.errors import UnknownKind
-from weir.log.frame import HEADER_SIZE, BadFrame, Kind, frame_size, pack, verify
+from weir.log.frame import HEADER_SIZE, BadFrame, BadPayload, Kind, frame_size, pack, verify
 from weir.log.segment import BLOCK, Segment, mark_frame, pack_header, unpack_header
 from weir.model.batch import encode
 
@@ -115,7 +115,7 @@ def test_an_unknown_kind_or_version_is_named_and_not_skipped() -> None:
     frame = framed(CONTROL, Kind.NOOP)
     frame[49] = 2
     frame[20:24] = bytes(4)
-    frame[20:24] = crc32c(bytes(frame)).to_bytes(4, "little")
+    frame[20:24] = crc32c(bytes(frame[:HEADER_SIZE])).to_bytes(4, "little")
     with pytest.raises(UnknownKind, match="version 2"):
         check(frame)
 
@@ -130,3 +130,16 @@ def test_a_flipped_bit_in_a_segment_header_is_found(at: int) -> None:
 
 def test_frame_sizes_are_multiples_of_eight() -> None:
     assert [frame_size(n) for n in (1, 8, 9)] == [64, 64, 72]
+
+
+def test_a_bad_payload_does_not_hide_whose_it_was() -> None:
+    batch = bytes(encode([b"value"], group=65537))
+    for kind, payload in ((Kind.CONTROL, CONTROL), (Kind.BATCHES, batch)):
+        frame = framed(payload, kind, group=65537, term=3, index=9)
+        for at in range(HEADER_SIZE, HEADER_SIZE + len(payload)):
+            frame[at] ^= 1
+            with pytest.raises(BadPayload) as bad:
+                check(frame)
+            frame[at] ^= 1
+            found = bad.value.frame
+            assert (found.group, found.index, found.length) == (65537, 9, len(payload))

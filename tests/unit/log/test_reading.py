@@ -151,12 +151,12 @@ def test_the_cache_keeps_the_latest_within_its_bytes() -> None:
 def test_superseded_entries_take_their_offsets_with_them() -> None:
     index = GroupIndex(4)
     for i, behind in ((4, 10), (5, -1), (6, 20), (7, 30)):
-        index.add(i, 1, Kind.BATCHES, i * 100, 8, behind)
+        index.add(i, 1, Kind.BATCHES, i * 100, 8, behind - 10 if behind > 0 else -1, behind)
     assert [e.index for e, _ in index.holding(0, 99, 10_000)] == [4, 6, 7]
-    index.add(6, 2, Kind.BATCHES, 900, 8, 15)
+    index.add(6, 2, Kind.BATCHES, 900, 8, 10, 15)
     assert (index.first, index.last, len(index), index.next_offset) == (4, 6, 3, 15)
     assert [(e.index, behind) for e, behind in index.holding(10, 99, 10_000)] == [(6, 15)]
-    index.add(2, 3, Kind.NOOP, 1000, 8, -1)
+    index.add(2, 3, Kind.NOOP, 1000, 8)
     assert (index.first, index.last, index.next_offset) == (2, 2, 0)
 
 

@@ -12,6 +12,7 @@ from weir.model.batch import encode
 from weir.model.header import (
     HEADER_SIZE,
     Columns,
+    Compression,
     check_batches,
     check_whole,
     headers,
@@ -41,9 +42,11 @@ def test_a_header_says_what_was_encoded() -> None:
     ("at", "code", "number", "why"),
     [
         (0, "4s", b"Weir", "not a batch"),
-        (4, "B", 1, "not a batch"),
-        (5, "B", 1, "compression 1"),
-        (5, "B", 2, "compression 2"),
+        (4, "B", 0, "not a batch"),
+        (4, "B", 2, "not a batch"),
+        (5, "B", 1, "0 bytes of 24 cannot be 24 compressed"),
+        (5, "B", 2, "0 bytes of 24 cannot be 24 compressed"),
+        (5, "B", 3, "compression 3"),
         (6, "H", 96, "not a batch"),
         (8, "I", HEADER_SIZE, "says 88 bytes"),
         (8, "I", len(BATCH) + 8, "are there"),
@@ -53,7 +56,9 @@ def test_a_header_says_what_was_encoded() -> None:
         (12, "I", 0, "has columns"),
         (12, "I", int(Columns.KEY), "has columns"),
         (12, "I", 1 | 256, "has columns"),
-        (12, "I", 1 | int(Columns.CHUNK), "has columns"),
+        (12, "I", 1 | int(Columns.CHUNK), "no chunk"),  # of two messages
+        (12, "I", 1 | int(Columns.REFERENCES), "no chunk and no reference"),
+        (12, "I", 1 | int(Columns.CHUNK | Columns.REFERENCES), "no chunk"),
         (12, "I", 1 | int(Columns.FOREIGN), "has columns"),
         (28, "I", 0, "says 0 messages"),
         (28, "I", BATCH_MESSAGES_MAX + 1, "messages"),
@@ -61,7 +66,7 @@ def test_a_header_says_what_was_encoded() -> None:
         (28, "I", 6, "cannot lie in"),
         (48, "I", 0, "bytes of columns"),
         (48, "I", 2**32 - 1, "bytes of columns"),
-        (52, "I", 1, "reserved"),
+        (52, "I", 1, "bytes of columns"),
         (64, "q", -1, "no leader"),
         (72, "q", -1, "no leader"),
         (72, "q", 2**63 - 1, "no leader"),
@@ -77,8 +82,46 @@ def test_a_size_off_the_eights_is_refused_for_the_batch_behind_it() -> None:
     odd = bytearray(BATCH + bytes(4))
     struct.pack_into("<I", odd, 8, len(odd))
     struct.pack_into("<I", odd, 48, len(odd) - HEADER_SIZE)
-    with pytest.raises(BadBatch, match="bytes of columns"):
+    with pytest.raises(BadBatch, match="no multiple of 8"):
         parse(odd)
+
+
+PACKED = bytes(encode([b"a" * 99] * 9, group=5, compression=Compression.LZ4))
+
+
+@pytest.mark.parametrize(
+    ("at", "number", "why"),
+    [
+        (12, int(Columns.VALUE | Columns.ORIGIN), "never compressed"),
+        (48, BATCH_BYTES_MAX - HEADER_SIZE + 8, "are allowed"),
+        (48, len(PACKED) - HEADER_SIZE, "cannot be"),
+        (52, 0, "cannot be"),
+        (52, len(PACKED) - HEADER_SIZE + 1, "cannot be"),
+    ],
+)
+def test_a_compressed_batch_that_announces_nonsense_is_refused_before_memory_is_spent(
+    at: int, number: int, why: str
+) -> None:
+    assert parse(PACKED).compression == Compression.LZ4
+    bad = bytearray(PACKED)
+    struct.pack_into("<I", bad, at, number)
+    with pytest.raises(BadBatch, match=why):
+        parse(bad)
+
+
+@pytest.mark.parametrize("flag", [Columns.CHUNK, Columns.REFERENCES])
+def test_a_batch_of_one_large_value_has_no_other_shape(flag: Columns) -> None:
+    one = bytearray(encode([b"one"], group=5))
+    struct.pack_into("<I", one, 12, int(Columns.VALUE | flag))
+    assert parse(one).columns == Columns.VALUE | flag
+    struct.pack_into("<I", one, 12, int(Columns.VALUE | flag | Columns.ORIGIN))
+    with pytest.raises(BadBatch, match="no chunk"):
+        parse(one)
+
+
+def test_a_chunk_takes_no_offset() -> None:
+    chunk = bytes(encode([b"piece"], group=5, chunk_at=0))
+    assert parse(stamped(chunk, 77, 1000) + chunk[HEADER_SIZE:]).next_offset == 1000
 
 
 def test_a_batch_over_the_cap_is_refused_even_where_it_is_all_there() -> None:

@@ -1,10 +1,17 @@
-"""Settings: every value checked, every error says where."""
+"""Settings: every value checked, every problem named at once with its place, every origin told."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from weir.server.config import BadConfig, Config, load
+from weir.server.config import BadConfig, Config, MemoryConfig, MetricsConfig, settings
+from weir.server.quantity import quantity
+from weir.server.sample import sample
+from weir.server.sources import load, resolve
+
+ROOT = Path(__file__).parents[3]
 
 
 def write(folder: Path, text: str) -> Path:
@@ -24,16 +31,53 @@ def test_a_file_overrides_what_it_names(tmp_path: Path) -> None:
     assert config.memory == Config().memory
 
 
+def test_text_may_carry_a_unit(tmp_path: Path) -> None:
+    text = '[memory]\nbudget_mib = "1GiB"\n[stop]\ndrain_seconds = "2m"\n'
+    config = load(write(tmp_path, text))
+    assert (config.memory.budget_mib, config.stop.drain_seconds) == (1024, 120.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "number"),
+    [
+        ("64MiB", "MiB", 64),
+        ("1 GiB", "MiB", 1024),
+        ("64", "MiB", 64),
+        ("128KiB", "MiB", 0.125),
+        ("1_000", "", 1000),
+        ("7d", "s", 604_800),
+        ("500ms", "s", 0.5),
+        ("1.5h", "s", 5400),
+        ("-3", "", -3),
+    ],
+)
+def test_quantities(text: str, unit: str, number: float) -> None:
+    assert quantity(text, unit) == number
+
+
+@pytest.mark.parametrize(("text", "unit"), [("7d", "MiB"), ("1MiB", ""), ("", "s"), ("five", "s")])
+def test_what_is_no_quantity_is_refused(text: str, unit: str) -> None:
+    with pytest.raises(ValueError, match="write a number"):
+        quantity(text, unit)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[node]\nprot = 1\n", "prot"),
-        ("[nodes]\n", "nodes"),
-        ('[node]\nport = "6800"\n', "int"),
-        ("[node]\nport = 70000\n", "node.port is 70000: it must be 0 to 65535"),
-        ("[log]\nsegment_mib = 1\n", "log.segment_mib is 1"),
+        ("[node]\nprot = 1\n", ":2: no setting 'node.prot': did you mean node.port?"),
+        ("\n[nodes]\n", r":2: no section \[nodes\]: did you mean node\?"),
+        ("node = 3\n", r":1: node is a section: write \[node\]"),
+        ('[node]\nport = "many"\n', "node.port is 'many': write a number"),
+        ("[node]\nport = true\n", "node.port is True: expected `int`, got `bool`"),
+        ("[node]\nport = 70000\n", ":2: node.port is 70000: it must be 0 to 65535"),
+        ("[node]\nhost = 1\n", "node.host is 1: expected `str`, got `int`"),
+        ("[log]\nsegment_mib = 1\n", "log.segment_mib is 1: it must be 32 to 4096"),
+        ('[log]\nsegment_mib = "33.5MiB"\n', "that is no whole number of MiB"),
         ("[memory]\nbudget_mib = 1\n", "memory.budget_mib is 1"),
-        ('[node]\ndata = ""\n', "name a folder"),
+        ("[memory]\nbudget_mib = 64\n", "cache_mib is 128, above memory.budget_mib 64: lower"),
+        ('[node]\ndata = ""\n', "node.data must not be empty"),
+        ('[status]\nformat = "xml"\n', "status.format is 'xml'"),
+        ('[metrics]\nlisten = "6801"\n', "metrics.listen is '6801': write HOST:PORT"),
         ("[node\n", "line 1"),
     ],
 )
@@ -44,6 +88,52 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, says: s
     assert str(refused.value).startswith(str(file))
 
 
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    file = write(tmp_path, "[node]\nport = -1\nprot = 2\n[log]\nspares = 99\n")
+    with pytest.raises(BadConfig) as refused:
+        resolve(file, {"WEIR__NODE__HOSTS": "x", "OTHER": "y"}, {"node.port": ("--port", 70_000)})
+    places = [problem.split(": ")[0] for problem in refused.value.problems]
+    assert places == [f"{file}:2", f"{file}:3", f"{file}:5", "WEIR__NODE__HOSTS", "--port"]
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match=r"nowhere\.toml"):
         load(tmp_path / "nowhere.toml")
+
+
+def test_later_sources_win_and_each_value_says_whence(tmp_path: Path) -> None:
+    file = write(tmp_path, '[node]\nport = 1\nhost = "a"\n\n[log]\nspares = 3\n')
+    environment = {"WEIR__NODE__HOST": "b", "WEIR__MEMORY__BUDGET_MIB": "1GiB"}
+    found = resolve(file, environment, {"node.port": ("--port", 5)})
+    node = found.config.node
+    assert (node.port, node.host, found.config.log.spares) == (5, "b", 3)
+    assert found.config.memory.budget_mib == 1024
+    assert found.origins["node.port"] == "--port"
+    assert found.origins["node.host"] == "WEIR__NODE__HOST"
+    assert found.origins["log.spares"] == f"{file}:6"
+    assert found.origins["node.data"] == "default"
+    assert found.origins.keys() == {setting.key for setting in settings()}
+
+
+def test_every_setting_is_explained_and_has_its_variable() -> None:
+    for setting in settings():
+        assert setting.about.endswith("."), setting.key
+        assert setting.problem(setting.default) == "", setting.key
+        value = str(setting.default)
+        assert resolve(None, {setting.variable: value}).config == Config(), setting.key
+
+
+def test_the_file_in_deploy_is_the_sample_and_says_the_defaults(tmp_path: Path) -> None:
+    assert (ROOT / "deploy/weir.toml").read_text() == sample(), (
+        "settings changed: write the file anew with `weir config sample > deploy/weir.toml`"
+    )
+    assert load(ROOT / "deploy/weir.toml") == Config()
+    live = [line.removeprefix("#") if line[1:2] != " " else "" for line in sample().splitlines()]
+    assert load(write(tmp_path, "\n".join(live))) == Config()
+
+
+def test_what_is_built_in_code_is_checked_too() -> None:
+    with pytest.raises(BadConfig, match=r"memory\.budget_mib is 1: it must be"):
+        Config(memory=MemoryConfig(budget_mib=1)).validate()
+    with pytest.raises(BadConfig, match="both 6800: give metrics a port of their own"):
+        Config(metrics=MetricsConfig("127.0.0.1:6800")).validate()

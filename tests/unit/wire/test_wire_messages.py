@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from weir.model.ids import Address
+from weir.model.limits import CLIENT_FRAME_BYTES_MAX
 from weir.wire import messages as m
-from weir.wire.frame import FIRST_DATA_OPCODE
+from weir.wire.frame import body_bytes_max
 from weir.wire.messages import Opcode
 
 ADDRESS = [1, 2, 3]
@@ -33,9 +34,10 @@ def test_fields_with_defaults_may_be_left_out(
     assert msgspec.msgpack.decode(body, type=kind) == expected
 
 
-def test_opcodes_with_batches_come_last() -> None:
+def test_only_opcodes_with_batches_have_large_bodies() -> None:
     data = {Opcode.PRODUCE, Opcode.FETCH, Opcode.PULL, Opcode.ACK}
-    assert {opcode for opcode in Opcode if opcode >= FIRST_DATA_OPCODE} == data
+    large = {opcode for opcode in Opcode if body_bytes_max(opcode) == CLIENT_FRAME_BYTES_MAX}
+    assert large == data
 
 
 def test_messages_cannot_be_changed() -> None:

@@ -1,0 +1,285 @@
+/* A lock over TCP: publishes with sequences until each is confirmed, then receives.
+ *
+ *   ./demo HOST PORT TOPIC CLUSTER HUB BOOT COUNT [LOSE]
+ *
+ * Publishes COUNT messages and receives COUNT of the topic as a member of CLUSTER; prints a line for
+ * each. With LOSE, the connection is cut once, just behind that publish: it is sent again, and is in
+ * the topic once. BOOT must rise with every run of the same HUB: a real device keeps it in flash. */
+#include "weir_device.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    SN = 7,              /* this lock, behind its hub */
+    ROOM = 2048,         /* the largest frame that it takes, so the most that it pulls */
+    ANSWER_MS = 5000,    /* without an answer for so long, it connects again */
+    PING_MS = 30000,     /* a device that only waits says so, so often */
+    TRIES_MAX = 12,      /* of one request; each waits twice as long as the one before */
+    PAUSE_MS = 50,
+    PAUSE_MS_MAX = 2000,
+    LEASE_MS = 30000
+};
+
+static const char *host, *port, *topic, *cluster;
+static uint64_t hub;
+static uint32_t boot;
+static int line = -1;    /* the socket, or -1 */
+static int notified;
+static int subscribed;   /* whether a new connection must subscribe again */
+static uint8_t in[ROOM]; /* what came and is not taken yet */
+static size_t in_size, in_taken;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "demo: %s\n", what);
+    exit(1);
+}
+
+static void hang_up(void)
+{
+    if (line >= 0)
+        close(line);
+    line = -1;
+    in_size = in_taken = 0;
+}
+
+static void pause_before(int attempt)
+{
+    long ms = PAUSE_MS;
+    while (--attempt > 0 && ms < PAUSE_MS_MAX)
+        ms *= 2;
+    ms = ms / 2 + rand() % ms; /* many devices that lost one broker must not come back as one */
+    struct timespec wait = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&wait, NULL);
+}
+
+static int send_all(const uint8_t *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t sent = send(line, bytes, size, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent <= 0)
+            return -1;
+        bytes += sent;
+        size -= (size_t)sent;
+    }
+    return 0;
+}
+
+/* Wait for the next frame: 1, 0 if none came in time, -1 if the connection is of no use any more.
+ * The reply points into `in` until the next call. */
+static int receive(weir_reply *reply, int wait_ms)
+{
+    for (;;) {
+        weir_frame frame;
+        memmove(in, in + in_taken, in_size -= in_taken);
+        in_taken = 0;
+        long size = weir_decode(in, in_size, &frame);
+        if (size < 0 || (size > 0 && weir_read_reply(&frame, reply) != 0))
+            return -1;
+        if (size > 0) {
+            in_taken = (size_t)size;
+            return 1;
+        }
+        if (in_size == sizeof in)
+            return -1; /* larger than was asked for */
+        struct pollfd ready = {line, POLLIN, 0};
+        int found = poll(&ready, 1, wait_ms);
+        if (found == 0)
+            return 0;
+        ssize_t got = found < 0 ? -1 : recv(line, in + in_size, sizeof in - in_size, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return -1;
+        in_size += (size_t)got;
+    }
+}
+
+/* Send a request and wait for its reply; what comes in between is a notify. 0, or -1 for a broken
+ * connection. */
+static int exchange(const uint8_t *frame, size_t size, weir_reply *reply)
+{
+    if (size == 0)
+        die("a frame is larger than this device can hold");
+    if (send_all(frame, size) != 0)
+        return -1;
+    for (;;) {
+        if (receive(reply, ANSWER_MS) != 1)
+            return -1;
+        if (reply->opcode != WEIR_NOTIFY)
+            return 0;
+        notified = 1;
+    }
+}
+
+static int greet(void)
+{
+    uint8_t frame[ROOM];
+    weir_reply reply;
+    size_t size = weir_hello(frame, sizeof frame, 0, hub, boot, WEIR_BY_HUB, topic, strlen(topic));
+    if (exchange(frame, size, &reply) != 0 || weir_may_repeat(reply.code))
+        return -1;
+    if (reply.code != WEIR_OK)
+        die("the broker refused hello: check the topic");
+    if (!subscribed)
+        return 0;
+    size = weir_subscribe(frame, sizeof frame, SN, WEIR_ALL_PARTITIONS, LEASE_MS, cluster,
+                          strlen(cluster), topic, strlen(topic));
+    if (exchange(frame, size, &reply) != 0 || weir_may_repeat(reply.code))
+        return -1;
+    if (reply.code != WEIR_OK)
+        die("the broker refused to subscribe");
+    return 0;
+}
+
+static int dial(void)
+{
+    struct addrinfo hints = {0}, *found, *at;
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(host, port, &hints, &found) != 0)
+        return -1;
+    for (at = found; at != NULL && line < 0; at = at->ai_next) {
+        line = socket(at->ai_family, at->ai_socktype, at->ai_protocol);
+        if (line >= 0 && connect(line, at->ai_addr, at->ai_addrlen) != 0)
+            hang_up();
+    }
+    freeaddrinfo(found);
+    if (line < 0)
+        return -1;
+    int on = 1;
+    setsockopt(line, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    notified = 0;
+    return greet();
+}
+
+/* Ask until there is an answer that asking again would not change. Safe for all but a publish
+ * without a sequence: the broker tells a repeat. */
+static void ask(const uint8_t *frame, size_t size, weir_reply *reply)
+{
+    for (int attempt = 1; attempt <= TRIES_MAX; attempt++) {
+        if ((line >= 0 || dial() == 0) && exchange(frame, size, reply) == 0) {
+            if (!weir_may_repeat(reply->code))
+                return;
+        } else {
+            hang_up();
+        }
+        pause_before(attempt);
+    }
+    die("no answer: is a broker there?");
+}
+
+static void publish_all(uint32_t count, uint32_t lose)
+{
+    for (uint32_t sequence = 0; sequence < count; sequence++) {
+        uint8_t frame[ROOM];
+        char value[64];
+        weir_reply reply;
+        int length = snprintf(value, sizeof value, "lock %d event %" PRIu32, SN, sequence);
+        size_t size = weir_publish_sequenced(frame, sizeof frame, SN, sequence, value,
+                                             (size_t)length);
+        if (sequence + 1 == lose && (line >= 0 || dial() == 0)) {
+            send_all(frame, size);
+            hang_up(); /* nobody hears the confirm */
+        }
+        ask(frame, size, &reply);
+        if (reply.code != WEIR_OK)
+            die(reply.code == WEIR_SEQUENCE_REUSED || reply.code == WEIR_FENCED
+                    ? "this boot count was used before: raise it"
+                    : "a publish was refused");
+        printf("sent %" PRIu32 " offset %" PRIu64 "\n", sequence, reply.offset);
+    }
+}
+
+static void wait_for_notify(void)
+{
+    weir_reply reply;
+    while (!notified) {
+        int found = line < 0 ? -1 : receive(&reply, PING_MS);
+        if (found == 1) {
+            notified |= reply.opcode == WEIR_NOTIFY;
+        } else {
+            uint8_t frame[ROOM];
+            if (found < 0)
+                hang_up();
+            ask(frame, weir_ping(frame, sizeof frame, SN), &reply); /* connects again */
+        }
+    }
+}
+
+static void ack(uint16_t partition, uint64_t fence, uint64_t first, uint64_t next)
+{
+    uint8_t frame[ROOM];
+    weir_reply reply;
+    ask(frame, weir_ack(frame, sizeof frame, SN, partition, fence, first, next), &reply);
+    if (reply.code != WEIR_OK && reply.code != WEIR_STALE_GRANT)
+        die("an ack was refused");
+}
+
+/* Pull once, print and ack what came; return how many. */
+static uint32_t pull_once(void)
+{
+    uint8_t frame[ROOM];
+    weir_reply reply;
+    weir_message message;
+    uint32_t count = 0;
+    uint64_t first = 0, next = 0;
+    int more;
+    notified = 0;
+    ask(frame, weir_pull(frame, sizeof frame, SN, 16, ROOM - WEIR_FRAME_OVERHEAD), &reply);
+    if (reply.code != WEIR_OK && reply.code != WEIR_TOO_LARGE)
+        die("a pull was refused");
+    while ((more = weir_next_message(&reply, &message)) == 1) {
+        if (count == 0)
+            first = message.offset;
+        next = message.offset + 1;
+        count++;
+        if (message.value == NULL)
+            printf("skipped %" PRIu64 ": %" PRIu32 " bytes\n", message.offset, message.size);
+        else
+            printf("got %" PRIu64 " %.*s\n", message.offset, (int)message.size,
+                   (const char *)message.value);
+    }
+    if (more < 0)
+        die("the broker sent a message that is cut");
+    if (count > 0)
+        ack(reply.partition, reply.fence, first, next);
+    return count;
+}
+
+int main(int count, char **arguments)
+{
+    if (count < 8)
+        die("usage: demo HOST PORT TOPIC CLUSTER HUB BOOT COUNT [LOSE]");
+    host = arguments[1];
+    port = arguments[2];
+    topic = arguments[3];
+    cluster = arguments[4];
+    hub = strtoull(arguments[5], NULL, 0);
+    boot = (uint32_t)strtoul(arguments[6], NULL, 0);
+    uint32_t messages = (uint32_t)strtoul(arguments[7], NULL, 0), received = 0;
+    srand((unsigned)hub ^ boot);
+    publish_all(messages, count > 8 ? (uint32_t)strtoul(arguments[8], NULL, 0) : 0);
+    subscribed = 1;
+    hang_up(); /* the next connection subscribes */
+    while (received < messages) {
+        if (line < 0 || !notified)
+            wait_for_notify();
+        received += pull_once();
+    }
+    printf("done\n");
+    hang_up();
+    return 0;
+}

@@ -1,0 +1,221 @@
+"""The same work on weir and on its peers, one after the other, each on a fresh folder.
+
+A peer is driven by a client that only moves bytes; weir by the client that users have, so what is
+unequal is unequal in the peers' favour. Devices of a burst speak raw bytes on all sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import msgspec
+
+from weir.bench import burst, latency
+from weir.bench.flow import FlowFailed, flow, shared_out
+from weir.bench.flow import Shape as FlowShape
+from weir.bench.loop import run
+from weir.bench.open_files import allow_connections
+from weir.bench.own import running_own
+from weir.bench.peers.peers import peer
+from weir.bench.peers.rival import running_rival
+from weir.bench.peers.server import Peer
+from weir.bench.side import Side, topic_name
+from weir.errors import WeirError
+
+Shape = Literal["timeliness", "produce", "consume", "both", "burst", "latency"]
+
+#: A probe that takes this long tells the rate well enough to choose how many messages to send.
+_PROBE_S = 0.5
+_PROBE_MESSAGES = 2_000
+_PROBE_FACTOR = 8
+
+Say = Callable[[str], None]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What to compare. `amounts` are producers, or devices of a burst; latency has one run."""
+
+    peers: list[str]
+    shape: Shape = "timeliness"
+    amounts: list[int] = msgspec.field(default_factory=lambda: [1])
+    size: int = 100
+    seconds: float = 8.0
+    messages_max: int = 4_000_000
+    deadline_s: float = 120.0
+    folder: str | None = None
+
+    def check(self) -> None:
+        """Raise `ValueError` for what cannot be compared."""
+        chosen(self.peers)
+        if not self.peers or not self.amounts or min(self.amounts) < 1:
+            raise ValueError("name at least one peer, and amounts of 1 or more")
+        if self.seconds <= 0 or self.deadline_s <= self.seconds:
+            raise ValueError("seconds must be above 0 and below the deadline")
+        if self.messages_max < max(self.amounts):
+            raise ValueError("there must be a message for each producer")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One side's result for one amount; `error` where it came to none."""
+
+    side: str
+    version: str
+    settings: str
+    synced: bool
+    amount: int
+    #: Of the shape: messages_per_s, seconds to the last confirm, or the median confirm in ms.
+    figure: float | None
+    clean: bool
+    error: str | None
+    result: Any
+
+
+class Round(msgspec.Struct, frozen=True):
+    """All sides at one amount. A ratio above 1 says that weir was better so many times."""
+
+    amount: int
+    figure: float
+    times_best_synced: float | None
+    best_synced: str | None
+    times_best: float | None
+    best: str | None
+    rows: list[Row]
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What came of it, and what is behind the rounds."""
+
+    unit: str
+    times_best_synced: float | None
+    times_best: float | None
+    rounds: list[Round]
+
+    @property
+    def clean(self) -> bool:
+        """Whether every side did its work, and nothing was lost, repeated or changed."""
+        return all(row.clean for one in self.rounds for row in one.rows)
+
+
+def chosen(labels: Sequence[str]) -> list[Peer]:
+    """Return the peers in the settings that were named, each once. Raises `ValueError`."""
+    found = {one.label: one for label in labels for one in peer(label)}
+    return [*found.values()]
+
+
+def compare(settings: Settings, say: Say) -> Comparison:
+    """Run everything; `say` is told each row.
+
+    Raises `NotInstalled` before anything is measured if a peer is missing, `ValueError` for
+    settings that make no sense, and what weir's own run raises.
+    """
+    settings.check()
+    peers = chosen(settings.peers)
+    for one in peers:
+        one.version()
+    amounts = settings.amounts if settings.shape != "latency" else [1]
+    rounds = [_round(settings, peers, amount, say) for amount in amounts]
+    synced = [one.times_best_synced for one in rounds if one.times_best_synced is not None]
+    best = [one.times_best for one in rounds if one.times_best is not None]
+    return Comparison(
+        unit_of(settings.shape), min(synced, default=None), min(best, default=None), rounds
+    )
+
+
+def unit_of(shape: Shape) -> str:
+    """Return what a figure counts."""
+    return {"burst": "s to the last confirm", "latency": "ms to a lone confirm, median"}.get(
+        shape, "messages/s"
+    )
+
+
+def _round(settings: Settings, peers: Sequence[Peer], amount: int, say: Say) -> Round:
+    own = _row(settings, running_own(settings.folder), amount)
+    say(_line(own))
+    rows = [own]
+    for one in peers:
+        # A fresh one each time: a peer that was stopped keeps its process and port no more.
+        (fresh,) = peer(one.label)
+        try:
+            row = _row(settings, running_rival(fresh, settings.folder), amount)
+        except (WeirError, OSError, TimeoutError) as error:
+            row = Row(one.label, "", one.settings, one.synced, amount, None, False, str(error), {})
+        say(_line(row))
+        rows.append(row)
+    assert own.figure is not None
+    lower_wins = settings.shape in ("burst", "latency")
+    synced, best_synced = _against(own.figure, [r for r in rows[1:] if r.synced], lower_wins)
+    any_kind, best = _against(own.figure, rows[1:], lower_wins)
+    return Round(amount, own.figure, synced, best_synced, any_kind, best, rows)
+
+
+def _against(
+    own: float, rows: Sequence[Row], lower_wins: bool
+) -> tuple[float | None, str | None]:  # fmt: skip
+    """Return how many times better `own` is than the best of `rows`, and whose that is."""
+    there = [(row.figure, row.side) for row in rows if row.figure]
+    if not there:
+        return None, None
+    figure, side = min(there) if lower_wins else max(there)
+    return (figure / own if lower_wins else own / figure), side
+
+
+def _row(settings: Settings, running: AbstractContextManager[Side], amount: int) -> Row:
+    if settings.shape == "burst":
+        # Before the broker starts, which inherits the limit.
+        allow_connections(amount)
+    with running as side:
+        result, figure = run(_measured(side, settings, amount))
+        return Row(
+            side.label,
+            side.version,
+            side.settings,
+            side.synced,
+            amount,
+            figure,
+            result.clean,
+            None,
+            result,
+        )
+
+
+async def _measured(side: Side, settings: Settings, amount: int) -> tuple[Any, float | None]:
+    if settings.shape == "burst":
+        wanted = burst.Settings(amount, deadline_s=settings.deadline_s)
+        woken, _ = await burst.measure(side, wanted, topic_name(0))
+        return woken, woken.seconds if woken.share_confirmed == 1 else None
+    if settings.shape == "latency":
+        lone = latency.Settings(size=settings.size, deadline_s=settings.deadline_s)
+        late, _ = await latency.measure(side, lone)
+        return late, late.confirm_p50_ms
+    shape: FlowShape = "both" if settings.shape == "timeliness" else settings.shape
+    messages = await _enough(side, settings, shape, amount)
+    counts = shared_out(messages, amount)
+    done = await flow(side, topic_name(99), shape, counts, settings.size, settings.deadline_s)
+    return done, done.messages_per_s
+
+
+async def _enough(side: Side, settings: Settings, shape: FlowShape, producers: int) -> int:
+    """Return how many messages take about as long as the settings say, found by growing probes."""
+    messages = max(_PROBE_MESSAGES, producers)
+    number = 0
+    while messages < settings.messages_max:
+        number += 1
+        counts = shared_out(messages, producers)
+        probe = await flow(
+            side, topic_name(number), shape, counts, settings.size, settings.deadline_s
+        )
+        if not probe.clean:
+            raise FlowFailed(f"{side.label} lost, repeated or changed messages of a probe: {probe}")
+        if probe.seconds >= _PROBE_S:
+            wanted = int(probe.messages_per_s * settings.seconds)
+            return max(producers, min(settings.messages_max, wanted))
+        messages *= _PROBE_FACTOR
+    return settings.messages_max
+
+
+def _line(row: Row) -> str:
+    if row.error is not None:
+        return f"{row.side}, {row.amount:,}: FAILED: {row.error}"
+    return f"{row.side}, {row.amount:,}: {row.figure or 0:,.2f}"

@@ -1,0 +1,278 @@
+"""Devices in a process: `python -m weir.bench.devices`, led over its pipes.
+
+Each connects at its moment of the burst, sends one message, and keeps its connection while it waits
+for the confirm. One thread and epoll: eight thousand devices must not cost what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import select
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from weir.bench.led import Orders, Ready, be_led, report
+from weir.bench.open_files import allow_connections
+from weir.bench.payload import Block
+from weir.bench.peers.peers import peer
+from weir.errors import WeirError
+from weir.wire import device
+
+VALUE_BYTES = 24
+#: From one address to one port a machine has some 28,000 connections: spread over several.
+DEVICES_PER_ADDRESS = 10_000
+_READ = 1 << 14
+_EVENTS = 1_024
+_WAIT_MAX = 0.2
+_PROBLEMS_MAX = 5
+
+
+class BurstPlan(msgspec.Struct, frozen=True):
+    """Devices number `first`, `first` + `step` and so on below `devices`, over `over_s` seconds."""
+
+    side: str
+    port: int
+    topic: str
+    first: int
+    step: int
+    devices: int
+    over_s: float
+    timeout_s: float
+
+
+class Burst(msgspec.Struct, frozen=True, tag="burst"):
+    """What became of the devices. Times are CLOCK_MONOTONIC; latencies from connect to confirm."""
+
+    began_ns: int
+    last_confirm_ns: int
+    confirmed: int
+    confirm_ms: list[float]
+    problems: dict[str, int]
+    cpu_s: float
+
+
+class Speaker(Protocol):
+    """A device's side of a dialect."""
+
+    ready: bool
+    confirmed: int
+
+    def opening(self) -> bytes:
+        """Return what is sent as soon as the connection is there."""
+
+    def receive(self, data: bytes) -> bytes:
+        """Take what arrived; return what has to be answered."""
+
+
+class Lock:
+    """The device dialect of weir: hello and publish in one packet, and a confirm."""
+
+    def __init__(self, hub: int, topic: str) -> None:
+        """Be a hub with one lock."""
+        # A publish may follow its hello at once: the broker takes frames in order.
+        self.ready = True
+        self.confirmed = 0
+        self._hello = device.hello(hub, 1, topic)
+        self._replies = device.DeviceReplies()
+
+    def opening(self) -> bytes:
+        """Return the hello."""
+        return self._hello
+
+    def receive(self, data: bytes) -> bytes:
+        """Take replies. Raises `WeirError` for one that refuses."""
+        for reply in self._replies.receive(data):
+            if reply.code:
+                raise WeirError(f"refused with code {reply.code}")
+            self.confirmed += reply.opcode == device.DeviceOpcode.PUBLISH_SEQUENCED
+        return b""
+
+
+#: Makes the speaker of a device, and the bytes of its one message.
+Maker = Callable[[int], tuple[Speaker, bytes]]
+
+
+def maker(side: str, topic: str) -> Maker:
+    """Return what makes devices for a side; device n sends message 0 of producer n."""
+    if side == "weir":
+        block = Block(VALUE_BYTES, 1)
+
+        def lock(number: int) -> tuple[Speaker, bytes]:
+            (value,) = block.values_of(number, 0, 1)
+            return Lock(number, topic), device.publish(0, value, 0)
+
+        return lock
+    (server,) = peer(side)
+    frame = server.publishing(topic, VALUE_BYTES)
+    framed = Block(VALUE_BYTES, 1, frame.head, frame.tail)
+
+    def client(number: int) -> tuple[Speaker, bytes]:
+        return server.publishing(topic, VALUE_BYTES), framed.bytes_of(number, 0, 1).tobytes()
+
+    return client
+
+
+class _Device:
+    __slots__ = ("began_ns", "connected", "message", "socket", "speaker")
+
+    def __init__(self, speaker: Speaker, message: bytes) -> None:
+        self.speaker = speaker
+        self.message = message
+        self.socket: socket.socket | None = None
+        self.connected = False
+        self.began_ns = 0
+
+
+class Crowd:
+    """All devices of this process, on one epoll."""
+
+    def __init__(self, plan: BurstPlan) -> None:
+        """Make the devices; `run` lets them go."""
+        make = maker(plan.side, plan.topic)
+        self._plan = plan
+        self._devices = [
+            _Device(*make(number)) for number in range(plan.first, plan.devices, plan.step)
+        ]
+        self._open: dict[int, _Device] = {}
+        self._left = len(self._devices)
+        self._confirm_ms: list[float] = []
+        self._last_ns = 0
+        self._problems: Counter[str] = Counter()
+        self._epoll = select.epoll()
+
+    def run(self) -> Burst:
+        """Connect each device in its turn, and return when all are confirmed or have failed."""
+        cpu, began = time.process_time(), time.monotonic()
+        deadline = began + self._plan.timeout_s
+        started = 0
+        try:
+            while self._left:
+                now = time.monotonic()
+                if now > deadline:
+                    self._problems["no confirm in time"] += self._left
+                    break
+                due = self._due(now - began)
+                for number in range(started, due):
+                    self._connect(self._devices[number], number)
+                started = due
+                for handle, event in self._epoll.poll(self._wait(started, began), _EVENTS):
+                    self._turn(self._open[handle], event)
+        finally:
+            self._close()
+        return Burst(
+            int(began * 1e9),
+            self._last_ns,
+            len(self._confirm_ms),
+            self._confirm_ms,
+            dict(self._problems.most_common(_PROBLEMS_MAX)),
+            time.process_time() - cpu,
+        )
+
+    def _due(self, seconds: float) -> int:
+        count = len(self._devices)
+        if seconds >= self._plan.over_s:
+            return count
+        return min(count, int(seconds / self._plan.over_s * count) + 1)
+
+    def _wait(self, started: int, began: float) -> float:
+        count = len(self._devices)
+        if started == count:
+            return _WAIT_MAX
+        due = began + self._plan.over_s * started / count
+        return min(_WAIT_MAX, max(0.0, due - time.monotonic()))
+
+    def _connect(self, one: _Device, number: int) -> None:
+        one.began_ns = time.monotonic_ns()
+        one.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            one.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            address = number // DEVICES_PER_ADDRESS
+            if address:
+                one.socket.bind((f"127.0.0.{1 + address}", 0))
+            code = one.socket.connect_ex(("127.0.0.1", self._plan.port))
+        except OSError as error:
+            code = error.errno or errno.EIO
+        if code not in (0, errno.EINPROGRESS):
+            self._fail(one, f"connect: {os.strerror(code)}")
+            return
+        self._open[one.socket.fileno()] = one
+        self._epoll.register(one.socket, select.EPOLLIN | select.EPOLLOUT)
+
+    def _turn(self, one: _Device, event: int) -> None:
+        assert one.socket is not None
+        try:
+            if not one.connected:
+                self._opened(one)
+            if event & ~select.EPOLLOUT:
+                self._read(one)
+        except (OSError, WeirError) as error:
+            self._fail(one, str(error))
+
+    def _opened(self, one: _Device) -> None:
+        assert one.socket is not None
+        code = one.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        one.connected = True
+        self._epoll.modify(one.socket, select.EPOLLIN)
+        self._send(one, one.speaker.opening())
+
+    def _read(self, one: _Device) -> None:
+        assert one.socket is not None
+        try:
+            data = one.socket.recv(_READ)
+        except BlockingIOError:
+            return
+        if not data:
+            raise WeirError("the broker closed the connection")
+        waited = not one.speaker.confirmed
+        self._send(one, one.speaker.receive(data))
+        if waited and one.speaker.confirmed:
+            self._last_ns = time.monotonic_ns()
+            self._confirm_ms.append((self._last_ns - one.began_ns) / 1e6)
+            self._left -= 1
+
+    def _send(self, one: _Device, data: bytes) -> None:
+        """Send what the dialect says, and the message with it once that may be."""
+        assert one.socket is not None
+        if one.message and one.speaker.ready:
+            data, one.message = data + one.message, b""
+        # A few hundred bytes always fit into the buffer of a connection that is new.
+        if data and one.socket.send(data) != len(data):
+            raise WeirError("the connection took only a part of a message")
+
+    def _fail(self, one: _Device, why: str) -> None:
+        if not one.speaker.confirmed:
+            self._problems[why] += 1
+            self._left -= 1
+        if one.socket is not None:
+            self._open.pop(one.socket.fileno(), None)
+            one.socket.close()
+            one.socket = None
+
+    def _close(self) -> None:
+        for one in self._open.values():
+            if one.socket is not None:
+                one.socket.close()
+        self._open.clear()
+        self._epoll.close()
+
+
+async def burst(plan: BurstPlan, orders: Orders) -> Burst:
+    """Make the devices, wait for the order, let them go."""
+    allow_connections(len(range(plan.first, plan.devices, plan.step)))
+    crowd = Crowd(plan)
+    report(Ready())
+    await orders.get()
+    return await asyncio.get_running_loop().run_in_executor(None, crowd.run)
+
+
+if __name__ == "__main__":
+    be_led(BurstPlan, burst)

@@ -1,0 +1,25 @@
+"""All peers, by name."""
+
+from __future__ import annotations
+
+from weir.bench.peers.activemq import ActiveMq
+from weir.bench.peers.nats import Nats
+from weir.bench.peers.rabbitmq import RabbitMq
+from weir.bench.peers.redis import Redis
+from weir.bench.peers.server import Peer
+
+PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (Redis, Nats, RabbitMq, ActiveMq)}
+#: What cannot be had from Debian or as a Python wheel is not compared, and this is said.
+ABSENT = "Kafka and RocketMQ servers are neither Debian packages nor Python wheels: not compared"
+
+
+def peer(label: str) -> list[Peer]:
+    """Return the peer that `name` or `name:variant` names; a bare name stands for all variants.
+
+    Raises `ValueError` for one that there is not.
+    """
+    name, _, variant = label.partition(":")
+    if name not in PEERS:
+        raise ValueError(f"no peer {name!r}: there are {', '.join(PEERS)}")
+    kind = PEERS[name]
+    return [kind(one) for one in ((variant,) if variant else kind.variants)]

@@ -1,0 +1,113 @@
+"""RabbitMQ over AMQP 0-9-1: quorum queues, and durable classic ones."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from weir.bench.peers.amqp import Consuming, Declaring, Publishing
+from weir.bench.peers.server import Peer, PeerFailed, free_port, package_version, program
+
+_DECLARE_SECONDS = 30.0
+
+
+class RabbitMq(Peer):
+    """A `quorum` queue of one member confirms after its WAL's fsync; `classic` before it is read.
+
+    A classic queue syncs in batches, but confirms what a consumer took before that without any.
+    """
+
+    name = "rabbitmq"
+    variants = ("quorum", "classic")
+    synced = True
+
+    def __init__(self, variant: str) -> None:
+        """Choose a kind of queue."""
+        super().__init__(variant)
+        self._names_port = 0
+        self._nodes_port = 0
+
+    @property
+    def settings(self) -> str:
+        """Tell how it is set."""
+        if self.variant == "quorum":
+            return "quorum queue of one member, persistent, confirm after the fsync of its Raft log"
+        return "classic queue, durable, persistent, confirm after a batched fsync or a consumer ack"
+
+    def version(self) -> str:
+        """Return its version."""
+        return package_version("rabbitmq-server").partition("-")[0]
+
+    def environment(self, folder: Path) -> Mapping[str, str]:
+        """Return an environment in which nothing but `folder` and our ports is touched."""
+        return {
+            **os.environ,
+            "HOME": str(folder),
+            "RABBITMQ_NODENAME": f"weir{self.port}@localhost",
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "none"),
+            "RABBITMQ_DIST_PORT": str(self._nodes_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                "-kernel inet_dist_use_interface {127,0,0,1} +P 2000000"
+            ),
+            "ERL_EPMD_PORT": str(self._names_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+        }
+
+    def command(self, folder: Path) -> list[str]:
+        """Write its configuration, and return how to start it."""
+        server = program("rabbitmq-server", Path("/usr/lib/rabbitmq/bin/rabbitmq-server"))
+        self._names_port, self._nodes_port = free_port(), free_port()
+        cookie = folder / ".erlang.cookie"
+        cookie.write_text("WEIRBENCH", encoding="ascii")
+        cookie.chmod(0o400)
+        (folder / "log").mkdir()
+        (folder / "plugins").write_text("[].", encoding="ascii")
+        (folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+            "loopback_users = none\n"
+            "tcp_listen_options.backlog = 4096\n"
+            "disk_free_limit.absolute = 1GB\n"
+            "log.file.level = warning\n",
+            encoding="ascii",
+        )
+        return [server]
+
+    def prepare(self, topic: str) -> None:
+        """Declare a durable queue; the server takes logins a little after connections."""
+        deadline = time.monotonic() + _DECLARE_SECONDS
+        declaring = Declaring(topic, self.variant)
+        with socket.create_connection(("127.0.0.1", self.port), _DECLARE_SECONDS) as connection:
+            connection.sendall(declaring.opening())
+            while not declaring.done:
+                connection.settimeout(max(deadline - time.monotonic(), 0.01))
+                data = connection.recv(1 << 16)
+                if not data:
+                    raise PeerFailed(f"{self.label} closed the connection: {self.last_words()}")
+                connection.sendall(declaring.receive(data))
+
+    def stop(self) -> None:
+        """End it, and its daemon of names, which leaves the session that started it."""
+        super().stop()
+        if self._names_port:
+            subprocess.run(
+                [program("epmd"), "-port", str(self._names_port), "-kill"],
+                capture_output=True,
+                check=False,
+                timeout=10,
+            )
+
+    def publishing(self, topic: str, size: int) -> Publishing:
+        """Return a producer's side."""
+        return Publishing(topic, size)
+
+    def consuming(self, topic: str, size: int) -> Consuming:
+        """Return the consumer's side."""
+        return Consuming(topic, size)

@@ -1,0 +1,95 @@
+"""What a shard has done since it started: plain numbers that only grow, kept at batch rate.
+
+They are not replicated and decide nothing. A host reads them whenever it likes, and formats them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+
+#: Upper ends of the classes of waiting times, in milliseconds; what is above is counted too.
+LATENCY_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+
+
+class Histogram:
+    """Counts values by class: `counts[i]` are those up to `bounds[i]`, the last one the rest."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """Take the upper ends of the classes, rising."""
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Count `value`, `count` times."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
+
+
+class PartitionCounts:
+    """One partition: what was committed here, and what was handed out."""
+
+    __slots__ = ("batches_in", "bytes_in", "bytes_out", "messages_in", "messages_out",
+                 "replies_out")  # fmt: skip
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self.messages_in = 0
+        self.batches_in = 0
+        self.bytes_in = 0
+        self.messages_out = 0
+        self.bytes_out = 0
+        #: Replies to fetches and pulls that held messages.
+        self.replies_out = 0
+
+    def took(self, messages: int, size: int) -> None:
+        """Count a committed batch of `size` bytes."""
+        self.messages_in += messages
+        self.batches_in += 1
+        self.bytes_in += size
+
+    def gave(self, messages: int, size: int) -> None:
+        """Count a reply that hands out messages, with the `size` bytes of their batches."""
+        self.messages_out += messages
+        self.replies_out += 1
+        self.bytes_out += size
+
+
+class Counts:
+    """One shard: its partitions by group, and what concerns no partition."""
+
+    __slots__ = ("_partitions", "confirms", "flushed_bytes", "flushes", "holds", "latency",
+                 "reads_cached", "reads_disk", "refused", "repeats")  # fmt: skip
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self._partitions: dict[int, PartitionCounts] = {}
+        #: Milliseconds from the moment a batch is in line to its commit.
+        self.latency = Histogram(LATENCY_MS)
+        #: By error number: refusals to clients (those to devices are in their own column).
+        self.refused: Counter[int] = Counter()
+        #: Answers to clients' batches, and how many of those came once more.
+        self.confirms = 0
+        self.repeats = 0
+        self.flushes = 0
+        self.flushed_bytes = 0
+        self.reads_cached = 0
+        self.reads_disk = 0
+        #: How often reading from peers stopped because the byte budget was used up.
+        self.holds = 0
+
+    def confirmed(self, repeats: bool) -> None:
+        """Count an answer to a client's batch."""
+        self.confirms += 1
+        self.repeats += repeats
+
+    def partition(self, group: int) -> PartitionCounts:
+        """Return the counts of a partition, new ones if it had none."""
+        found = self._partitions.get(group)
+        if found is None:
+            found = self._partitions[group] = PartitionCounts()
+        return found

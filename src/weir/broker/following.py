@@ -1,0 +1,117 @@
+"""A shard's copy of the registry, which another shard leads (see `weir.broker.feed`).
+
+Whoever asks here for a topic or producer that is not in the copy *parks* until the leader was asked
+whether there is news. While the leader cannot be asked, what is not in the copy is not known to
+exist or not: `in_sync` says which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from weir.broker.entries import read_back
+from weir.broker.passing import Passing
+from weir.broker.registry import Registry
+from weir.log.frame import Kind
+from weir.wire import messages as m
+from weir.wire.client import decode_reply, encode_request
+from weir.wire.frame import CLIENT_HEADER, ClientFrame
+from weir.wire.messages import Opcode
+
+_unpack = msgspec.msgpack.Decoder().decode
+
+
+class Following:
+    """Keeps the copy, and gets this shard the producer id that it writes device messages with."""
+
+    __slots__ = ("_asking", "_granted", "_has_producer", "_leader", "_parked", "_passing",
+                 "_pinged", "_registry", "_resume", "in_sync", "known")  # fmt: skip
+
+    def __init__(
+        self,
+        leader: int,
+        registry: Registry,
+        passing: Passing,
+        granted: Callable[[int], None],
+        resume: Callable[[int], None],
+    ) -> None:
+        """Follow shard `leader`. `granted` is told the producer id, `resume` of each session that
+        need not wait any more.
+        """
+        self._leader = leader
+        self._registry = registry
+        self._passing = passing
+        self._granted = granted
+        self._resume = resume
+        #: Whether the copy has all that the leader told anybody a moment ago.
+        self.in_sync = False
+        #: Whether there is a copy.
+        self.known = False
+        self._asking = self._has_producer = False
+        self._parked: list[int] = []
+        #: Of those parked, the ones whom the ping under way will let go on.
+        self._pinged: list[int] = []
+        passing.listen(self._received)
+
+    def opened(self, shard: int) -> None:
+        """A trunk is open: if it is the leader's, ask for all it has."""
+        if shard == self._leader:
+            self._ask(m.Follow(0))
+
+    def closed(self, shard: int) -> None:
+        """A trunk broke: if it is the leader's, nothing new can be learnt until it is back."""
+        if shard == self._leader:
+            self.in_sync = False
+            self._asking = False
+            self._pinged, self._parked = self._pinged + self._parked, []
+            self._go_on()
+
+    def park(self, session: int) -> None:
+        """Let a session wait until the copy has what the leader has now."""
+        self._parked.append(session)
+        if not self._pinged:
+            self._ping()
+
+    def _ping(self) -> None:
+        self._pinged, self._parked = self._parked, []
+        self._ask(m.Ping())
+
+    def _go_on(self) -> None:
+        sessions, self._pinged = self._pinged, []
+        for session in sessions:
+            self._resume(session)
+        if self._parked and not self._pinged:
+            self._ping()
+
+    def _received(self, frame: ClientFrame) -> None:
+        if frame.opcode == Opcode.FOLLOW:
+            self._learn(*_unpack(frame.body))
+            return
+        match decode_reply(frame):
+            case m.Pong():
+                self._go_on()
+            case m.ProducerGrant(producer):
+                self._has_producer = True
+                self._granted(producer)
+            case m.Refusal():  # of the producer: asked for again with the next news
+                self._asking = False
+
+    def _learn(self, index: int, news: Any) -> None:
+        if isinstance(news, bytes):
+            self._registry.apply(index, read_back(Kind.CONTROL, news))
+        else:
+            self._registry.restore(news)
+            self.in_sync = self.known = True
+        self._ask(m.Follow(index))
+        if not (self._asking or self._has_producer):
+            self._asking = True
+            self._ask(m.OpenProducer())
+
+    def _ask(self, request: m.Request) -> None:
+        (data,) = encode_request(request, 0)
+        _, flags, opcode, _, correlation = CLIENT_HEADER.unpack_from(data)
+        body = memoryview(data)[CLIENT_HEADER.size :]
+        self._passing.ask_as_shard(self._leader, ClientFrame(flags, opcode, correlation, body))

@@ -1,0 +1,85 @@
+"""Judging chunks and closing batches on the leader, by what is committed and what is under way."""
+
+from __future__ import annotations
+
+from weir.broker.entries import BatchRecord
+from weir.broker.state import PartitionState
+from weir.errors import Overloaded, ValueLost
+from weir.model.batch import Batch
+from weir.model.chunks import Piece, References
+from weir.model.limits import OPEN_VALUE_MS, OPEN_VALUES_MAX, RETRY_AFTER_MS
+from weir.model.stamp import milliseconds_of
+
+#: A value this close to its end counts as over: the stamp that decides is given a moment later.
+_MARGIN_MS = 10_000
+_NONE = -1
+
+
+class Growing:
+    """What open values will have come to once all that is under way is committed."""
+
+    __slots__ = ("_sizes", "_state")
+
+    def __init__(self, state: PartitionState) -> None:
+        """Begin to lead: nothing is under way."""
+        self._state = state
+        #: Of producers with batches under way: the bytes of their open value, `_NONE` if closed.
+        self._sizes: dict[int, int] = {}
+
+    def check(self, batch: Batch, now_ms: int) -> None:
+        """Raise `ValueLost` unless a chunk continues its value, or references are all of it.
+
+        `Overloaded` if one more value would be one too many. Any other batch passes.
+        """
+        producer, epoch = batch.header.producer, batch.header.epoch
+        size = self._size(producer, epoch, now_ms)
+        if (piece := batch.piece) is not None:
+            if piece.position == 0:
+                self._check_room(producer)
+            elif piece.position != size:
+                raise ValueLost(
+                    f"a piece from byte {piece.position:,} continues nothing: "
+                    f"{max(size, 0):,} bytes are there; send the value again from its beginning",
+                    max(size, 0),
+                )
+        elif (references := batch.references) is not None:
+            value = self._state.values.open(producer)
+            there = value is not None and (value.size, tuple(value.runs)) == (
+                references.size,
+                references.runs,
+            )
+            if size != references.size or not there:
+                raise ValueLost(
+                    f"the references of a value of {references.size:,} bytes are not its chunks: "
+                    "they expired, or were replaced; send the value again",
+                    max(size, 0),
+                )
+
+    def accepted(self, record: BatchRecord) -> None:
+        """A batch is under way."""
+        if isinstance(record.large, Piece):
+            self._sizes[record.producer] = record.large.position + record.large.size
+        elif isinstance(record.large, References):
+            self._sizes[record.producer] = _NONE
+
+    def settled(self, producer: int) -> None:
+        """All that a producer had under way is committed: the state knows it now."""
+        self._sizes.pop(producer, None)
+
+    def _size(self, producer: int, epoch: int, now_ms: int) -> int:
+        ahead = self._sizes.get(producer)
+        if ahead is not None:
+            return ahead
+        value = self._state.values.open(producer)
+        if value is None or value.epoch != epoch:
+            return _NONE
+        over = now_ms - milliseconds_of(value.stamp) > OPEN_VALUE_MS - _MARGIN_MS
+        return _NONE if over else value.size
+
+    def _check_room(self, producer: int) -> None:
+        values = self._state.values
+        if values.open(producer) is None and len(values) + len(self._sizes) >= OPEN_VALUES_MAX:
+            raise Overloaded(
+                f"{OPEN_VALUES_MAX:,} large values are growing here: try again when some are done",
+                RETRY_AFTER_MS,
+            )

@@ -1,0 +1,112 @@
+"""Values of chunks (DESIGN §4): which are growing, and what retention must keep for the closed.
+
+Part of a partition's replicated state: it changes by committed entries alone, and time is the
+stamp in an entry. What a piece and a reference are: `weir.model.chunks`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from weir.model.chunks import Piece, References, extend
+from weir.model.limits import OPEN_VALUE_MS
+from weir.model.stamp import stamp_at
+
+_OPEN_FOR = stamp_at(OPEN_VALUE_MS)
+
+
+@dataclass(slots=True)
+class OpenValue:
+    """A value that grows: its bytes so far, the stamp of its last chunk, and where they all lie."""
+
+    epoch: int
+    size: int = 0
+    stamp: int = 0
+    runs: list[tuple[int, int]] = field(default_factory=list)
+
+
+class ValueTable:
+    """Open values by producer, the longest untouched first; closed ones in packed arrays."""
+
+    __slots__ = ("_firsts", "_offsets", "_open")
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._open: dict[int, OpenValue] = {}
+        # One row a closed value, in log order: its offset, and the index of its first chunk.
+        self._offsets = array("q")
+        self._firsts = array("q")
+
+    def __len__(self) -> int:
+        """Return the number of open values."""
+        return len(self._open)
+
+    def open(self, producer: int) -> OpenValue | None:
+        """Return what a producer's value has come to; None if none is open."""
+        return self._open.get(producer)
+
+    def at(self, producer: int, epoch: int, stamp: int) -> None:
+        """A batch of `producer` is committed: void what an ended epoch, or an hour, left behind."""
+        if not self._open:
+            return
+        if (value := self._open.get(producer)) is not None and value.epoch != epoch:
+            del self._open[producer]
+        while self._open:
+            oldest = next(iter(self._open))
+            if stamp - self._open[oldest].stamp <= _OPEN_FOR:
+                return
+            del self._open[oldest]
+
+    def grow(self, producer: int, epoch: int, piece: Piece, index: int, stamp: int) -> None:
+        """Note a committed chunk. One that continues nothing is void, and so is its value."""
+        value = self._open.pop(producer, None)
+        if piece.position == 0:
+            value = OpenValue(epoch)
+        if value is None or value.size != piece.position:
+            return
+        value.size += piece.size
+        value.stamp = stamp
+        extend(value.runs, index)
+        self._open[producer] = value  # behind all others: it was touched last
+
+    def close(self, producer: int, references: References, offset: int) -> None:
+        """Note a committed closing entry: its chunks are needed as long as its offset is."""
+        self._open.pop(producer, None)
+        self._offsets.append(offset)
+        self._firsts.append(references.first_index)
+
+    def first_needed_index(self, index: int, offset: int) -> int:
+        """Return below which Raft index, `index` at most, no entry is needed when the log starts at
+        `offset`: the values from there on stay readable, and open ones can be closed.
+        """
+        kept = self._firsts[bisect_left(self._offsets, offset) :]
+        growing = [value.runs[0][0] for value in self._open.values()]
+        return min([index, *growing, *kept])
+
+    def forget_below(self, offset: int) -> None:
+        """The log starts at `offset`: closed values below it are gone."""
+        gone = bisect_left(self._offsets, offset)
+        del self._offsets[:gone]
+        del self._firsts[:gone]
+
+    def encode(self) -> object:
+        """Return the table for a snapshot."""
+        rows = [(p, v.epoch, v.size, v.stamp, v.runs) for p, v in self._open.items()]
+        return rows, self._offsets.tobytes(), self._firsts.tobytes()
+
+    @classmethod
+    def decode(
+        cls,
+        rows: list[tuple[int, int, int, int, list[tuple[int, int]]]],
+        offsets: bytes,
+        firsts: bytes,
+    ) -> ValueTable:
+        """Return the table of a snapshot."""
+        table = cls()
+        for producer, epoch, size, stamp, runs in rows:
+            table._open[producer] = OpenValue(epoch, size, stamp, [(a, b) for a, b in runs])
+        table._offsets.frombytes(offsets)
+        table._firsts.frombytes(firsts)
+        return table

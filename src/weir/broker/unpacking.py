@@ -1,0 +1,64 @@
+"""Values out of batches, for devices: they cannot open columns. The one place that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from weir.codec.fields import Buffer
+from weir.model.batch import Batch
+from weir.model.chunks import References
+from weir.model.header import HEADER_SIZE, Columns
+from weir.wire.deliveries import message_bytes
+
+_U32_MAX = 0xFFFFFFFF
+
+
+@dataclass(slots=True)
+class Taken:
+    """Values and their offsets; with `too_large` one offset, whose value has so many bytes."""
+
+    offsets: list[int] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+    too_large: int = 0
+
+
+def take(payloads: Sequence[Buffer], first: int, behind: int, most: int, room: int) -> Taken:
+    """Return the values of up to `most` messages from [first, behind).
+
+    `room` bytes are for the values, and for the heads of all messages but one. A value that lies in
+    chunks is too large whatever the room. Raises `BadBatch`, `MissingLibrary`.
+    """
+    taken = Taken()
+    room += message_bytes(b"")
+    for batch in _batches(payloads):
+        begin = batch.header.first_offset
+        if batch.header.columns & Columns.REFERENCES and first <= begin < behind:
+            size = References.unpack(batch.value_column.at(0)).size
+            return taken if taken.offsets else Taken([begin], [b""], min(size, _U32_MAX))
+        rows = range(max(first, begin), min(behind, batch.header.next_offset))
+        if not rows:
+            continue  # not worth inflating
+        column = batch.value_column
+        for offset in rows:
+            value = column.at(offset - begin)
+            room -= message_bytes(value)
+            if room < 0:
+                return taken if taken.offsets else Taken([offset], [b""], len(value))
+            taken.offsets.append(offset)
+            taken.values.append(value)
+            if len(taken.offsets) == most:
+                return taken
+    return taken
+
+
+def _batches(payloads: Sequence[Buffer]) -> Iterator[Batch]:
+    """Open batches that lie glued together, or cut behind their headers, as the cache has them."""
+    pieces = iter(payloads)
+    for piece in pieces:
+        whole = b"".join((piece, next(pieces))) if len(piece) == HEADER_SIZE else piece
+        at = 0
+        while at < len(whole):
+            batch = Batch(whole, at)
+            at += batch.header.total_size
+            yield batch

@@ -1,0 +1,104 @@
+"""A stopped node's whole folder, copied and put back byte for byte."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+import weir
+from weir.cli.backup import manifest as m
+from weir.cli.survey import NotALog
+from weir.server.disk import FolderInUse
+from weir.server.folder import NodeFolder
+
+_FILES = "files"
+_LOCK = "lock"
+#: Of a replacement that a crash cut short.
+_ASIDE = ".new"
+
+
+def back_up(folder: Path, to: Path) -> m.Manifest:
+    """Copy a stopped node's folder, with the logs that lie elsewhere.
+
+    Raises `FolderInUse`, `NotALog`, `BadBackup`, `OSError`.
+    """
+    founded = NodeFolder(folder).founded()
+    if founded is None:
+        raise NotALog(f"{folder} is no node's folder: it has no node.json")
+    logs = [NodeFolder(folder).log(number, founded) for number in range(founded.logs)]
+    with _stopped(folder, logs):
+        m.empty_folder(to)
+        # Put back, all logs lie below the folder.
+        here = msgspec.json.encode(msgspec.structs.replace(founded, folders={}))
+        files = [_copied(to, "node.json", [here])]
+        for number, log in enumerate(logs):
+            for path in sorted(log.iterdir()) if log.is_dir() else ():
+                if path.is_file() and path.name != _LOCK and path.suffix != _ASIDE:
+                    files.append(_copied(to, f"log-{number}/{path.name}", m.pieces(path)))
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    manifest = m.Manifest("folder", weir.__version__, made, f"{founded.system:x}", files)
+    m.verify(to, manifest)
+    m.write(to, manifest)
+    return manifest
+
+
+def _copied(to: Path, path: str, pieces: Iterable[bytes]) -> m.File:
+    with m.Writing(to, f"{_FILES}/{path}") as copy:
+        for piece in pieces:
+            copy.put(piece)
+    return copy.made()
+
+
+def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
+    """Put a node's folder back, checked while it is written. Nothing is overwritten, and nothing
+    is left if it fails. Raises `BadBackup`, `OSError`.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise m.BadBackup(f"{folder} is there already: name a new or an empty folder")
+    aside = folder.with_name(f"{folder.name}.restoring")
+    m.empty_folder(aside)
+    try:
+        for file in manifest.files:
+            source = backup / file.path
+            try:
+                with m.Writing(aside, file.path.removeprefix(f"{_FILES}/")) as copy:
+                    for piece in m.pieces(source):
+                        copy.put(piece)
+            except FileNotFoundError:
+                raise m.BadBackup(f"{source} is missing: use another backup") from None
+            done = copy.made()
+            if (done.bytes, done.xxh3) != (file.bytes, file.xxh3):
+                raise m.BadBackup(f"{source} is damaged: it is not what was written; use another")
+        for path in [aside, *(one for one in aside.rglob("*") if one.is_dir())]:
+            m.sync_folder(path)
+        if folder.exists():
+            folder.rmdir()
+        aside.rename(folder)
+        m.sync_folder(folder.absolute().parent)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _stopped(folder: Path, logs: list[Path]) -> Iterator[None]:
+    """Hold all locks, so that no node runs or starts meanwhile. Raises `FolderInUse`."""
+    with ExitStack() as held:
+        for path in [folder, *(log for log in logs if log.is_dir())]:
+            handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            held.callback(os.close, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FolderInUse(
+                    f"{folder} is in use by a running node: stop that one first, or back up its "
+                    "topics while it runs, with --url and without the folder"
+                ) from None
+        yield

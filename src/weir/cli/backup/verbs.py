@@ -1,0 +1,137 @@
+"""The verbs `backup` and `restore`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weir.cli.connecting import DEFAULT_URL, Url, connected
+
+if TYPE_CHECKING:
+    from weir.cli.backup.manifest import Manifest
+    from weir.client.client import Client
+
+
+def backup(
+    to: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A stopped node's data folder. [default: topics of a running node]"),
+    ] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="Only this topic; again for more. [default: all]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Copy a stopped node's folder, or the topics of a running node; verified when written.
+
+    A copy of the folder keeps everything. Topics of a running node: settings and messages with
+    keys, tags, times and headers; not clusters' positions, producers, or devices' origins.
+    """
+    from weir.cli.backup import folders, topics
+    from weir.cli.output import progress
+
+    if folder is not None:
+        if topic:
+            raise typer.BadParameter("a folder is copied whole", param_hint="--topic")
+        _tell(folders.back_up(folder, to), to, as_json)
+        return
+
+    async def work(client: Client) -> Manifest:
+        names = topic or [f"{info.namespace}/{info.name}" for info in await client.topics()]
+        ends = [await client.positions(name) for name in names]
+        total = sum(sum(behind) - sum(first) for first, behind in ends)
+        with progress("messages", total) as show:
+            return await topics.back_up(client, names, to, show)
+
+    _tell(connected(url, work), to, as_json)
+
+
+def restore(
+    backup: Annotated[Path, typer.Argument(help="A folder that `weir backup` wrote.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Put a node's folder back there; new or empty.")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="weir://HOST[:PORT]", help="Publish the topics to this node."),
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Only check the backup.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Put a backup back, checked; nothing that is there is overwritten.
+
+    A folder goes to --data and is as it was: never run it beside the node that it was copied from.
+    Topics go to --to: offsets stay where the backup begins at 0, stamps are new.
+    """
+    from weir.cli.backup import folders, topics
+    from weir.cli.backup.manifest import BadBackup, read
+    from weir.cli.backup.manifest import verify as check
+    from weir.cli.output import hint, progress
+
+    manifest = read(backup)
+    if verify:
+        check(backup, manifest)
+        _tell(manifest, backup, as_json, "Next: weir restore")
+        return
+    if manifest.kind == "folder":
+        if data is None or to is not None:
+            raise BadBackup(f"{backup} is a node's folder: put it back with --data FOLDER")
+        folders.restore(backup, manifest, data)
+        _tell(manifest, data, as_json, f"Next: weir serve --data {data}")
+        return
+    if to is None or data is not None:
+        raise BadBackup(
+            f"{backup} holds topics: start a node (`weir serve --data FOLDER`), then give --to "
+            "weir://HOST:PORT"
+        )
+    check(backup, manifest)
+    total = sum(part.next_offset - part.first_offset for topic in manifest.topics
+                for part in topic.partitions)  # fmt: skip
+    address = to if "://" in to else f"weir://{to}"
+
+    async def work(client: Client) -> list[str]:
+        with progress("messages", total) as show:
+            return await topics.restore(client, backup, manifest, show)
+
+    changes = connected(address, work)
+    _tell(manifest, address, as_json, "", changes)
+    if not as_json:
+        hint(f"Next: weir topic list --url {address}")
+
+
+def _tell(
+    manifest: Manifest,
+    place: Path | str,
+    as_json: bool,
+    next_: str = "",
+    changes: list[str] | None = None,
+) -> None:
+    from weir.cli.output import hint, print_json
+
+    messages = sum(
+        part.next_offset - part.first_offset for topic in manifest.topics
+        for part in topic.partitions
+    )  # fmt: skip
+    size = sum(file.bytes for file in manifest.files)
+    results = {
+        "kind": manifest.kind,
+        "files": len(manifest.files),
+        "bytes": size,
+        "topics": len(manifest.topics),
+        "messages": messages,
+        "changes": changes or [],
+    }
+    if as_json:
+        print_json("weir.backup/1", {"place": str(place)}, results)
+        return
+    what = "a node's folder" if manifest.kind == "folder" else (
+        f"{len(manifest.topics):,} topics, {messages:,} messages"
+    )  # fmt: skip
+    print(f"{place}: {what}, {size:,} bytes in {len(manifest.files):,} files, all as written")
+    for line in changes or ():
+        print(f"  {line}")
+    hint(next_ or f"Next: weir restore {place} --verify")

@@ -1,0 +1,174 @@
+"""`weir bench compare` and `weir bench spark`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weir.cli.bench_runs import (
+    Folder,
+    Json,
+    Record,
+    finish,
+    say,
+    several,
+    stop_as_by_ctrl_c,
+    usage,
+)
+
+if TYPE_CHECKING:
+    from weir.bench.compare import Comparison
+    from weir.bench.spark_rows import Result
+
+SHAPES = ("timeliness", "produce", "consume", "both", "burst", "latency")
+
+
+def compare(
+    peer: Annotated[
+        str, typer.Option(help="Peers: redis, nats, rabbitmq, activemq, or NAME:VARIANT.")
+    ] = "redis,nats",
+    shape: Annotated[str, typer.Option(help=", ".join(SHAPES))] = "timeliness",
+    producers: Annotated[str, typer.Option(help="Producers; 1,50,200 for three rounds.")] = "1",
+    devices: Annotated[str, typer.Option(help="Devices, for shape burst.")] = "1000,8000",
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
+    duration: Annotated[
+        str, typer.Option("--seconds", help="About how long each side works in a round.")
+    ] = "8s",
+    messages: Annotated[int, typer.Option(help="Most messages of a run.")] = 4_000_000,
+    deadline: Annotated[str, typer.Option(help="Give up on a run after this long.")] = "2m",
+    plot: Annotated[Path | None, typer.Option(help="Draw the figures into this SVG file.")] = None,
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """The same work on weir and on other brokers, started here, one after the other.
+
+    scripts/install-peers installs them. Each is set to be durable; those that sync before they
+    confirm are told from those that do not. Kafka and RocketMQ servers are neither Debian packages
+    nor Python wheels, so they are not compared. Exit code 1 if a side failed or lost anything.
+    """
+    with usage("compare"):
+        from weir.bench.compare import Settings
+        from weir.bench.compare import compare as run_all
+        from weir.bench.peers.peers import ABSENT
+        from weir.bench.runs import record as keep
+        from weir.client.duration import seconds
+
+        amounts = (
+            several(devices, "devices") if shape == "burst" else several(producers, "producers")
+        )
+        settings = Settings(
+            peer.split(","), _shape(shape), amounts, size, seconds(duration), messages,
+            seconds(deadline), folder,
+        )  # fmt: skip
+        settings.check()
+    schema = "weir.bench.compare/1"
+    with stop_as_by_ctrl_c():
+        result = run_all(settings, say)
+    for one in result.rounds:
+        for row in one.rows:
+            keep(record, schema, settings, row, None)
+    if plot is not None:
+        from weir.bench.plot import svg
+
+        plot.write_text(svg(result, shape), encoding="utf-8")
+    say(ABSENT)
+    finish(schema, [settings], [result], "times_best", most=False, as_json=as_json, show=_show)
+
+
+def spark(
+    messages: Annotated[int, typer.Option(help="How many messages the topic holds.")] = 4_000_000,
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
+    partitions: Annotated[int, typer.Option(help="Partitions, so tasks of a query.")] = 2,
+    rounds: Annotated[int, typer.Option(help="Queries of each kind that count.")] = 3,
+    deadline: Annotated[str, typer.Option(help="Give up on a query after this long.")] = "5m",
+    folder: Folder = None,
+    record: Record = None,
+    as_json: Json = False,
+) -> None:
+    """Rows a second from a topic into Spark's noop sink, beside a bare Python data source.
+
+    The bare one yields the same record batches out of files. One query of each kind warms Spark
+    up and is not counted. All columns are read, and every batch's CRC and hash are checked.
+    """
+    with usage("spark"):
+        from weir.bench.runs import record as keep
+        from weir.bench.spark_rows import Settings, measure
+        from weir.client.duration import seconds
+        from weir.spark import fetching
+        from weir.spark.session import session
+
+        settings = Settings(messages, size, partitions, rounds, seconds(deadline), folder)
+        settings.check()
+
+    class Parts:
+        """The Spark room, for a room that must not import it."""
+
+        def session(self) -> Any:
+            """Return a session."""
+            return session("weir-bench", cores=partitions)
+
+        combined = staticmethod(fetching.combined)
+
+    schema = "weir.bench.spark/1"
+    with stop_as_by_ctrl_c():
+        result = measure(settings, Parts(), say)
+    keep(record, schema, settings, result, result.queries)
+    finish(
+        schema, [settings], [result], "rows_per_s", most=False, as_json=as_json, show=_show_spark
+    )
+
+
+def _shape(text: str) -> Any:
+    if text not in SHAPES:
+        raise ValueError(f"shape={text}: it must be one of {', '.join(SHAPES)}")
+    return text
+
+
+def _show(result: Comparison) -> None:
+    from weir.cli.output import print_table
+
+    for one in result.rounds:
+        print(f"{one.amount:,}: {result.unit}")
+        print_table(
+            ("SIDE", "VERSION", "FIGURE", "WEIR IS", "CLEAN", "SYNCED", "HELD BACK BY"),
+            [
+                (
+                    row.side,
+                    row.version,
+                    row.figure,
+                    _times(result.unit, one.figure, row.figure),
+                    row.clean,
+                    row.synced,
+                    row.error or getattr(row.result, "bottleneck", None),
+                )
+                for row in one.rows
+            ],
+        )
+        for row in one.rows:
+            print(f"  {row.side}: {row.settings}")
+
+
+def _times(unit: str, own: float, other: float | None) -> str | None:
+    if not other:
+        return None
+    times = own / other if unit == "messages/s" else other / own
+    return f"{times:.2f}x"
+
+
+def _show_spark(result: Result) -> None:
+    from weir.cli.output import print_table
+
+    print_table(
+        ("SOURCE", "ROWS/S", "ROWS/S, WHOLE QUERY"),
+        [
+            ("weir", result.rows_per_s, result.query_rows_per_s),
+            ("bare Python source", result.bare_rows_per_s, result.bare_query_rows_per_s),
+        ],
+    )
+    print(
+        f"weir reaches {result.ratio:.0%} of the bare source; medians, "
+        f"{result.warm_up_queries_excluded} warm-up queries not counted"
+    )

@@ -1,0 +1,107 @@
+"""`weir dev`: a node to play with, in one command; what it holds goes with it."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from weir.client.client import Client
+
+EXAMPLE = "example"
+
+
+def dev(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Keep everything in this folder. [default: one that is removed]"),
+    ] = None,
+) -> None:
+    """Run a throw-away node on free ports until Ctrl-C, with a topic to try things with."""
+    import threading
+
+    from weir.server.addresses import in_words
+    from weir.server.config import (
+        DEFAULT_PORT,
+        Config,
+        LogConfig,
+        MemoryConfig,
+        MetricsConfig,
+        NodeConfig,
+        StatusConfig,
+    )
+    from weir.server.main import run
+    from weir.server.status import configure
+
+    quiet = StatusConfig(level="warning")
+    configure(quiet)
+    figures = f"127.0.0.1:{_free(DEFAULT_PORT + 1)}"
+
+    def started(host: str, port: int) -> None:
+        # A thread of its own: the node's loop must go on while the topic is made.
+        words = (f"weir://{host}:{port}", f"http://{figures}/metrics", str(folder), data is None)
+        threading.Thread(target=_welcome, args=words, name="weir-dev", daemon=True).start()
+
+    with _folder(data) as folder:
+        config = Config(
+            node=NodeConfig(data=str(folder), port=_free(DEFAULT_PORT), shards=1, logs=1),
+            memory=MemoryConfig(budget_mib=128, cache_mib=64),
+            # Small files, none ahead: the folder is soon made and soon removed.
+            log=LogConfig(segment_mib=32, spares=0),
+            metrics=MetricsConfig(figures),
+            status=quiet,
+        )
+        with in_words(config.node.host, config.node.port, "--port"):
+            drained = run(config, started)
+    if not drained:
+        raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _folder(data: Path | None) -> Iterator[Path]:
+    if data is not None:
+        yield data
+        return
+    with tempfile.TemporaryDirectory(prefix="weir-dev-") as name:
+        yield Path(name)
+
+
+def _free(port: int) -> int:
+    """Return `port` if nobody listens there, else one that is free now."""
+    import socket
+
+    for wanted in (port, 0):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", wanted)) as one:
+            found: int = one.getsockname()[1]
+            return found
+    return 0
+
+
+def _welcome(url: str, figures: str, folder: str, removed: bool) -> None:
+    from weir.cli.connecting import connected
+    from weir.cli.output import hint
+
+    async def make(client: Client) -> None:
+        await client.create_topic(EXAMPLE, 2)
+
+    connected(url, make)
+    # Nothing to type where the address is the one that every verb takes by itself.
+    given = "" if url.endswith(":6800") else f"export WEIR_URL={url}\n  "
+    print(
+        f"weir serves {url} from {folder}{' (removed at the end)' if removed else ''}\n"
+        f"figures: {figures}\n\n"
+        "Try this in a second terminal:\n"
+        f"  {given}weir tail {EXAMPLE}\n\n"
+        "and in a third:\n"
+        f"  {given}weir pub {EXAMPLE} hello --key me\n\n"
+        "or from Python:\n"
+        f'  async with weir.connect("{url}") as w:\n'
+        f'      await w.publish("{EXAMPLE}", b"hello")\n',
+        flush=True,
+    )
+    hint("Ctrl-C ends it. A tour: weir demo")

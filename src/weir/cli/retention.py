@@ -1,0 +1,71 @@
+"""Retention as people write and read it: "7d", "10GiB", "forever"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from weir.model.topic import TopicSettings
+
+Retention = Annotated[
+    str | None,
+    typer.Option(help="Messages older than this go: `7d`, `12h`, `forever`."),
+]
+RetentionBytes = Annotated[
+    str | None,
+    typer.Option(help="The oldest messages of a partition above this go: `10GiB`, `none`."),
+]
+
+
+def kept_seconds(text: str | None) -> str | float | None:
+    """Return `--retention` as the client takes it."""
+    from weir.server.quantity import quantity
+
+    return (
+        text if text is None or text == "forever" else _number("--retention", text, quantity, "s")
+    )
+
+
+def kept_bytes(text: str | None) -> int | None:
+    """Return `--retention-bytes` as the client takes it."""
+    from weir.server.quantity import quantity
+
+    if text is None or text in ("none", "forever"):
+        return None if text is None else 0
+    return round(_number("--retention-bytes", text, quantity, "B"))
+
+
+def shown_retention(settings: TopicSettings) -> str:
+    """Return a topic's retention in words."""
+    ms, size = settings.retention_ms, settings.retention_bytes
+    age = duration_of(ms / 1_000) if ms else "forever"
+    return f"{age}, {size_of(size)} a partition" if size else age
+
+
+def duration_of(seconds: float) -> str:
+    """Return a duration with the largest unit in which it is 1 or more."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.3g}{unit}"
+    return f"{seconds:.3g}s"
+
+
+def size_of(size: int) -> str:
+    """Return a number of bytes with the largest unit in which it is 1 or more."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.3g}{unit}"
+    return f"{size}B"
+
+
+def _number(option: str, text: str, quantity: Callable[[str, str], float], unit: str) -> float:
+    try:
+        number = quantity(text, unit)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+    if number < 0:
+        raise typer.BadParameter(f"{text!r} is below 0", param_hint=option)
+    return number

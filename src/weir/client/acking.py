@@ -1,0 +1,118 @@
+"""A consumer's acks on their way: gathered by partition, sent together, and told of when late."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weir.client.acks import Acks
+from weir.client.places import Places
+from weir.errors import StaleGrant
+from weir.model.ids import Address
+from weir.wire import messages as m
+
+log = logging.getLogger(__name__)
+
+Range = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Messages [offset, next_offset) that were acked after their lease had ended."""
+
+    topic: str
+    partition: int
+    offset: int
+    next_offset: int
+
+
+class Acking:
+    """Ranges (fence, first, next) of each partition that are done, until the broker knows it."""
+
+    def __init__(self, topic: str, cluster: str, on_stale: Callable[[Stale], None] | None) -> None:
+        """Begin with nothing done; `begin` says where the partitions are."""
+        #: How many acks came too late.
+        self.stale = 0
+        self._topic = topic
+        self._cluster = cluster
+        self._on_stale = on_stale
+        self._places: Places | None = None
+        self._acks: dict[int, Acks] = {}
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._awaited: set[tuple[int, int]] = set()
+
+    def begin(self, places: Places) -> None:
+        """Send to these places from now on; what is not sent yet is kept."""
+        self._places = places
+
+    def done(self, partition: int, fence: int, first: int, behind: int) -> None:
+        """Note messages [first, behind) of a grant as done."""
+        self._acks.setdefault(partition, Acks()).done(fence, first, behind)
+
+    async def ack(self, partition: int, fence: int, first: int, behind: int) -> bool:
+        """Say that they are done; return when a majority knows, False if it was too late."""
+        key = (partition, fence)
+        self._awaited.add(key)
+        try:
+            self.done(partition, fence, first, behind)
+            await self.flush(partition)
+            return key in self._awaited
+        finally:
+            self._awaited.discard(key)
+
+    def waiting(self) -> list[int]:
+        """Return the partitions with something to send."""
+        return [partition for partition, acks in self._acks.items() if acks]
+
+    async def flush(self, partition: int) -> None:
+        """Ack all that waits; one request of a partition at a time, so that acks gather."""
+        acks = self._acks[partition]
+        async with self._locks.setdefault(partition, asyncio.Lock()):
+            while ranges := acks.take():
+                try:
+                    await self._ack(partition, ranges)
+                except StaleGrant:
+                    if len(ranges) == 1:
+                        self._expired(partition, ranges[0])
+                    else:
+                        await self._ack_each(partition, ranges)
+                except BaseException:
+                    acks.put_back(ranges)
+                    raise
+
+    async def _ack_each(self, partition: int, ranges: list[Range]) -> None:
+        """Ack one by one: some are stale, and the others must not suffer for it."""
+        for at, one in enumerate(ranges):
+            try:
+                await self._ack(partition, [one])
+            except StaleGrant:
+                self._expired(partition, one)
+            except BaseException:
+                self._acks[partition].put_back(ranges[at:])
+                raise
+
+    async def _ack(self, partition: int, ranges: list[Range]) -> None:
+        def request(address: Address) -> m.Request:
+            return m.Ack(address, self._cluster, ranges)
+
+        assert self._places is not None  # what is done was pulled from there
+        await self._places.ask(partition, request, m.Acked, wait=0.0, check=_accept)
+
+    def _expired(self, partition: int, one: Range) -> None:
+        fence, first, behind = one
+        self.stale += 1
+        self._awaited.discard((partition, fence))
+        if self._on_stale is not None:
+            self._on_stale(Stale(self._topic, partition, first, behind))
+            return
+        log.warning(
+            "%s/%d: messages %d to %d were acked after their lease had ended; others of cluster "
+            "%s get them again: give a longer lease=, or a smaller max_messages=",
+            self._topic, partition, first, behind - 1, self._cluster,
+        )  # fmt: skip
+
+
+def _accept(_: m.Acked) -> None:
+    """Nothing in an `Acked` can be wrong."""

@@ -1,0 +1,283 @@
+"""Looking after topics and consumer clusters: what `Client`'s methods of that kind do.
+
+A partition knows only its own share of a cluster; here the shares are asked for and put together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from weir.client.duration import seconds
+from weir.client.link import Link
+from weir.client.places import Places
+from weir.client.start import Start, begin_of
+from weir.errors import BadRequest, ClusterInUse, OffsetOutOfRange, UnknownCluster
+from weir.model.ids import Address
+from weir.model.topic import FOREVER, SettingsChange
+from weir.wire import administration as a
+from weir.wire import messages as m
+
+R = TypeVar("R")
+
+#: A place that was asked for may be past retention by the time it is sought.
+_SEEK_TRIES = 5
+_ASKED_TOGETHER = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a partition holds: offsets [start, end), `bytes` of messages, and where it is served."""
+
+    partition: int
+    address: Address
+    start: int
+    end: int
+    bytes: int
+    clusters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How far a cluster is in one partition, which holds offsets [start, end).
+
+    All below `cursor` is done; `lag` messages are not, of which `granted` are with consumers, some
+    for the `attempts`-th time; the oldest was published `oldest_seconds` ago. `skipped` went past
+    retention before they were done.
+    """
+
+    partition: int
+    start: int
+    end: int
+    cursor: int
+    lag: int
+    granted: int = 0
+    attempts: int = 0
+    oldest_seconds: float | None = None
+    skipped: int = 0
+    consumers: int = 0
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A consumer cluster of a topic, and its share of each partition, in their order."""
+
+    name: str
+    shares: tuple[Share, ...]
+
+    @property
+    def lag(self) -> int:
+        """How many messages are not done."""
+        return sum(share.lag for share in self.shares)
+
+    @property
+    def granted(self) -> int:
+        """How many messages are with consumers."""
+        return sum(share.granted for share in self.shares)
+
+    @property
+    def skipped(self) -> int:
+        """How many messages went past retention before they were done."""
+        return sum(share.skipped for share in self.shares)
+
+    @property
+    def consumers(self) -> int:
+        """How many consumers are at work, as far as one partition sees them."""
+        return max(share.consumers for share in self.shares)
+
+    @property
+    def attempts(self) -> int:
+        """The most grants that a message took which is with a consumer now."""
+        return max(share.attempts for share in self.shares)
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        """How long ago the oldest message that is not done was published; None if all are done."""
+        ages = [s.oldest_seconds for s in self.shares if s.oldest_seconds is not None]
+        return max(ages, default=None)
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is granted nothing."""
+        return any(share.paused for share in self.shares)
+
+
+def change_of(retention: str | float | None, retention_bytes: int | None) -> SettingsChange:
+    """Return what to ask for. Raises `BadRequest` or `ValueError` for what is no retention."""
+    if retention_bytes is not None and retention_bytes < 0:
+        raise BadRequest(
+            f"retention_bytes={retention_bytes}: give bytes, or {FOREVER} for no limit"
+        )
+    if retention is None:
+        return SettingsChange(None, retention_bytes)
+    ms = FOREVER if retention == "forever" else round(seconds(retention) * 1_000)
+    return SettingsChange(ms, retention_bytes)
+
+
+class Administration:
+    """What operators ask of one system of brokers."""
+
+    def __init__(self, link: Link) -> None:
+        """Ask over `link`."""
+        self._link = link
+
+    async def alter(self, name: str, change: SettingsChange, partitions: int) -> m.TopicInfo:
+        """Change a topic's settings or number of partitions."""
+        return await self._link.request(a.AlterTopic(name, change, partitions), m.TopicInfo)
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic. By its id, so that a second try deletes no other of that name."""
+        info = await self._link.request(m.DescribeTopic(name), m.TopicInfo)
+        await self._link.request(a.DeleteTopic(name, info.id), a.Deleted)
+
+    async def parts(self, topic: str) -> list[Part]:
+        """Return what each partition holds."""
+        places = await Places.find(self._link, topic)
+        infos = await _each(
+            places, lambda _, address: a.DescribePartition(address), a.PartitionInfo
+        )
+        return [
+            Part(p, places[p], info.start, info.end, info.bytes, tuple(info.clusters))
+            for p, info in enumerate(infos)
+        ]
+
+    async def clusters(self, topic: str, name: str = "") -> list[Cluster]:
+        """Return the clusters of a topic, or one of them, by name; none is no error."""
+        return await self._clusters(await Places.find(self._link, topic), name)
+
+    async def seek(
+        self, topic: str, name: str, to: Start, partitions: Sequence[int] | None, create: bool
+    ) -> Cluster:
+        """Let a cluster go on elsewhere. Raises `UnknownCluster` unless it may be created."""
+        begin = begin_of(to)
+        places = await self._known(topic, name, create)
+        chosen = [*(range(len(places)) if partitions is None else partitions)]
+        if begin.offsets is not None:
+            chosen = [*begin.offsets]
+        for partition in chosen:
+            places[partition]  # raises if the topic has no such partition
+        for attempt in range(_SEEK_TRIES):
+            found = await places.positions(begin.stamp, chosen)
+            wanted = {p: begin.offset(p, reply) for p, reply in found.items()}
+            try:
+                await self._seek(places, name, wanted)
+            except OffsetOutOfRange:
+                if begin.offsets is not None or attempt == _SEEK_TRIES - 1:
+                    raise
+            else:
+                break
+        (cluster,) = await self._clusters(places, name)
+        return cluster
+
+    async def pause(self, topic: str, name: str, paused: bool) -> Cluster:
+        """Pause a cluster in every partition, or let it go on."""
+        places = await self._known(topic, name, create=False)
+        await _each(
+            places, lambda _, address: a.PauseCluster(address, name, paused), a.ClusterChanged
+        )
+        (cluster,) = await self._clusters(places, name)
+        return cluster
+
+    async def forget(self, topic: str, name: str) -> None:
+        """Delete a cluster; nothing is deleted if it has consumers anywhere when this begins."""
+        places = await self._known(topic, name, create=False)
+        (cluster,) = await self._clusters(places, name)
+        if cluster.consumers:
+            raise ClusterInUse(
+                f"{cluster.consumers} consumers of cluster {name!r} are at work: stop them first",
+                cluster.consumers,
+            )
+        infos = await _each(places, lambda _, address: a.ListClusters(address, name), a.ClusterList)
+        mine = [partition for partition, info in enumerate(infos) if info.clusters]
+        await _each(
+            places,
+            lambda _, address: a.DeleteCluster(address, name),
+            a.ClusterChanged,
+            mine,
+            gone_is_done=True,
+        )
+
+    async def _known(self, topic: str, name: str, create: bool) -> Places:
+        places = await Places.find(self._link, topic)
+        if not create and not await self._clusters(places, name):
+            raise UnknownCluster(
+                f"no cluster {name!r} reads {topic}: `weir cluster list {topic}` names those "
+                "that do; a consumer's first message, or a seek that may create, makes one"
+            )
+        return places
+
+    async def _clusters(self, places: Places, name: str) -> list[Cluster]:
+        replies = await _each(
+            places, lambda _, address: a.ListClusters(address, name), a.ClusterList
+        )
+        names = sorted({info.name for reply in replies for info in reply.clusters})
+        return [
+            Cluster(one, tuple(_share(p, reply, one) for p, reply in enumerate(replies)))
+            for one in names
+        ]
+
+    async def _seek(self, places: Places, name: str, wanted: Mapping[int, int]) -> None:
+        await _each(
+            places,
+            lambda partition, address: a.SeekCluster(address, name, wanted[partition]),
+            a.ClusterChanged,
+            [*wanted],
+        )
+
+
+def _share(partition: int, reply: a.ClusterList, name: str) -> Share:
+    """Return a cluster's share of a partition; one that it has not begun in is all before it."""
+    info = next((info for info in reply.clusters if info.name == name), None)
+    start, end = reply.start, reply.end
+    if info is None:
+        return Share(partition, start, end, start, end - start)
+    return Share(
+        partition,
+        start,
+        end,
+        info.cursor,
+        info.lag,
+        info.granted,
+        info.attempts,
+        None if info.oldest_ms < 0 else info.oldest_ms / 1_000,
+        info.skipped,
+        info.consumers,
+        info.paused,
+    )
+
+
+async def _each(
+    places: Places,
+    request: Callable[[int, Address], m.Request],
+    kind: type[R],
+    partitions: list[int] | None = None,
+    gone_is_done: bool = False,
+) -> list[R]:
+    """Ask partitions, all if None, a few hundred at a time; return their replies in order.
+
+    With `gone_is_done`, one that does not know the cluster has done what was asked, at an earlier
+    try, and gives no reply.
+    """
+
+    async def ask(partition: int) -> R | None:
+        try:
+            return await places.ask(
+                partition,
+                lambda address: request(partition, address),
+                kind,
+                wait=0.0,
+                check=lambda _: None,
+            )
+        except UnknownCluster:
+            if not gone_is_done:
+                raise
+            return None
+
+    asked = [*range(len(places))] if partitions is None else partitions
+    found: list[R | None] = []
+    for first in range(0, len(asked), _ASKED_TOGETHER):
+        found += await asyncio.gather(*map(ask, asked[first : first + _ASKED_TOGETHER]))
+    return [reply for reply in found if reply is not None]

@@ -1,0 +1,198 @@
+"""Values over one batch, producer side: cut into chunks, closed by one message of references."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import xxhash
+
+from weir.client.batching import PLAIN, Packing, Whole
+from weir.client.lane import Lane
+from weir.client.receipts import Confirmed, Handed, Receipt
+from weir.codec.fields import Buffer
+from weir.model.batch import encode
+from weir.model.chunks import References, extend
+from weir.model.limits import VALUE_CHUNK_BYTES
+
+O = TypeVar("O")  # noqa: E741  # whom to tell what became of the batch
+
+#: What a closing batch takes besides its columns and runs, roughly.
+_CLOSING_BYTES = 256
+_RUN_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What a message has besides its value; `time` and `now` in µs since 1970."""
+
+    now: int
+    key: bytes | None = None
+    tag: str | None = None
+    time: int | None = None
+    headers: Mapping[str, bytes] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Chunk(Generic[O]):
+    """One piece of a value, from byte `position` on."""
+
+    owner: O
+    now: int
+    position: int
+    piece: Buffer
+
+    def __len__(self) -> int:
+        """A chunk takes one sequence."""
+        return 1
+
+    def encode(
+        self, group: int, producer: int, epoch: int, sequence: int, packing: Packing = PLAIN
+    ) -> bytearray:
+        """Return the sealed chunk. Raises as `weir.model.batch.encode`."""
+        return encode(
+            [self.piece],
+            group=group,
+            producer=producer,
+            epoch=epoch,
+            sequence=sequence,
+            base_time=self.now,
+            chunk_at=self.position,
+            compression=packing.kind,
+            level=packing.level,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Closing(Generic[O]):
+    """The message whose value the chunks are."""
+
+    owner: O
+    columns: Columns
+    references: References
+
+    def __len__(self) -> int:
+        """It is one message."""
+        return 1
+
+    def encode(
+        self, group: int, producer: int, epoch: int, sequence: int, packing: Packing = PLAIN
+    ) -> bytearray:
+        """Return the sealed batch. Raises as `weir.model.batch.encode`."""
+        columns = self.columns
+        return encode(
+            [],
+            group=group,
+            producer=producer,
+            epoch=epoch,
+            sequence=sequence,
+            base_time=columns.now if columns.time is None else columns.time,
+            keys=None if columns.key is None else [columns.key],
+            tags=None if columns.tag is None else [columns.tag],
+            headers=[columns.headers] if columns.headers else None,
+            references=self.references,
+        )
+
+
+class Hands(Protocol):
+    """The producer, as a large value sees it."""
+
+    async def hand(
+        self, lane: Lane, size: int, count: int, whole: Callable[[Handed], Whole[Handed]]
+    ) -> Handed:
+        """Wait for room, and hand a batch to a lane."""
+
+    async def confirmed(self, batch: Handed) -> Confirmed:
+        """Wait for a batch's confirm, as long as there is progress."""
+
+
+async def send_large(
+    hands: Hands, lane: Lane, pieces: AsyncIterator[Buffer], columns: Columns
+) -> Receipt:
+    """Send `pieces` as one message; return its receipt. Holds as much as the producer may buffer.
+
+    What was sent before an error expires at the broker, or goes with the producer's next large
+    value: nobody ever sees it.
+    """
+    hash_ = xxhash.xxh3_64(seed=lane.address.group)
+    position, runs, waiting = 0, list[tuple[int, int]](), deque[Handed]()
+    # Of one producer, a partition lets one value grow at a time.
+    async with lane.large:
+        async for piece in pieces:
+            hash_.update(piece)
+            whole = partial(Chunk, now=columns.now, position=position, piece=piece)
+            waiting.append(await hands.hand(lane, len(piece), 1, whole))
+            position += len(piece)
+            while waiting and waiting[0].settled:
+                extend(runs, (await waiting.popleft()).index)
+        while waiting:
+            extend(runs, (await hands.confirmed(waiting.popleft())).index)
+        references = References(position, hash_.intdigest(), tuple(runs))
+        closing = partial(Closing, columns=columns, references=references)
+        size = _CLOSING_BYTES + _RUN_BYTES * len(runs)
+        handed = await hands.hand(lane, size, 1, closing)
+        done = await hands.confirmed(handed)
+    return Receipt(handed.topic, lane.partition, done.offset, done.stamp, done.duplicate)
+
+
+async def pieces_of(source: Any) -> AsyncIterator[Buffer]:
+    """Yield a value in pieces of one chunk each, the last one shorter.
+
+    `source` is bytes (yielded as views of it), a file open for reading in binary mode, or an
+    iterable or async iterable of bytes of whatever sizes. Raises `TypeError` for anything else.
+    """
+    if isinstance(source, bytes | bytearray | memoryview):
+        view = memoryview(source).cast("B")
+        for at in range(0, len(view), VALUE_CHUNK_BYTES):
+            yield view[at : at + VALUE_CHUNK_BYTES]
+        return
+    gathered = bytearray()
+    async for data in _bytes_from(source):
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"a value comes in bytes, not {type(data).__name__}: encode it")
+        view = memoryview(data).cast("B")
+        for at in range(0, len(view), VALUE_CHUNK_BYTES):
+            gathered += view[at : at + VALUE_CHUNK_BYTES]
+            if len(gathered) >= VALUE_CHUNK_BYTES:
+                yield bytes(gathered[:VALUE_CHUNK_BYTES])
+                del gathered[:VALUE_CHUNK_BYTES]
+    if gathered:
+        yield bytes(gathered)
+
+
+async def _bytes_from(source: Any) -> AsyncIterator[Any]:
+    if hasattr(source, "read"):
+        while data := await asyncio.to_thread(source.read, VALUE_CHUNK_BYTES):
+            yield data
+    elif isinstance(source, AsyncIterable):
+        async for data in source:
+            yield data
+    elif isinstance(source, Iterable) and not isinstance(source, str):
+        for data in source:
+            yield data
+    else:
+        raise TypeError(
+            f"a value is streamed from bytes, a binary file, or an iterable of bytes, not from "
+            f"{type(source).__name__}"
+        )
+
+
+async def first_of(pieces: AsyncIterator[Buffer]) -> tuple[bytes | None, AsyncIterator[Buffer]]:
+    """Return a value that is one piece, or none, as bytes; else None, and all pieces again."""
+    held = []
+    async for piece in pieces:
+        held.append(piece)
+        if len(held) == 2:
+            return None, _chained(held, pieces)
+    return b"".join(held), pieces
+
+
+async def _chained(held: list[Buffer], pieces: AsyncIterator[Buffer]) -> AsyncIterator[Buffer]:
+    for piece in held:
+        yield piece
+    async for piece in pieces:
+        yield piece

@@ -1,0 +1,193 @@
+"""One connection of a device, made again whenever it ends: blocking, and bounded in time."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Container
+from random import Random
+
+from weir.errors import Disconnected, Overloaded, RemoteProtocolError, refusal
+from weir.wire import device as wire
+from weir.wire.device import DeviceOpcode, DeviceReply
+
+RETRY_FIRST = 0.05
+RETRY_MOST = 2.0
+#: A connection that only waits pings so often: a broker that is gone is noticed, and it is not
+#: taken for gone itself.
+PING_SECONDS = 30.0
+_READ = 1 << 16
+
+
+class Line:
+    """Says `hello` first, then what else every new connection must say.
+
+    Every call ends within `timeout` seconds, or at the deadline it is given.
+    """
+
+    def __init__(self, host: str, port: int, hello: bytes, timeout: float, random: Random) -> None:
+        """Connect with the first call."""
+        self.timeout = timeout
+        #: Replies that came, in order; notifies are not among them.
+        self.unread: deque[DeviceReply] = deque()
+        #: Locks that were told that there is something to pull.
+        self.notified: set[int] = set()
+        self._place = (host, port)
+        self._first = [hello]
+        self._random = random
+        self._socket: socket.socket | None = None
+        self._replies = wire.DeviceReplies()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def say_first(self, frame: bytes) -> None:
+        """Send this on every new connection, behind hello."""
+        self._first.append(frame)
+
+    def ask(self, frame: bytes, *, again: bool, fine: Container[int] = (0,)) -> DeviceReply:
+        """Send one frame and return its reply; over a new connection if it may be sent `again`.
+
+        Raises what the broker refused, unless its code is `fine`.
+        """
+        deadline = time.monotonic() + self.timeout
+        attempt = 0
+        while True:
+            try:
+                self.connect(deadline)
+                self.write(frame, deadline)
+                self.fill(deadline)
+            except Disconnected as error:
+                self.close()
+                if not again:
+                    raise
+                attempt += 1
+                self.pause(attempt, deadline, error)
+                continue
+            reply = self.unread.popleft()
+            if reply.code in fine:
+                return reply
+            refused = refusal(
+                reply.code, f"the broker refused with code {reply.code}", reply.offset
+            )
+            if not refused.retryable:
+                raise refused
+            attempt += 1
+            self.pause(attempt, deadline, refused)
+
+    def listen(self, sn: int, seconds: float) -> bool:
+        """Wait so long for a notify of lock `sn`; return whether one came."""
+        deadline = time.monotonic() + seconds
+        while sn not in self.notified and (left := deadline - time.monotonic()) > 0:
+            try:
+                self.connect(time.monotonic() + self.timeout)
+                self.receive(min(left, PING_SECONDS))
+            except TimeoutError:
+                if left > PING_SECONDS:
+                    self.ask(wire.frame(DeviceOpcode.PING, 0, b""), again=True)
+            except Disconnected:
+                self.close()
+        return sn in self.notified
+
+    def connect(self, deadline: float) -> None:
+        """Connect and say hello, unless that is done; try again until the deadline."""
+        attempt = 0
+        while self._socket is None:
+            try:
+                self._dial(deadline)
+            except (OSError, Disconnected) as error:
+                self.close()
+                attempt += 1
+                self.pause(attempt, deadline, error)
+
+    def _dial(self, deadline: float) -> None:
+        self._socket = socket.create_connection(self._place, self._left(deadline))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._replies = wire.DeviceReplies()
+        self.unread.clear()
+        self.notified.clear()
+        for frame in self._first:
+            self.write(frame, deadline)
+            self.fill(deadline)
+            self._check(self.unread.popleft())
+
+    def _check(self, welcome: DeviceReply) -> None:
+        if welcome.code == 0:
+            return
+        self.close()
+        error = refusal(
+            welcome.code,
+            f"the broker refused the hub with code {welcome.code}: check topic and partition",
+        )
+        if not error.retryable:
+            raise error
+        raise Disconnected(str(error))
+
+    def write(self, data: bytes, deadline: float) -> None:
+        """Send bytes. Raises `Disconnected`."""
+        assert self._socket is not None
+        try:
+            self._socket.settimeout(self._left(deadline))
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._gone(error) from error
+
+    def fill(self, deadline: float) -> None:
+        """Wait for at least one reply. Raises `Disconnected`."""
+        while not self.unread:
+            try:
+                self.receive(self._left(deadline))
+            except TimeoutError as error:
+                raise self._gone(error) from error
+
+    def receive(self, seconds: float) -> None:
+        """Take what comes. Raises `TimeoutError` if that is nothing, and `Disconnected`."""
+        assert self._socket is not None
+        try:
+            self._socket.settimeout(seconds)
+            data = self._socket.recv(_READ)
+            replies = self._replies.receive(data)
+        except TimeoutError:
+            raise
+        except (OSError, RemoteProtocolError) as error:
+            # A stream that is out of step does not come right again; a new connection begins anew.
+            raise self._gone(error) from error
+        if not data:
+            raise self._gone(None)
+        for reply in replies:
+            if reply.opcode == DeviceOpcode.NOTIFY:
+                self.notified.add(reply.sn)
+            else:
+                self.unread.append(reply)
+
+    def pause(self, attempt: int, deadline: float, why: Exception) -> None:
+        """Wait, longer each time. Raises `Disconnected` if the deadline comes first."""
+        wait = self._random.random() * min(RETRY_MOST, RETRY_FIRST * 2 ** min(attempt, 16))
+        if isinstance(why, Overloaded):
+            wait += why.detail / 1_000
+        if time.monotonic() + wait >= deadline:
+            self.close()
+            raise Disconnected(
+                f"nothing confirmed by {self._name} within {self.timeout:g} s ({why}): check that "
+                "a broker runs there, its host and port"
+            ) from why
+        time.sleep(wait)
+
+    def _left(self, deadline: float) -> float:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"no answer within {self.timeout:g} s")
+        return left
+
+    def _gone(self, why: Exception | None) -> Disconnected:
+        return Disconnected(
+            f"the connection to {self._name} ended ({why or 'closed by the broker'})"
+        )
+
+    @property
+    def _name(self) -> str:
+        return f"{self._place[0]}:{self._place[1]}"

@@ -1,0 +1,161 @@
+"""The checkpoint: all that lets a start leave most of the log unread, and segments be used again.
+
+It holds every group's hard state, log start and applied index, the segments that are needed, the
+position from which a scan is needed, and the broker's snapshots, which are opaque here. A file,
+little-endian:
+
+    magic "WCKP", u16 version, u16 0, u32 log, u64 system, u64 serial, u64 replay, u64 durable,
+    u32 groups, u32 segments, u64 bytes of the broker's part
+    a group:    u64 group, term, vote, fence, start, applied; i64 base, behind
+    a segment:  u32 number in the file's name, u32 generation, u64 base, u64 size
+    the broker's part, then the CRC-32C of everything before
+
+Once segments are used again the log alone cannot say what the checkpoint says. So there are two
+files of the same content, and no segment is given up before both are durable.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from weir.codec.crc import crc32c
+from weir.codec.fields import U32
+from weir.errors import Damaged
+from weir.log.disk import Disk
+from weir.log.errors import UnknownKind
+from weir.log.record import HardState
+from weir.log.rows import GONE
+from weir.log.segment import Segment, segment_name, segment_number
+
+CHECKPOINT = "checkpoint"
+COPY = "checkpoint-copy"
+MAGIC = b"WCKP"
+VERSION = 1
+
+_HEAD = struct.Struct("<4sHHIQQQQIIQ")
+_GROUP = struct.Struct("<QQQQQQqq")
+_SEGMENT = struct.Struct("<IIQQ")
+
+
+class Kept(NamedTuple):
+    """What a checkpoint says of one group.
+
+    Entries below `start` are not needed, and `base` is the offset behind them; those through
+    `applied` are in the broker's snapshot, and `behind` is the offset behind them; -1 where no
+    messages came yet. A group that is gone has `start` `GONE` and the log's tail then in `applied`.
+    """
+
+    term: int
+    vote: int
+    fence: int
+    start: int
+    applied: int
+    base: int
+    behind: int
+
+    @property
+    def hard_state(self) -> HardState:
+        """Its term, vote and fence."""
+        return HardState(self.term, self.vote, self.fence)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One checkpoint. Frames from position `replay` on are needed to go on from it, and all below
+    `durable` were durable when it was made. `serial` rises with each.
+    """
+
+    log: int
+    system: int
+    serial: int
+    replay: int
+    durable: int
+    groups: Mapping[int, Kept]
+    segments: tuple[Segment, ...]
+    body: bytes
+
+    def pack(self) -> bytes:
+        """Return the file."""
+        head = _HEAD.pack(
+            MAGIC,
+            VERSION,
+            0,
+            self.log,
+            self.system,
+            self.serial,
+            self.replay,
+            self.durable,
+            len(self.groups),
+            len(self.segments),
+            len(self.body),
+        )
+        groups = (_GROUP.pack(group, *kept) for group, kept in self.groups.items())
+        segments = (
+            _SEGMENT.pack(segment_number(one.name), one.generation, one.base, one.size)
+            for one in self.segments
+        )
+        data = b"".join((head, *groups, *segments, self.body))
+        return data + U32.pack(crc32c(data))
+
+
+def unpack(data: bytes) -> Checkpoint:
+    """Read a checkpoint file. Raises `Damaged`, or `UnknownKind` for a newer release's."""
+    body = data[: -U32.size]
+    if len(body) < _HEAD.size or U32.unpack_from(data, len(body))[0] != crc32c(body):
+        raise Damaged("it fails its CRC-32C")
+    magic, version, _, log, system, serial, replay, durable, groups, segments, _ = (
+        _HEAD.unpack_from(body)
+    )
+    if magic != MAGIC or version != VERSION:
+        raise UnknownKind(
+            f"the checkpoint has version {version}, and this release knows {VERSION}: start this "
+            "node with the release that wrote it, or a newer one"
+        )
+    at = _HEAD.size
+    kept = {}
+    for group, *fields in _GROUP.iter_unpack(body[at : at + groups * _GROUP.size]):
+        kept[group] = Kept(*fields)
+    at += groups * _GROUP.size
+    row = tuple(
+        Segment(segment_name(number), *fields)
+        for number, *fields in _SEGMENT.iter_unpack(body[at : at + segments * _SEGMENT.size])
+    )
+    at += segments * _SEGMENT.size
+    return Checkpoint(log, system, serial, replay, durable, kept, row, body[at:])
+
+
+def save(disk: Disk, data: bytes) -> None:
+    """Make a packed checkpoint the durable one, in both places; blocks. Raises `OSError` for want
+    of room: the log has everything then that it had.
+    """
+    disk.replace(CHECKPOINT, data)
+    disk.replace(COPY, data)
+
+
+def load(disk: Disk) -> Checkpoint | None:
+    """Return the newest sound checkpoint, None where there never was one; blocks.
+
+    Where the two files do not say the same, saving was cut short, and the name of the newer one may
+    be only the cache's: it is saved again, before a segment is given up for it. Raises `Damaged`
+    where files are there and none is sound, and what `save` raises.
+    """
+    found: list[Checkpoint] = []
+    reasons: list[str] = []
+    names = disk.names()
+    for name in (CHECKPOINT, COPY):
+        if name in names:
+            try:
+                found.append(unpack(disk.read(name, 0, disk.size(name))))
+            except Damaged as bad:
+                reasons.append(f"{name}: {bad}")
+    if reasons and not found:
+        raise Damaged("; ".join(reasons))
+    if not found:
+        return None
+    newest = max(found, key=lambda one: one.serial)
+    if [one.serial for one in found] != [newest.serial] * 2:
+        save(disk, newest.pack())
+    return newest

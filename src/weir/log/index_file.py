@@ -1,0 +1,81 @@
+"""Index files: where the entries of one closed segment lie, so that a start need not read it.
+
+    magic "WIDX", u16 version, u16 0, u32 generation, u32 groups, u64 base, u64 size of the segment
+    a section for each group (`weir.log.rows`), then the CRC-32C of everything before
+
+It is written when its segment is closed and durable, believed only where it names the segment's
+generation and base, and can always be made again by reading the segment.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weir.codec.crc import crc32c
+from weir.codec.fields import U32, Buffer
+from weir.log.disk import Disk
+from weir.log.errors import BadIndexFile
+from weir.log.rows import Rows, unpack
+from weir.log.segment import Segment, segment_number
+
+MAGIC = b"WIDX"
+VERSION = 1
+_HEAD = struct.Struct("<4sHHIIQQ")
+_PREFIX = "index-"
+
+
+def index_name(segment: str) -> str:
+    """Return the name of the index file of a segment file."""
+    return f"{_PREFIX}{segment_number(segment):08d}"
+
+
+def is_index(name: str) -> bool:
+    """Whether a file of this name is an index file."""
+    return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdecimal()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """One closed segment's rows, by group."""
+
+    segment: Segment
+    rows: Mapping[int, Rows]
+
+    def pack(self) -> bytes:
+        """Return the file."""
+        one = self.segment
+        parts: list[Buffer] = [
+            _HEAD.pack(MAGIC, VERSION, 0, one.generation, len(self.rows), one.base, one.size)
+        ]
+        for group, rows in self.rows.items():
+            parts.extend(rows.pack(group))
+        data = b"".join(parts)
+        return data + U32.pack(crc32c(data))
+
+    def run(self, disk: Disk) -> None:
+        """Write it; blocks."""
+        disk.replace(index_name(self.segment.name), self.pack())
+
+
+def read_index(disk: Disk, segment: Segment) -> IndexFile:
+    """Read a segment's index file; blocks. Raises `BadIndexFile` unless it is to be believed."""
+    try:
+        name = index_name(segment.name)
+        data = disk.read(name, 0, disk.size(name))
+    except OSError as error:
+        raise BadIndexFile(f"{segment.name} has no index file: {error}") from error
+    body = memoryview(data)[: -U32.size]
+    if len(body) < _HEAD.size or U32.unpack_from(data, len(body))[0] != crc32c(data[: len(body)]):
+        raise BadIndexFile(f"{name} fails its CRC-32C")
+    magic, version, _, generation, groups, base, size = _HEAD.unpack_from(body)
+    if (magic, version) != (MAGIC, VERSION):
+        raise BadIndexFile(f"{name} is no index file of version {VERSION}")
+    if (generation, base, size) != (segment.generation, segment.base, segment.size):
+        raise BadIndexFile(f"{name} is of another use of {segment.name}")
+    at, found = _HEAD.size, {}
+    for _ in range(groups):
+        group, rows, at = unpack(body, at)
+        found[group] = rows
+    return IndexFile(segment, found)

@@ -1,0 +1,144 @@
+"""What a log is asked: where entries lie, what they hold, where a stamp or a size cuts them."""
+
+from __future__ import annotations
+
+from weir.codec.fields import Buffer
+from weir.log.cache import Cache
+from weir.log.disk import Disk
+from weir.log.frame import Kind
+from weir.log.index import GroupIndex, Stored
+from weir.log.reading import Reading, spans_of
+from weir.log.segment import Segment
+from weir.log.segments import Segments
+from weir.log.settings import Settings
+
+
+class Lookups:
+    """The reading side of a log; `weir.log.log.Log` is the whole."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: Settings,
+        segments: Segments,
+        groups: dict[int, GroupIndex],
+        durable: int,
+    ) -> None:
+        """Look into `groups`, of whose frames those below position `durable` are durable."""
+        self.settings = settings
+        self._disk = disk
+        self._segments = segments
+        self._groups = groups
+        self._cache = Cache(settings.cache_bytes_max)
+        self._durable = durable
+
+    @property
+    def durable(self) -> int:
+        """All frames below this position are durable."""
+        return self._durable
+
+    def read(
+        self,
+        group: int,
+        offset: int,
+        max_bytes: int,
+        last_index: int,
+        behind_offset: int | None = None,
+    ) -> Reading | None:
+        """Plan to read whole BATCHES entries from the one that holds `offset` on.
+
+        At least one entry, then as many as stay within `max_bytes` of payload and hold offsets
+        below `behind_offset`; none above Raft index `last_index`, none that is not durable. None
+        if there is nothing to read, or `offset` lies below the log's start.
+        """
+        index = self._groups.get(group)
+        if index is None:
+            return None
+        placed: list[tuple[Segment, Stored]] = []
+        cached: list[Buffer] = []
+        size, next_offset = 0, -1
+        for stored, behind in index.holding(offset, last_index, self._durable):
+            payload = self._cache.get(stored.position)
+            if behind_offset is not None and next_offset >= behind_offset:
+                break
+            # All from the cache or all from the disk: the next call takes what is left.
+            if placed and (size + stored.length > max_bytes or (cached and payload is None)):
+                break
+            if payload is not None and (cached or not placed):
+                cached.extend(payload)
+            placed.append((self._segments.find(stored.position), stored))
+            size += stored.length
+            next_offset = behind
+        if not placed:
+            return None
+        log = self.settings.log
+        if cached:
+            return Reading(log, group, next_offset, size, tuple(cached))
+        spans = spans_of(placed)
+        return Reading(log, group, next_offset, size, None, spans, self._segments.pins)
+
+    def read_entries(
+        self, group: int, first: int, count: int, max_bytes: int, last_index: int
+    ) -> Reading | None:
+        """Plan to read up to `count` BATCHES entries from Raft index `first` on, from the disk.
+
+        At least one entry, then as many as stay within `max_bytes` of payload; none above Raft
+        index `last_index`, none that is not durable. None if there is none of batches at `first`.
+        """
+        placed: list[tuple[Segment, Stored]] = []
+        size = 0
+        for at in range(first, min(first + count, last_index + 1)):
+            stored = self.stored(group, at)
+            if stored is None or stored.kind is not Kind.BATCHES:
+                break
+            if stored.position >= self._durable or (placed and size + stored.length > max_bytes):
+                break
+            size += stored.length
+            placed.append((self._segments.find(stored.position), stored))
+        if not placed:
+            return None
+        spans = spans_of(placed)
+        return Reading(self.settings.log, group, -1, size, None, spans, self._segments.pins)
+
+    def offset_at(self, group: int, stamp: int) -> int | None:
+        """Return the first offset of the first durable entry that holds a message stamped `stamp`
+        or higher; None if there is none. Messages before that one may lie in the entry too.
+        """
+        cut = self.cut_by_stamp(group, stamp)
+        return cut[1] if cut else None
+
+    def cut_by_stamp(self, group: int, stamp: int) -> tuple[int, int] | None:
+        """Return Raft index and first offset of that entry: all below are older than `stamp`."""
+        index = self._groups.get(group)
+        return index.at_stamp(stamp, self._durable) if index else None
+
+    def cut_by_size(self, group: int, size: int) -> tuple[int, int] | None:
+        """Return Raft index and first offset of the first durable entry with messages from which on
+        batches take up to `size` bytes, at most those of the last one; None if there is none.
+        """
+        index = self._groups.get(group)
+        return index.at_size(size, self._durable) if index else None
+
+    def stamp_of(self, group: int, offset: int) -> int | None:
+        """Return the stamp of the last message of the entry that holds `offset`; None if none."""
+        index = self._groups.get(group)
+        return index.stamp_of(offset) if index else None
+
+    def group_bytes(self, group: int) -> int:
+        """Return the bytes of all batches that a group holds."""
+        index = self._groups.get(group)
+        return index.batch_bytes if index else 0
+
+    def stored(self, group: int, index: int) -> Stored | None:
+        """Return where a group's entry lies, durable or not; None if it is not stored."""
+        entries = self._groups.get(group)
+        return entries.get(index) if entries else None
+
+    def load(self, stored: Stored) -> bytes:
+        """Read one durable entry's payload, verified; blocks: for a start, never for the loop.
+
+        Raises `LogDamaged`.
+        """
+        segment = self._segments.find(stored.position)
+        (span,) = spans_of([(segment, stored)])
+        return span.run(self._disk, self.settings.log, None)[0]

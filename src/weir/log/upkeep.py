@@ -1,0 +1,153 @@
+"""What becomes of closed segments: index files, checkpoints, and the next use of their files.
+
+A segment is used again once a durable checkpoint says that none of its frames is needed: its
+entries lie below their groups' starts, its hard states stand in the checkpoint, and it ends below
+the checkpoint's `replay`. So a power cut finds the old checkpoint and the old segment, or the new
+checkpoint, which does not name the file any more; the page cache is never asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from weir.log.checkpoint import Checkpoint, Kept
+from weir.log.chore import Chore, Removal
+from weir.log.index import GroupIndex
+from weir.log.index_file import IndexFile
+from weir.log.record import HardState
+from weir.log.reserve import Reserve
+from weir.log.rows import GONE
+from weir.log.segment import Segment
+from weir.log.segments import Segments
+from weir.log.settings import Settings
+
+
+class Upkeep:
+    """The afterlife of one log's segments. Only the chores that it gives touch the disk."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        segments: Segments,
+        reserve: Reserve,
+        groups: dict[int, GroupIndex],
+        found: Checkpoint | None = None,
+    ) -> None:
+        """Go on from the checkpoint that was found, if there was one."""
+        self._settings = settings
+        self._segments = segments
+        self._reserve = reserve
+        self._groups = groups
+        self._serial = found.serial if found else 0
+        #: Of groups that are gone: the log's tail when they went.
+        self._gone = {
+            group: kept.applied
+            for group, kept in (found.groups if found else {}).items()
+            if kept.start == GONE
+        }
+        self.hard_states: dict[int, HardState] = {}
+        #: The position of the last entry that superseded others: those are needed until it is durable.
+        self.superseded = -1
+        self._unwritten: list[IndexFile] = []
+        self._planned: list[Segment] = []
+        #: Not needed, but still being read.
+        self._retiring: list[Segment] = []
+        self._surplus: list[str] = []
+
+    # -- what is needed ----------------------------------------------------------------------
+
+    def drop_below(self, group: int, index: int) -> None:
+        """Entries of a group below Raft index `index` are not needed; they must be applied."""
+        entries = self._groups.get(group)
+        if entries is not None:
+            entries.drop(index)
+
+    def drop_group(self, group: int, tail: int) -> None:
+        """Nothing of a group is needed any more, and nothing of it comes again."""
+        self._groups.pop(group, None)
+        self.hard_states.pop(group, None)
+        self._gone[group] = tail
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def checkpoint(self, applied: Mapping[int, int], body: bytes, durable: int) -> bytes:
+        """Return the next checkpoint's file, to be saved, then to be told to `saved`.
+
+        `applied` says through which index of each group `body` holds its state.
+        """
+        replay = durable
+        for group, index in applied.items():
+            entries = self._groups.get(group)
+            position = entries.position_of(index + 1) if entries is not None else None
+            replay = min(replay, durable if position is None else position)
+        self._planned = planned = self._dead(replay) if self.superseded < durable else []
+        # The header of one above `durable` may never come; recovery finds those by their bases.
+        needed = tuple(s for s in self._segments if s not in planned and s.base < durable)
+        first = needed[0].base if needed else durable
+        self._gone = {group: tail for group, tail in self._gone.items() if first < tail}
+        kept = {group: self._kept(group, applied) for group in self._known()}
+        kept |= {group: Kept(0, 0, 0, GONE, tail, -1, -1) for group, tail in self._gone.items()}
+        self._serial += 1
+        settings = self._settings
+        return Checkpoint(
+            settings.log, settings.system, self._serial, replay, durable, kept, needed, body
+        ).pack()
+
+    def saved(self) -> None:
+        """The last checkpoint is durable: what it does not need may be used again."""
+        planned, self._planned = self._planned, []
+        for segment in planned:
+            self._segments.drop(segment)
+        self._unwritten = [one for one in self._unwritten if one.segment not in planned]
+        self._retiring += planned
+        self._retire()
+
+    def _dead(self, replay: int) -> list[Segment]:
+        """Return the closed segments below `replay` in which no needed entry lies."""
+        dead = [one for one in self._segments if one.end <= replay]
+        for entries in self._groups.values():
+            if not dead:
+                break
+            dead = [one for one in dead if not entries.uses(one.base, one.end)]
+        return dead
+
+    def _known(self) -> Iterable[int]:
+        return sorted(self._groups.keys() | self.hard_states.keys())
+
+    def _kept(self, group: int, applied: Mapping[int, int]) -> Kept:
+        state = self.hard_states.get(group, HardState(0, 0, 0))
+        through = applied.get(group, 0)
+        entries = self._groups.get(group)
+        if entries is None:
+            return Kept(*state, 0, through, -1, -1)
+        return Kept(*state, entries.first, through, entries.base, entries.behind(through))
+
+    # -- files -------------------------------------------------------------------------------
+
+    def closed(self, file: IndexFile) -> None:
+        """A segment is full: its index file is to be written once it is durable."""
+        self._unwritten.append(file)
+
+    def next_chore(self, durable: int) -> Chore | None:
+        """Return what is to be done on the disk next; each is handed out once. One that fails is
+        left to the next start.
+        """
+        self._retire()
+        if self._surplus:
+            names, self._surplus = tuple(self._surplus), []
+            return Removal(names)
+        for at, file in enumerate(self._unwritten):
+            if file.segment.end <= durable:
+                return self._unwritten.pop(at)
+        return None
+
+    def _retire(self) -> None:
+        if not self._retiring:
+            return
+        pins = self._segments.pins
+        free = [one for one in self._retiring if not pins[one.name]]
+        self._retiring = [one for one in self._retiring if pins[one.name]]
+        fit = [one.name for one in free if one.size == self._settings.segment_bytes]
+        self._surplus += [one.name for one in free if one.name not in fit]
+        if fit:
+            self._surplus += self._reserve.recycle(fit)

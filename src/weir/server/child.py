@@ -1,0 +1,131 @@
+"""A shard process of a node: `python -m weir.server.child FD`, started by the supervisor.
+
+The file descriptor is its end of the tether. It ends with the supervisor, whatever becomes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from asyncio import Event, Queue
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from weir.errors import WeirError
+from weir.server.driver import Driver
+from weir.server.loops import run_loop
+from weir.server.main import Share, hosting, listening
+from weir.server.observed import observed
+from weir.server.status import configure
+from weir.server.stopping import drain
+from weir.server.tether import (
+    Assignment,
+    Drained,
+    Failed,
+    NewTrunk,
+    Ready,
+    Stop,
+    Tether,
+    ToShard,
+)
+
+EXIT_FAILED = 1
+#: The supervisor is gone, and with it everybody who would start this process again.
+EXIT_ORPHANED = 2
+
+
+class _Led:
+    """This process as the supervisor leads it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.assignment: asyncio.Future[Assignment] = asyncio.get_running_loop().create_future()
+        self.stopping = Event()
+        self.tether = Tether(end, ToShard, self._told, _end)
+        self._trunks: Queue[tuple[NewTrunk, socket.socket]] = Queue()
+
+    def _told(self, message: ToShard, end: socket.socket | None) -> None:
+        match message:
+            case Assignment():
+                self.assignment.set_result(message)
+            case NewTrunk():
+                assert end is not None
+                self._trunks.put_nowait((message, end))
+            case Stop():
+                self.stopping.set()
+
+    @contextlib.asynccontextmanager
+    async def joining(self, driver: Driver) -> AsyncIterator[None]:
+        """Take trunks as they come."""
+
+        async def join() -> None:
+            while True:
+                trunk, end = await self._trunks.get()
+                await driver.trunks.join(end, trunk.shard, trunk.asks)
+
+        task = asyncio.get_running_loop().create_task(join(), name="weir trunks")
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+async def _be_shard(led: _Led) -> bool:
+    given = await led.assignment
+    configure(given.config.status)
+    share = Share(given.shard, given.shards, given.ports)
+    host, own = given.config.node.host, given.ports[given.shard]
+    async with (
+        hosting(given.config, given.founded, share) as (driver, shard),
+        observed(driver, shard, given.config, led.stopping),
+        led.joining(driver),
+    ):
+        try:
+            if await _unless(led.stopping, driver.start()):
+                async with (
+                    listening(driver, host, given.port, shared=True),
+                    listening(driver, host, own, shared=True),
+                ):
+                    led.tether.tell(Ready())
+                    await driver.wait(led.stopping)
+        finally:
+            drained = await drain(driver, shard, given.config.stop.drain_seconds)
+    return drained
+
+
+async def _unless(stopping: Event, doing: Coroutine[Any, Any, None]) -> bool:
+    """Return whether something was done before `stopping` was set."""
+    done = asyncio.ensure_future(doing)
+    stop = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({done, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if done.done():
+            done.result()
+        return done.done()
+    finally:
+        done.cancel()
+        stop.cancel()
+
+
+async def _main(descriptor: int) -> int:
+    led = _Led(socket.socket(fileno=descriptor))
+    try:
+        drained = await _be_shard(led)
+    except WeirError as error:
+        led.tether.tell(Failed(str(error)))
+        return EXIT_FAILED
+    except OSError as error:
+        led.tether.tell(Failed(str(error), error.errno or 0))
+        return EXIT_FAILED
+    led.tether.tell(Drained(drained))
+    return 0
+
+
+def _end() -> None:
+    os._exit(EXIT_ORPHANED)
+
+
+if __name__ == "__main__":
+    sys.exit(run_loop(_main(int(sys.argv[1]))))

@@ -1,0 +1,83 @@
+"""Who may come in, how fast, and for how long without a word."""
+
+from __future__ import annotations
+
+import resource
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weir.model.limits import (
+    ACCEPT_BURST,
+    ACCEPTS_PER_SECOND_DEFAULT,
+    CONNECTIONS_MAX,
+    FRAME_SECONDS,
+    IDLE_SECONDS_DEFAULT,
+)
+
+if TYPE_CHECKING:
+    from weir.server.transport import Peer
+
+#: Descriptors that are no connections: the log, its segments, the folder, other shards.
+_OWN_DESCRIPTORS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The limits of a shard's connections."""
+
+    connections_max: int = CONNECTIONS_MAX
+    #: Connections that are let in per second, once a burst of `ACCEPT_BURST` is used up.
+    accepts_per_second: float = ACCEPTS_PER_SECOND_DEFAULT
+    #: A device that says nothing for so long is let go; a ping is enough.
+    idle_seconds: float = IDLE_SECONDS_DEFAULT
+    #: A frame that was begun must be whole after so long.
+    frame_seconds: float = FRAME_SECONDS
+
+
+class Lobby:
+    """A token bucket: those who come too fast wait, in turn, and nothing is read from them."""
+
+    __slots__ = ("_rate", "_then", "_tokens", "_waiting")
+
+    def __init__(self, per_second: float, now: float) -> None:
+        """Let `ACCEPT_BURST` in at once."""
+        self._rate = per_second
+        self._tokens = float(ACCEPT_BURST)
+        self._then = now
+        self._waiting: deque[Peer] = deque()
+
+    def may_enter(self, peer: Peer, now: float) -> bool:
+        """Return whether a peer may come in now; if not, it waits for `entering`."""
+        self._refill(now)
+        if self._waiting or self._tokens < 1:
+            self._waiting.append(peer)
+            return False
+        self._tokens -= 1
+        return True
+
+    def entering(self, now: float) -> list[Peer]:
+        """Return those who may come in by now."""
+        if not self._waiting:
+            return []
+        self._refill(now)
+        count = min(int(self._tokens), len(self._waiting))
+        self._tokens -= count
+        return [self._waiting.popleft() for _ in range(count)]
+
+    def _refill(self, now: float) -> None:
+        self._tokens = min(ACCEPT_BURST, self._tokens + self._rate * (now - self._then))
+        self._then = now
+
+
+def open_doors(doors: Doors) -> Doors:
+    """Raise this process's limit of open files as far as it goes; return what that allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = doors.connections_max + _OWN_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return doors
+    fewer = max(soft - _OWN_DESCRIPTORS, soft // 2)
+    return Doors(fewer, doors.accepts_per_second, doors.idle_seconds, doors.frame_seconds)

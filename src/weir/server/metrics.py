@@ -1,0 +1,209 @@
+"""What a shard says in figures: from the counts its core keeps, and from what only a host sees.
+
+Names follow the Prometheus conventions: `weir_` first, the unit last, `_total` on what only grows.
+Labels by topic are bounded in number; `weir_series_left_out` says how many were not shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Protocol
+
+import weir
+from weir.broker.counts import Histogram, PartitionCounts
+from weir.broker.shard import Shard
+from weir.errors import BY_CODE
+from weir.model.ids import partition_of, topic_of
+from weir.server.exposition import Family, Labels, Sample, one
+
+#: How many partitions, and how many clusters of them, get series of their own.
+PARTITIONS_SHOWN_MAX = 1_000
+CLUSTERS_SHOWN_MAX = 1_000
+
+
+class Host(Protocol):
+    """What the figures need of whoever drives the shard."""
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+
+    @property
+    def flush_seconds(self) -> Mapping[int, Histogram]:
+        """By the log's number, how long its flushes took."""
+
+
+class Metrics:
+    """Collects all figures of one shard whenever somebody asks."""
+
+    def __init__(self, shard: Shard, host: Host, folder: str, loop_lag: Histogram) -> None:
+        """Take where the figures are; `folder` is the data folder, for the room on its disk."""
+        self._shard = shard
+        self._host = host
+        self._folder = folder
+        self._loop_lag = loop_lag
+        self._began = time.time()
+
+    async def text(self) -> str:
+        """Return the page; others get their turn on the loop between families."""
+        lines: list[str] = []
+        for family in self.families():
+            lines += family.lines()
+            await asyncio.sleep(0)
+        return "\n".join(lines) + "\n"
+
+    def families(self) -> Iterator[Family]:
+        """Yield every metric there is."""
+        yield from self._of_partitions()
+        yield from self._of_clusters()
+        yield from self._of_shard()
+        yield from self._of_logs()
+        yield from self._of_process()
+
+    # -- by topic -----------------------------------------------------------------------------
+
+    def _of_partitions(self) -> Iterator[Family]:
+        shown: list[tuple[Labels, PartitionCounts, int]] = []
+        partitions = self._shard.topics.partitions()
+        for partition in islice(partitions, PARTITIONS_SHOWN_MAX):
+            group = partition.group.id
+            counts = self._shard.counts.partition(group)
+            shown.append((self._place(group), counts, partition.state.next_offset))
+
+        def each(value: Callable[[PartitionCounts], int]) -> list[Sample]:
+            return [(labels, value(counts)) for labels, counts, _ in shown]
+
+        for name, about, value in _BY_PARTITION:
+            yield Family(name, "counter", about, each(value))
+        offsets: list[Sample] = [(labels, offset) for labels, _, offset in shown]
+        yield Family("weir_next_offset", "gauge", "Offset behind the last message.", offsets)
+        left = max(len(tuple(partitions)) - PARTITIONS_SHOWN_MAX, 0)
+        about = "Partitions that have no series of their own here."
+        yield Family("weir_series_left_out", "gauge", about, one(left))
+
+    def _of_clusters(self) -> Iterator[Family]:
+        lags: list[Sample] = []
+        leased: list[Sample] = []
+        for labels, lag, grants in islice(self._clusters(), CLUSTERS_SHOWN_MAX):
+            lags.append((labels, lag))
+            leased.append((labels, grants))
+        about = "Messages behind a consumer cluster's cursor."
+        yield Family("weir_cluster_lag_messages", "gauge", about, lags)
+        about = "Grants that are neither acked in full nor replaced."
+        yield Family("weir_cluster_grants", "gauge", about, leased)
+
+    def _clusters(self) -> Iterator[tuple[Labels, int, int]]:
+        for partition in self._shard.topics.partitions():
+            state = partition.state
+            for name, cluster in state.clusters.items():
+                labels = {**self._place(partition.group.id), "cluster": name}
+                yield labels, state.next_offset - cluster.cursor, len(cluster.grants)
+
+    def _place(self, group: int) -> Labels:
+        topic = self._shard.topics.catalog.by_id(topic_of(group))
+        namespace, name = (topic.namespace, topic.name) if topic else ("", str(topic_of(group)))
+        return {"namespace": namespace, "topic": name, "partition": str(partition_of(group))}
+
+    # -- the shard ----------------------------------------------------------------------------
+
+    def _of_shard(self) -> Iterator[Family]:
+        shard, counts = self._shard, self._shard.counts
+        refused: list[Sample] = [
+            ({"code": str(code), "error": BY_CODE[code].__name__ if code in BY_CODE else ""}, count)
+            for code, count in sorted(counts.refused.items())
+        ]
+        reads: list[Sample] = [
+            ({"from": "cache"}, counts.reads_cached),
+            ({"from": "disk"}, counts.reads_disk),
+        ]
+        yield from _counters(
+            ("weir_confirms_total", "Batches of clients that were confirmed.", counts.confirms),
+            ("weir_confirms_repeated_total", "Of those, came once more.", counts.repeats),
+            ("weir_holds_total", "Times that reading from peers stopped.", counts.holds),
+            ("weir_flushes_total", "Writes to a log that were made durable.", counts.flushes),
+            ("weir_flushed_bytes_total", "Bytes of those.", counts.flushed_bytes),
+        )
+        yield Family("weir_refused_total", "counter", "Refusals to clients.", refused)
+        yield Family("weir_reads_total", "counter", "Reads of the log.", reads)
+        about = "From the moment a batch is in line to its commit, to the millisecond."
+        yield Family("weir_commit_seconds", "histogram", about, one(_in_seconds(counts.latency)))
+        yield from _gauges(
+            ("weir_ready", "Whether it leads all its partitions.", int(shard.ready)),
+            ("weir_partitions_led", "Partitions that it leads.", shard.partitions_led),
+            ("weir_connections", "Open connections.", self._host.connections),
+            ("weir_budget_used_bytes", "Messages under way, in memory.", shard.budget.used),
+            ("weir_budget_limit_bytes", "How much of that is allowed.", shard.budget.limit),
+        )
+
+    def _of_logs(self) -> Iterator[Family]:
+        logs = [({"log": str(w.number)}, w.log) for w in self._shard.writers]
+        tails: list[Sample] = [(labels, log.tail) for labels, log in logs]
+        rooms: list[Sample] = [(labels, log.room_bytes) for labels, log in logs]
+        yield Family("weir_log_bytes_total", "counter", "Bytes ever written to the log.", tails)
+        about = "What can be written before a new file is needed."
+        yield Family("weir_log_room_bytes", "gauge", about, rooms)
+        about = "How long a write and its sync took."
+        seconds: list[Sample] = [
+            ({"log": str(number)}, taken) for number, taken in self._host.flush_seconds.items()
+        ]
+        yield Family("weir_flush_seconds", "histogram", about, seconds)
+
+    def _of_process(self) -> Iterator[Family]:
+        about = "How late the event loop came to a timer."
+        yield Family("weir_loop_lag_seconds", "histogram", about, one(self._loop_lag))
+        version: Labels = {"version": weir.__version__, "shard": str(self._shard.identity.shard)}
+        yield Family("weir_build_info", "gauge", "Release and shard; always 1.", [(version, 1)])
+        disk = os.statvfs(self._folder)
+        times = os.times()
+        yield from _gauges(
+            ("weir_disk_free_bytes", "Room on the disk.", disk.f_bavail * disk.f_frsize),
+            ("process_start_time_seconds", "Seconds since 1970 at the start.", self._began),
+            ("process_resident_memory_bytes", "Memory in use.", _resident_bytes()),
+            ("process_open_fds", "Open files and sockets.", _open_files()),
+        )
+        about = "CPU time, user and system."
+        yield Family("process_cpu_seconds_total", "counter", about, one(times.user + times.system))
+
+
+_BY_PARTITION: tuple[tuple[str, str, Callable[[PartitionCounts], int]], ...] = (
+    ("weir_messages_in_total", "Messages committed here.", lambda c: c.messages_in),
+    ("weir_batches_in_total", "Batches committed here.", lambda c: c.batches_in),
+    ("weir_bytes_in_total", "Bytes of those batches.", lambda c: c.bytes_in),
+    ("weir_messages_out_total", "Messages handed out.", lambda c: c.messages_out),
+    ("weir_replies_out_total", "Replies that held messages.", lambda c: c.replies_out),
+    ("weir_bytes_out_total", "Bytes of the batches in them.", lambda c: c.bytes_out),
+)
+
+
+def _counters(*rows: tuple[str, str, float]) -> Iterable[Family]:
+    return [Family(name, "counter", about, one(value)) for name, about, value in rows]
+
+
+def _gauges(*rows: tuple[str, str, float]) -> Iterable[Family]:
+    return [Family(name, "gauge", about, one(value)) for name, about, value in rows]
+
+
+def _in_seconds(counted: Histogram) -> Histogram:
+    """Return a histogram of milliseconds as one of seconds."""
+    seconds = Histogram([bound / 1_000 for bound in counted.bounds])
+    seconds.counts, seconds.total = counted.counts, counted.total / 1_000
+    return seconds
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0

@@ -1,0 +1,92 @@
+"""A page or two over HTTP, and nothing else: GET and HEAD, one request a connection, all bounded.
+
+/metrics  all figures        /healthz  200 while the process serves its loop
+/readyz   200 once it leads all its partitions, 503 while it starts or stops
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+CONNECTIONS_MAX = 16
+HEAD_BYTES_MAX = 8_192
+REQUEST_SECONDS = 5.0
+
+#: Status, content type and text of a page.
+Answer = tuple[int, str, str]
+Page = Callable[[], Awaitable[Answer]]
+
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+PLAIN = "text/plain; charset=utf-8"
+
+
+class Pages:
+    """Answers requests for the pages it was given."""
+
+    def __init__(self, pages: Mapping[str, Page]) -> None:
+        """Take the pages by path."""
+        self._pages = pages
+        self._open = 0
+
+    @contextlib.asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncIterator[int]:
+        """Accept connections during the block; yields the port. Raises `OSError`."""
+        server = await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)
+        try:
+            bound: int = server.sockets[0].getsockname()[1]
+            yield bound
+        finally:
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= CONNECTIONS_MAX:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    writer.write(await self._respond(reader))
+                    await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # whoever asked is gone, or takes too long to say what he wants
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _respond(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _response("", (400, PLAIN, f"a request of over {HEAD_BYTES_MAX} bytes\n"))
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _response("", (400, PLAIN, "this is HTTP/1.1: GET /metrics\n"))
+        method, path = words[0], words[1].partition("?")[0]
+        if method not in ("GET", "HEAD"):
+            return _response(method, (405, PLAIN, "only GET and HEAD\n"))
+        page = self._pages.get(path)
+        if page is None:
+            known = ", ".join(self._pages)
+            return _response(method, (404, PLAIN, f"no such page; there are {known}\n"))
+        return _response(method, await page())
+
+
+def _response(method: str, answer: Answer) -> bytes:
+    status, kind, text = answer
+    body = text.encode()
+    head = [
+        f"HTTP/1.1 {status} {_REASONS[status]}",
+        f"Content-Type: {kind}",
+        f"Content-Length: {len(body)}",
+        *(["Allow: GET, HEAD"] if status == 405 else []),
+        "Cache-Control: no-store",
+        "Connection: close",
+    ]
+    text_bytes = "".join(f"{line}\r\n" for line in [*head, ""]).encode()
+    return text_bytes if method == "HEAD" else text_bytes + body

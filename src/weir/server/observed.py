@@ -1,0 +1,64 @@
+"""What others see of a running node without being its clients: figures, health, the manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+
+from weir.broker.shard import Shard
+from weir.server.addresses import in_words
+from weir.server.config import Config, split_address
+from weir.server.driver import Driver
+from weir.server.exposition import CONTENT_TYPE
+from weir.server.loop_lag import LoopLag
+from weir.server.metrics import Metrics
+from weir.server.metrics_http import PLAIN, Answer, Pages
+from weir.server.notify import Notifier
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.asynccontextmanager
+async def observed(
+    driver: Driver, shard: Shard, config: Config, stopping: asyncio.Event
+) -> AsyncIterator[Notifier]:
+    """Serve figures and health during the block, if that is configured; yields the notifier.
+
+    Raises `BadAddress` if that cannot be listened on.
+    """
+    notifier = Notifier(os.environ)
+    with contextlib.closing(notifier):
+        if not config.metrics.listen:
+            yield notifier
+            return
+        host, port = split_address(config.metrics.listen)
+        port += shard.identity.shard if port else 0
+        with LoopLag() as lag:
+            metrics = Metrics(shard, driver, config.node.data, lag.seconds)
+            pages = _pages(metrics, shard, stopping)
+            async with contextlib.AsyncExitStack() as stack:
+                with in_words(host, port, "--metrics"):
+                    bound = await stack.enter_async_context(pages.listening(host, port))
+                shown = f"[{host}]" if ":" in host else host
+                log.info("metrics at http://%s:%d/metrics", shown, bound)
+                yield notifier
+
+
+def _pages(metrics: Metrics, shard: Shard, stopping: asyncio.Event) -> Pages:
+    async def figures() -> Answer:
+        return 200, CONTENT_TYPE, await metrics.text()
+
+    async def healthy() -> Answer:
+        return 200, PLAIN, "alive\n"
+
+    async def ready() -> Answer:
+        if stopping.is_set():
+            return 503, PLAIN, "stopping\n"
+        if not shard.ready:
+            return 503, PLAIN, "starting\n"
+        return 200, PLAIN, "ready\n"
+
+    return Pages({"/metrics": figures, "/healthz": healthy, "/readyz": ready})

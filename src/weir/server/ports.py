@@ -1,0 +1,49 @@
+"""The ports of a node of several shards: one that all share, and one of its own for each."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+
+class Ports(NamedTuple):
+    """Where a node is reached: an address, the shared port there, the shards' own by number."""
+
+    host: str
+    shared: int
+    own: tuple[int, ...]
+
+
+@contextmanager
+def reserved(host: str, port: int, shards: int) -> Iterator[Ports]:
+    """Keep the ports while it lasts, so that a shard that starts again finds them free.
+
+    A socket that is bound and does not listen gets no connections. Raises `OSError`.
+    """
+    places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = [(family, str(address[0])) for family, *_, address in places]
+    with ExitStack() as stack:
+        for family, address in found:
+            # The shards share it by SO_REUSEPORT, by which another node could slip in too.
+            with _bound(family, address, port, shared=False) as probe:
+                port = probe.getsockname()[1]
+            stack.enter_context(_bound(family, address, port))
+        own = [stack.enter_context(_bound(*found[0], 0)) for _ in range(shards)]
+        yield Ports(found[0][1], port, tuple(one.getsockname()[1] for one in own))
+
+
+def _bound(family: int, address: str, port: int, shared: bool = True) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if shared:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        one.bind((address, port))
+    except BaseException:
+        one.close()
+        raise
+    return one

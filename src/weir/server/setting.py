@@ -1,0 +1,58 @@
+"""One setting as the sections of `weir.server.config` declare it, and what a value of it may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as the sections declare it. `unit` is "MiB", "s" and the like, or empty."""
+
+    section: str
+    name: str
+    type: Any
+    default: Any
+    about: str = ""
+    unit: str = ""
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The name with its section, as in `node.port`."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"WEIR__{self.section}__{self.name}".upper()
+
+    @property
+    def bounds(self) -> str:
+        """The numbers between which a value must lie, as people read them; empty without."""
+        if self.least is None or self.most is None:
+            return ""
+        return f"{self.least:g} to {_whole(self.most)}"
+
+    def problem(self, value: Any) -> str:
+        """Return what is wrong with a value, or nothing."""
+        if self.bounds and isinstance(value, int | float) and not isinstance(value, bool):
+            assert self.least is not None
+            assert self.most is not None
+            if not self.least <= value <= self.most:
+                return f"{self.key} is {value}: it must be {self.bounds}"
+        if value == "" and self.default != "":
+            return f"{self.key} must not be empty: leave it out for {self.default!r}"
+        try:
+            msgspec.convert(value, self.type)
+        except msgspec.ValidationError as error:
+            return f"{self.key} is {value!r}: {str(error)[:1].lower()}{str(error)[1:]}"
+        return ""
+
+
+def _whole(number: float) -> str:
+    return str(int(number)) if number == int(number) else str(number)

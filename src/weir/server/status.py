@@ -1,0 +1,61 @@
+"""What a node tells about itself while it runs: lines for people, or JSON objects for programs.
+
+Never a message's content or a credential: only what a call names is written, under these fields:
+`ts` (UTC), `level`, `event` (the sentence), `from` (who says it), and the fields of the event.
+An event gives fields as `extra={"fields": {...}}`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import TextIO
+
+import msgspec
+
+from weir.server.config import StatusConfig
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object."""
+        fields: dict[str, object] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "from": record.name,
+        }
+        fields |= {k: v for k, v in _fields(record).items() if k not in fields}
+        if record.exc_info:
+            fields["trace"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(fields, enc_hook=str).decode()
+
+
+class TextLines(logging.Formatter):
+    """One line a person reads: time, level, sentence, fields."""
+
+    def __init__(self) -> None:
+        """Write the local time."""
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line, fields behind."""
+        line = super().formatMessage(record)
+        return " ".join([line, *(f"{name}={value}" for name, value in _fields(record).items())])
+
+
+def configure(config: StatusConfig, stream: TextIO | None = None) -> None:
+    """Send all that is told to `stream`, stderr by default, in the form that is asked for."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if config.format == "json" else TextLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(config.level.upper())
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    fields: dict[str, object] = getattr(record, "fields", {})
+    return fields

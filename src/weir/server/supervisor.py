@@ -1,0 +1,268 @@
+"""The supervisor of a node of several shards: starts their processes, and keeps them running.
+
+It is on no data path. It holds the folder and the ports, gives each process its shard, connects
+them by trunks, and starts one again that ended. It ends the node when a disk failed, when a shard
+says that it cannot serve, or when starting it again does not help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
+from collections import deque
+from collections.abc import Mapping
+
+from weir.errors import WeirError
+from weir.server.children import environment, python
+from weir.server.config import Config
+from weir.server.driver import EXIT_DISK
+from weir.server.folder import Founded, NodeFolder
+from weir.server.main import Started, announced
+from weir.server.notify import Notifier
+from weir.server.ports import Ports, reserved
+from weir.server.stopping import stop_by_signal
+from weir.server.tether import (
+    Assignment,
+    Drained,
+    Failed,
+    FromShard,
+    NewTrunk,
+    Ready,
+    Stop,
+    Tether,
+)
+
+log = logging.getLogger(__name__)
+
+#: A shard that ends so often within so many seconds ends the node.
+ENDS_MAX = 5
+ENDS_WITHIN_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS = 0.1
+#: What a process may take to end beyond the time to drain.
+_GRACE_SECONDS = 5.0
+#: The manager's words are for the node: only the supervisor speaks to it.
+_OF_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+class NodeFailed(WeirError):
+    """The node cannot go on; the message says which shard, and why."""
+
+
+async def supervise(
+    config: Config, founded: Founded, shards: int, started: Started | None = None
+) -> bool:
+    """Run a node of several shards. See `weir.server.main.run`."""
+    stopping = asyncio.Event()
+    stop_by_signal(stopping)
+    folder, node = NodeFolder(config.node.data), config.node
+    with (
+        folder.held(),
+        contextlib.closing(Notifier(os.environ)) as notifier,
+        reserved(node.host, node.port, shards) as ports,
+    ):
+        crew = Crew(config, founded, shards, ports)
+        try:
+            await crew.start(stopping)
+            if not stopping.is_set():
+                with announced(folder, ports.host, ports.shared, started):
+                    log.info("%d shards serve %s:%d", shards, ports.host, ports.shared)
+                    notifier.ready(f"serving from {node.data}")
+                    await crew.wait(stopping)
+                    notifier.stopping(config.stop.drain_seconds)
+        except DiskGone:
+            sys.exit(EXIT_DISK)
+        finally:
+            drained = await crew.stop()
+    log.info("stopped" if drained else "stopped before everything was drained")
+    return drained
+
+
+class DiskGone(NodeFailed):
+    """A shard's disk failed: nothing may be believed but what a restart reads."""
+
+
+class Member:
+    """One shard's process, and the tether to it."""
+
+    def __init__(self, shard: int) -> None:
+        """Be nothing yet; `start` starts the process."""
+        self.shard = shard
+        self.ready = asyncio.Event()
+        self.drained = False
+        self.failed: Failed | None = None
+        self.process: Process | None = None
+        self._gone = asyncio.Event()
+        self._tether: Tether | None = None
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a process to say something to."""
+        return self._tether is not None
+
+    async def start(self, assignment: Assignment) -> None:
+        """Start the process and tell it what it is."""
+        self.ready.clear()
+        self._gone.clear()
+        self.failed, self.drained = None, False
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = await create_subprocess_exec(
+                *python("weir.server.child", str(theirs.fileno())),
+                stdin=DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=_without(environment(), _OF_MANAGER),
+                # Ctrl-C is for the supervisor, which lets all of them drain.
+                start_new_session=True,
+            )
+        self._tether = Tether(ours, FromShard, self._told, self._gone.set)
+        self._tether.tell(assignment)
+
+    def tell(self, message: NewTrunk | Stop, end: socket.socket | None = None) -> None:
+        """Say something to the process, if it is there."""
+        if self._tether is not None:
+            self._tether.tell(message, end)
+
+    async def ended(self) -> int:
+        """Return how the process ended, once it has, and all it had said is read."""
+        assert self.process is not None
+        code = await self.process.wait()
+        await self._gone.wait()  # its last words come before
+        if self._tether is not None:
+            self._tether.close()
+            self._tether = None
+        return code
+
+    def _told(self, message: FromShard, _: socket.socket | None) -> None:
+        match message:
+            case Ready():
+                self.ready.set()
+            case Failed():
+                self.failed = message
+            case Drained(everything):
+                self.drained = everything
+
+
+class Crew:
+    """All shard processes of a node."""
+
+    def __init__(self, config: Config, founded: Founded, shards: int, ports: Ports) -> None:
+        """Take what every shard is told; `start` starts them."""
+        self._config = config
+        self._founded = founded
+        self._ports = ports
+        self._members = [Member(shard) for shard in range(shards)]
+        self._keepers: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    async def start(self, stopping: asyncio.Event) -> None:
+        """Start all; return when all serve, or `stopping` is set.
+
+        Raises `NodeFailed`, or `OSError` if a port cannot be listened on.
+        """
+        self._keepers = [
+            asyncio.create_task(self._keep(member), name=f"weir shard {member.shard}")
+            for member in self._members
+        ]
+        for member in self._members:
+            await self._until(stopping, member.ready)
+
+    async def wait(self, stopping: asyncio.Event) -> None:
+        """Return when `stopping` is set. Raises `NodeFailed` if a shard cannot be kept running."""
+        await self._until(stopping)
+
+    async def stop(self) -> bool:
+        """Let all drain, and end. False if one of them did not in time."""
+        self._stopping = True
+        for member in self._members:
+            member.tell(Stop())
+        seconds = self._config.stop.drain_seconds + _GRACE_SECONDS
+        late = self._keepers and (await asyncio.wait(self._keepers, timeout=seconds))[1]
+        for member in self._members:
+            if member.process is not None and member.process.returncode is None:
+                member.process.kill()
+        if late:
+            await asyncio.wait(late)
+        for keeper in self._keepers:
+            keeper.exception()  # whoever waited was told of the first one
+        return not late and all(member.drained for member in self._members)
+
+    async def _until(self, *events: asyncio.Event) -> None:
+        waiting = [asyncio.ensure_future(event.wait()) for event in events]
+        try:
+            done, _ = await asyncio.wait(
+                [*waiting, *self._keepers], return_when=asyncio.FIRST_COMPLETED
+            )
+            for one in done.difference(waiting):
+                one.result()
+        finally:
+            for one in waiting:
+                one.cancel()
+
+    async def _keep(self, member: Member) -> None:
+        """Start a process again and again, until the node stops or that makes no sense."""
+        loop = asyncio.get_running_loop()
+        ends: deque[float] = deque(maxlen=ENDS_MAX)
+        while not self._stopping:
+            await self._start(member)
+            code = await member.ended()
+            if self._stopping:
+                return
+            if code == EXIT_DISK:
+                raise DiskGone(f"shard {member.shard}: its disk failed")
+            if (failed := member.failed) is not None:
+                raise (
+                    OSError(failed.errno, failed.reason)
+                    if failed.errno
+                    else NodeFailed(failed.reason)
+                )
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            ends.append(loop.time())
+            if len(ends) == ENDS_MAX and ends[-1] - ends[0] < ENDS_WITHIN_SECONDS:
+                raise NodeFailed(
+                    f"shard {member.shard} ended {ENDS_MAX} times within "
+                    f"{ENDS_WITHIN_SECONDS:g} s, the last time by {how}: what it wrote before "
+                    "says why"
+                )
+            log.error("shard %d ended by %s: it is started again", member.shard, how)
+            await asyncio.sleep(_FIRST_PAUSE_SECONDS * 2 ** (len(ends) - 1))
+
+    async def _start(self, member: Member) -> None:
+        """Start a process, and connect it with all others, which learn that way of the new one."""
+        await member.start(
+            Assignment(
+                self._config,
+                self._founded,
+                member.shard,
+                len(self._members),
+                self._ports.shared,
+                self._ports.own,
+            )
+        )
+        if self._stopping:  # it was too late to hear of it
+            member.tell(Stop())
+        for other in self._members:
+            if other is not member and other.there:
+                _connect(member, other)
+                _connect(other, member)
+
+
+def _cause(failed: Failed) -> Exception:
+    return OSError(failed.errno, failed.reason) if failed.errno else NodeFailed(failed.reason)
+
+
+def _connect(asking: Member, serving: Member) -> None:
+    """Give two shards the ends of a trunk; in vain where one is not there: it gets another."""
+    one, other = socket.socketpair()
+    with one, other:
+        asking.tell(NewTrunk(serving.shard, asks=True), one)
+        serving.tell(NewTrunk(asking.shard, asks=False), other)
+
+
+def _without(environment: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in names}

@@ -1,0 +1,293 @@
+"""The two ends of trunks: bytes between the shards of a node, and virtual sessions of theirs.
+
+Frames are passed on through the one end, and the other answers. What comes back is always read, so
+that a shard which holds its peers' requests never holds another shard's replies: two shards that
+are both short of memory cannot wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from socket import socket
+from typing import TYPE_CHECKING, cast
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.codec.fields import Buffer
+from weir.errors import RemoteProtocolError
+from weir.model.limits import MIB
+from weir.wire import trunk
+from weir.wire.frame import take_client_frame
+from weir.wire.messages import Opcode
+from weir.wire.trunk import Kind, TrunkFrame, TrunkStream
+
+if TYPE_CHECKING:
+    from weir.server.driver import Driver
+
+log = logging.getLogger(__name__)
+
+_ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.PULL})
+#: Above this much unsent the serving end answers no more requests.
+_UNSENT_BYTES_MAX = 16 * MIB
+
+
+class End(asyncio.Protocol):
+    """What both ends have in common: writing, and giving back what was charged once it is out."""
+
+    def __init__(self, driver: Driver) -> None:
+        """Belong to a driver."""
+        self._driver = driver
+        self._stream = TrunkStream()
+        self._transport: asyncio.Transport | None = None
+        self._unsent = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames; what makes no sense ends the trunk."""
+        try:
+            frames = self._stream.receive(data)
+        except RemoteProtocolError as error:
+            log.error("a trunk broke: %s", error)
+            self.cut()
+        else:
+            self.take(deque(frames))
+
+    def take(self, frames: deque[TrunkFrame]) -> None:
+        """Take whole frames, perhaps none."""
+        raise NotImplementedError
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Give everything back."""
+        self._transport = None
+        self._driver.release(self._unsent)
+        self._unsent = 0
+
+    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
+        """Write buffers as they are; `charged` bytes are given back once they are out."""
+        if self._transport is None:
+            self._driver.release(charged)
+            return
+        if charged:
+            self.settle()
+            self._unsent += charged
+        self._transport.writelines(buffers)
+
+    def settle(self) -> None:
+        """Give back what has left this process since the last time."""
+        if self._transport is not None:
+            sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
+            self._unsent -= sent
+            self._driver.release(sent)
+
+    def update(self) -> None:
+        """The driver holds, or does not any more."""
+
+    def close(self) -> None:
+        """Close once what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def cut(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class AskingEnd(End):
+    """This shard asks another: requests out, what comes back in."""
+
+    def __init__(self, driver: Driver, shard: int, lost: Callable[[AskingEnd], None]) -> None:
+        """Ask `shard`; `lost` is told when that is over."""
+        super().__init__(driver)
+        self.shard = shard
+        self._lost = lost
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Let the shard pass requests on."""
+        super().connection_made(transport)
+        self._driver.handle(ev.TrunkOpened(self.shard))
+
+    def take(self, frames: deque[TrunkFrame]) -> None:
+        """Hand on what came back."""
+        if frames:
+            self._driver.handle(ev.PassedBack(self.shard, frames))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The other shard is gone, or this one stops."""
+        super().connection_lost(error)
+        self._lost(self)
+
+
+class ServingEnd(End):
+    """Another shard asks this one, for peers of its own: each is a session here."""
+
+    def __init__(self, driver: Driver, trunks: Trunks) -> None:
+        """Make the sessions known to `trunks`."""
+        super().__init__(driver)
+        self._trunks = trunks
+        self._numbers: dict[int, int] = {}
+        self._waiting: deque[TrunkFrame] = deque()
+        self._full = False
+        self._reserved = 0
+
+    def take(self, frames: deque[TrunkFrame]) -> None:
+        """Serve what can be served now; charge for the frame under way."""
+        if frames:
+            self._reserve(0)
+            self._waiting += frames
+        self.update()
+        self._serve()
+
+    def pause_writing(self) -> None:
+        """The other shard does not take the replies: take no more requests."""
+        self._full = True
+        self.update()
+
+    def resume_writing(self) -> None:
+        """It took them."""
+        self._full = False
+        self._serve()
+        self.update()
+
+    def update(self) -> None:
+        """Read, or not: under a used-up budget only to finish what is charged already."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._driver.held and not self._reserved:
+            self._reserve(self._stream.claimed)
+        if self._full or (self._driver.held and not self._reserved):
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """All of the other shard's peers are gone."""
+        super().connection_lost(error)
+        self._reserve(0)
+        self._waiting.clear()
+        for remote in list(self._numbers):
+            self._closed(remote)
+
+    def _serve(self) -> None:
+        while self._waiting and not self._full and self._transport is not None:
+            kind, remote, body = self._waiting.popleft()
+            if kind == Kind.OPENED:
+                self._numbers[remote] = self._trunks.opened(self, remote, bytes(body).decode())
+                continue
+            if kind == Kind.CLOSED:
+                self._closed(remote)
+                continue
+            number = self._numbers.get(remote)
+            if number is None:
+                continue
+            request = take_client_frame(body) if kind == Kind.CLIENT else trunk.decode_device(body)
+            self._driver.received(number, [request])
+
+    def _closed(self, remote: int) -> None:
+        number = self._numbers.pop(remote, None)
+        if number is not None:
+            self._trunks.closed(number)
+
+    def _reserve(self, size: int) -> None:
+        grown, self._reserved = size - self._reserved, size
+        if grown:
+            self._driver.charge(grown)
+
+
+class Guest:
+    """A peer of another shard, as the driver's effects reach it."""
+
+    __slots__ = ("_end", "_remote")
+
+    def __init__(self, end: ServingEnd, remote: int) -> None:
+        """Be session `remote` of the shard at the other end."""
+        self._end = end
+        self._remote = remote
+
+    def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
+        """Send replies."""
+        self._end.write(trunk.encode(Kind.REPLIES, self._remote, *buffers), charged)
+
+    def hang_up(self, reason: str) -> None:
+        """Let the other shard close the connection."""
+        self._end.write(trunk.encode(Kind.HANGUP, self._remote, reason.encode()))
+
+
+class Trunks:
+    """All trunks of a shard: it asks through one end for each other shard, and serves others."""
+
+    def __init__(self, driver: Driver) -> None:
+        """Begin without any."""
+        self._driver = driver
+        self._asking: dict[int, AskingEnd] = {}
+        self._serving: set[ServingEnd] = set()
+        self._guests: dict[int, Guest] = {}
+
+    async def join(self, end: socket, shard: int, asks: bool) -> None:
+        """Take one end of a socket pair whose other end `shard` has; a new one replaces an old."""
+        loop = asyncio.get_running_loop()
+        protocol: End
+        if asks:
+            if (old := self._asking.pop(shard, None)) is not None:
+                self._driver.handle(ev.TrunkClosed(shard))
+                old.cut()
+            protocol = self._asking[shard] = AskingEnd(self._driver, shard, self._lost)
+        else:
+            protocol = ServingEnd(self._driver, self)
+            self._serving = {one for one in self._serving if one._transport is not None}
+            self._serving.add(protocol)
+        await loop.create_unix_connection(lambda: protocol, sock=end)
+
+    def send(self, effect: ef.Pass) -> None:
+        """Write a frame to another shard."""
+        end = self._asking.get(effect.shard)
+        if end is not None:
+            end.write(effect.buffers, effect.charged)
+        else:
+            self._driver.release(effect.charged)
+
+    def guest(self, session: int) -> Guest | None:
+        """Return the peer of another shard that has this session here."""
+        return self._guests.get(session)
+
+    def opened(self, end: ServingEnd, remote: int, principal: str) -> int:
+        """Begin a session for another shard's peer; return its number."""
+        number = self._driver.new_session()
+        self._guests[number] = Guest(end, remote)
+        self._driver.handle(ev.Opened(number, principal))
+        return number
+
+    def closed(self, number: int) -> None:
+        """End such a session."""
+        del self._guests[number]
+        self._driver.handle(ev.Closed(number))
+
+    def tick(self) -> None:
+        """Give back what was sent."""
+        for end in self._ends():
+            end.settle()
+
+    def update(self) -> None:
+        """The driver holds, or does not any more."""
+        for end in self._ends():
+            end.update()
+
+    def close(self) -> None:
+        """Close all, once what was written is out."""
+        for end in self._ends():
+            end.close()
+
+    def _ends(self) -> list[End]:
+        return [*self._asking.values(), *self._serving]
+
+    def _lost(self, end: AskingEnd) -> None:
+        if self._asking.get(end.shard) is end:
+            del self._asking[end.shard]
+            self._driver.handle(ev.TrunkClosed(end.shard))

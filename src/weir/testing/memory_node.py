@@ -1,0 +1,149 @@
+"""`Node`: a broker that a test starts, cuts off, crashes, and whose time it moves on."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from weir.broker import events as ev
+from weir.client.background import Background
+from weir.testing.disk import MemoryDisk
+from weir.testing.host import Host, ShiftedTime
+
+_HOST = "127.0.0.1"
+#: Far above what a start takes; it is there so that nothing waits for ever.
+_START_WITHIN = 30.0
+
+
+def node(port: int = 0) -> Node:
+    """Return a node to enter with `with` or `async with`; `port` 0 takes a free one."""
+    return Node(port)
+
+
+class Node:
+    """A broker in memory, in a thread of its own. Every method returns once it has happened."""
+
+    def __init__(self, port: int = 0) -> None:
+        """Be down, with an empty disk; entering starts it."""
+        self.port = port
+        self._disk = MemoryDisk()
+        self._clock = ShiftedTime()
+        self._lives = 0
+        self._background: Background | None = None
+        self._host: Host | None = None
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where to connect to; the same after a restart."""
+        return f"weir://{_HOST}:{self.port}"
+
+    @property
+    def up(self) -> bool:
+        """Whether it serves."""
+        return self._host is not None
+
+    def start(self) -> Node:
+        """Start, with what the disk holds. Raises `OSError` if the port is taken."""
+        if self._background is None:
+            self._background = Background("weir-node")
+        if self._host is None:
+            self._background.run(self._start())
+        return self
+
+    def crash(self) -> None:
+        """Cut the power: connections end, and what was not synced is lost. `start` brings it back.
+
+        All that was confirmed was synced. What was under way may be there or not.
+        """
+        if self._background is not None:
+            self._background.run(self._crash())
+
+    def restart(self) -> None:
+        """Cut the power, and start again on the same port."""
+        self.crash()
+        self.start()
+
+    def cut(self) -> None:
+        """Cut all connections, as a firewall does; clients may come again at once."""
+        if self._background is not None:
+            self._background.run(self._cut())
+
+    def advance(self, seconds: float) -> None:
+        """Let the node's clocks be so much later: leases end, waits are over.
+
+        Its stamps are ahead of the machine's clock from then on; the application's clock is its
+        own. Raises `ValueError` below 0: clocks do not go back.
+        """
+        if seconds < 0:
+            raise ValueError(f"advance({seconds}): give 0 or more seconds")
+        self._clock.shift_ms += int(seconds * 1_000)
+        if self._background is not None:
+            self._background.run(self._look())
+
+    def close(self) -> None:
+        """End the node and forget its disk. Raises what broke it, if something did: a bug of weir.
+
+        Connections are cut: close clients first.
+        """
+        background, self._background = self._background, None
+        if background is None:
+            return
+        broken = self._host.error if self._host is not None else None
+        try:
+            background.run(self._crash())
+        finally:
+            background.stop()
+            self._disk = MemoryDisk()
+        if broken is not None:
+            raise broken
+
+    def __enter__(self) -> Node:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Node:
+        return self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- in the thread -------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        self._lives += 1
+        host = Host(self._disk, self._clock, self._lives)
+        try:
+            async with asyncio.timeout(_START_WITHIN):
+                await host.start()
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(host.protocol, _HOST, self.port)
+        except BaseException as error:
+            host.end()
+            self._disk.crash()
+            raise host.error or error from None
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._host = host
+
+    async def _crash(self) -> None:
+        server, self._server = self._server, None
+        host, self._host = self._host, None
+        if server is not None:
+            server.close()
+        if host is not None:
+            host.end()
+        self._disk.crash()
+
+    async def _cut(self) -> None:
+        if self._host is not None:
+            self._host.cut()
+
+    async def _look(self) -> None:
+        if self._host is not None:
+            self._host.handle(ev.Ticked())

@@ -1,0 +1,133 @@
+"""Requests and replies that look after topics and consumer clusters.
+
+A topic is altered and deleted by name. What one partition holds is asked and changed by its
+address, for each partition knows only its own: a client gathers.
+"""
+
+from __future__ import annotations
+
+from weir.model.ids import Address, Natural
+from weir.model.topic import SettingsChange
+from weir.wire.control import Control
+
+
+class AlterTopic(Control, frozen=True, array_like=True):
+    """Change a topic's settings, or give it more `partitions` (0: as many as it has).
+
+    More partitions change which one a key falls into from then on. Answered by `TopicInfo`.
+    """
+
+    name: str
+    settings: SettingsChange = SettingsChange()
+    partitions: Natural = 0
+
+
+class DeleteTopic(Control, frozen=True, array_like=True):
+    """Delete a topic and all of its messages, for good. Its `id` is never given again.
+
+    An `id` of 0 deletes whichever topic has the name.
+    """
+
+    name: str
+    id: Natural = 0
+
+
+class Deleted(Control, frozen=True, array_like=True):
+    """The topic of this id is gone."""
+
+    id: int
+
+
+class DescribePartition(Control, frozen=True, array_like=True):
+    """Ask what a partition holds."""
+
+    address: Address
+
+
+class PartitionInfo(Control, frozen=True, array_like=True):
+    """First offset kept, the offset behind the last committed, and the stored bytes of messages."""
+
+    start: int
+    end: int
+    bytes: int
+    clusters: list[str]
+
+
+class ListClusters(Control, frozen=True, array_like=True):
+    """Ask how far the clusters of a partition are, or one of them."""
+
+    address: Address
+    cluster: str = ""
+
+
+class ClusterInfo(Control, frozen=True, array_like=True):
+    """How far a cluster is in one partition.
+
+    All below `cursor` is done. Of the `lag` messages that are not done, `granted` are with
+    consumers; `attempts` is the most grants that one of these took, and `oldest_ms` how long ago
+    the oldest message that is not done was published, as far as it is known (-1: it is not).
+    `skipped` went past retention before anybody was done with them. `consumers` wait or hold a
+    grant now.
+    """
+
+    name: str
+    cursor: int
+    lag: int
+    granted: int
+    attempts: int
+    oldest_ms: int
+    skipped: int
+    consumers: int
+    paused: bool
+
+
+class ClusterList(Control, frozen=True, array_like=True):
+    """The clusters of a partition, by name, and the offsets it holds: from `start`, below `end`."""
+
+    start: int
+    end: int
+    clusters: list[ClusterInfo]
+
+
+class SeekCluster(Control, frozen=True, array_like=True):
+    """Let a cluster go on at `offset`, ending all grants under way; one that is not there begins.
+
+    Answered by `ClusterChanged`.
+    """
+
+    address: Address
+    cluster: str
+    offset: Natural
+
+
+class PauseCluster(Control, frozen=True, array_like=True):
+    """Grant a cluster nothing from now on; or, with `paused` False, go on. Consumers wait."""
+
+    address: Address
+    cluster: str
+    paused: bool = True
+
+
+class DeleteCluster(Control, frozen=True, array_like=True):
+    """Forget a cluster; refused while it has consumers."""
+
+    address: Address
+    cluster: str
+
+
+class ClusterChanged(Control, frozen=True, array_like=True):
+    """A change of a cluster is durable on a majority; `cursor` is where it is now."""
+
+    cursor: int
+
+
+Request = (
+    AlterTopic
+    | DeleteTopic
+    | DescribePartition
+    | ListClusters
+    | SeekCluster
+    | PauseCluster
+    | DeleteCluster
+)
+Reply = Deleted | PartitionInfo | ClusterList | ClusterChanged

@@ -1,0 +1,109 @@
+"""The trunk dialect: what one shard of a node passes on to another, and what comes back.
+
+A trunk has an asking and a serving end. The asking shard opens a *virtual session* for each of its
+peers that wants something of the other shard; the serving shard knows them as if they were
+connected to itself. Frame: kind u8, 3 bytes 0, length u32 of the body, session u64, body.
+Both ends are processes of one node, so a frame that makes no sense is a bug and ends the trunk.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import fields
+from enum import IntEnum
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from weir.codec.fields import Buffer, total
+from weir.errors import RemoteProtocolError
+from weir.model.limits import TRUNK_FRAME_BYTES_MAX
+from weir.wire.device import DeviceRequest
+from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame, Reassembler
+
+_HEADER = struct.Struct("<B3xIQ")
+_DEVICE_KINDS: tuple[type[Any], ...] = get_args(DeviceRequest)
+_DEVICE_NUMBERS = {kind: number for number, kind in enumerate(_DEVICE_KINDS)}
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+
+#: The session of the asking shard itself; no peer ever has this number.
+OWN_SESSION = (1 << 64) - 1
+
+
+class Kind(IntEnum):
+    """What a trunk frame says of its session. The last two are said by the serving end."""
+
+    OPENED = 1  # body: the principal
+    CLOSED = 2
+    CLIENT = 3  # body: a request's whole client frame, as it came
+    DEVICE = 4  # body: a device request
+    REPLIES = 5  # body: whole frames for the peer, in its dialect
+    HANGUP = 6  # body: the reason
+
+
+class TrunkFrame(NamedTuple):
+    """A trunk frame taken apart; `body` is a view that keeps its bytes alive."""
+
+    kind: int
+    session: int
+    body: memoryview
+
+
+def encode(kind: Kind, session: int, *body: Buffer) -> tuple[Buffer, ...]:
+    """Return the buffers of a frame; the body's are among them as they are, uncopied."""
+    return (_HEADER.pack(kind, total(body), session), *body)
+
+
+def encode_client(session: int, frame: ClientFrame) -> tuple[Buffer, ...]:
+    """Return the buffers that pass a client's request on."""
+    flags, opcode, correlation, body = frame
+    header = CLIENT_HEADER.pack(CLIENT_VERSION, flags, opcode, len(body), correlation)
+    return encode(Kind.CLIENT, session, header, body)
+
+
+def encode_device(session: int, request: DeviceRequest) -> tuple[Buffer, ...]:
+    """Return the buffers that pass a device's request on."""
+    number = _DEVICE_NUMBERS[type(request)]
+    content = [getattr(request, field.name) for field in fields(request)]
+    return encode(Kind.DEVICE, session, _pack((number, content)))
+
+
+def decode_device(body: Buffer) -> DeviceRequest:
+    """Return the device request in a frame's body."""
+    number, content = _unpack(body)
+    request: DeviceRequest = _DEVICE_KINDS[number](*content)
+    return request
+
+
+def _size(view: memoryview, at: int) -> int:
+    _, length, _ = _HEADER.unpack_from(view, at)
+    if length > TRUNK_FRAME_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a trunk frame of {length:,} bytes; {TRUNK_FRAME_BYTES_MAX:,} allowed"
+        )
+    return int(_HEADER.size + length)
+
+
+class TrunkStream:
+    """Frames of one trunk, either end."""
+
+    __slots__ = ("_reassembler",)
+
+    def __init__(self) -> None:
+        """Start at the first byte."""
+        self._reassembler = Reassembler(_HEADER.size, _size)
+
+    @property
+    def claimed(self) -> int:
+        """Bytes that the frame under way will take when it is whole; 0 between frames."""
+        return self._reassembler.claimed
+
+    def receive(self, data: bytes) -> Sequence[TrunkFrame]:
+        """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""
+        found = []
+        for view in self._reassembler.receive(data):
+            kind, _, session = _HEADER.unpack_from(view)
+            found.append(TrunkFrame(kind, session, view[_HEADER.size :]))
+        return found

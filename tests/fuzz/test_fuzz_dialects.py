@@ -1,0 +1,26 @@
+"""The fuzzer runs clean over a small count; `make proof` raises WEIR_FUZZ."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+FUZZER = Path(__file__).with_name("fuzz_dialects.py")
+
+
+def test_no_input_gets_anything_but_a_documented_error_out_of_a_reader() -> None:
+    environment = {"WEIR_FUZZ": "50000", **os.environ}
+    found = subprocess.run(
+        [sys.executable, str(FUZZER)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    assert {line["reader"] for line in lines} == {
+        "device", "device-replies", "client", "client-replies", "batch"
+    }  # fmt: skip
+    for line in lines:
+        assert line["whole"] > 0, "no input got through: the damage is too heavy to find anything"
+        assert line["broken"] > 0, "no input was refused: there is no damage"

@@ -1,0 +1,125 @@
+"""Devices that receive, over sockets, from a whole node: persist, notify, pull, ack."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import weir
+from weir.device import Client
+from weir.device.subscription import Received
+from weir.errors import BadRequest, StaleGrant, TooLarge, UnknownTopic
+from weir.server.config import Config, LogConfig, NodeConfig
+from weir.server.main import serve
+from weir.wire.deliveries import ALL_PARTITIONS, PULL_BYTES_MIN, PULL_VALUE_BYTES_MAX
+
+Publish = Callable[..., None]
+
+
+def on_a_node(folder: Path, body: Callable[[int, Publish], None], partitions: int = 1) -> None:
+    """Run a node with topic t; `body` runs in a thread and gets its port and a way to publish."""
+
+    async def whole() -> None:
+        config = Config(
+            node=NodeConfig(data=str(folder), port=0), log=LogConfig(segment_mib=32, spares=0)
+        )
+        loop = asyncio.get_running_loop()
+        port: asyncio.Future[int] = loop.create_future()
+        stop = asyncio.Event()
+        task = asyncio.ensure_future(serve(config, lambda _, p: port.set_result(p), stop))
+        async with weir.connect(f"weir://127.0.0.1:{await port}") as client:
+            await client.create_topic("t", partitions=partitions)
+
+            def publish(*values: bytes, partition: int = 0) -> None:
+                async def all_of_them() -> None:
+                    for value in values:
+                        await client.publish("t", value, partition=partition)
+
+                asyncio.run_coroutine_threadsafe(all_of_them(), loop).result(30)
+
+            await asyncio.wait_for(asyncio.to_thread(body, port.result(), publish), 60)
+        stop.set()
+        assert await task
+
+    asyncio.run(whole())
+
+
+def values(messages: list[Received]) -> list[bytes]:
+    return [message.value for message in messages]
+
+
+def test_a_device_is_told_pulls_and_acks(tmp_path: Path) -> None:
+    def body(port: int, publish: Publish) -> None:
+        with Client("127.0.0.1", port, hub=1, boot=1, topic="t") as hub:
+            lock = hub.subscribe("locks", "t", sn=3)
+            assert lock.take(0.05) == []
+            publish(b"open 12", b"close 12")
+            messages = lock.take(30)
+            messages += lock.take(30) if len(messages) < 2 else []
+            assert values(messages) == [b"open 12", b"close 12"]
+            lock.ack(messages)
+            lock.ack(messages)  # as after a reply that was lost
+            hub.publish(b"from a device")
+            assert lock.serve(lambda message: None, 0.2) == 1
+            with pytest.raises(BadRequest, match="lock 3 is subscribed"):
+                hub.subscribe("others", "t", sn=3)
+            with pytest.raises(UnknownTopic):
+                hub.subscribe("locks", "nowhere", sn=4)
+
+    on_a_node(tmp_path, body)
+
+
+def test_what_was_not_acked_comes_again_to_whoever_is_left(tmp_path: Path) -> None:
+    def body(port: int, publish: Publish) -> None:
+        with Client("127.0.0.1", port, hub=1, boot=1, topic="t") as first:
+            lock = first.subscribe("locks", "t", partition=ALL_PARTITIONS)
+            publish(b"a", partition=1)
+            (lost,) = lock.take(30)
+        with Client("127.0.0.1", port, hub=2, boot=1, topic="t") as second:
+            other = second.subscribe("locks", "t", partition=ALL_PARTITIONS)
+            (again,) = other.take(30)
+            assert (again.value, again.partition, again.attempts) == (b"a", 1, 2)
+            with pytest.raises(StaleGrant):
+                other.ack([lost])
+            other.ack([again])
+            assert other.take(0.05) == []
+
+    on_a_node(tmp_path, body, partitions=2)
+
+
+def test_a_subscription_outlives_its_connection(tmp_path: Path) -> None:
+    def body(port: int, publish: Publish) -> None:
+        with Client("127.0.0.1", port, hub=1, boot=1, topic="t") as hub:
+            lock = hub.subscribe("locks", "t")
+            publish(b"a", b"b")
+            (first,) = lock.pull(1)
+            assert hub._line._socket is not None
+            hub._line._socket.shutdown(socket.SHUT_RDWR)
+            lock.ack([first])  # its connection is gone, and nobody else was granted it
+            messages = lock.take(30)
+            assert values(messages) == [b"b"]
+            lock.ack(messages)
+
+    on_a_node(tmp_path, body)
+
+
+def test_what_does_not_fit_is_skipped_when_it_is_acked(tmp_path: Path) -> None:
+    def body(port: int, publish: Publish) -> None:
+        with Client("127.0.0.1", port, hub=1, boot=1, topic="t") as hub:
+            lock = hub.subscribe("locks", "t")
+            publish(bytes(PULL_VALUE_BYTES_MAX + 1), bytes(PULL_VALUE_BYTES_MAX), b"small")
+            with pytest.raises(TooLarge, match="more than fit"):
+                lock.take(30)
+            assert lock.unfit is not None
+            lock.ack([lock.unfit])
+            (largest,) = lock.take(30)
+            assert largest.value == bytes(PULL_VALUE_BYTES_MAX)
+            (small,) = lock.pull(9, PULL_BYTES_MIN + 5)
+            assert small.value == b"small"
+            lock.ack([largest, small])
+
+    on_a_node(tmp_path, body)

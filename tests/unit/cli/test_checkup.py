@@ -1,0 +1,101 @@
+"""Each finding of the doctor: what is well, what is not, and what to do then."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from weir.cli import checkup
+from weir.cli.checkup import CHECKS, Finding, Patient
+from weir.cli.main import main
+from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
+
+
+def patient(folder: Path, **more: object) -> Patient:
+    return Patient(Config(node=NodeConfig(data=str(folder)), **more))  # type: ignore[arg-type]
+
+
+def sick(finding: Finding, state: str, found: str, advice: str) -> None:
+    assert finding.state == state, finding
+    assert found in finding.found
+    assert advice in finding.advice
+
+
+def test_every_check_says_what_it_found_and_leaves_nothing(tmp_path: Path) -> None:
+    for name, check in CHECKS.items():
+        finding = check(patient(tmp_path / "not" / "there"))
+        assert finding.check == name
+        assert finding.found
+        assert finding.state == "ok" or finding.advice, finding
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_clock_that_went_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "log-0").mkdir()
+    (tmp_path / "log-0" / "segment-00000001").write_bytes(b"")
+    now = (tmp_path / "log-0" / "segment-00000001").stat().st_mtime
+    monkeypatch.setattr(checkup.time, "time", lambda: now - 3600)
+    behind = checkup.clock(patient(tmp_path))
+    sick(behind, "fail", "3,600 s before the last write to the log", "let NTP keep it")
+    monkeypatch.setattr(checkup.time, "time", lambda: 1_000.0)
+    sick(checkup.clock(patient(tmp_path)), "fail", "1970-01-01", "set the clock")
+
+
+@pytest.mark.parametrize(
+    ("ms", "state", "advice"),
+    [(0.001, "warn", "is it memory?"), (1.0, "ok", ""), (90, "warn", "SSD")],
+)
+def test_how_long_a_sync_takes(
+    ms: float, state: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(checkup.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(checkup.os, "fdatasync", lambda _: now.__setitem__(0, now[0] + ms / 1_000))
+    sick(checkup.sync(patient(tmp_path)), state, f"in {tmp_path}", advice)
+
+
+def test_a_folder_that_cannot_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(checkup.os, "fsync", refuse)
+    sick(checkup.sync(patient(tmp_path)), "fail", "Permission denied", "give --data a folder")
+
+
+def test_a_disk_without_room_and_a_machine_without_memory(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+    huge = LogConfig(segment_mib=disk.f_bavail * disk.f_frsize // (1 << 20))
+    sick(
+        checkup.room(patient(tmp_path / "new", log=huge)), "fail", "GiB free of", "on another disk"
+    )
+    greedy = MemoryConfig(budget_mib=1 << 20)
+    sick(checkup.memory(patient(tmp_path, memory=greedy)), "fail", "MiB in", "lower budget_mib")
+
+
+@pytest.mark.parametrize(("limit", "state"), [(100, "fail"), (1_024, "warn"), (65_536, "ok")])
+def test_how_many_files_may_be_open(
+    limit: int, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    advice = "LimitNOFILE=65536" if state != "ok" else ""
+    sick(checkup.files(patient(tmp_path)), state, f"{limit:,} open files", advice)
+
+
+def test_folders_that_are_no_nodes(tmp_path: Path) -> None:
+    sick(checkup.folder(patient(tmp_path)), "ok", "is no node's yet", "")
+    (tmp_path / "log-0").mkdir()
+    sick(checkup.folder(patient(tmp_path)), "fail", "has logs and no node.json", "weir restore")
+    (tmp_path / "node.json").write_text("{")
+    sick(checkup.folder(patient(tmp_path)), "fail", "node.json", "weir restore")
+    (tmp_path / "file").write_bytes(b"")
+    sick(checkup.folder(patient(tmp_path / "file")), "fail", "cannot be used", "read and write")
+
+
+def test_a_check_that_is_not_there_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--only", "teeth"]) == 2
+    assert "no check 'teeth': there are python, extras, clock" in capsys.readouterr().err

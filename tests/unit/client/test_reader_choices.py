@@ -1,0 +1,176 @@
+"""Where readers begin and end, and what they leave out, against a node in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+import weir
+from weir import testing
+from weir.client.client import Client
+from weir.errors import BadRequest
+from weir.model.stamp import milliseconds_of
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Client, testing.Node]]:
+    with testing.node() as node:
+        async with weir.connect(node.url) as w:
+            yield w, node
+
+
+def run(scenario: Callable[[Client, testing.Node], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with connected() as (w, node), asyncio.timeout(30):
+            await scenario(w, node)
+
+    asyncio.run(whole())
+
+
+async def values(w: Client, **options: object) -> list[bytes]:
+    return [message.value async for message in w.reader("t", **options)]  # type: ignore[arg-type]
+
+
+async def fill(w: Client, count: int, partitions: int = 1) -> None:
+    await w.create_topic("t", partitions)
+    for partition in range(partitions):
+        async with w.producer("t", partition=partition) as producer:
+            await producer.send_many([b"%d/%d" % (partition, i) for i in range(count)])
+
+
+def test_the_last_messages_of_each_partition() -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await fill(w, 3, partitions=2)
+        await w.publish("t", b"more", partition=0)
+        assert set(await values(w, start="last", follow=False)) == {b"more", b"1/2"}
+        found = await values(w, start=weir.last(2), follow=False)
+        assert sorted(found) == [b"0/2", b"1/1", b"1/2", b"more"]
+        assert len(await values(w, start=weir.last(100), follow=False)) == 7
+
+    run(scenario)
+
+
+def test_a_time_splits_the_messages_in_two() -> None:
+    async def scenario(w: Client, node: testing.Node) -> None:
+        await w.create_topic("t")
+        stamps = []
+        for i in range(10):
+            stamps.append((await w.publish("t", b"%d" % i)).stamp)
+            node.advance(1)
+        for i in (0, 4, 9):
+            then = datetime.fromtimestamp(milliseconds_of(stamps[i]) / 1_000, UTC)
+            late = await values(w, start=then, follow=False)
+            assert late == [b"%d" % j for j in range(i, 10)]
+        assert await values(w, start=weir.at("2001-01-01"), follow=False) == await values(
+            w, follow=False
+        )
+
+    run(scenario)
+
+
+def test_an_end_in_time() -> None:
+    async def scenario(w: Client, node: testing.Node) -> None:
+        await w.create_topic("t")
+        first = (await w.publish("t", b"early")).stamp
+        node.advance(3_600)
+        await w.publish("t", b"late")
+        then = weir.at(milliseconds_of(first) / 1_000 + 0.001)
+        await asyncio.sleep(0.002)  # so that `then` has passed here too
+        reader = w.reader("t", until=then)
+        assert [message.value async for message in reader] == [b"early"]
+        assert reader.positions == {0: 1}
+        assert await values(w, start=then, follow=False) == [b"late"]
+
+    run(scenario)
+
+
+def test_an_end_by_offset_is_waited_for() -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await fill(w, 3)
+        assert await values(w, until={0: 2}) == [b"0/0", b"0/1"]
+        assert await values(w, until={0: 5}, follow=False) == [b"0/0", b"0/1", b"0/2"]
+        reader = w.reader("t", start="latest", until={0: 5})
+        found = asyncio.ensure_future(_all(reader))
+        for value in (b"a", b"b", b"c"):
+            await w.publish("t", value)
+        assert await found == [b"a", b"b"]
+
+    async def _all(reader: object) -> list[bytes]:
+        return [message.value async for message in reader]  # type: ignore[attr-defined]
+
+    run(scenario)
+
+
+def test_positions_are_there_before_the_first_message() -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await fill(w, 3, partitions=2)
+        async with w.reader("t", start={1: 2}) as reader:
+            assert reader.positions == {0: 0, 1: 2}
+        async with w.reader("t", start="latest", partitions=[1]) as reader:
+            assert reader.positions == {1: 3}
+
+    run(scenario)
+
+
+def test_positions_go_on_over_what_is_left_out() -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await w.create_topic("t")
+        for i in range(6):
+            tag, key = "xyz"[i % 3], "ab"[i % 2]
+            await w.publish("t", b"%d" % i, key=key, tag=tag)
+        reader = w.reader("t", tag="x", follow=False)
+        assert [message.value async for message in reader] == [b"0", b"3"]
+        assert reader.positions == {0: 6}
+        assert await values(w, tag=["x", "z"], follow=False) == [b"0", b"2", b"3", b"5"]
+        assert await values(w, key="a", follow=False) == [b"0", b"2", b"4"]
+        assert await values(w, key=[b"b", "no"], tag="x", follow=False) == [b"3"]
+        assert await values(w, key="no", follow=False) == []
+        batches = w.reader("t", tag="y", follow=False).batches()
+        assert [(part.values(), len(part)) async for part in batches] == [([b"1"], 1), ([b"4"], 1)]
+
+    run(scenario)
+
+
+def test_a_filtered_reader_can_be_left_and_taken_up() -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await w.create_topic("t")
+        async with w.producer("t") as producer:
+            await producer.send_many(
+                [b"%d" % i for i in range(100)],
+                tags=["even" if i % 2 == 0 else "odd" for i in range(100)],
+            )
+        found, positions = [], {}
+        while len(found) < 50:
+            async with w.reader("t", start=positions, tag="odd", follow=False) as reader:
+                for _ in range(min(7, 50 - len(found))):
+                    found.append((await anext(reader)).value)
+                positions = reader.positions
+        assert found == [b"%d" % i for i in range(1, 100, 2)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"partitions": []}, "name at least one"),
+        ({"partitions": [-1]}, "from 0 on"),
+        ({"key": []}, "picks nothing"),
+        ({"tag": []}, "picks nothing"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"start": "soonest"}, "earliest"),
+        ({"until": "soon"}, "no time"),
+    ],
+)
+def test_choices_that_cannot_work_are_refused_at_once(
+    options: dict[str, object], hint: str
+) -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        with pytest.raises(BadRequest, match=hint):
+            w.reader("t", **options)  # type: ignore[arg-type]
+
+    run(scenario)

@@ -1,0 +1,218 @@
+"""A real node's figures and health pages, and the tiny server behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import weir
+from weir.broker.counts import Histogram
+from weir.errors import UnknownTopic
+from weir.server import metrics_http
+from weir.server.config import Config, LogConfig, MetricsConfig, NodeConfig
+from weir.server.exposition import Family
+from weir.server.main import serve
+from weir.server.metrics_http import PLAIN, Answer, Pages
+
+BOARD = Path(__file__).parents[3] / "deploy/grafana-weir.json"
+SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? ([0-9.e+-]+)')
+
+
+async def get(port: int, path: str, request: str = "GET {} HTTP/1.1\r\n\r\n") -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.format(path).encode())
+    answer = (await asyncio.wait_for(reader.read(), 10)).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    lengths = re.findall(r"Content-Length: (\d+)", head)
+    assert not body or [len(body.encode())] == [*map(int, lengths)]
+    return int(head.split()[1]), body
+
+
+@asynccontextmanager
+async def node(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[tuple[str, int, asyncio.Event]]:
+    """A node on this loop: its URL, the port of its figures, and what stops it."""
+    caplog.set_level(logging.INFO)
+    config = Config(
+        node=NodeConfig(data=str(folder), port=0, shards=1, logs=2),
+        log=LogConfig(segment_mib=32, spares=0),
+        metrics=MetricsConfig("127.0.0.1:0"),
+    )
+    stop, up = asyncio.Event(), asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(
+        serve(config, lambda host, port: up.set_result(f"weir://{host}:{port}"), stop)
+    )
+    await asyncio.wait([running, up], timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    (port,) = re.findall(r"metrics at http://127.0.0.1:(\d+)/metrics", caplog.text)
+    try:
+        yield await up, int(port), stop
+    finally:
+        stop.set()
+        assert await running
+
+
+def parsed(text: str) -> dict[str, float]:
+    """The samples by name and labels; every line is either a heading or a sample."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            sample = SAMPLE.fullmatch(line)
+            assert sample, line
+            found[f"{sample[1]}{{{sample[2] or ''}}}"] = float(sample[3])
+    return found
+
+
+async def work(url: str) -> None:
+    """Some of everything that is counted."""
+    async with weir.connect(url) as client:
+        await client.create_topic("shop/flights")
+        async with client.producer("shop/flights") as producer:
+            for _ in range(100):
+                producer.send(b"x" * 10)
+        async with client.reader("shop/flights", follow=False) as reader:
+            assert len([message async for message in reader]) == 100
+        async with client.consumer("shop/flights", cluster="c-1", max_messages=10) as consumer:
+            async for grant in consumer.batches():
+                await consumer.ack(grant)
+                break
+        with pytest.raises(UnknownTopic):
+            await client.describe("absent")
+
+
+def test_the_figures_are_what_happened(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with node(tmp_path, caplog) as (url, port, _):
+            await work(url)
+            status, text = await get(port, "/metrics")
+        assert status == 200
+        found = parsed(text)
+        place = 'namespace="shop",topic="flights",partition="0"'
+        assert found[f"weir_messages_in_total{{{place}}}"] == 100
+        assert found[f"weir_next_offset{{{place}}}"] == 100
+        assert found[f"weir_messages_out_total{{{place}}}"] >= 110
+        assert found[f"weir_bytes_in_total{{{place}}}"] > 1_000
+        assert found[f'weir_cluster_lag_messages{{{place},cluster="c-1"}}'] in range(100)
+        batches = found[f"weir_batches_in_total{{{place}}}"]
+        assert found["weir_confirms_total{}"] == batches
+        assert found["weir_commit_seconds_count{}"] == batches
+        assert found['weir_commit_seconds_bucket{le="+Inf"}'] == batches
+        assert found['weir_refused_total{code="4",error="UnknownTopic"}'] == 1
+        flushes = [found[f'weir_flush_seconds_count{{log="{log}"}}'] for log in range(2)]
+        assert sum(flushes) == found["weir_flushes_total{}"]
+        assert all(flushes)
+        written = sum(found[f'weir_log_bytes_total{{log="{log}"}}'] for log in range(2))
+        assert written >= found["weir_flushed_bytes_total{}"] > 0
+        assert found["weir_ready{}"] == found["weir_partitions_led{}"] == 1
+        assert found["weir_budget_limit_bytes{}"] == 512 << 20
+
+    asyncio.run(run())
+
+
+def test_the_page_keeps_to_the_conventions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> str:
+        async with node(tmp_path, caplog) as (url, port, _):
+            await work(url)
+            return (await get(port, "/metrics"))[1]
+
+    text = asyncio.run(run())
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    assert kinds.keys() == set(re.findall(r"^# HELP (\S+) .+\.$", text, re.MULTILINE))
+    for name, kind in kinds.items():
+        assert (kind == "counter") == name.endswith("_total"), name
+        assert name.startswith(("weir_", "process_"))
+    samples = {name.partition("{")[0] for name in parsed(text)}
+    bare = {re.sub("_(bucket|sum|count)$", "", one) for one in samples}
+    assert bare == kinds.keys(), "a metric without a sample, or a sample without a heading"
+    for name in board_names():
+        assert name in samples, f"{BOARD.name} asks for {name}, which no node exports"
+
+
+def board_names() -> set[str]:
+    """The metrics that the queries of the Grafana board name."""
+    board = msgspec.json.decode(BOARD.read_bytes())
+    queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    variables = [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
+    assert len(queries) > 10
+    names = [re.findall(r"\b(?:weir|process)_[a-z_]+", query) for query in queries + variables]
+    assert all(names)
+    return {name for found in names for name in found}
+
+
+def test_health_tells_alive_from_ready(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with node(tmp_path, caplog) as (_, port, stop):
+            assert await get(port, "/healthz") == (200, "alive\n")
+            assert await get(port, "/readyz") == (200, "ready\n")
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stop.set()
+            writer.write(b"GET /readyz HTTP/1.1\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+            writer.close()
+
+    asyncio.run(run())
+
+
+async def page() -> Answer:
+    return 200, PLAIN, "here\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "says"),
+    [
+        ("GET /page?x=1 HTTP/1.1\r\nHost: here\r\n\r\n", 200, "here\n"),
+        ("HEAD /page HTTP/1.0\r\n\r\n", 200, ""),
+        ("GET /other HTTP/1.1\r\n\r\n", 404, "no such page; there are /page\n"),
+        ("POST /page HTTP/1.1\r\n\r\n", 405, "only GET and HEAD\n"),
+        ("GET /page\r\n\r\n", 400, "this is HTTP/1.1: GET /metrics\n"),
+        ("GET /page HTTP/1.1\r\n" + "x" * 20_000 + "\r\n\r\n", 400, "a request of over 8192"),
+    ],
+)
+def test_requests(request_: str, status: int, says: str) -> None:
+    async def run() -> tuple[int, str]:
+        async with Pages({"/page": page}).listening("127.0.0.1", 0) as port:
+            return await get(port, "", request_.replace("{", "{{"))
+
+    found, body = asyncio.run(run())
+    assert found == status
+    assert body.startswith(says)
+    assert bool(body) == bool(says)
+
+
+def test_who_says_nothing_or_comes_in_crowds_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(metrics_http, "CONNECTIONS_MAX", 1)
+
+    async def run() -> None:
+        async with Pages({"/page": page}).listening("127.0.0.1", 0) as port:
+            silent = await asyncio.open_connection("127.0.0.1", port)
+            crowd = await asyncio.open_connection("127.0.0.1", port)
+            for reader, writer in (crowd, silent):
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+                writer.close()
+            assert (await get(port, "/page"))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_a_histogram_is_cumulative() -> None:
+    seconds = Histogram((0.5, 1.0))
+    for value in (0.1, 0.5, 0.7, 3.0):
+        seconds.add(value)
+    assert [*Family("s_seconds", "histogram", "S.", [({"a": "b"}, seconds)]).lines()][2:] == [
+        's_seconds_bucket{a="b",le="0.5"} 2',
+        's_seconds_bucket{a="b",le="1"} 3',
+        's_seconds_bucket{a="b",le="+Inf"} 4',
+        's_seconds_sum{a="b"} 4.3',
+        's_seconds_count{a="b"} 4',
+    ]

@@ -1,0 +1,125 @@
+"""A node in memory is the broker: it serves, loses power, comes back, and moves with its clock."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import weir
+from weir import device, sync, testing
+from weir.broker import events as ev
+from weir.errors import Disconnected
+from weir.model.stamp import milliseconds_of
+
+
+@pytest.fixture
+def node() -> Iterator[testing.Node]:
+    with testing.node() as node:
+        yield node
+
+
+def test_an_async_application_is_served() -> None:
+    async def scenario() -> None:
+        async with testing.node() as node, weir.connect(node.url) as w:
+            await w.create_topic("t")
+            await w.publish("t", b"x")
+            assert [message.value async for message in w.reader("t", follow=False)] == [b"x"]
+
+    asyncio.run(scenario())
+    assert "weir-node" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_was_confirmed_survives_a_power_cut(node: testing.Node) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", partitions=2)
+        for i in range(20):
+            w.publish("t", b"%d" % i, key=b"k")
+            if i % 7 == 0:
+                node.restart()
+        values = [message.value for message in w.reader("t", follow=False)]
+        assert values == [b"%d" % i for i in range(20)]
+
+
+def test_publishes_go_through_crashes_and_cuts_exactly_once(node: testing.Node) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t")
+        with w.producer("t", linger=0) as producer:
+            sent = []
+            for i in range(30):
+                sent.append(producer.send(b"%d" % i))
+                if i % 10 == 3:
+                    node.cut()
+                if i % 10 == 7:
+                    node.restart()
+            assert [one.wait().offset for one in sent] == [*range(30)]
+        assert len(list(w.reader("t", follow=False))) == 30
+
+
+def test_while_it_is_down_nobody_is_there(node: testing.Node) -> None:
+    url = node.url
+    node.crash()
+    assert not node.up
+    with pytest.raises(Disconnected):
+        sync.connect(url, request_timeout=0.05)
+    node.crash()
+    node.start()
+    node.start()
+    assert (node.up, node.url) == (True, url)
+    with sync.connect(url) as w:
+        w.ping()
+
+
+def test_time_moves_on_as_told(node: testing.Node) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t")
+        before = w.publish("t", b"early").stamp
+        node.advance(3_600)
+        after = w.publish("t", b"late").stamp
+        assert 3_600_000 <= milliseconds_of(after) - milliseconds_of(before) < 3_630_000
+        node.restart()
+        assert w.publish("t", b"later").stamp > after
+        with pytest.raises(ValueError, match="0 or more"):
+            node.advance(-1)
+
+
+def test_a_lease_ends_when_its_time_has_come(node: testing.Node) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t")
+        w.publish("t", b"job")
+        with w.consumer("t", cluster="c", lease="1h") as consumer:
+            grants = consumer.batches()
+            assert next(grants).attempts == 1
+            node.advance(3_600)
+            assert next(grants).attempts == 2
+
+
+def test_devices_are_served_too(node: testing.Node) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t")
+        with device.Client("127.0.0.1", node.port, hub=7, boot=1, topic="t") as hub:
+            hub.publish_sequenced(b"door opened", sn=3)
+        assert [message.value for message in w.reader("t", follow=False)] == [b"door opened"]
+
+
+def test_garbage_ends_its_connection_only(node: testing.Node) -> None:
+    with sync.connect(node.url) as w:
+        with socket.create_connection(("127.0.0.1", node.port), 5) as peer:
+            peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert peer.recv(100) == b""
+        w.ping()
+
+
+def test_what_broke_the_node_is_raised_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(shard: object, event: ev.Event) -> list[object]:
+        raise ZeroDivisionError("planted")
+
+    node = testing.node().start()
+    monkeypatch.setattr("weir.broker.shard.Shard.handle", broken)
+    node.advance(1)
+    with pytest.raises(ZeroDivisionError, match="planted"):
+        node.close()
+    node.close()
