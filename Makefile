@@ -39,6 +39,14 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 test: $(STAMP) ## Run the tests
 	$(BIN)/python -m pytest
 
+.PHONY: proof
+proof: $(STAMP) ## Measure every figure of docs/PROOF.md; ONLY=burst,latency for some
+	$(BIN)/python -P -m weir.bench.proof --only "$(ONLY)"
+
+.PHONY: peers
+peers: ## Install, as root on Debian, the brokers that weir is compared with
+	scripts/install-peers
+
 .PHONY: fix
 fix: $(STAMP) ## Format, and repair what the linter can
 	$(BIN)/ruff format .

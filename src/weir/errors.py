@@ -212,6 +212,14 @@ class Halted(Refused):
     code = 24
 
 
+class DamagedRange(Refused):
+    """The log lost bytes that had been durable: of the messages asked for, or of what this partition
+    needs to take more. `detail` is their position in the log; the text names file and remedy.
+    """
+
+    code = 42
+
+
 class ValueLost(Refused):
     """Chunks of a large value are not there: expired, replaced, or past retention.
 

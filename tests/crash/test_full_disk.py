@@ -53,7 +53,7 @@ class Limited(FileDisk):
 if size:
     main.FileDisk = Limited
 config = Config(
-    node=NodeConfig(data=str(folder), port=0),
+    node=NodeConfig(data=str(folder), port=0, logs=1),
     memory=MemoryConfig(budget_mib=32, cache_mib=0),
     log=LogConfig(segment_mib=32, spares=2),
 )

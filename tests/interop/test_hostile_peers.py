@@ -199,6 +199,7 @@ def test_bytes_that_begin_no_frame_end_the_connection(tmp_path: Path, data: byte
 def test_bad_frames_that_are_in_step_are_numbered_and_cost_nothing_else(tmp_path: Path) -> None:
     async def body(port: int, client: Client) -> None:
         await client.create_topic("t")
+        await client.publish("t", b"the partition is led now")
 
         def send() -> list[tuple[int, int]]:
             with greeted(port) as sock:
@@ -289,6 +290,7 @@ def test_those_who_come_too_fast_wait_and_are_served(
 
     async def body(port: int, client: Client) -> None:
         await client.create_topic("t")
+        await client.publish("t", b"the partition is led now")
 
         def rush() -> None:
             socks = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(30)]

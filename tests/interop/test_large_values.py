@@ -14,13 +14,18 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import weir
 from weir.bench.node import Node, running_node
+from weir.client.blocking import BlockingClient
 from weir.errors import TooLarge
 from weir.model.limits import MIB
 from weir.model.message import LargeMessage
+from weir.spark.connections import forget
+from weir.spark.fetching import Source, record_batches
+from weir.spark.planning import Range
 
 VALUE_MIB = int(os.environ.get("WEIR_VALUE_MIB", "64"))
 #: What a node may take more than before; less than the value itself, whatever its size.
@@ -172,3 +177,29 @@ def test_what_fits_in_memory_is_loaded_and_what_does_not_says_how_to_stream_it()
 
     with running_node() as node:
         asyncio.run(body(node))
+
+
+def test_compressed_batches_arrow_and_large_values_meet_in_spark_s_columns() -> None:
+    value = b"".join(pieces(9))
+    rows = pa.RecordBatch.from_pydict(
+        {"value": [b"row %d, again and again" % n for n in range(5_000)], "key": ["k"] * 5_000}
+    )
+
+    async def publish(node: Node) -> None:
+        async with weir.connect(node.url) as w:
+            await w.create_topic("t")
+            async with w.producer("t", compression="zstd", level=1) as producer:
+                confirmed = await producer.publish_arrow(rows)
+                assert sum(done.count for done in confirmed) == rows.num_rows
+                await producer.publish(value, key="large")
+
+    with running_node() as node:
+        asyncio.run(publish(node))
+        hosts = ((node.host, node.port),)
+        with BlockingClient(node.host, node.port) as client:
+            source = Source(hosts, "t", client.describe("t").addresses[0])
+        found = pa.Table.from_batches(record_batches(source, Range(0, 0, 5_001), 1 << 20))
+        forget(hosts)
+    assert found["value"].to_pylist() == [*rows["value"].to_pylist(), value]
+    assert set(found["key"].to_pylist()) == {b"k", b"large"}
+    assert found["offset"].to_pylist() == [*range(5_001)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from weir import device
 from weir.bench.node import Node, NodeFailed, running_node
 from weir.client.blocking import BlockingClient
 from weir.client.client import Client
-from weir.errors import Disconnected, Fenced, UnknownTopic
+from weir.errors import Disconnected, Fenced, UnknownOpcode, UnknownTopic
 from weir.model.batch import encode
 from weir.wire import messages as m
 
@@ -257,9 +258,6 @@ def test_a_killed_shard_comes_back_and_nothing_confirmed_is_lost(
                 await w.publish("t", b"after", partition=ours)
                 while pid in (pids := shard_pids(node)) or len(pids) < 2:
                     await asyncio.sleep(0.02)
-                if victim == 0:  # the new process is now the youngest
-                    victim_now = shard_pids(node)
-                    assert len(victim_now) == 2
             stop.set()
             found = await asyncio.gather(*loads)
             stored = await values_of(w, "t")
@@ -285,16 +283,17 @@ def test_the_node_ends_with_its_supervisor_and_starts_again(tmp_path: Path) -> N
                 assert client.describe("t").name == "t"
 
 
-def test_a_shard_that_cannot_stay_up_ends_the_node(tmp_path: Path) -> None:
+def test_logs_of_another_system_end_the_node_with_the_reason(tmp_path: Path) -> None:
+    with running_node(tmp_path, shards=2, logs=2, **SMALL):
+        pass
+    file = tmp_path / "node.json"
+    founded = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**founded, "system": 1}), encoding="utf-8")
     with (
-        pytest.raises(NodeFailed, match="damaged|fails|in use|restore|log"),
-        running_node(tmp_path, shards=2, logs=2, **SMALL) as node,
+        pytest.raises(NodeFailed, match=r"ended before it was up: .*system"),
+        running_node(tmp_path, shards=2, logs=2, **SMALL),
     ):
-        node.stop()
-        segment = sorted((tmp_path / "log-1").glob("segment-*"))[0]
-        segment.write_bytes(b"\xff" * segment.stat().st_size)
-        with running_node(tmp_path, shards=2, logs=2, **SMALL):
-            pass
+        pass
 
 
 def test_two_nodes_cannot_share_a_port(tmp_path: Path) -> None:
@@ -333,7 +332,10 @@ def test_a_client_without_the_own_ports_goes_by_the_shared_one(
 
 def test_strangers_cannot_follow_the_registry(tmp_path: Path) -> None:
     def play(node: Node) -> None:
-        with BlockingClient(node.host, node.port, 10) as client, pytest.raises(Exception, match="22|only a shard"):
+        with (
+            BlockingClient(node.host, node.port, 10) as client,
+            pytest.raises(UnknownOpcode, match="only a shard"),
+        ):
             client.request(m.Follow(0))
 
     async def body(node: Node) -> None:

@@ -1,8 +1,8 @@
 """Whatever the power, the process and the disk do, the log keeps what it promised and no more.
 
 A driver appends records of several groups, flushes, saves checkpoints, drops what is no longer
-needed, kills and cuts the power at any step, also in the middle of a flush, of a checkpoint or of the
-recovery itself. Its twin is a plain list of what it appended, which forgets nothing that was durable.
+needed, kills and cuts the power at any step, also in the middle of a flush, of a checkpoint or of
+the recovery itself. Its twin is a plain list of what it appended, which forgets nothing durable.
 Segments and records are tiny and mostly of equal size, so that the boundaries of dropped and new
 frames do align.
 """
@@ -22,6 +22,7 @@ from weir.log import log as log_module
 from weir.log.checkpoint import Kept, load, save
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
+from weir.log.index import GroupIndex
 from weir.log.log import Log
 from weir.log.record import HardState, Record
 from weir.log.recovery import Recovered, recover
@@ -254,7 +255,7 @@ def test_a_log_keeps_what_it_promised_and_believes_nothing_else(seed: int) -> No
 
 
 def test_segments_are_used_again_in_these_runs() -> None:
-    assert sum(drive(seed) for seed in range(150)) > 10
+    assert sum(drive(seed) for seed in range(60)) > 3
 
 
 class Careless(SimDisk):
@@ -323,23 +324,19 @@ def test_a_mark_ahead_of_what_is_durable_is_found(monkeypatch: pytest.MonkeyPatc
     assert seeds_until_caught(drive, 100) is not None
 
 
-def test_a_segment_used_again_before_its_checkpoint_is_durable_is_found(
+def test_a_segment_used_again_although_it_is_to_be_replayed_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest = Upkeep.checkpoint
+    monkeypatch.setattr(GroupIndex, "uses", lambda self, start, end: False)
+    assert seeds_until_caught(drive, 100) is not None
 
-    def hasty(self: Upkeep, applied: Mapping[int, int], body: bytes, durable: int) -> bytes:
-        data = honest(self, applied, body, durable)
-        planned = list(self._planned)
-        self.saved()
-        self._planned = []
-        for segment in planned:
-            self._reserve.recycle([segment.name])
-        return data
 
-    monkeypatch.setattr(Upkeep, "checkpoint", hasty)
-    monkeypatch.setattr(Upkeep, "saved", Upkeep.saved)
-    assert seeds_until_caught(drive, 400) is not None
+def test_a_segment_used_again_before_what_supersedes_it_is_durable_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    never = property(lambda self: -1, lambda self, at: None)
+    monkeypatch.setattr(Upkeep, "superseded", never, raising=False)
+    assert seeds_until_caught(drive, 600) is not None
 
 
 def test_a_checkpoint_without_hard_states_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,8 @@
-"""Both dialects on streams cut anywhere, on garbage, and on bodies that are not what they claim."""
+"""Streams cut anywhere, garbage, and bodies that are not what they claim; the client dialect's."""
 
 from __future__ import annotations
 
-import struct
-from functools import reduce
 from itertools import pairwise
-from operator import xor as xor_of_two
 from typing import Any
 
 import msgspec
@@ -18,11 +15,9 @@ from weir.model.ids import Address
 from weir.model.limits import (
     CLIENT_FRAME_BYTES_MAX,
     CONTROL_FRAME_BYTES_MAX,
-    DEVICE_BODY_BYTES_MAX,
 )
 from weir.model.topic import SettingsChange, TopicSettings
 from weir.wire import administration as a
-from weir.wire import device
 from weir.wire import messages as m
 from weir.wire.client import (
     ClientStream,
@@ -76,10 +71,16 @@ SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL)
 INFO = st.builds(m.TopicInfo, NATURAL, TEXT, TEXT, TEXT, st.lists(ADDRESS, max_size=3), SETTINGS)
 CLUSTER = st.builds(a.ClusterInfo, TEXT, *[INT64] * 7, st.booleans())
 REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
-    m.Welcome: (Opcode.HELLO, st.builds(m.Welcome, *[NATURAL] * 7, st.lists(NATURAL, max_size=3).map(tuple))),
+    m.Welcome: (
+        Opcode.HELLO,
+        st.builds(m.Welcome, *[NATURAL] * 7, st.lists(NATURAL, max_size=3).map(tuple)),
+    ),
     m.Pong: (Opcode.PING, st.just(m.Pong())),
     m.TopicInfo: (Opcode.CREATE_TOPIC, INFO),
-    m.TopicList: (Opcode.LIST_TOPICS, st.builds(m.TopicList, st.lists(INFO, max_size=3), st.booleans())),
+    m.TopicList: (
+        Opcode.LIST_TOPICS,
+        st.builds(m.TopicList, st.lists(INFO, max_size=3), st.booleans()),
+    ),
     m.ProducerGrant: (Opcode.OPEN_PRODUCER, st.builds(m.ProducerGrant, NATURAL, NATURAL)),
     m.PositionsReply: (
         Opcode.POSITIONS,
@@ -180,59 +181,6 @@ def test_client_frames_do_not_depend_on_the_cuts(
     assert connection.pending == 0
 
 
-DEVICE_FRAME = st.one_of(
-    st.builds(device.hello, NATURAL, st.integers(0, 2**32 - 1), TEXT, st.integers(0, 65_535)),
-    st.builds(device.publish, st.integers(0, 255), st.binary(max_size=40)),
-    st.builds(device.publish, st.integers(0, 255), BODY, st.integers(0, 2**32 - 2)),
-    st.builds(device.frame, st.integers(0, 65_535), st.integers(0, 255), BODY),
-)
-
-
-def one_by_one(requests: list[Any]) -> list[Any]:
-    """Publishes of one read come as columns; how many share a read depends on the cuts."""
-    found: list[Any] = []
-    for request in requests:
-        if isinstance(request, device.DevicePublishes):
-            columns = (request.sns, request.sequences, request.values, request.codes)
-            found += zip(*columns, strict=True)
-        else:
-            found.append(request)
-    return found
-
-
-@given(st.lists(DEVICE_FRAME, max_size=8), CUTS)
-def test_device_frames_do_not_depend_on_the_cuts(frames: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(frames)
-    expected = [request for frame in frames for request in device.DeviceStream().receive(frame)]
-    connection, found = Connection(), []
-    for part in cut(stream, cuts):
-        found += connection.receive(part)
-        assert connection.pending <= len(stream)
-    assert one_by_one(found) == one_by_one(expected)
-    assert len(one_by_one(found)) == len(frames)
-    assert connection.pending == 0
-
-
-REPLY = st.one_of(
-    st.builds(device.encode_welcome, st.integers(0, 255), st.integers(0, 99), NATURAL),
-    st.builds(device.encode_code, st.just(4), st.integers(0, 255), st.integers(0, 99)),
-    st.builds(
-        lambda *row: device.encode_confirms(*[[item] for item in row]),
-        st.integers(0, 255), st.integers(0, 2**32 - 1), st.integers(0, 99), NATURAL,
-    ),
-)  # fmt: skip
-
-
-@given(st.lists(REPLY, max_size=8), CUTS)
-def test_device_replies_do_not_depend_on_the_cuts(replies: list[bytes], cuts: list[int]) -> None:
-    expected = [reply for frame in replies for reply in device.DeviceReplies().receive(frame)]
-    stream, found = device.DeviceReplies(), []
-    for part in cut(b"".join(replies), cuts):
-        found += stream.receive(part)
-    assert found == expected
-    assert len(found) == len(replies)
-
-
 @given(st.integers(0, 65_535), st.integers(1, 2**32 - 1), st.integers(0, 80))
 def test_a_frame_costs_what_has_come_and_not_what_it_claims(
     opcode: int, length: int, come: int
@@ -248,14 +196,6 @@ def test_a_frame_costs_what_has_come_and_not_what_it_claims(
     elif length > come:
         assert reassembler.receive(data) == []
         assert reassembler.pending == len(data)
-
-
-@given(st.integers(DEVICE_BODY_BYTES_MAX + 1, 2**32 - 1))
-def test_a_device_frame_over_its_limit_is_refused_at_its_header(length: int) -> None:
-    stream = device.DeviceStream()
-    with pytest.raises(RemoteProtocolError, match="allowed"):
-        stream.receive(struct.pack(">BIHB", 1, length, 2, 0))
-    assert stream.pending == 0
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\1", b"\2"]), CUTS)
@@ -368,23 +308,3 @@ def test_hostile_replies_are_the_peers_fault(
 ) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
         decode_reply(ClientFrame(flags, opcode, 1, memoryview(body)))
-
-
-@given(st.binary(max_size=300))
-def test_xor_is_the_fold_of_all_bytes(data: bytes) -> None:
-    assert device.xor(data) == reduce(xor_of_two, data, 0)
-    assert device.xor(memoryview(data)) == reduce(xor_of_two, data, 0)
-
-
-@given(DEVICE_FRAME, st.data())
-def test_a_flipped_bit_behind_the_length_is_found(frame: bytes, data: st.DataObject) -> None:
-    bit = data.draw(st.integers(40, len(frame) * 8 - 1))
-    flipped = bytearray(frame)
-    flipped[bit >> 3] ^= 1 << (bit & 7)
-    (request,) = device.DeviceStream().receive(bytes(flipped))
-    if isinstance(request, device.DevicePublishes):
-        assert request.codes == [8]
-        assert request.values == [b""]
-    else:
-        assert isinstance(request, device.DeviceRefused)
-        assert request.code == 8

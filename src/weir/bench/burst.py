@@ -12,6 +12,7 @@ import time
 import msgspec
 
 from weir.bench.devices import VALUE_BYTES, Burst, BurstPlan
+from weir.bench.flow import Cpu, bottleneck
 from weir.bench.open_files import allow_connections
 from weir.bench.payload import Checker
 from weir.bench.producers import Crew
@@ -56,6 +57,7 @@ class Result(msgspec.Struct, frozen=True):
     problems: dict[str, int]
     devices_cpu_s: float
     server_cpu_s: float | None
+    bottleneck: str
 
     @property
     def clean(self) -> bool:
@@ -97,7 +99,8 @@ async def measure(side: Side, settings: Settings, topic: str) -> tuple[Result, S
         while checker.received < confirmed and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)
         used = side.cpu_s()
-    return _result(settings, checker, done, last_ns, None if used is None else used - (cpu or 0))
+    server = None if used is None else used - (cpu or 0)
+    return _result(settings, checker, done, last_ns, server, side.one_thread)
 
 
 def _plans(side: Side, settings: Settings, topic: str) -> list[BurstPlan]:
@@ -123,6 +126,7 @@ def _result(
     done: list[Burst],
     last_ns: int,
     server_cpu_s: float | None,
+    one_thread: bool,
 ) -> tuple[Result, Samples]:
     began = min(one.began_ns for one in done)
     latencies = [latency for one in done for latency in one.confirm_ms]
@@ -131,9 +135,12 @@ def _result(
         for what, count in one.problems.items():
             problems[what] = problems.get(what, 0) + count
     p50, p99 = percentiles(latencies, 0.5, 0.99)
+    seconds = max(0, max(one.last_confirm_ns for one in done) - began) / 1e9
+    cpu = Cpu(server_cpu_s, sum(one.cpu_s for one in done), 0.0)
+    busiest = max(one.cpu_s for one in done)
     result = Result(
         devices=settings.devices,
-        seconds=max(0, max(one.last_confirm_ns for one in done) - began) / 1e9,
+        seconds=seconds,
         delivery_seconds=max(0, last_ns - began) / 1e9,
         share_confirmed=len(latencies) / settings.devices,
         share_delivered=1 - checker.lost / settings.devices,
@@ -143,7 +150,8 @@ def _result(
         repeated=checker.repeated,
         corrupt=checker.corrupt,
         problems=problems,
-        devices_cpu_s=sum(one.cpu_s for one in done),
+        devices_cpu_s=cpu.producers,
         server_cpu_s=server_cpu_s,
+        bottleneck=bottleneck(one_thread, cpu, max(seconds, settings.over_s), busiest),
     )
     return result, Samples(latencies)

@@ -50,16 +50,17 @@ def cpu_seconds(pid: int) -> float | None:
     return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
-def session_cpu_seconds(session: int) -> float | None:
-    """Return the CPU time of all processes of a session; None where /proc is not."""
+def family_cpu_seconds(pid: int) -> float | None:
+    """Return the CPU time of a process and all that it started; None where /proc is not."""
     if not Path("/proc/self").exists():
         return None
-    return sum(cpu_seconds(pid) or 0.0 for pid in session_pids(session))
+    return sum(cpu_seconds(one) or 0.0 for one in family(pid))
 
 
-def session_pids(session: int) -> list[int]:
-    """Return the processes of a session, as the kernel lists them."""
-    found = []
+def family(pid: int) -> list[int]:
+    """Return a process, all below it, and all of its session, as the kernel lists them."""
+    parents: dict[int, int] = {}
+    found = set()
     for place in Path("/proc").iterdir():
         if not place.name.isdigit():
             continue
@@ -68,9 +69,13 @@ def session_pids(session: int) -> list[int]:
         except OSError:
             continue
         # Behind the command's name: state, parent, group, session.
-        if int(stat.rpartition(")")[2].split()[3]) == session:
-            found.append(int(place.name))
-    return found
+        _, parent, _, session = stat.rpartition(")")[2].split()[:4]
+        parents[int(place.name)] = int(parent)
+        if pid in (int(place.name), int(session)):
+            found.add(int(place.name))
+    while more := {one for one, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found)
 
 
 def filesystem_of(folder: Path) -> str | None:

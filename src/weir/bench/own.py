@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import weir
-from weir.bench.machine import cpu_seconds
+from weir.bench.machine import family_cpu_seconds
 from weir.bench.node import Node, NodeFailed, running_node
 from weir.bench.payload import Block
 from weir.bench.produce import Done, Plan
@@ -45,7 +45,8 @@ class Own:
     label = "weir"
     settings = "one node, fdatasync before each confirm (there is no switch for that)"
     synced = True
-    one_thread = True
+    #: A process for each of several shards, by default.
+    one_thread = False
 
     def __init__(self, node: Node) -> None:
         """Take a node that is up."""
@@ -55,8 +56,8 @@ class Own:
         self.node = node
 
     def cpu_s(self) -> float | None:
-        """Return the CPU time that the node has used, in seconds."""
-        return cpu_seconds(self.node.pid)
+        """Return the CPU time that the node's processes have used, in seconds."""
+        return family_cpu_seconds(self.node.pid)
 
     def running(self) -> None:
         """Raise `NodeFailed` if the node has ended."""

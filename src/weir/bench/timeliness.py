@@ -17,7 +17,7 @@ import msgspec
 
 from weir.bench.led import Ready
 from weir.bench.loop import run
-from weir.bench.machine import cpu_seconds, filesystem_of
+from weir.bench.machine import family_cpu_seconds, filesystem_of
 from weir.bench.node import Node, running_node
 from weir.bench.own import PROCESSES_MAX, chunk_of, window_of
 from weir.bench.payload import SIZE_MIN, Checker
@@ -161,12 +161,12 @@ async def _measure(settings: Settings, node: Node, progress: Progress) -> Result
         async def lead() -> Result:
             async with Producers(_plans(settings, node.url)) as producers:
                 ready = await producers.ready()
-                cpu = cpu_seconds(node.pid), time.process_time()
+                cpu = family_cpu_seconds(node.pid), time.process_time()
                 producers.go()
                 done = await producers.done()
                 _, ends = await client.positions(TOPIC)
                 await receiver.reach(dict(enumerate(ends)))
-                used = cpu_seconds(node.pid), time.process_time()
+                used = family_cpu_seconds(node.pid), time.process_time()
             return _result(settings, node, receiver, ready, done, (cpu, used))
 
         receiving = asyncio.ensure_future(receiver.run())

@@ -8,7 +8,7 @@ from weir.broker.group import Group
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.codec.fields import Buffer
-from weir.errors import BadRequest, Unavailable, ValueLost
+from weir.errors import BadRequest, Refused, ValueLost
 from weir.model.limits import FETCH_BYTES_MAX
 from weir.wire.messages import FetchChunks, FetchedChunks
 
@@ -41,9 +41,9 @@ class ChunkReads:
                 "are not of this partition"
             )
 
-        def answer(payloads: Sequence[Buffer], failure: str) -> None:
-            if failure:
-                self._outbox.refuse(caller, Unavailable(failure))
+        def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
+            if failure is not None:
+                self._outbox.refuse(caller, failure)
             else:
                 reply = FetchedChunks(request.address, request.index, tuple(payloads))
                 self._outbox.reply(caller, reply)

@@ -62,16 +62,19 @@ class PartitionCounts:
 class Counts:
     """One shard: its partitions by group, and what concerns no partition."""
 
-    __slots__ = ("_partitions", "confirms", "flushed_bytes", "flushes", "holds", "latency",
-                 "reads_cached", "reads_disk", "refused", "repeats")  # fmt: skip
+    __slots__ = ("_partitions", "confirms", "device_confirms", "device_refused", "flushed_bytes",
+                 "flushes", "holds", "latency", "reads_cached", "reads_disk", "refused",
+                 "repeats")  # fmt: skip
 
     def __init__(self) -> None:
         """Begin at zero."""
         self._partitions: dict[int, PartitionCounts] = {}
         #: Milliseconds from the moment a batch is in line to its commit.
         self.latency = Histogram(LATENCY_MS)
-        #: By error number: refusals to clients (those to devices are in their own column).
+        #: By error number: refusals to clients, and of publishes to devices.
         self.refused: Counter[int] = Counter()
+        self.device_refused: Counter[int] = Counter()
+        self.device_confirms = 0
         #: Answers to clients' batches, and how many of those came once more.
         self.confirms = 0
         self.repeats = 0
@@ -86,6 +89,17 @@ class Counts:
         """Count an answer to a client's batch."""
         self.confirms += 1
         self.repeats += repeats
+
+    def told_devices(self, codes: list[int]) -> None:
+        """Count answers to device publishes: 0, or the number of the refusal."""
+        confirmed = codes.count(0)
+        self.device_confirms += confirmed
+        if confirmed < len(codes):
+            self.device_refused.update(code for code in codes if code)
+
+    def forget(self, group: int) -> None:
+        """Keep nothing of a partition that is gone for good."""
+        self._partitions.pop(group, None)
 
     def partition(self, group: int) -> PartitionCounts:
         """Return the counts of a partition, new ones if it had none."""

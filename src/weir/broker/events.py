@@ -59,11 +59,15 @@ class SpareMade:
 
 @dataclass(frozen=True, slots=True)
 class ReadDone:
-    """A `StartRead` is done: verified payloads, or the reason why not."""
+    """A `StartRead` is done: verified payloads, or the reason why not.
+
+    `damaged_at` is the log position of the first byte that is damaged, -1 for other failures.
+    """
 
     ticket: int
     payloads: Sequence[Buffer]
     failure: str = ""
+    damaged_at: int = -1
 
 
 @dataclass(frozen=True, slots=True)

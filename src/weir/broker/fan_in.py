@@ -243,4 +243,5 @@ class FanIn:
         for session, c in gathering.confirms.items():
             c.seat.seen = max(c.seat.seen, stamp)
             c.seat.in_flight -= len(c.sns)
+            self._intake.counts.told_devices(c.codes)
             self._send(session, encode_confirms(c.sns, c.sequences, c.codes, c.offsets))

@@ -99,9 +99,9 @@ class Fetches:
             self._answer(caller, request, request.offset, ())
             return
 
-        def answer(payloads: Sequence[Buffer], failure: str) -> None:
-            if failure:
-                self._outbox.refuse(caller, Unavailable(failure))
+        def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
+            if failure is not None:
+                self._outbox.refuse(caller, failure)
             else:
                 self._answer(caller, request, reading.reached(payloads), tuple(payloads))
 

@@ -59,6 +59,19 @@ class _Queue:
     def __bool__(self) -> bool:
         return bool(self.pulls or self.watches or self.proposed or self.freed)
 
+    def told(self, messages: int) -> list[Wait[Pull]]:
+        """Take out as many watches as there are messages that nobody pulls.
+
+        One message does not wake a thousand consumers; if those who were told do not come for it,
+        the next are told at the next tick.
+        """
+        return [self.watches.pop() for _ in range(min(messages, len(self.watches)))]
+
+    def closed(self, session: int) -> None:
+        """Forget a peer that is gone."""
+        self.pulls.closed(session)
+        self.watches.closed(session)
+
     def is_proposed(self, first: int, behind: int) -> bool:
         """Return whether some of [first, behind) is being granted."""
         return any(first < b and a < behind for a, b in self.proposed)
@@ -164,8 +177,7 @@ class Grants:
         names = self._members.pop(session, set())
         for name in names:
             if (queue := self._queues.get(name)) is not None:
-                queue.pulls.closed(session)
-                queue.watches.closed(session)
+                queue.closed(session)
                 self._retire(name, queue)
         clusters = self._state.clusters
         if any(name in clusters and session in clusters[name].held for name in names):
@@ -194,7 +206,7 @@ class Grants:
         ((first, behind),) = grant.left
         attempts = grant.attempts
 
-        def answer(payloads: Sequence[Buffer], failure: str) -> None:
+        def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
             reached = record.first if failure else min(reading.reached(payloads), behind)
             if reached > first:
                 reply = Granted(
@@ -203,8 +215,8 @@ class Grants:
                 )  # fmt: skip
                 self._outbox.reply(waiter.caller, reply)
             else:
-                failure = failure or f"the messages from offset {reached} on cannot be read"
-                self._outbox.refuse(waiter.caller, Unavailable(failure))
+                text = f"the messages from offset {reached} on cannot be read"
+                self._outbox.refuse(waiter.caller, failure or Unavailable(text))
             self._doubtful.discard(record.first, reached)
             if reached < behind:
                 self._free(record.cluster, index, reached, behind)
@@ -277,18 +289,10 @@ class Grants:
             queue.freed.discard(first, behind)
             self._promised[self._propose(record)] = (waiter, reading)
         if queue.watches:
-            self._tell(name, queue)
-
-    def _tell(self, name: str, queue: _Queue) -> None:
-        """Tell as many watches as there are messages that nobody pulls.
-
-        One message does not wake a thousand consumers; if those who were told do not come for it,
-        the next are told at the next tick.
-        """
-        reading, first, behind = self._pick(name, queue, _ANY)
-        for _ in range(min(behind - first, len(queue.watches)) if reading is not None else 0):
-            waiter = queue.watches.pop()
-            self._outbox.reply(waiter.caller, Granted(waiter.request.address, 0, 0, first, behind))
+            reading, first, behind = self._pick(name, queue, _ANY)
+            for waiter in queue.told(0 if reading is None else behind - first):
+                nothing = Granted(waiter.request.address, 0, 0, first, behind)
+                self._outbox.reply(waiter.caller, nothing)
 
     def _put_back(self, name: str, queue: _Queue, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from weir import raft
 from weir.broker.entries import NOOP, Payload
+from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.log import Log
 from weir.log.record import HardState, Record
@@ -38,6 +39,13 @@ class Past(Protocol):
     def saved(self, snapshot: raft.Snapshot) -> None:
         """A newer snapshot is durable."""
 
+    def snapshot(self) -> raft.Snapshot | None:
+        """The newest durable snapshot."""
+
+    @property
+    def damage(self) -> LogDamaged | None:
+        """What the group lost that it needs to go on."""
+
 
 class Token(NamedTuple):
     """Which Ready a flush has made durable."""
@@ -62,10 +70,39 @@ class Group:
         self._advancing = False
 
     def run(self, machine: Machine) -> None:
-        """Drive `machine`, whose state is that of the node's snapshot, and seek to lead."""
+        """Drive `machine`, whose state is that of the node's snapshot, and seek to lead.
+
+        A damaged group is driven nowhere: it neither votes nor leads, and is read as it lies.
+        """
         self.machine = machine
-        self.node.campaign()
-        self.advance()
+        if self.damage is None:
+            self.node.campaign()
+            self.advance()
+
+    @property
+    def damage(self) -> LogDamaged | None:
+        """What this group lost that it needs to go on; None if it lost nothing."""
+        return self._past.damage
+
+    @property
+    def kept_index(self) -> int:
+        """Through which index the next checkpoint is to hold this group's state.
+
+        That of a damaged group stays as the last one found it.
+        """
+        if self.damage is None:
+            return self.node.applied_index
+        snapshot = self._past.snapshot()
+        return snapshot.index if snapshot else 0
+
+    def snapshot(self) -> raft.Snapshot | None:
+        """Return the state as of `kept_index`; None if nothing was applied yet."""
+        if self.damage is not None:
+            return self._past.snapshot()
+        index = self.node.applied_index
+        if not index:
+            return None
+        return raft.Snapshot(index, self.node.term_at(index), self.machine.encode())
 
     def propose(self, payload: Payload) -> int:
         """Append an entry and stage its bytes; return its index. Raises `raft.NotLeader` ..."""
@@ -88,6 +125,8 @@ class Group:
 
     def saved(self, index: int, term: int) -> None:
         """A durable checkpoint holds the state as of `index`: let go of entries nobody needs."""
+        if self.damage is not None:
+            return
         self._past.saved(raft.Snapshot(index, term, None))
         # Raft asks for no entry below its snapshot any more; readers go on by the log alone.
         self.node.compact(index)

@@ -63,7 +63,6 @@ class Intake:
 
     __slots__ = (
         "_ahead",
-        "_counts",
         "_flying",
         "_group",
         "_growing",
@@ -72,6 +71,7 @@ class Intake:
         "_state",
         "_time",
         "clock",
+        "counts",
     )
 
     def __init__(
@@ -87,7 +87,7 @@ class Intake:
         self._state = state
         self._time = time
         self.clock = clock
-        self._counts = counts
+        self.counts = counts
         self._next_offset = state.next_offset
         #: Producers with batches under way: what will be known of them once all is committed.
         self._ahead: dict[int, Known] = {}
@@ -235,7 +235,7 @@ class Intake:
         if self._ahead.get(record.producer) == self._state.producers.known(record.producer):
             del self._ahead[record.producer]
             self._growing.settled(record.producer)
-        counts = self._counts
+        counts = self.counts
         counts.latency.add(self._time.monotonic_ms() - pending.since_ms)
         counts.partition(self._group.id).took(record.messages, pending.size)
         for answer in pending.waiting:

@@ -29,7 +29,7 @@ from weir.broker.reads import Reads
 from weir.broker.retention import new_start
 from weir.broker.state import PartitionState
 from weir.broker.steering import Change, Steering
-from weir.errors import Halted, Refused, Unavailable
+from weir.errors import DamagedRange, Halted, Refused, Unavailable
 from weir.model.header import Header
 from weir.model.topic import TopicSettings
 from weir.order.clock import Highest, HybridClock, Time
@@ -140,7 +140,8 @@ class Partition:
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
         """Read by offset."""
-        self._led()
+        if self.group.damage is None:
+            self._led()
         self.fetches.fetch(caller, request)
 
     def fetch_chunks(self, caller: Caller, request: FetchChunks) -> None:
@@ -232,11 +233,13 @@ class Partition:
     def apply(self, index: int, payload: Payload) -> None:
         """Apply a committed entry, then tell who waits for it."""
         if payload.batches:
+            before = self.state.next_offset
             for batch in payload.batches:
                 self.state.apply(batch, index)
                 if self._leading is not None:
                     self._shared.budget.release(self._leading.intake.committed(batch))
-            self._wake()
+            if self.state.next_offset > before:  # chunks are nobody's news
+                self._wake()
         elif payload.control is not None:
             self._apply_control(index, payload)
         elif self._leading is None and self.group.begins_own_term(index):
@@ -315,5 +318,7 @@ class Partition:
 
     def _led(self) -> _Leading:
         if self._leading is None:
+            if (damage := self.group.damage) is not None:
+                raise DamagedRange(f"this partition can only be read: {damage}", damage.position)
             raise Unavailable("this partition is starting: try again shortly")
         return self._leading

@@ -13,7 +13,7 @@ from weir.broker.admission import ANONYMOUS, Budget
 from weir.broker.effects import Hangup, Pass, Send
 from weir.broker.layout import Layout
 from weir.broker.outbox import TO_DEVICE, Caller, Outbox
-from weir.broker.sessions import Session
+from weir.broker.sessions import SHARD, Session
 from weir.codec.fields import Buffer, total
 from weir.errors import Refused, Unavailable
 from weir.model.limits import KIB
@@ -126,7 +126,7 @@ class Passing:
 
     def ask_as_shard(self, shard: int, frame: ClientFrame) -> None:
         """Ask another shard for this shard itself; whoever `listen`s gets the reply."""
-        self._introduce(OWN_SESSION, f"shard:{self.shard}", shard)
+        self._introduce(OWN_SESSION, f"{SHARD}{self.shard}", shard)
         self._put(shard, trunk.encode_client(OWN_SESSION, frame))
 
     def listen(self, own: Callable[[ClientFrame], None]) -> None:

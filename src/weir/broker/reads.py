@@ -10,10 +10,11 @@ from weir.broker.effects import StartRead
 from weir.broker.events import ReadDone
 from weir.broker.outbox import Outbox
 from weir.codec.fields import Buffer
+from weir.errors import DamagedRange, Refused, Unavailable
 from weir.log.reading import Reading
 
-#: Gets the payloads, and the reason if there are none.
-Then = Callable[[Sequence[Buffer], str], None]
+#: Gets the payloads, and the refusal if there are none.
+Then = Callable[[Sequence[Buffer], Refused | None], None]
 
 
 class Reads:
@@ -36,7 +37,7 @@ class Reads:
         """
         if reading.cached is not None:
             self._outbox.counts.reads_cached += 1
-            then(reading.cached, "")
+            then(reading.cached, None)
             return
         reading.pin()
         self._queue.append((reading, then))
@@ -59,4 +60,12 @@ class Reads:
         reading, then = self._waiting.pop(event.ticket)
         reading.release()
         self._budget.release(reading.size)
-        then(event.payloads, event.failure)
+        then(event.payloads, _refusal(event))
+
+
+def _refusal(event: ReadDone) -> Refused | None:
+    if not event.failure:
+        return None
+    if event.damaged_at >= 0:
+        return DamagedRange(event.failure, event.damaged_at)
+    return Unavailable(event.failure)

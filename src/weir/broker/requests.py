@@ -98,6 +98,8 @@ class Requests:
             request = decode_request(frame)
             if not isinstance(request, m.Hello):
                 session.check_welcomed()
+            if isinstance(request, m.Follow) and not session.is_shard:
+                raise UnknownOpcode("only a shard of this node may ask that", caller.opcode)
             owner = self._owner(request)
             if owner != self._passing.shard:
                 self._passing.request(session, caller, frame, owner)
@@ -193,8 +195,6 @@ class Requests:
         self._registry.open_producer(caller, session.principal, request)
 
     def _follow(self, session: Session, caller: Caller, request: m.Follow) -> None:
-        if not session.passed:
-            raise UnknownOpcode("only a shard of this node may ask that", caller.opcode)
         self._outbox.answered(session.id)  # what comes of it is no reply
         self._neighbours.feed.follow(session.id, request.index)
 

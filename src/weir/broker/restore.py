@@ -15,6 +15,7 @@ from weir.codec.crc import crc32c
 from weir.codec.fields import U32
 from weir.errors import Damaged
 from weir.log.checkpoint import CHECKPOINT as CHECKPOINT
+from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.log import Log
 from weir.log.recovery import RecoveredGroup
@@ -39,7 +40,7 @@ def covered(groups: Iterable[Group]) -> dict[int, tuple[int, int]]:
     """Return index and term of the snapshots that `encode_checkpoint` would write, by group."""
     found = {}
     for group in groups:
-        if index := group.node.applied_index:
+        if group.damage is None and (index := group.node.applied_index):
             found[group.id] = (index, group.node.term_at(index))
     return found
 
@@ -51,9 +52,9 @@ def encode_checkpoint(groups: Sequence[Group]) -> bytes:
     """
     rows = {}
     for group in groups:
-        index = group.node.applied_index
-        if index:
-            rows[group.id] = (index, group.node.term_at(index), group.machine.encode())
+        snapshot = group.snapshot()
+        if snapshot is not None:
+            rows[group.id] = (snapshot.index, snapshot.term, snapshot.data)
     body = msgspec.msgpack.encode((_VERSION, rows))
     return U32.pack(crc32c(body)) + body
 
@@ -99,7 +100,16 @@ class LogStorage:
     def hard_state(self) -> raft.HardState:
         """Return term and vote."""
         state = self._recovered.hard_state if self._recovered else None
-        return raft.HardState(state.term, state.vote) if state else raft.HardState()
+        found = raft.HardState(state.term, state.vote) if state else raft.HardState()
+        if self.damage is None:
+            return found
+        # It is never used, for a damaged group does not vote; but no entry may be of a later term.
+        return raft.HardState(max(found.term, self.term(self.last_index())))
+
+    @property
+    def damage(self) -> LogDamaged | None:
+        """What recovery found the group to have lost that it needs to go on."""
+        return self._recovered.damage if self._recovered else None
 
     def snapshot(self) -> raft.Snapshot | None:
         """Return the newest checkpoint's snapshot of this group; without its state, if that was
@@ -143,13 +153,17 @@ class LogStorage:
 
 
 def node_for(node: int, storage: LogStorage) -> raft.Node:
-    """Return the Raft node of a group whose only voter is this node."""
+    """Return the Raft node of a group whose only voter is this node.
+
+    One of a damaged group counts all it has as applied: it is only read, and asked for nothing.
+    """
     snapshot: Any = storage.snapshot()
+    applied = snapshot.index if snapshot else 0
     config = raft.Config(
         id=node,
         voters=(node,),
         fence=storage.fence,
-        applied=snapshot.index if snapshot else 0,
+        applied=applied if storage.damage is None else storage.last_index(),
         max_pending_bytes=_PENDING_BYTES_MAX,
     )
     return raft.Node(config, storage)

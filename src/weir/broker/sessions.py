@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from weir.broker.admission import ANONYMOUS
@@ -9,6 +10,9 @@ from weir.broker.fan_in import Seat
 from weir.errors import BadRequest, NoHello
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
+
+#: What the principal of a shard begins with; no peer's has a colon in it.
+SHARD = "shard:"
 
 
 @dataclass(slots=True)
@@ -26,6 +30,11 @@ class Session:
     seat: Seat | None = None
     #: What came while it has to wait for news of the registry; None while it need not.
     parked: list[ClientFrame | DeviceRequest] | None = None
+
+    @property
+    def is_shard(self) -> bool:
+        """Whether this is another shard of this node, and not a peer of one."""
+        return self.passed and self.principal.startswith(SHARD)
 
     @property
     def greeted(self) -> bool:
@@ -52,3 +61,32 @@ class Session:
         """Raise `NoHello` unless a client hello came first."""
         if not self.welcomed:
             raise NoHello("say hello first: the first frame of a connection is Hello")
+
+
+class Strangers:
+    """Peers that have not said hello, in order of arrival: only they are looked at, however many
+    are connected.
+    """
+
+    __slots__ = ("_line", "_within_ms")
+
+    def __init__(self, within_ms: int) -> None:
+        """Expect hello within so many milliseconds."""
+        self._within_ms = within_ms
+        self._line: deque[Session] = deque()
+
+    def add(self, session: Session) -> None:
+        """A peer connected."""
+        self._line.append(session)
+
+    def overdue(self, now_ms: int) -> list[Session]:
+        """Return those whose time is up, once, and forget those who said hello."""
+        found = []
+        while self._line:
+            session = self._line[0]
+            if not session.greeted:
+                if now_ms - session.opened_ms <= self._within_ms:
+                    break
+                found.append(session)
+            self._line.popleft()
+        return found

@@ -16,10 +16,9 @@ from weir.broker import events as ev
 from weir.broker.admission import Authorize, Budget, allow_all
 from weir.broker.catalog import Catalog
 from weir.broker.control import ProducerOpened
-from weir.broker.counts import Counts
 from weir.broker.devices import Devices
 from weir.broker.effects import Effect, Hangup, HoldReads, Stopped
-from weir.broker.group import Group
+from weir.broker.groups import Groups
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
 from weir.broker.neighbours import Neighbours
@@ -28,13 +27,12 @@ from weir.broker.partition import Partition, Surroundings
 from weir.broker.reads import Reads
 from weir.broker.registry import Registry
 from weir.broker.requests import Requests
-from weir.broker.restore import LogStorage, Opened, node_for
-from weir.broker.sessions import Session
-from weir.broker.state import PartitionState
+from weir.broker.restore import Opened
+from weir.broker.sessions import Session, Strangers
 from weir.broker.sweep import Sweep
 from weir.broker.topics import Topics
 from weir.broker.writer import CHECKPOINT_BYTES, Writer
-from weir.errors import Unavailable, UnknownTopic
+from weir.errors import Unavailable
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import (
     BUDGET_BYTES_DEFAULT,
@@ -82,16 +80,21 @@ class Shard:
         self.budget = Budget(settings.budget_bytes)
         self._time = time
         self._outbox = outbox = Outbox(self.budget)
+        #: What this shard has done since it started.
+        self.counts = outbox.counts
         self._reads = Reads(outbox, self.budget)
         self._writers = [
             Writer(opened.log.settings.log, opened, outbox, time, settings.checkpoint_bytes)
             for opened in logs
         ]
         self._writer = {writer.number: writer for writer in self._writers}
+        #: What writes to each of its logs.
+        self.writers: Sequence[Writer] = self._writers
         self._shared = Surroundings(
             outbox, self._reads, self.budget, time, Highest(), self._dirty, self._admit
         )
         self._sessions: dict[int, Session] = {}
+        self._strangers = Strangers(HELLO_WITHIN_MS)
         shard = identity.shard
         self._neighbours = Neighbours(layout, shard, self._sessions, outbox, self.budget, time)
         self._leads_registry = shard == layout.registry_shard
@@ -101,11 +104,11 @@ class Shard:
         catalog = Catalog.decode(snapshot.data) if snapshot else Catalog()
         clock = HybridClock(catalog.last_stamp, self._shared.highest)
         feed = self._neighbours.feed
-        self.registry = Registry(
-            catalog, feed, time, clock, layout.place, self._open_topic, self._close_topic
-        )
-        self._neighbours.join(self.registry, self._fan_in_opened, self._go_on)
         self.topics = Topics(catalog)
+        self._groups = Groups(identity.node, layout, self._writer, self.topics, self._shared)
+        opened, closed = self._groups.open_topic, self._groups.close_topic
+        self.registry = Registry(catalog, feed, time, clock, layout.place, opened, closed)
+        self._neighbours.join(self.registry, self._fan_in_opened, self._go_on)
         self._requests = Requests(
             identity,
             self.topics,
@@ -122,9 +125,6 @@ class Shard:
         self._stopping = False
         self._stopped = False
         self._fan_in_asked = False
-        self._opened_all = False
-        #: Partitions of deleted topics with something under way.
-        self._ending: list[Partition] = []
         self._sweep = Sweep(self.topics, time, settings.retention_every_ms)
 
     @property
@@ -132,27 +132,24 @@ class Shard:
         """Whether every group here is led and devices can be served."""
         if not self._shared.fan_in_producer or not self._neighbours.settled:
             return False
-        return all(partition.leads for partition in self.topics.partitions())
-
-    @property
-    def counts(self) -> Counts:
-        """What this shard has done since it started."""
-        return self._outbox.counts
-
-    @property
-    def writers(self) -> Sequence[Writer]:
-        """What writes to each of its logs."""
-        return self._writers
+        return all(p.leads or p.group.damage for p in self.topics.partitions())
 
     @property
     def partitions_led(self) -> int:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())
 
+    @property
+    def _knows_topics(self) -> bool:
+        """Whether the whole of the registry is known here."""
+        return self.registry.ready if self._leads_registry else self._neighbours.settled
+
     def start(self) -> list[Effect]:
         """Bring the registry up, then all partitions; the effects end in elections won."""
         if self._leads_registry:
-            group = self._open_group(REGISTRY_GROUP)
+            group = self._groups.open(REGISTRY_GROUP)
+            if group.damage is not None:
+                raise group.damage
             self.registry.group = group
             group.run(self._neighbours.feed)
         return self._after()
@@ -191,6 +188,7 @@ class Shard:
         if principal:
             session.principal, session.passed, session.welcomed = principal, True, True
         self._sessions[number] = session
+        self._strangers.add(session)
         self._outbox.opened(number)
 
     def _received(
@@ -249,29 +247,26 @@ class Shard:
                 partition.tick()
         self._devices.receivers.tick()
         self._neighbours.feed.tick()
-        if self._opened_all and not self._stopping:
+        if self._groups.all_open and not self._stopping:
             self._sweep.tick()
         # A checkpoint holds the groups that are open: it must not be made before they all are.
-        if self._opened_all:
+        if self._groups.all_open:
             for writer in self._writers:
                 writer.tick()
-        for session in self._sessions.values():
-            if not session.greeted and now - session.opened_ms > HELLO_WITHIN_MS:
-                reason = f"no hello within {HELLO_WITHIN_MS // 1000} s"
-                self._outbox.put(Hangup(session.id, reason))
+        for session in self._strangers.overdue(now):
+            self._outbox.put(Hangup(session.id, f"no hello within {HELLO_WITHIN_MS // 1000} s"))
 
     def _after(self) -> list[Effect]:
         """Do what any event may have made possible."""
-        if not self._opened_all and (self.registry.ready or self._neighbours.copy is not None):
-            self._open_topics()
+        if not self._groups.all_open and self._knows_topics:
+            self._groups.open_all()
         if self.registry.ready and not self._fan_in_asked:
             self._fan_in_asked = True
             self._neighbours.feed.opened()
             self.registry.grant(f"shard:{self.identity.shard}", 0, self._granted)
         self._reads.advance()
         self._devices.receivers.advance()
-        if self._ending:
-            self._forget_ended()
+        self._groups.advance()
         for writer in self._writers:
             writer.advance()
         hold = self.budget.should_hold(self._holding)
@@ -294,7 +289,7 @@ class Shard:
             writer.advance()
         if all(writer.idle for writer in self._writers):
             for writer in self._writers:
-                if not writer.clean and self._opened_all:
+                if not writer.clean and self._groups.all_open:
                     writer.checkpoint()
         if self._neighbours.passing.waiting:  # it is refused if the other shard does not answer
             return
@@ -306,56 +301,6 @@ class Shard:
 
     def _writer_for(self, group: int) -> Writer:
         return self._writer[self._layout.log_of(group)]
-
-    def _open_group(self, id: int) -> Group:
-        writer = self._writer_for(id)
-        recovered, snapshot = writer.recovered.get(id), writer.snapshots.get(id)
-        storage = LogStorage(writer.log, id, recovered, snapshot)
-        group = Group(id, node_for(self.identity.node, storage), writer.log, storage)
-        writer.groups[id] = group
-        return group
-
-    def _open_topics(self) -> None:
-        """Open what the whole of the registry's log says that there is, and nothing else.
-
-        Not before: what a deleted topic had may be gone from the logs in part.
-        """
-        if not self._neighbours.settled:
-            return
-        self._opened_all = True
-        for topic in self.topics.catalog.topics():
-            self._open_topic(topic)
-        for writer in self._writers:
-            for id in {*writer.recovered, *writer.snapshots} - writer.groups.keys():
-                writer.forget(id)
-
-    def _close_topic(self, topic: Topic) -> None:
-        """Refuse whoever waits; each group goes when what is under way in it is done."""
-        for partition in self.topics.take(topic):
-            partition.end(UnknownTopic(f"topic {topic.full_name} was deleted", topic.id))
-            self._ending.append(partition)
-
-    def _forget_ended(self) -> None:
-        """Let go of groups that have come to their end, and of all that they have stored."""
-        for partition in [partition for partition in self._ending if partition.at_rest]:
-            self._ending.remove(partition)
-            self._writer_for(partition.group.id).forget(partition.group.id)
-
-    def _open_topic(self, topic: Topic) -> None:
-        if not self._opened_all:
-            return  # the registry is still at its past: `_open_topics` comes
-        for id in topic.groups():
-            writer = self._writer.get(self._layout.log_of(id))
-            if writer is None or id in writer.groups:
-                continue
-            snapshot = writer.snapshots.get(id)
-            state = PartitionState.decode(snapshot.data) if snapshot else PartitionState()
-            group = self._open_group(id)
-            partition = Partition(group, state, self._shared)
-            self.topics.add(partition)
-            group.run(partition)
-            if snapshot is not None:
-                group.saved(snapshot.index, snapshot.term)
 
     def _dirty(self, partition: Partition) -> None:
         self._writer_for(partition.group.id).mark_dirty(partition)

@@ -125,7 +125,8 @@ class Writer:
         self._quiet_since = self._time.monotonic_ms()
         for token in flush.tokens:
             assert isinstance(token, Token)  # what Group gave to append()
-            self.groups[token.group].persisted(token.ready)
+            if (group := self.groups.get(token.group)) is not None:  # else it is gone
+                group.persisted(token.ready)
 
     def spare_made(self, event: SpareMade) -> None:
         """Take a made segment file into the reserve, or learn that there is no room for one."""
@@ -160,7 +161,7 @@ class Writer:
         self._tried_tail = self.log.tail
         self._covered = covered(self.groups.values())
         body = encode_checkpoint(list(self.groups.values()))
-        applied = {id: group.node.applied_index for id, group in self.groups.items()}
+        applied = {id: group.kept_index for id, group in self.groups.items()}
         data = self.log.checkpoint(applied, body)
         self._outbox.put(SaveCheckpoint(self.number, CHECKPOINT, data))
 

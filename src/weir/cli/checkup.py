@@ -130,9 +130,9 @@ def room(patient: Patient) -> Finding:
     log = patient.config.log
     least = patient.logs * (log.spares + 3) * log.segment_mib * MIB
     shown = f"{free / 2**30:,.1f} GiB free of {size / 2**30:,.1f} GiB"
-    if free < least and not patient.folder.exists():
-        return Finding("room", "fail", shown, f"a new node takes {least // MIB:,} MiB to begin with: "
-                       "free some, or give --data a folder on another disk")  # fmt: skip
+    if free < least and not (patient.folder / "node.json").exists():
+        return Finding("room", "fail", shown, f"a new node takes {least // MIB:,} MiB to begin "
+                       "with: free some, or give --data a folder on another disk")  # fmt: skip
     if free < size / 10:
         return Finding("room", "warn", shown, "under a tenth is free: at 0 publishes are refused")
     return Finding("room", "ok", shown)

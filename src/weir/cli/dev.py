@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,11 +86,16 @@ def _free(port: int) -> int:
 def _welcome(url: str, figures: str, folder: str, removed: bool) -> None:
     from weir.cli.connecting import connected
     from weir.cli.output import hint
+    from weir.errors import WeirError
 
     async def make(client: Client) -> None:
         await client.create_topic(EXAMPLE, 2)
 
-    connected(url, make)
+    try:
+        connected(url, make)
+    except WeirError as error:  # it is being stopped already, as a rule
+        print(error, file=sys.stderr)
+        return
     # Nothing to type where the address is the one that every verb takes by itself.
     given = "" if url.endswith(":6800") else f"export WEIR_URL={url}\n  "
     print(

@@ -9,21 +9,24 @@ import fcntl
 import os
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from weir.broker import control
 from weir.broker.catalog import Catalog
 from weir.broker.control import TopicCreated
-from weir.broker.restore import CHECKPOINT, decode_checkpoint
+from weir.broker.restore import decode_checkpoint
 from weir.errors import Damaged, WeirError
+from weir.log import checkpoint
 from weir.log.errors import ForeignSegment, LogDamaged, UnknownKind
 from weir.log.frame import HEADER_SIZE, BadFrame, Frame, Kind, frame_size, verify
 from weir.log.index import GroupIndex
 from weir.log.record import HardState
+from weir.log.recovery import find_files
 from weir.log.scan import Scan
 from weir.log.segment import BLOCK, Segment, segment_number, unpack_header
+from weir.log.settings import Settings
 from weir.model.ids import REGISTRY_GROUP, partition_of, topic_of
 from weir.server.disk import FolderInUse
 
@@ -120,11 +123,30 @@ def _held(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+class _Folder:
+    """A log folder that is only read: no handle of it could write."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self) -> list[str]:
+        return [path.name for path in self._path.iterdir() if path.is_file()]
+
+    def size(self, name: str) -> int:
+        return (self._path / name).stat().st_size
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        with (self._path / name).open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+
 class _Surveyor:
     """Reads one log folder, segment by segment."""
 
     def __init__(self, folder: Path, group: int | None, limit: int) -> None:
         self._found = LogSurvey(folder)
+        self._disk = _Folder(folder)
         self._group = group
         self._entries: deque[Frame] = deque(maxlen=limit)
         self._catalog = Catalog()
@@ -132,55 +154,41 @@ class _Surveyor:
 
     def run(self) -> LogSurvey:
         found = self._found
-        names = sorted(
-            path.name for path in found.folder.iterdir() if segment_number(path.name) is not None
-        )
         try:
-            row = self._open(names)
-            self._read_checkpoint()
-            self._scan(row)
+            self._scan()
         except (Damaged, ForeignSegment, UnknownKind) as error:
             found.damage = str(error)
         found.entries = list(self._entries)
         return found
 
-    def _open(self, names: list[str]) -> list[Segment]:
-        """Sort the files into segments in use, spares, and those whose header is neither."""
-        found = self._found
-        row: list[Segment] = []
-        owners: set[tuple[int, int]] = set()
-        for name in names:
-            with (found.folder / name).open("rb") as file:
-                block = file.read(BLOCK)
-            try:
-                segment, log, system = unpack_header(name, block)
-            except BadFrame:
-                (found.unreadable if any(block) else found.spares).append(name)
-                continue
-            owners.add((log, system))
-            row.append(segment)
-        if len(owners) > 1:
-            raise ForeignSegment(
-                f"{found.folder} holds segments of {len(owners)} logs or systems: a file was "
-                "copied in; move it away"
-            )
-        for found.log, found.system in owners:
-            break
-        return sorted(row, key=lambda segment: segment.base)
+    def _owner(self) -> tuple[int, int]:
+        """Return log and system of the first segment with a sound header, (0, 0) if none has."""
+        for name in sorted(self._disk.names()):
+            if segment_number(name) is not None:
+                with suppress(BadFrame):
+                    return unpack_header(name, self._disk.read(name, 0, BLOCK))[1:]
+        return 0, 0
 
-    def _scan(self, row: list[Segment]) -> None:
-        found, scan = self._found, Scan(self._found.log)
+    def _scan(self) -> None:
+        found, disk = self._found, self._disk
+        found.log, found.system = self._owner()
+        saved = self._saved()
+        files = find_files(disk, Settings(found.log, found.system), saved)
+        scan = Scan(found.log, saved)
         try:
-            for segment in row:
-                data = (found.folder / segment.name).read_bytes()
-                found.segments.append(self._tally(segment, memoryview(data)))
-                if len(data) != segment.size:
-                    reason = f"the file has {len(data):,} of its {segment.size:,} bytes"
-                    raise LogDamaged(found.log, segment.name, segment.base, reason)
-                scan.take(segment, data)
-            for name in (*found.spares, *found.unreadable):
-                scan.take_unnamed(name, (found.folder / name).read_bytes())
-            scan.judge()
+            for segment in files.missing:
+                scan.missing(segment)
+            for segment in files.row:
+                scan.take(segment, self._read(segment))
+            for name, sound in sorted(files.rest.items()):
+                data = disk.read(name, 0, disk.size(name))
+                if not sound:
+                    scan.take_unnamed(name, data)
+                spare = sound or not any(data[:BLOCK])
+                (found.spares if spare else found.unreadable).append(name)
+            scan.judge(lambda segment: disk.read(segment.name, 0, segment.size))
+            if scan.holes:
+                found.damage = "; ".join(str(hole) for hole in scan.holes)
         finally:
             found.mark, found.tail = scan.mark, scan.tail
             found.groups = [
@@ -189,6 +197,14 @@ class _Surveyor:
                 )
                 for group in sorted(scan.index.keys() | scan.hard_states.keys())
             ]
+
+    def _read(self, segment: Segment) -> bytes:
+        data = self._disk.read(segment.name, 0, self._disk.size(segment.name))
+        self._found.segments.append(self._tally(segment, memoryview(data)))
+        if len(data) != segment.size:
+            reason = f"the file has {len(data):,} of its {segment.size:,} bytes"
+            raise LogDamaged(self._found.log, segment.name, segment.base, reason)
+        return data
 
     def _tally(self, segment: Segment, data: memoryview) -> SegmentSurvey:
         """Count the frames of a segment up to its END, or to where none is sound."""
@@ -211,16 +227,17 @@ class _Surveyor:
         tally.used_bytes = at
         return tally
 
-    def _read_checkpoint(self) -> None:
-        file = self._found.folder / CHECKPOINT
-        if not file.exists():
-            return
-        snapshots = decode_checkpoint(file.read_bytes())
-        self._found.checkpoint = {group: one.index for group, one in sorted(snapshots.items())}
-        registry = snapshots.get(REGISTRY_GROUP)
-        if registry is not None:
-            self._catalog = Catalog.decode(registry.data)
-            self._catalog_index = registry.index
+    def _saved(self) -> checkpoint.Checkpoint | None:
+        """Read the checkpoint, and the names of topics in it."""
+        saved, _ = checkpoint.look(self._disk)
+        if saved is not None:
+            snapshots = decode_checkpoint(saved.body)
+            self._found.checkpoint = {group: one.index for group, one in sorted(snapshots.items())}
+            registry = snapshots.get(REGISTRY_GROUP)
+            if registry is not None:
+                self._catalog = Catalog.decode(registry.data)
+                self._catalog_index = registry.index
+        return saved
 
     def _apply(self, frame: Frame, payload: memoryview) -> None:
         """Learn the names of topics as the registry does."""

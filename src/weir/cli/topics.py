@@ -31,13 +31,14 @@ def topic(context: typer.Context) -> None:
 @app.command()
 def create(
     name: Topic,
-    partitions: Annotated[int, typer.Option(help="How many partitions it has.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 1,
     order: Annotated[str, typer.Option(help="What has one order: `partition`.")] = "partition",
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
     if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="Be content with one that is the same already.")
-    ] = False,
+        bool,
+        typer.Option("--if-absent/--new", help="Take one that is the same already, or refuse."),
+    ] = True,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a topic. It keeps messages for 7 days unless told otherwise."""
@@ -182,8 +183,8 @@ def alter(
     if len(info.addresses) > len(before.addresses):
         print(
             "keys fall into other partitions from now on: messages of one key that were published "
-            "before and after this have no order among them. Producers that run go on with the "
-            "partitions they know until they are opened again.",
+            "before and after this have no order among them. Readers, consumers and producers "
+            "that run notice the new partitions within seconds.",
             file=sys.stderr,
         )
 
@@ -203,14 +204,15 @@ def delete(
     async def work(client: Client) -> None:
         await client.delete_topic(name)
 
-    messages = sum(connected(url, look))
+    count = sum(connected(url, look))
+    messages = f"{count:,} message{'s' if count != 1 else ''}"
     if not yes:
-        asked = f"{messages:,} messages of {name} will be gone for good. Type the name to delete it"
+        asked = f"{messages} of {name} will be gone for good. Type the name to delete it"
         if typer.prompt(asked, default="", show_default=False, err=True) != name:
             print("that is not its name: nothing was deleted", file=sys.stderr)
             raise typer.Exit(1)
     connected(url, work)
-    print(f"topic {name} and its {messages:,} messages are deleted")
+    print(f"topic {name} is deleted; it held {messages}")
 
 
 def full_name(info: TopicInfo) -> str:

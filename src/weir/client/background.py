@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from weir.errors import WeirError
@@ -54,6 +54,15 @@ class Background:
             raise error
         finally:
             del error, future  # else the frame and the traceback hold each other
+
+    def iterate(self, items: AsyncIterator[R]) -> Iterator[R]:
+        """Yield what an async generator yields, each time waiting for the next."""
+
+        async def following() -> R | None:
+            return await anext(items, None)
+
+        while (item := self.run(following())) is not None:
+            yield item
 
     def stop(self) -> None:
         """End what still runs, and the thread."""

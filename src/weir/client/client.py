@@ -192,7 +192,15 @@ class Client:
 
     async def topics(self, namespace: str = "") -> list[m.TopicInfo]:
         """Return the topics of a namespace, or of all ("")."""
-        return (await self._link.request(m.ListTopics(namespace), m.TopicList)).topics
+        found: list[m.TopicInfo] = []
+        after, more = "", True
+        while more:
+            page = await self._link.request(m.ListTopics(namespace, after), m.TopicList)
+            found += page.topics
+            more = page.more and bool(page.topics)
+            if found:
+                after = f"{found[-1].namespace}/{found[-1].name}"
+        return found
 
     async def describe(self, name: str) -> m.TopicInfo:
         """Return a topic and where its partitions are served. Raises `UnknownTopic`."""
@@ -274,6 +282,17 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        # Only a link that was never told to end: one that ended by itself was told of already.
+        if self._link.error is None:
+            warnings.warn(
+                "a connection to weir was not closed: enter it with `async with`, or "
+                "`await client.close()`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     async def _leave(self, consumer: Consumer) -> None:
         """Close a consumer that was left open, so that what it did is not done again."""

@@ -15,6 +15,7 @@ from weir.client.chunked import Chunks, loaded
 from weir.client.delivered import Delivered, deliver
 from weir.client.duration import seconds
 from weir.client.feed import Feed
+from weir.client.growth import watch
 from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.reader import EMPTY_PAUSE, LONG_POLL
@@ -169,15 +170,19 @@ class Consumer:
             await self.more()
         return message
 
-    def at_hand(self) -> Message | None:
-        """Say that the last message is done; return the next if it is here, else await `more`.
+    def done(self) -> None:
+        """Say that all messages handed out are done, without asking for the next one.
 
-        One thread at a time may call it, the loop's or another.
+        One thread at a time may call this and `at_hand`, the loop's or another.
         """
         self._done = self._handed
         if self._done > self._noted and not self._due and self._loop is not None:
             self._due = True
             self._loop.call_soon_threadsafe(self._ack_soon)
+
+    def at_hand(self) -> Message | None:
+        """Say that the last message is done; return the next if it is here, else await `more`."""
+        self.done()
         message = next(self._messages, None)
         if message is not None:
             self._handed = message.offset + 1
@@ -266,7 +271,17 @@ class Consumer:
         places = self._places
         assert places is not None  # `open` has found them
         self._feed = Feed(partial(self._pull, places, p) for p in range(len(places)))
+        self._feed.add(partial(self._watch, places))
         return self._feed
+
+    async def _watch(self, places: Places, feed: Feed[_Pulled]) -> None:
+        """Work on partitions that are added later, too."""
+
+        def grown(partitions: range) -> None:
+            for partition in partitions:
+                feed.add(partial(self._pull, places, partition))
+
+        await watch(places, grown)
 
     async def _pull(self, places: Places, partition: int, feed: Feed[_Pulled]) -> None:
         # One grant ahead of the user, no more: its lease runs while it waits.

@@ -23,11 +23,16 @@ class Feed(Generic[T]):
     def __init__(self, pullers: Iterable[Callable[[Feed[T]], Coroutine[None, None, None]]]) -> None:
         """Start every puller; it gets the feed, and ends the feed by raising."""
         self._queue: asyncio.Queue[T | _Over] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._live = 0
+        for puller in pullers:
+            self.add(puller)
+
+    def add(self, puller: Callable[[Feed[T]], Coroutine[None, None, None]]) -> None:
+        """Start one more puller."""
         loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._run(puller), name="weir puller") for puller in pullers
-        ]
-        self._live = len(self._tasks)
+        self._tasks.append(loop.create_task(self._run(puller), name="weir puller"))
+        self._live += 1
 
     def put(self, item: T) -> None:
         """Queue an item."""

@@ -195,7 +195,7 @@ class Lane:
             if welcome is not None and len(batch) > welcome.batch_bytes_max:
                 raise TooLarge(
                     f"a batch of {len(batch):,} bytes; this broker takes "
-                    f"{welcome.batch_bytes_max:,}: send smaller values",
+                    f"{welcome.batch_bytes_max:,}: publish() takes larger values",
                     welcome.batch_bytes_max,
                 )
         # Whatever is wrong with these messages is told to those who wait for them; no sequence

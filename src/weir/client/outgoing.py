@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +13,14 @@ from typing import Self
 
 from weir.client.batching import BATCH_BYTES, Packing, Whole
 from weir.client.duration import seconds
+from weir.client.growth import watch
 from weir.client.lane import Lane
 from weir.client.link import Link
 from weir.client.patience import Patience
+from weir.client.places import Places
 from weir.client.receipts import Confirmed, Handed
-from weir.errors import BadRequest, Disconnected, UnknownTopic, WeirError
+from weir.errors import BadRequest, Disconnected, Refused, UnknownTopic, WeirError
+from weir.model.ids import Address
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.model.topic import partition_for
 from weir.wire import messages as m
@@ -78,38 +82,52 @@ class Outgoing:
         self._first_error: Exception | None = None
         self._patience = Patience(link.request_timeout)
         self._moving: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._doubt = ""
 
     async def open(self) -> Self:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
         info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
         grant = await self._link.request(m.OpenProducer(), m.ProducerGrant)
-        welcome = self._link.welcome
-        options = self._options
-        self._lanes = [
-            Lane(
-                self._link,
-                self,
-                self.topic,
-                partition,
-                address=address,
-                grant=grant,
-                linger=self._linger,
-                batch_bytes=options.batch_bytes,
-                window=min(options.window, welcome.window if welcome else options.window),
-                packing=self._packing,
-            )
-            for partition, address in enumerate(info.addresses)
-        ]
-        self._lane(options.partition)
+        places = Places(self._link, self.topic, info)
+        self._lanes = [self._new_lane(p, places[p], grant) for p in range(len(places))]
+        self._lane(self._options.partition)
         self._link.senders.add(self)
+        loop = asyncio.get_running_loop()
+        self._watching = loop.create_task(self._watch(places, grant), name="weir growth")
         return self
+
+    def _new_lane(self, partition: int, address: Address, grant: m.ProducerGrant) -> Lane:
+        options, welcome = self._options, self._link.welcome
+        return Lane(
+            self._link,
+            self,
+            self.topic,
+            partition,
+            address=address,
+            grant=grant,
+            linger=self._linger,
+            batch_bytes=options.batch_bytes,
+            window=min(options.window, welcome.window if welcome else options.window),
+            packing=self._packing,
+        )
+
+    async def _watch(self, places: Places, grant: m.ProducerGrant) -> None:
+        """Send to partitions that are added later, too; keys fall into other ones from then on."""
+
+        def grown(partitions: range) -> None:
+            self._lanes += [self._new_lane(p, places[p], grant) for p in partitions]
+
+        # A topic that is gone refuses what is sent: that is soon enough to say so.
+        with contextlib.suppress(Refused):
+            await watch(places, grown)
 
     async def close(self) -> None:
         """Give up what is not confirmed; `flush` first to give up nothing."""
         self._link.senders.discard(self)
-        if self._moving is not None:
-            self._moving.cancel()
+        for task in (self._moving, self._watching):
+            if task is not None:
+                task.cancel()
         self.ended(Disconnected("the producer is closed; what was under way may have happened"))
 
     async def __aenter__(self) -> Self:

@@ -32,6 +32,16 @@ class Places:
         """Ask where a topic is served. Raises `UnknownTopic`."""
         return cls(link, topic, await link.request(m.DescribeTopic(topic), m.TopicInfo))
 
+    async def find_again(self) -> None:
+        """Ask where the topic is served now, and how many partitions it has.
+
+        Raises `UnknownTopic` if it was deleted, also if it was made again: that is another one.
+        """
+        info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
+        if info.id != self._info.id:
+            raise UnknownTopic(f"{self.topic} was deleted and made again: open it anew", info.id)
+        self._info = info
+
     @property
     def id(self) -> int:
         """The number of the topic."""
@@ -101,4 +111,4 @@ class Places:
     async def _after(self, attempt: int, error: WeirError) -> None:
         await asyncio.sleep(self._link.pause(attempt, error))
         if isinstance(error, NotLeader):
-            self._info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
+            await self.find_again()

@@ -10,11 +10,12 @@ from typing import Any
 from weir.client.batching import Gathered, cuts, picked, rows_by_partition, size_of
 from weir.client.large import Columns, first_of, pieces_of, send_large
 from weir.client.outgoing import Outgoing, ProducerOptions, now_us
-from weir.client.receipts import Handed, Receipt, Sent
+from weir.client.receipts import Confirmed, Handed, Receipt, Sent
 from weir.client.values import BYTES, check_columns, key_bytes, value_bytes
 from weir.codec.fields import Buffer
-from weir.errors import Overloaded
+from weir.errors import MissingLibrary, Overloaded
 from weir.model.chunks import is_large
+from weir.model.limits import BATCH_BYTES_MAX
 
 __all__ = ["Producer", "ProducerOptions", "now_us"]
 
@@ -73,9 +74,12 @@ class Producer(Outgoing):
         Raises `Disconnected` without a confirm within `request_timeout`; the message is still
         tried until the producer is closed, so it may come to be.
         """
+        check_columns(tag, time, headers)
         await self.ready()
         data = value if isinstance(value, BYTES) else value_bytes(value)
-        if is_large(size_of(data, key_bytes(key), tag, headers)):
+        welcome = self._link.welcome
+        batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
+        if is_large(size_of(data, key_bytes(key), tag, headers), batch_bytes_max):
             return await self._send_large(pieces_of(data), key, tag, time, headers, partition)
         sent = self.send(
             bytes(data), key=key, tag=tag, time=time, headers=headers, partition=partition
@@ -151,6 +155,35 @@ class Producer(Outgoing):
                 chosen,
             )
         return handed
+
+    async def publish_arrow(self, data: Any, *, partition: int | None = None) -> list[Confirmed]:
+        """Send a pyarrow record batch or table; return what became of it, batch by batch.
+
+        Columns by name: value, and optionally key, tag, time, headers, as `weir.model.arrow.SCHEMA`
+        has them, or of types that cast to those. Rows go to the partition of their key, else to
+        each partition in turn. No Python object is made for a row. Raises `BadRequest`, `TooLarge`,
+        and `MissingLibrary` without the extra `arrow`.
+        """
+        try:
+            from weir.client.arrow_rows import ArrowBatch, rows_of
+        except ImportError:
+            raise MissingLibrary("pyarrow is not here: pip install 'weir-mq[arrow]'") from None
+        if partition is None:
+            partition = self._options.partition
+        handed = []
+        for whole in rows_of(data):
+            lanes, turn = len(self._lanes), self._turn
+            spread = partition is None and whole.keys is not None and lanes > 1
+            for chosen, rows in whole.by_partition(lanes, turn) if spread else [(partition, whole)]:
+                for first, last, size in rows.cuts(self._options.batch_bytes):
+                    batch = partial(
+                        ArrowBatch[Handed],
+                        base_time=self._now(),
+                        rows=rows.slice(first, last),
+                    )
+                    lane = self._lane(chosen)
+                    handed.append(await self.hand(lane, size, last - first, batch))
+        return [await self.confirmed(batch) for batch in handed]
 
     async def _pack(
         self,

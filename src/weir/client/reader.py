@@ -12,6 +12,7 @@ from types import TracebackType
 from weir.client.chunked import Chunks, loaded
 from weir.client.delivered import Delivered, deliver
 from weir.client.feed import Feed
+from weir.client.growth import watch
 from weir.client.link import Link
 from weir.client.picking import Pick
 from weir.client.places import Places
@@ -103,6 +104,8 @@ class Reader:
         self._link = link
         self._options = options
         self._ends: dict[int, int] | None = None
+        #: Where partitions began for which the user named no offset.
+        self._found: dict[int, int] = {}
         self._feed: Feed[_Piece] | None = None
         self._piece: _Piece | None = None
         self._rest: deque[Delivered] = deque()
@@ -203,12 +206,26 @@ class Reader:
             places[partition]  # raises if the topic has no such partition
         found = await places.positions(self._begin.stamp, mine)
         for partition, reply in found.items():
-            self.positions.setdefault(partition, self._begin.offset(partition, reply))
+            if partition not in self.positions:
+                begin = self._begin.offset(partition, reply)
+                self.positions[partition] = self._found[partition] = begin
         if self._ends is None and (self._end is not None or not options.follow):
             end = self._end or End()
             self._ends = {p: end.offset(p, reply, options.follow) for p, reply in found.items()}
         self._feed = Feed(partial(self._pull, places, partition) for partition in mine)
+        if options.partitions is None and self._ends is None:
+            self._feed.add(partial(self._watch, places))
         return self._feed
+
+    async def _watch(self, places: Places, feed: Feed[_Piece]) -> None:
+        """Read partitions that are added later, too: all that is in them is new."""
+
+        def grown(partitions: range) -> None:
+            for partition in partitions:
+                self.positions.setdefault(partition, 0)
+                feed.add(partial(self._pull, places, partition))
+
+        await watch(places, grown)
 
     async def _pull(self, places: Places, partition: int, feed: Feed[_Piece]) -> None:
         position = self.positions[partition]
@@ -248,6 +265,9 @@ class Reader:
         try:
             fetched = await places.ask(partition, request, m.Fetched, wait=LONG_POLL, check=check)
         except OffsetOutOfRange as error:
+            if self._found.get(partition) == position < error.detail:
+                # Nobody named this offset: retention was faster than the first fetch.
+                return _Piece(partition, [], error.detail, False, slots)
             raise self._out_of_range(partition, position, error.detail) from error
         self.committed[partition] = fetched.committed
         for part in delivered:

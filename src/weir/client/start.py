@@ -65,7 +65,8 @@ def at(time: datetime | str | float, now: Callable[[], float] = clock.time) -> A
         time = _moment(time, now)
     elif isinstance(time, datetime):
         time = time.timestamp()
-    return At(stamp_at(int(time * 1_000)))
+    # By way of whole microseconds: a float of milliseconds may lie just below its own number.
+    return At(stamp_at(round(time * 1_000_000) // 1_000))
 
 
 def last(count: int) -> Last:

@@ -19,7 +19,7 @@ type follow by themselves, and "await" in a docstring means "call".
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -32,6 +32,7 @@ from weir.client import reader as readers
 from weir.client import receipts
 from weir.client.background import Background
 from weir.client.delivered import Delivered
+from weir.client.sync_large import without_async
 from weir.errors import WeirError
 from weir.model.message import Message
 from weir.wire import messages as m
@@ -92,16 +93,6 @@ def _in_loop(
     return call
 
 
-def _iterate(items: AsyncIterator[R], background: Background) -> Iterator[R]:
-    """Yield what an async generator yields."""
-
-    async def following() -> R | None:
-        return await anext(items, None)
-
-    while (item := background.run(following())) is not None:
-        yield item
-
-
 class Sent(Twin[receipts.Sent]):
     """A message handed over: `wait` for its `Receipt`, or its error."""
 
@@ -157,6 +148,7 @@ class Producer(Twin[producers.Producer]):
 
     publish = _waits(producers.Producer.publish)
     publish_from = _waits(producers.Producer.publish_from)
+    publish_arrow = _waits(producers.Producer.publish_arrow)
     ready = _waits(producers.Producer.ready)
     flush = _waits(producers.Producer.flush)
     send = _in_loop(producers.Producer.send, Sent)
@@ -220,18 +212,19 @@ class Reader(Twin[readers.Reader]):
 
     def at_hand(self) -> Message | None:
         """Return the next message if it is here already, without waiting; None: call `more`."""
-        return self._of.at_hand()
+        message = self._of.at_hand()
+        return None if message is None else without_async(message, self._background)
 
     def batches(self) -> Iterator[Delivered]:
         """Yield checked batches; `skip` of the first one may be above 0."""
-        return _iterate(self._of.batches(), self._background)
+        return self._background.iterate(self._of.batches())
 
     def __iter__(self) -> Reader:
         return self
 
     def __next__(self) -> Message:
         # Only `more` crosses threads, once a batch; and Ctrl-C in it loses no message.
-        while (message := self._of.at_hand()) is None:
+        while (message := self.at_hand()) is None:
             if not self.more():
                 raise StopIteration
         return message
@@ -280,19 +273,24 @@ class Consumer(Twin[consumers.Consumer]):
         self._background.run(self._of.open())
         return self
 
+    def done(self) -> None:
+        """Say that all messages handed out are done, without asking for the next one."""
+        self._of.done()
+
     def at_hand(self) -> Message | None:
         """Say that the last message is done; return the next if it is here, else call `more`."""
-        return self._of.at_hand()
+        message = self._of.at_hand()
+        return None if message is None else without_async(message, self._background)
 
     def batches(self) -> Iterator[consumers.Grant]:
         """Yield grants; `ack` each when its messages are done."""
-        return _iterate(self._of.batches(), self._background)
+        return self._background.iterate(self._of.batches())
 
     def __iter__(self) -> Consumer:
         return self
 
     def __next__(self) -> Message:
-        while (message := self._of.at_hand()) is None:
+        while (message := self.at_hand()) is None:
             self.more()
         return message
 

@@ -24,10 +24,9 @@ from typing import NamedTuple
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32
 from weir.errors import Damaged
-from weir.log.disk import Disk
+from weir.log.disk import Disk, Readable
 from weir.log.errors import UnknownKind
 from weir.log.record import HardState
-from weir.log.rows import GONE
 from weir.log.segment import Segment, segment_name, segment_number
 
 CHECKPOINT = "checkpoint"
@@ -139,8 +138,19 @@ def load(disk: Disk) -> Checkpoint | None:
     """Return the newest sound checkpoint, None where there never was one; blocks.
 
     Where the two files do not say the same, saving was cut short, and the name of the newer one may
-    be only the cache's: it is saved again, before a segment is given up for it. Raises `Damaged`
-    where files are there and none is sound, and what `save` raises.
+    be only the cache's: it is saved again, before a segment is given up for it. Raises what `look`
+    and `save` raise.
+    """
+    newest, sound = look(disk)
+    if newest is not None and not sound:
+        save(disk, newest.pack())
+    return newest
+
+
+def look(disk: Readable) -> tuple[Checkpoint | None, bool]:
+    """Return the newest sound checkpoint and whether both files say the same; changes nothing.
+
+    Raises `Damaged` where files are there and none is sound.
     """
     found: list[Checkpoint] = []
     reasons: list[str] = []
@@ -153,9 +163,5 @@ def load(disk: Disk) -> Checkpoint | None:
                 reasons.append(f"{name}: {bad}")
     if reasons and not found:
         raise Damaged("; ".join(reasons))
-    if not found:
-        return None
-    newest = max(found, key=lambda one: one.serial)
-    if [one.serial for one in found] != [newest.serial] * 2:
-        save(disk, newest.pack())
-    return newest
+    newest = max(found, key=lambda one: one.serial, default=None)
+    return newest, newest is not None and [one.serial for one in found] == [newest.serial] * 2

@@ -12,19 +12,26 @@ from typing import Protocol
 from weir.codec.fields import Buffer
 
 
-class Disk(Protocol):
-    """One folder. A write or sync that fails raises `weir.errors.DiskFailed`; all else `OSError`.
-
-    After `DiskFailed` the process must end: the system may have marked the lost pages clean, so
-    that neither another sync nor a read from the cache tells the truth ("fsync failures",
-    ATC '20).
-    """
+class Readable(Protocol):
+    """The reading half of a disk: enough to look at a log without touching it."""
 
     def names(self) -> list[str]:
         """Return the names of all files, in no promised order."""
 
     def size(self, name: str) -> int:
         """Return the file's size in bytes."""
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Return `length` bytes from `offset` on; fewer only where the file ends."""
+
+
+class Disk(Readable, Protocol):
+    """One folder. A write or sync that fails raises `weir.errors.DiskFailed`; all else `OSError`.
+
+    After `DiskFailed` the process must end: the system may have marked the lost pages clean, so
+    that neither another sync nor a read from the cache tells the truth ("fsync failures",
+    ATC '20).
+    """
 
     def create(self, name: str, size: int) -> None:
         """Make a file of `size` zeros, written and not merely allocated; file and folder synced.
@@ -38,9 +45,6 @@ class Disk(Protocol):
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all `buffers` one behind the other from byte `offset` on; not yet durable."""
-
-    def read(self, name: str, offset: int, length: int) -> bytes:
-        """Return `length` bytes from `offset` on; fewer only where the file ends."""
 
     def sync(self, name: str) -> None:
         """Make every finished write to the file durable (fdatasync)."""

@@ -129,6 +129,11 @@ class Lookups:
         index = self._groups.get(group)
         return index.batch_bytes if index else 0
 
+    def next_offset(self, group: int) -> int:
+        """Return the offset behind the last message that a group holds, durable or not."""
+        index = self._groups.get(group)
+        return index.next_offset if index is not None else 0
+
     def stored(self, group: int, index: int) -> Stored | None:
         """Return where a group's entry lies, durable or not; None if it is not stored."""
         entries = self._groups.get(group)

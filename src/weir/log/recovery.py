@@ -29,7 +29,7 @@ from itertools import islice
 
 from weir.errors import Damaged
 from weir.log.checkpoint import CHECKPOINT, COPY, Checkpoint, load
-from weir.log.disk import Disk
+from weir.log.disk import Disk, Readable
 from weir.log.errors import BadIndexFile, ForeignSegment, LogDamaged
 from weir.log.frame import BadFrame
 from weir.log.index_file import IndexFile, index_name, is_index, read_index
@@ -37,7 +37,7 @@ from weir.log.log import Log
 from weir.log.record import HardState
 from weir.log.reserve import Reserve
 from weir.log.scan import Scan
-from weir.log.segment import BLOCK, Segment, segment_number, unpack_header
+from weir.log.segment import BLOCK, MAGIC, Segment, segment_number, unpack_header
 from weir.log.segments import Segments
 from weir.log.settings import Settings
 from weir.log.upkeep import Upkeep
@@ -75,7 +75,7 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class Files:
     """What lies in the folder: segments in use by base; those the checkpoint misses; other files of
     a segment's name, and whether their headers are sound.
     """
@@ -93,7 +93,7 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     """
     settings.validate()
     found = _checkpoint(disk, settings)
-    files = _files(disk, settings, found)
+    files = find_files(disk, settings, found)
     scan = Scan(settings.log, found)
     unwritten = _scan(disk, files, scan, found)
     # Their blocks stay ours on a disk that is full by now; the host zeroes them off the loop.
@@ -143,8 +143,8 @@ def _checkpoint(disk: Disk, settings: Settings) -> Checkpoint | None:
     return found
 
 
-def _files(disk: Disk, settings: Settings, found: Checkpoint | None) -> _Files:
-    """Tell segments in use from files that wait for their next use."""
+def find_files(disk: Readable, settings: Settings, found: Checkpoint | None) -> Files:
+    """Tell segments in use from files that wait for their next use. Raises `ForeignSegment`."""
     opened = _opened(disk, settings)
     names = [name for name in disk.names() if segment_number(name) is not None]
     row: list[Segment] = []
@@ -158,18 +158,23 @@ def _files(disk: Disk, settings: Settings, found: Checkpoint | None) -> _Files:
     row += [segment for segment in opened.values() if segment.base >= end]
     used = {segment.name for segment in row}
     rest = {name: name in opened for name in names if name not in used}
-    return _Files(sorted(row, key=lambda segment: segment.base), missing, rest)
+    return Files(sorted(row, key=lambda segment: segment.base), missing, rest)
 
 
-def _opened(disk: Disk, settings: Settings) -> dict[str, Segment]:
+def _opened(disk: Readable, settings: Settings) -> dict[str, Segment]:
     """Return what files with a sound segment header were used for last, by name."""
     opened = {}
     for name in disk.names():
         if segment_number(name) is None:
             continue
+        block = disk.read(name, 0, BLOCK)
         try:
-            segment, log, system = unpack_header(name, disk.read(name, 0, BLOCK))
-        except BadFrame:
+            segment, log, system = unpack_header(name, block)
+        except BadFrame as bad:
+            if len(block) < BLOCK and block.startswith(
+                MAGIC
+            ):  # no unfinished file: those are zeros
+                raise LogDamaged(settings.log, name, 0, str(bad)) from bad
             continue  # a spare, or the scan will tell
         if (log, system) != (settings.log, settings.system):
             raise _foreign(name, log, system, settings)
@@ -184,7 +189,7 @@ def _foreign(name: str, log: int, system: int, settings: Settings) -> ForeignSeg
     )
 
 
-def _scan(disk: Disk, files: _Files, scan: Scan, found: Checkpoint | None) -> list[IndexFile]:
+def _scan(disk: Disk, files: Files, scan: Scan, found: Checkpoint | None) -> list[IndexFile]:
     """Let the scan take all segments; return the index files that are still to be written."""
     replay = found.replay if found else 0
     unwritten: list[IndexFile] = []

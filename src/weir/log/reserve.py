@@ -46,6 +46,7 @@ class Reserve:
         "_ready",
         "_size",
         "_taken",
+        "_taken_before",
         "_unasked",
         "_wanted",
     )
@@ -62,7 +63,7 @@ class Reserve:
         self._old = list(self._unasked)
         self._awaited: set[str] = set()
         self._making: set[str] = set()
-        self._taken = 0
+        self._taken = self._taken_before = 0
 
     @property
     def ready_bytes(self) -> int:
@@ -108,14 +109,17 @@ class Reserve:
     def recycle(self, names: Iterable[str]) -> list[str]:
         """Take files that were segments; return those that are too many.
 
-        As many are kept as are wanted, and as were used since files came last: so many will be
-        used again before more come.
+        As many are kept as are wanted, and as are used from one `checkpointed` to the next: so
+        many will be used again before more come.
         """
         files = list(names)
-        room = max(self._wanted + self._taken - len(self._ready), 0)
+        room = max(self._wanted + max(self._taken, self._taken_before) - len(self._ready), 0)
         self._ready += files[:room]
-        self._taken = 0
         return files[room:]
+
+    def checkpointed(self) -> None:
+        """All that a checkpoint has freed, and nobody reads, was given to `recycle`."""
+        self._taken_before, self._taken = self._taken, 0
 
     def take(self) -> tuple[str, Spare | None]:
         """Return the file to use next, and how to make it first if none waits here."""

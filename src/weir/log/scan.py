@@ -91,7 +91,7 @@ class Scan:
             start = max(kept.start, min(rows.start, kept.applied + 1))
             if group in self.index:
                 self.index[group].drop(start)
-            if rows.first < start:
+            if rows.positions and rows.first < start:
                 self._supersede(group, rows.first)
             above = rows.above(start)
             if above is not None:

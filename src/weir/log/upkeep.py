@@ -46,7 +46,7 @@ class Upkeep:
             if kept.start == GONE
         }
         self.hard_states: dict[int, HardState] = {}
-        #: The position of the last entry that superseded others: those are needed until it is durable.
+        #: Position of the last entry that superseded others: they are needed until it is durable.
         self.superseded = -1
         self._unwritten: list[IndexFile] = []
         self._planned: list[Segment] = []
@@ -101,6 +101,7 @@ class Upkeep:
         self._unwritten = [one for one in self._unwritten if one.segment not in planned]
         self._retiring += planned
         self._retire()
+        self._reserve.checkpointed()
 
     def _dead(self, replay: int) -> list[Segment]:
         """Return the closed segments below `replay` in which no needed entry lies."""

@@ -37,22 +37,28 @@ SCHEMA = pa.schema(
 
 
 def record_batch(
-    batch: Batch, topic: str, partition: int, skip: int = 0, take: int | None = None
+    batch: Batch,
+    topic: str,
+    partition: int,
+    skip: int = 0,
+    take: int | None = None,
+    large: bytes | None = None,
 ) -> pa.RecordBatch:
     """Open `batch` as Arrow, without its first `skip` messages, and at most `take` of the rest.
 
+    `large` is the value of a batch that holds references to its chunks; it is null without.
     Every offset is checked at C speed: malformed columns raise `BadBatch`. A batch that does not
     begin on a multiple of 8 bytes in memory, which Arrow must not read in place, is copied once.
     """
     count = len(batch)
     if not 0 <= skip <= count or (take is not None and take < 0):
         raise ValueError(f"skip {skip} and take {take} do not fit a batch of {count} messages")
-    if pa.py_buffer(batch.view).address % ALIGNMENT:
+    if not batch.header.compression and pa.py_buffer(batch.view).address % ALIGNMENT:
         batch = Batch(bytes(batch.view))
     rows = count - skip if take is None else min(take, count - skip)
     first = batch.header.first_offset + skip
     try:
-        columns = [column.slice(skip, rows) for column in _stored(batch)]
+        columns = [column.slice(skip, rows) for column in _stored(batch, large)]
     except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
         raise BadBatch(f"the columns of the batch make no sense: {error}") from None
     given = [
@@ -64,10 +70,13 @@ def record_batch(
     return pa.RecordBatch.from_arrays(given + columns, schema=SCHEMA)
 
 
-def _stored(batch: Batch) -> list[pa.Array]:
+def _stored(batch: Batch, large: bytes | None) -> list[pa.Array]:
     """Return time, key, tag, value and headers of all messages, each checked."""
     n = len(batch)
-    value = _bytes(pa.binary(), batch.value_column)
+    if batch.references is None:
+        value = _bytes(pa.binary(), batch.value_column)
+    else:
+        value = pa.array([large], pa.binary())
     times = batch.numbers(Columns.TIME)
     if times is None:
         time = pa.repeat(pa.scalar(batch.header.base_time, _TIME), n)

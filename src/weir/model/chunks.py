@@ -25,9 +25,8 @@ from weir.model.limits import BATCH_BYTES_MAX, KIB
 
 _PAIR = struct.Struct("<QQ")
 _INDEX_MAX = (1 << 63) - 1
-#: What a message takes besides its value at most, for one that goes whole: header, offsets, and
-#: the longest key; other columns are counted by whoever asks.
-WHOLE_BYTES_MAX = BATCH_BYTES_MAX - 128 * KIB
+#: Left free in a batch of one message, for the header and what an estimate leaves out.
+_SPARE_BYTES = 64 * KIB
 
 
 class Piece(NamedTuple):
@@ -107,6 +106,6 @@ def extend(runs: list[tuple[int, int]], index: int) -> None:
         runs.append((index, 1))
 
 
-def is_large(size: int) -> bool:
-    """Whether a message of about `size` bytes goes as chunks."""
-    return size > WHOLE_BYTES_MAX
+def is_large(size: int, batch_bytes_max: int = BATCH_BYTES_MAX) -> bool:
+    """Whether a message of about `size` bytes fits no batch, so that its value goes as chunks."""
+    return size > min(batch_bytes_max, BATCH_BYTES_MAX) - _SPARE_BYTES

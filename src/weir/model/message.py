@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from weir.codec.fields import Buffer
 from weir.errors import TooLarge
@@ -33,6 +35,15 @@ class Message(NamedTuple):
     def size(self) -> int:
         """The bytes of the value, whether it is here or not."""
         return len(self.value)
+
+    def json(self) -> Any:
+        """Return what was published as JSON. Raises `ValueError` for any other value."""
+        try:
+            return msgspec.json.decode(self.value)
+        except msgspec.DecodeError as error:
+            raise ValueError(
+                f"the value of {self.topic}/{self.partition} at {self.offset} is no JSON: {error}"
+            ) from None
 
     async def chunks(self) -> AsyncIterator[Buffer]:
         """Yield the value in pieces: one, unless it is too large to be handed out whole."""

@@ -19,6 +19,7 @@ from weir.broker.shard import Shard
 from weir.errors import DiskFailed
 from weir.log import checkpoint
 from weir.log.disk import Disk
+from weir.log.errors import LogDamaged
 from weir.log.flush import Flush
 from weir.server.doors import Doors, Lobby
 from weir.server.flusher import Flusher
@@ -196,6 +197,10 @@ class Driver:
         if budget.should_hold(self._held) != self._held:
             self.handle(ev.Ticked())
 
+    def take(self, size: int) -> None:
+        """Take bytes of the budget while effects are done; the next event sees to the rest."""
+        self._shard.budget.take(size)
+
     def watch(self, peer: Peer) -> None:
         """Look at a peer at every tick until all that was charged for it is sent."""
         self._watched[peer.session] = peer
@@ -249,7 +254,8 @@ class Driver:
                 event = ev.ReadDone(effect.ticket, future.result())
             else:
                 log.error("log %d: a read failed: %s", effect.log, error)
-                event = ev.ReadDone(effect.ticket, (), f"the read failed: {error}")
+                at = error.position if isinstance(error, LogDamaged) else -1
+                event = ev.ReadDone(effect.ticket, (), f"the read failed: {error}", at)
             self._loop.call_soon_threadsafe(self.handle, event)
 
         self._pool.submit(effect.reading.run, self._disks[effect.log]).add_done_callback(done)

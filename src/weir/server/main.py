@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from weir.server.clock import SystemTime
 from weir.server.config import Config
 from weir.server.disk import FileDisk, FolderInUse
 from weir.server.doors import open_doors
-from weir.server.driver import Driver
+from weir.server.driver import EXIT_DISK, Driver
 from weir.server.folder import Founded, NodeFolder
 from weir.server.loops import run_loop
 from weir.server.observed import observed
@@ -58,9 +59,13 @@ def run(config: Config, started: Started | None = None) -> bool:
     shards = min(config.node.shards or os.cpu_count() or 1, founded.logs)
     if shards == 1:
         return run_loop(serve(config, started))
-    from weir.server.supervisor import supervise
+    from weir.server.supervisor import DiskGone, supervise
 
-    return asyncio.run(supervise(config, founded, shards, started))
+    try:
+        return asyncio.run(supervise(config, founded, shards, started))
+    except DiskGone as error:
+        log.critical("%s", error)
+        sys.exit(EXIT_DISK)
 
 
 async def serve(

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Protocol
 
 import weir
+from weir.broker.clusters import ClusterState
 from weir.broker.counts import Histogram, PartitionCounts
 from weir.broker.shard import Shard
 from weir.errors import BY_CODE
@@ -67,20 +68,24 @@ class Metrics:
     # -- by topic -----------------------------------------------------------------------------
 
     def _of_partitions(self) -> Iterator[Family]:
-        shown: list[tuple[Labels, PartitionCounts, int]] = []
+        shown: list[tuple[Labels, PartitionCounts]] = []
+        begins: list[Sample] = []
+        ends: list[Sample] = []
         partitions = self._shard.topics.partitions()
         for partition in islice(partitions, PARTITIONS_SHOWN_MAX):
             group = partition.group.id
-            counts = self._shard.counts.partition(group)
-            shown.append((self._place(group), counts, partition.state.next_offset))
+            labels = self._place(group)
+            shown.append((labels, self._shard.counts.partition(group)))
+            begins.append((labels, partition.state.log_start))
+            ends.append((labels, partition.state.next_offset))
 
         def each(value: Callable[[PartitionCounts], int]) -> list[Sample]:
-            return [(labels, value(counts)) for labels, counts, _ in shown]
+            return [(labels, value(counts)) for labels, counts in shown]
 
         for name, about, value in _BY_PARTITION:
             yield Family(name, "counter", about, each(value))
-        offsets: list[Sample] = [(labels, offset) for labels, _, offset in shown]
-        yield Family("weir_next_offset", "gauge", "Offset behind the last message.", offsets)
+        yield Family("weir_first_offset", "gauge", "Offset of the oldest message.", begins)
+        yield Family("weir_next_offset", "gauge", "Offset behind the last message.", ends)
         left = max(len(tuple(partitions)) - PARTITIONS_SHOWN_MAX, 0)
         about = "Partitions that have no series of their own here."
         yield Family("weir_series_left_out", "gauge", about, one(left))
@@ -88,20 +93,28 @@ class Metrics:
     def _of_clusters(self) -> Iterator[Family]:
         lags: list[Sample] = []
         leased: list[Sample] = []
-        for labels, lag, grants in islice(self._clusters(), CLUSTERS_SHOWN_MAX):
-            lags.append((labels, lag))
-            leased.append((labels, grants))
+        skipped: list[Sample] = []
+        paused: list[Sample] = []
+        for labels, next_offset, cluster in islice(self._clusters(), CLUSTERS_SHOWN_MAX):
+            lags.append((labels, next_offset - cluster.cursor))
+            leased.append((labels, len(cluster.grants)))
+            skipped.append((labels, cluster.skipped))
+            paused.append((labels, int(cluster.paused)))
         about = "Messages behind a consumer cluster's cursor."
         yield Family("weir_cluster_lag_messages", "gauge", about, lags)
         about = "Grants that are neither acked in full nor replaced."
         yield Family("weir_cluster_grants", "gauge", about, leased)
 
-    def _clusters(self) -> Iterator[tuple[Labels, int, int]]:
+        about = "Messages that went past retention before they were done."
+        yield Family("weir_cluster_skipped_total", "counter", about, skipped)
+        yield Family("weir_cluster_paused", "gauge", "Whether nothing is granted.", paused)
+
+    def _clusters(self) -> Iterator[tuple[Labels, int, ClusterState]]:
         for partition in self._shard.topics.partitions():
             state = partition.state
             for name, cluster in state.clusters.items():
                 labels = {**self._place(partition.group.id), "cluster": name}
-                yield labels, state.next_offset - cluster.cursor, len(cluster.grants)
+                yield labels, state.next_offset, cluster
 
     def _place(self, group: int) -> Labels:
         topic = self._shard.topics.catalog.by_id(topic_of(group))
@@ -112,10 +125,6 @@ class Metrics:
 
     def _of_shard(self) -> Iterator[Family]:
         shard, counts = self._shard, self._shard.counts
-        refused: list[Sample] = [
-            ({"code": str(code), "error": BY_CODE[code].__name__ if code in BY_CODE else ""}, count)
-            for code, count in sorted(counts.refused.items())
-        ]
         reads: list[Sample] = [
             ({"from": "cache"}, counts.reads_cached),
             ({"from": "disk"}, counts.reads_disk),
@@ -127,7 +136,10 @@ class Metrics:
             ("weir_flushes_total", "Writes to a log that were made durable.", counts.flushes),
             ("weir_flushed_bytes_total", "Bytes of those.", counts.flushed_bytes),
         )
-        yield Family("weir_refused_total", "counter", "Refusals to clients.", refused)
+        about = "Device publishes that were confirmed."
+        yield Family("weir_device_confirms_total", "counter", about, one(counts.device_confirms))
+        refused = [*_by_code(counts.refused, "client"), *_by_code(counts.device_refused, "device")]
+        yield Family("weir_refused_total", "counter", "Refusals.", refused)
         yield Family("weir_reads_total", "counter", "Reads of the log.", reads)
         about = "From the moment a batch is in line to its commit, to the millisecond."
         yield Family("weir_commit_seconds", "histogram", about, one(_in_seconds(counts.latency)))
@@ -177,6 +189,12 @@ _BY_PARTITION: tuple[tuple[str, str, Callable[[PartitionCounts], int]], ...] = (
     ("weir_replies_out_total", "Replies that held messages.", lambda c: c.replies_out),
     ("weir_bytes_out_total", "Bytes of the batches in them.", lambda c: c.bytes_out),
 )
+
+
+def _by_code(counts: Mapping[int, int], to: str) -> Iterator[Sample]:
+    for code, count in sorted(counts.items()):
+        error = BY_CODE[code].__name__ if code in BY_CODE else ""
+        yield {"to": to, "code": str(code), "error": error}, count
 
 
 def _counters(*rows: tuple[str, str, float]) -> Iterable[Family]:

@@ -27,7 +27,7 @@ def stop_by_signal(stopping: asyncio.Event) -> None:
     def received(number: int) -> None:
         if stopping.is_set():
             _end(number)
-        log.info("draining: the same signal again ends the node at once")
+        log.info("draining; a second signal ends the node at once")
         stopping.set()
 
     with contextlib.suppress(ValueError, RuntimeError):  # signals only reach the main thread

@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
 from collections import deque
 from collections.abc import Mapping
@@ -54,11 +53,22 @@ class NodeFailed(WeirError):
     """The node cannot go on; the message says which shard, and why."""
 
 
+class DiskGone(NodeFailed):
+    """A shard's disk failed: nothing may be believed but what a restart reads."""
+
+
 async def supervise(
-    config: Config, founded: Founded, shards: int, started: Started | None = None
+    config: Config,
+    founded: Founded,
+    shards: int,
+    started: Started | None = None,
+    stop: asyncio.Event | None = None,
 ) -> bool:
-    """Run a node of several shards. See `weir.server.main.run`."""
-    stopping = asyncio.Event()
+    """Run a node of several shards until `stop` is set, or a signal comes.
+
+    See `weir.server.main.run`.
+    """
+    stopping = stop or asyncio.Event()
     stop_by_signal(stopping)
     folder, node = NodeFolder(config.node.data), config.node
     with (
@@ -75,16 +85,10 @@ async def supervise(
                     notifier.ready(f"serving from {node.data}")
                     await crew.wait(stopping)
                     notifier.stopping(config.stop.drain_seconds)
-        except DiskGone:
-            sys.exit(EXIT_DISK)
         finally:
             drained = await crew.stop()
     log.info("stopped" if drained else "stopped before everything was drained")
     return drained
-
-
-class DiskGone(NodeFailed):
-    """A shard's disk failed: nothing may be believed but what a restart reads."""
 
 
 class Member:
@@ -118,7 +122,7 @@ class Member:
                 pass_fds=(theirs.fileno(),),
                 env=_without(environment(), _OF_MANAGER),
                 # Ctrl-C is for the supervisor, which lets all of them drain.
-                start_new_session=True,
+                process_group=0,
             )
         self._tether = Tether(ours, FromShard, self._told, self._gone.set)
         self._tether.tell(assignment)

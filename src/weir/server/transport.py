@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
-from weir.model.limits import MIB
+from weir.model.limits import KIB, MIB
 from weir.wire.connection import Connection
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
@@ -27,6 +27,8 @@ _ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.PULL})
 
 #: Above this much unsent, no more requests are taken from the peer: it does not take its replies.
 _UNSENT_BYTES_MAX = 16 * MIB
+#: Above this much unsent, small replies are charged as well.
+_UNCHARGED_BYTES_MAX = 64 * KIB
 #: How long a peer that is hung up on may take to read what was sent to it before.
 _GRACE_SECONDS = 5.0
 #: While the budget is used up: who holds some of it and does not move for so long is let go.
@@ -51,7 +53,7 @@ class Peer(asyncio.Protocol):
         self._leaving = False
         self._inside = False
         self._reserved = 0  # bytes charged for the frame under way
-        self._unsent = 0  # bytes charged for messages that the transport holds
+        self._unsent = 0  # bytes charged for what the transport holds
         self._moved = self._heard = self._began = driver.now()
 
     # -- asyncio calls ------------------------------------------------------------------------
@@ -121,6 +123,11 @@ class Peer(asyncio.Protocol):
             self._transport.write(buffers[0])
         else:
             self._transport.writelines(buffers)
+        backlog = self._transport.get_write_buffer_size() - self._unsent
+        if backlog > _UNCHARGED_BYTES_MAX:  # many small replies that nobody reads are memory too
+            self._unsent += backlog
+            self._driver.take(backlog)
+            self._driver.watch(self)
 
     def tick(self) -> bool:
         """Give back what was sent; return whether some of it is still here.
@@ -151,8 +158,8 @@ class Peer(asyncio.Protocol):
                 self.hang_up(f"no frame for {doors.idle_seconds:g} s: ping to stay")
 
     def update(self) -> None:
-        """Read from the socket, or not: never while the peer is full or waits to be let in, and while
-        the budget is used up only to finish a frame whose bytes are charged already.
+        """Read from the socket, or not: never while the peer is full or waits to be let in, and
+        while the budget is used up only to finish a frame whose bytes are charged already.
         """
         transport = self._transport
         if transport is None or transport.is_closing():

@@ -191,7 +191,7 @@ class AckedOnce:
         for place in sorted(clusters):
             grants = [g for g in history.grants if (g.partition, g.cluster) == place]
             acks = [a for a in history.acks if (a.partition, a.cluster) == place]
-            yield from self._after_ack(grants, acks)
+            yield from self._after_ack(grants, acks, history.starts.get(place[0], 0))
             yield from self._overlaps(grants)
             granted = {o for g in grants for o in range(g.first, g.behind)}
             acked = {o for a in acks for o in range(a.first, a.behind)}
@@ -202,9 +202,14 @@ class AckedOnce:
                     yield f"{place}: {offset} was granted, not acked, and not granted again"
 
     @staticmethod
-    def _after_ack(grants: list[Grant], acks: list[Ack]) -> Iterator[str]:
-        """An ack that is confirmed was made under one of the fences sent by then, at the latest."""
+    def _after_ack(grants: list[Grant], acks: list[Ack], start: int) -> Iterator[str]:
+        """An ack that is confirmed was made under one of the fences sent by then, at the latest.
+
+        But an ack of what went past retention is confirmed too, though another may hold the
+        message: then only a grant that was asked for after it is one too many.
+        """
         final: dict[int, int] = {}
+        done: dict[int, int] = {}
         sent: dict[int, list[Ack]] = defaultdict(list)
         for ack in acks:
             for offset in range(ack.first, ack.behind):
@@ -212,10 +217,12 @@ class AckedOnce:
         for offset, tried in sent.items():
             confirmed = [a.confirmed for a in tried if a.confirmed >= 0]
             if confirmed:
-                by = min(confirmed)
+                by = done[offset] = min(confirmed)
                 final[offset] = max(a.fence for a in tried if a.sent <= by)
         for grant in grants:
             for offset in range(grant.first, grant.behind):
+                if offset < start and grant.pulled <= done.get(offset, grant.pulled):
+                    continue
                 if grant.fence > final.get(offset, grant.fence):
                     yield f"{offset} was done under grant {final[offset]}, then in {grant.fence}"
 

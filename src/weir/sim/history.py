@@ -132,4 +132,6 @@ def record_of(batch: Batch) -> Record:
     else:
         columns = zip(origins.hubs, origins.sns, origins.epochs, origins.sequences, strict=True)
         rows = [(("device", hub, sn, boot), sequence) for hub, sn, boot, sequence in columns]
-    return Record(header.first_offset, tuple(batch.values()), header.stamp, tuple(rows), header.total_size)
+    return Record(
+        header.first_offset, tuple(batch.values()), header.stamp, tuple(rows), header.total_size
+    )

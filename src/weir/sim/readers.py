@@ -85,7 +85,6 @@ class Reader(Client):
                 self.complain("Durable", f"fetch from {offset} was refused: {error!r}")
         self.world.after(self.world.between(*_NEXT), self._fetch)
 
-
     def _moved_up(self, offset: int, start: int) -> None:
         """What was asked for is past retention: go on at the log's start."""
         if start <= offset:
@@ -118,8 +117,8 @@ class Consumer(Client):
 
     @property
     def finished(self) -> bool:
-        """Whether a pull brought nothing after all leases were over, and no ack is under way."""
-        return self._drained and not self._acking
+        """Whether a pull brought nothing after all leases were over, and nothing is under way."""
+        return self._drained and not self._acking and not self._pulling
 
     def ready(self) -> None:
         """Pull. Leases of an earlier leader may last up to their whole length from here on."""

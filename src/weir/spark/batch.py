@@ -29,9 +29,9 @@ class Task(InputPartition):
 def tasks(options: Options, info: TopicInfo, begin: Cut, behind: Cut) -> list[InputPartition]:
     """Return the tasks that read [begin, behind), in the portions that the options ask for."""
     parts = planning.ranges(begin, behind, options.partitions_min, options.partition_rows_max)
+    hosts, topic, large = options.hosts, options.topic, options.large
     return [
-        Task(Source(options.hosts, options.topic, info.addresses[part.partition]), part)
-        for part in parts
+        Task(Source(hosts, topic, info.addresses[part.partition], large), part) for part in parts
     ]
 
 

@@ -17,5 +17,9 @@ class RangeLost(WeirError):
     """The broker no longer holds all messages of a range that the query was promised."""
 
 
+class ValueTooLarge(WeirError):
+    """A message's value is larger than the query may load."""
+
+
 class NoJava(WeirError):
     """No Java runtime that can run Spark was found."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from weir.client.blocking import BlockingClient
-from weir.client.delivered import Delivered, deliver
+from weir.client.delivered import Delivered, LargeDelivered, deliver
 from weir.errors import NotLeader, OffsetOutOfRange
 from weir.model.arrow import record_batch
 from weir.model.batch import Batch
@@ -21,6 +21,7 @@ from weir.model.ids import Address
 from weir.model.limits import MIB
 from weir.spark.connections import ask
 from weir.spark.errors import RangeLost
+from weir.spark.large import LARGE_VALUES, LargeValues, load
 from weir.spark.options import Hosts
 from weir.spark.planning import Range
 
@@ -39,6 +40,7 @@ class Source:
     hosts: Hosts
     topic: str
     address: Address
+    large: LargeValues = LARGE_VALUES
 
 
 class Rows(Protocol):
@@ -95,15 +97,11 @@ def _opened(
             rows += delivered.batch.header.count
             size += delivered.batch.header.total_size
             if where is None:
-                yield _columns(delivered)
+                yield leader.columns(delivered)
             elif where.wants(delivered.batch):
-                wanted = where.filter(_columns(delivered))
+                wanted = where.filter(leader.columns(delivered))
                 if wanted.num_rows:
                     yield wanted
-
-
-def _columns(part: Delivered) -> pa.RecordBatch:
-    return record_batch(part.batch, part.topic, part.partition, part.skip, len(part))
 
 
 class _Leader:
@@ -147,6 +145,22 @@ class _Leader:
         if expected == first:
             raise self._lost(first, behind, "the broker has nothing there")
         return delivered
+
+    def columns(self, part: Delivered) -> pa.RecordBatch:
+        """Return messages as Arrow, a large value fetched if the query loads it."""
+        value = None
+        if isinstance(part, LargeDelivered) and self._source.large.loads(part):
+            value = ask(self._source.hosts, lambda client: self._value(client, part))
+        return record_batch(
+            part.batch, part.topic, part.partition, part.skip, len(part), large=value
+        )
+
+    def _value(self, client: BlockingClient, part: LargeDelivered) -> bytes:
+        try:
+            return load(client, self._address, part)
+        except NotLeader:
+            self._address = client.describe(self._source.topic).addresses[self._partition]
+            raise
 
     def _lost(self, first: int, behind: int, why: str) -> RangeLost:
         return RangeLost(

@@ -19,6 +19,9 @@ maxRowsPerBatch     most messages in a micro-batch (default: all there are)
 maxBytesPerFetch    most bytes asked for at once (default 8 MiB)
 minPartitions       split ranges until there are so many tasks (default: one a partition)
 maxRowsPerPartition most messages in one task
+maxValueBytes       most bytes of one value (default 64 MiB; up to 1 GiB): larger ones, which lie in
+                    chunks, end the query
+largeValues         null: such a value is null instead (default: error)
 """
 
 from __future__ import annotations
@@ -28,10 +31,11 @@ from dataclasses import dataclass
 
 from weir.client.url import PORT, parse_url
 from weir.errors import BadName
-from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX
+from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX, VALUE_BYTES_LOADED_MAX
 from weir.model.topic import split_name
 from weir.spark.bounds import EARLIEST, Bound, parse_ending, parse_starting
 from weir.spark.errors import BadOption
+from weir.spark.large import LARGE_VALUES, LargeValues
 
 Hosts = tuple[tuple[str, int], ...]
 
@@ -52,8 +56,12 @@ NAMES = (
     "maxBytesPerFetch",
     "minPartitions",
     "maxRowsPerPartition",
+    "maxValueBytes",
+    "largeValues",
 )
 _ROWS_MAX = (1 << 63) - 1
+#: A record batch holds offsets of 32 bits.
+VALUE_BYTES_MAX = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,7 @@ class Options:
     fetch_bytes_max: int = FETCH_BYTES_MAX
     partitions_min: int = 1
     partition_rows_max: int | None = None
+    large: LargeValues = LARGE_VALUES
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -89,6 +98,7 @@ class Options:
             or FETCH_BYTES_MAX,
             partitions_min=_number(options, "minPartitions", PARTITIONS_PER_TOPIC_MAX) or 1,
             partition_rows_max=_number(options, "maxRowsPerPartition", _ROWS_MAX),
+            large=_large(options),
         )
 
 
@@ -126,6 +136,14 @@ def _number(options: Mapping[str, str], name: str, most: int) -> int | None:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
         raise BadOption(f"option {name} is {text!r}: give a whole number from 1 to {most:,}")
     return int(text)
+
+
+def _large(options: Mapping[str, str]) -> LargeValues:
+    text = options.get("largevalues", "error").strip().lower()
+    if text not in ("error", "null"):
+        raise BadOption(f"option largeValues is {text!r}: give error or null")
+    most = _number(options, "maxValueBytes", VALUE_BYTES_MAX) or VALUE_BYTES_LOADED_MAX
+    return LargeValues(most, text == "null")
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:

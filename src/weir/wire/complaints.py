@@ -16,4 +16,4 @@ def complaint(kind: type[Any], error: Exception) -> str:
     if found is None or int(found["field"]) >= len(fields):
         return f"{kind.__name__}: {error}"
     name = fields[int(found["field"])] + found["rest"]
-    return f"{kind.__name__}: {name}: {found['what'].replace('Expected', 'expected', 1)}"
+    return f"{kind.__name__}: {name}: {found['what']}"

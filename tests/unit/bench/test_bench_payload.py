@@ -144,3 +144,28 @@ def test_any_arrival_is_judged_as_by_a_naive_twin(
             reordered += 1
         seen.add((producer, sequence))
     assert check([10, 10], *batches) == (20 - len(seen), repeated, reordered, 0)
+
+
+def test_messages_of_many_producers_in_one_column_are_checked_at_once() -> None:
+    mixed = [value for n in range(5) for p in (2, 0, 1) for value in made(p, n, 1)]
+    assert check([5, 5, 5], mixed) == (0, 0, 0, 0)
+    assert check([5, 5, 5], mixed[:-1]) == (1, 0, 0, 0)
+    swapped = [*mixed[:3], mixed[6], mixed[4], mixed[5], mixed[3], *mixed[7:]]
+    assert check([5, 5, 5], swapped) == (0, 0, 1, 0)
+    assert check([5, 5], mixed) == (0, 0, 0, 5)
+
+
+def test_counts_that_are_known_in_the_end_only_are_expected_then() -> None:
+    checker = Checker([1 << 30, 1 << 30], SIZE)
+    for producer, count in ((0, 7), (1, 3)):
+        checker.take(*column(made(producer, 0, count)))
+    checker.expect([8, 3])
+    assert verdict(checker) == (1, 0, 0, 0)
+    checker.expect([7, 2])
+    assert verdict(checker) == (0, 0, 0, 1)
+
+
+def test_framed_messages_hold_the_same_bytes_between_their_frames() -> None:
+    framed = Block(SIZE, 4, b"<<", b">")
+    rows = bytes(framed.bytes_of(3, 5, 2))
+    assert rows == b"".join(b"<<" + value + b">" for value in made(3, 5, 2))

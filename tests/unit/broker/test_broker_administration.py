@@ -150,6 +150,18 @@ def test_what_was_under_way_is_confirmed_before_the_end(rig: Any) -> None:
     assert rig.shard.budget.used == used
 
 
+def test_a_topic_may_go_while_its_partitions_seek_to_lead(rig: Any) -> None:
+    rig.connect()
+    for _ in range(3):
+        number = rig.ask(1, m.CreateTopic("t", 2))
+        while number not in dict(rig.replies[1]):
+            rig.step()
+        assert rig.shard.partitions_led == 0
+        rig.answer(1, a.DeleteTopic("t"))
+        assert stored_groups(rig) == {0}
+    assert rig.shard.ready
+
+
 def test_two_who_delete_the_same_topic_at_once(rig: Any) -> None:
     rig.topic(rig.connect())
     numbers = [rig.ask(1, a.DeleteTopic("t")) for _ in range(2)]

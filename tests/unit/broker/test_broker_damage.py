@@ -9,7 +9,8 @@ import pytest
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
-from weir.errors import Damaged, Unavailable
+from weir.errors import Damaged, DamagedRange
+from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.model.batch import split
 from weir.wire import messages as m
@@ -50,7 +51,8 @@ class Rotten:
             try:
                 done = ev.ReadDone(job.ticket, job.reading.run(rig.disk))
             except (Damaged, OSError) as error:
-                done = ev.ReadDone(job.ticket, (), f"the read failed: {error}")
+                at = error.position if isinstance(error, LogDamaged) else -1
+                done = ev.ReadDone(job.ticket, (), f"the read failed: {error}", at)
             rig.handle(done)
         return dict(rig.replies[session]).get(asked)
 
@@ -71,7 +73,7 @@ def test_a_fetch_returns_what_lies_before_the_damage(rotten: Callable[..., Rotte
     node = rotten(4, 2)
     fetched = node.answer(m.Fetch(node.address, 0, 1 << 20))
     assert (fetched.next_offset, node.values(fetched)) == (2, [b"v0", b"v1"])
-    assert node.answer(m.Fetch(node.address, 2, 1 << 20)).code == Unavailable.code
+    assert node.answer(m.Fetch(node.address, 2, 1 << 20)).code == DamagedRange.code
     fetched = node.answer(m.Fetch(node.address, 3, 1 << 20))
     assert (fetched.next_offset, node.values(fetched)) == (4, [b"v3"])
 
@@ -100,7 +102,7 @@ def test_what_one_cluster_found_damaged_costs_no_other(rotten: Callable[..., Rot
     for _ in range(3):
         node.answer(node.pull())
     replies = [node.answer(node.pull(cluster="other")) for _ in range(3)]
-    assert replies[1].code == Unavailable.code
+    assert replies[1].code == DamagedRange.code
     found = [(r.offset, r.next_offset, r.attempts) for r in (replies[0], replies[2])]
     assert found == [(0, 1, 1), (2, 4, 1)]
 
@@ -110,7 +112,7 @@ def test_another_waiting_pull_gets_what_was_freed_at_once(rotten: Callable[..., 
     node.answer(node.pull())  # blames entry 0
     first = node.rig.ask(2, node.pull(1, wait_ms=5_000))
     granted = node.answer(node.pull(1, wait_ms=5_000))
-    assert dict(node.rig.replies[2])[first].code == Unavailable.code
+    assert dict(node.rig.replies[2])[first].code == DamagedRange.code
     assert (granted.offset, granted.next_offset) == (1, 2)
 
 
@@ -141,3 +143,82 @@ def test_a_read_that_finds_no_room_waits_for_it(rotten: Callable[..., Rotten]) -
     replies = [reply for _, reply in node.rig.replies[1] if isinstance(reply, m.Granted)]
     assert [(reply.offset, reply.next_offset) for reply in replies] == [(0, 0), (0, 2)]
     assert budget.used == 0
+
+
+class Restarted(Rotten):
+    """A node that is started again after bytes above its last checkpoint changed."""
+
+    def restart(self) -> None:
+        rig = self.rig
+        rig.tick(1_000)
+        rig.settle()  # the idle mark: all below it was durable
+        rig.disk.crash()
+        rig.boot()
+        rig.connect(1)
+        self.log = rig.shard._writers[0].log
+
+
+def test_a_damaged_partition_is_read_and_takes_nothing(make_rig: Callable[..., Any]) -> None:
+    node = Restarted(make_rig(cache=0), 4)
+    other = node.rig.topic(1, "other")
+    node.flip(2)
+    node.restart()
+    for start, values in ((0, [b"v0", b"v1"]), (3, [b"v3"])):
+        fetched = node.answer(m.Fetch(node.address, start, 1 << 20))
+        assert node.values(fetched) == values
+    refusal = node.answer(m.Fetch(node.address, 2, 1 << 20))
+    assert refusal.code == DamagedRange.code
+    assert refusal.detail == node.entries[2].position
+    assert "segment-0000000" in refusal.message
+    grant = node.rig.answer(1, m.OpenProducer())
+    info = node.rig.answer(1, m.DescribeTopic("t"))
+    refused = node.rig.answer(1, node.rig.batch(info, grant, 0, b"more"))
+    assert refused.code == DamagedRange.code
+    confirm = node.rig.answer(1, node.rig.batch(other, grant, 0, b"else"))
+    assert confirm.offset == 0, "another topic goes on"
+
+
+def test_a_damaged_partition_stays_so_through_checkpoints(make_rig: Callable[..., Any]) -> None:
+    node = Restarted(make_rig(cache=0, checkpoint_bytes=1 << 30), 4)
+    node.flip(2)
+    node.restart()
+    for _ in range(2):
+        node.rig.shard._writers[0].checkpoint()
+        node.rig.settle()
+        node.rig.disk.crash()
+        node.rig.boot()
+        node.rig.connect(1)
+        refusal = node.answer(m.Fetch(node.address, 2, 1 << 20))
+        assert refusal.code == DamagedRange.code
+        assert node.values(node.answer(m.Fetch(node.address, 3, 1 << 20))) == [b"v3"]
+    node.flip(2)
+    node.restart()
+    grant = node.rig.answer(1, m.OpenProducer())
+    info = node.rig.answer(1, m.DescribeTopic("t"))
+    mended = node.rig.answer(1, node.rig.batch(info, grant, 0, b"v4"))
+    assert mended.offset == 4, "the bytes are right again, and so is all"
+
+
+def test_damage_below_the_checkpoint_costs_its_own_messages_alone(
+    make_rig: Callable[..., Any],
+) -> None:
+    node = Restarted(make_rig(cache=0), 4)
+    node.rig.shard._writers[0].checkpoint()
+    node.rig.settle()
+    node.flip(1)
+    node.restart()
+    assert node.answer(m.Fetch(node.address, 1, 1 << 20)).code == DamagedRange.code
+    assert node.values(node.answer(m.Fetch(node.address, 2, 1 << 20))) == [b"v2", b"v3"]
+    grant = node.rig.answer(1, m.OpenProducer())
+    info = node.rig.answer(1, m.DescribeTopic("t"))
+    assert node.rig.answer(1, node.rig.batch(info, grant, 0, b"v4")).offset == 4
+
+
+def test_a_damaged_registry_keeps_the_node_from_starting(make_rig: Callable[..., Any]) -> None:
+    node = Restarted(make_rig(cache=0), 1)
+    found = (node.log.stored(0, index) for index in range(1, 20))
+    created = next(stored for stored in found if stored and stored.kind is Kind.CONTROL)
+    segment = node.log._segments.find(created.position)
+    node.rig.disk.flip(segment.name, created.position - segment.base + 56)
+    with pytest.raises(LogDamaged, match="restore it from a backup"):
+        node.restart()

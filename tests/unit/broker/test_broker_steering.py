@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.errors import (
     BadName,
@@ -193,9 +194,13 @@ def test_a_failed_read_of_a_deleted_clusters_messages_hurts_nobody(
     (address,) = info.addresses
     rig.ask(2, m.Pull(address, "c", 1, 1 << 20))
     rig.step()
+    (read,) = (job for job in rig.jobs if isinstance(job, ef.StartRead))
+    rig.jobs.remove(read)
     rig.handle(ev.Closed(2))
     rig.answer(1, a.DeleteCluster(address, "c"))
+    rig.handle(ev.ReadDone(read.ticket, (), "the disk is wet"))
     assert rig.answer(1, a.ListClusters(address)).clusters == []
+    assert pull(rig, address).offset == 0
 
 
 def test_operators_cannot_make_clusters_without_bound(

@@ -180,7 +180,7 @@ def test_a_segment_of_another_system_is_damage(tmp_path: Path) -> None:
     (tmp_path / "b" / "segment-00000001").rename(tmp_path / "a" / "segment-00000099")
     damage = survey(tmp_path / "a").damage
     assert damage is not None
-    assert "2 logs or systems" in damage
+    assert "segment-00000099 belongs to log 3 of system 0x4e" in damage
 
 
 def test_an_unreadable_header_is_named(tmp_path: Path) -> None:

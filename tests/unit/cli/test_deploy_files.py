@@ -42,6 +42,7 @@ def test_the_unit_starts_what_we_parse_and_keeps_its_bounds() -> None:
     settings = dict(re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
     parses(shlex.split(settings["ExecStart"]))
     assert settings["Type"] == "notify"
+    assert settings["KillMode"] == "mixed", "the shards would end before they are drained"
     assert int(settings["LimitNOFILE"]) >= 65_536
     assert settings["NoNewPrivileges"] == settings["ProtectHome"] == "yes"
 

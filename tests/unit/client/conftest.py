@@ -30,6 +30,9 @@ class FakeBroker:
         self.logs: dict[int, list[Batch]] = {}
         self.starts: dict[int, int] = {}
         self.answers: dict[tuple[int, int], dict[int, tuple[int, m.Confirm]]] = {}
+        self.next_sequence: dict[tuple[int, int], int] = {}
+        #: Chunks of large values by the index of their entry.
+        self.chunks: dict[int, Batch] = {}
         self.acked: dict[int, list[tuple[int, int, int]]] = {}
         self.granted: dict[int, int] = {}
         self.producers = self.stamp = 0
@@ -140,6 +143,9 @@ class FakeBroker:
         if isinstance(request, m.Ack):
             self.acked.setdefault(request.address.group, []).extend(request.ranges)
             return m.Acked(request.ranges[-1][2])
+        if isinstance(request, m.FetchChunks):
+            found = self.chunks[request.index]  # one at a time, however many are asked for
+            return m.FetchedChunks(request.address, request.index, (found.view,))
         assert isinstance(request, m.Produce)
         return await self._produce(request)
 
@@ -151,22 +157,25 @@ class FakeBroker:
             kept, confirm = answers[header.sequence]
             if kept != header.hash:
                 return m.Refusal(10, "other bytes under this sequence")
-            return m.Confirm(confirm.offset, confirm.stamp, True)
-        last = max(answers, default=None)
-        expected = 0 if last is None else last + self._count_of(group, answers[last][1].offset)
+            return m.Confirm(confirm.offset, confirm.stamp, True, confirm.index)
+        expected = self.next_sequence.get((group, header.producer), 0)
         if header.sequence != expected:
             return m.Refusal(9, "a gap", expected)
         self.stamp = max(self.stamp, request.seen) + 1
         offset = self.end_of(group)
         head = stamped(request.batch, self.stamp, offset)
-        self.logs[group].append(Batch(head + bytes(request.batch[HEADER_SIZE:])))
+        stored = Batch(head + bytes(request.batch[HEADER_SIZE:]))
+        self.next_sequence[group, header.producer] = header.sequence + header.count
+        if stored.piece is not None:
+            index = max(self.chunks, default=6) + 1
+            self.chunks[index] = stored
+            answers[header.sequence] = (header.hash, m.Confirm(-1, self.stamp, index=index))
+            return answers[header.sequence][1]
+        self.logs[group].append(stored)
         answers[header.sequence] = (header.hash, m.Confirm(offset, self.stamp))
         async with self._news:
             self._news.notify_all()
         return answers[header.sequence][1]
-
-    def _count_of(self, group: int, offset: int) -> int:
-        return next(len(b) for b in self.logs[group] if b.header.first_offset == offset)
 
     async def _wait_for_data(
         self, request: m.Fetch | m.Pull, frame: ClientFrame, writer: asyncio.StreamWriter

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import socket
+from typing import Any
+
 import pytest
 
 from weir.client.acks import Acks
 from weir.client.backoff import Backoff
+from weir.client.connect import connect
 from weir.client.duration import seconds
+from weir.client.failures import why_unreachable
 from weir.client.url import parse_url
-from weir.client.values import key_bytes, value_bytes
+from weir.client.values import check_columns, key_bytes, value_bytes
 from weir.model.limits import ACK_RANGES_MAX
 
 
@@ -39,6 +45,7 @@ def test_what_is_no_duration_names_the_units(text: str | float) -> None:
     [
         ("weir://localhost", [("localhost", 6800)]),
         ("weir://a:1,b,c:65535/", [("a", 1), ("b", 6800), ("c", 65535)]),
+        ("weir://a, b:2", [("a", 6800), ("b", 2)]),
         ("weir://[::1]:7000", [("::1", 7000)]),
     ],
 )
@@ -53,6 +60,53 @@ def test_urls(url: str, hosts: list[tuple[str, int]]) -> None:
 def test_what_is_no_url_says_what_to_write(url: str) -> None:
     with pytest.raises(ValueError, match="weir://host:port"):
         parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("localhost:6800", "weir://localhost:6800"),
+        ("kafka://localhost:9092", "not kafka://"),
+        ("weir://me:secret@host", "no password"),
+        ("weir://host/flights", "named where they are used"),
+        ("weir://::1", "weir://[::1]"),
+        ("weir://host:70000", "1 to 65,535"),
+    ],
+)
+def test_a_url_that_is_nearly_right_is_told_what_is_wrong(url: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(hint)):
+        parse_url(url)
+
+
+def test_an_address_is_text() -> None:
+    with pytest.raises(TypeError, match="not NoneType"):
+        parse_url(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), "h has no address"),
+        (ConnectionRefusedError(111, "refused"), "nobody listens at h:1"),
+        (TimeoutError(), "h:1: no answer in time"),
+        (OSError(101, "Network is unreachable"), "Network is unreachable"),
+    ],
+)
+def test_an_unreachable_host_is_told_why(error: Exception, words: str) -> None:
+    assert words in why_unreachable("h", 1, error)
+
+
+@pytest.mark.parametrize("options", [{"first": -1}, {"first": 6}, {"factor": 0.5}, {"attempts": 0}])
+def test_a_backoff_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="give"):
+        Backoff(**options)
+
+
+def test_connecting_takes_some_time() -> None:
+    with pytest.raises(ValueError, match="request_timeout=0"):
+        connect(request_timeout=0)
+    with pytest.raises(ValueError, match="5ms"):
+        connect(request_timeout="soon")
 
 
 def test_backoff_grows_to_its_most_and_is_jittered_in_full() -> None:
@@ -72,6 +126,26 @@ def test_values_and_keys_become_bytes() -> None:
     assert key_bytes("k") == b"k"
     assert key_bytes(b"k") == b"k"
     assert key_bytes(None) is None
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ({"tag": 5}, "a tag is text, not int"),
+        ({"time": 1.5}, "microseconds since 1970, not float"),
+        ({"headers": {"a": "b"}}, "bytes for values"),
+        ({"headers": {b"a": b"b"}}, "text for names"),
+    ],
+)
+def test_columns_of_another_type_are_told(column: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        check_columns(**{"tag": None, "time": None, "headers": None, **column})
+    check_columns("x", 1, {"a": b"b"})
+
+
+def test_a_key_of_another_type_is_told() -> None:
+    with pytest.raises(TypeError, match="not int"):
+        key_bytes(5)  # type: ignore[call-overload]
 
 
 def test_acks_gather_into_ranges() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import warnings
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -65,6 +66,20 @@ def test_close_acks_what_is_done_and_warns_of_nothing() -> None:
     run(scenario)
 
 
+def test_the_last_message_can_be_done_without_asking_for_another() -> None:
+    async def scenario(node: testing.Node) -> None:
+        async with weir.connect(node.url) as w:
+            await fill(w, 4)
+            async with w.consumer("t", cluster="c") as consumer:
+                async for message in consumer:
+                    if message.value == b"2":
+                        consumer.done()
+                        break
+            assert await first(w) == b"3"
+
+    run(scenario)
+
+
 def test_a_consumer_that_was_closed_can_go_on() -> None:
     async def scenario(node: testing.Node) -> None:
         async with weir.connect(node.url) as w:
@@ -122,5 +137,18 @@ def test_a_wrong_name_is_told_before_anything_is_pulled() -> None:
                     pass
             with pytest.raises(BadName, match="cluster"):
                 w.consumer("t", cluster="no blanks")
+
+    run(scenario)
+
+
+def test_a_client_that_is_never_closed_is_told() -> None:
+    async def scenario(node: testing.Node) -> None:
+        w = await weir.connect(node.url)
+        with pytest.warns(ResourceWarning, match="await client.close"):
+            w.__del__()
+        await w.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            w.__del__()
 
     run(scenario)

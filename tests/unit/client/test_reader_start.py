@@ -45,6 +45,9 @@ def test_times_become_stamps() -> None:
     assert at("2026-11-22T12:00:00+00:00").stamp == then
     assert at("2026-11-22T13:00:00+01:00").stamp == then
     assert at(noon()).stamp == then
+    milliseconds = int(noon() * 1_000)
+    for later in range(1_000):
+        assert at((milliseconds + later) / 1_000).stamp == stamp_at(milliseconds + later)
     assert at(NOON.replace(tzinfo=None)).stamp == at(NOON.replace(tzinfo=None).astimezone()).stamp
     hour_ago = stamp_at(int((noon() - 3_600) * 1_000))
     assert at("-1h", noon).stamp == hour_ago

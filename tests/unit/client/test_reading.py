@@ -194,6 +194,26 @@ def test_an_offset_past_retention_says_what_to_do(fake_broker) -> None:
     asyncio.run(scenario())
 
 
+def test_retention_may_be_faster_than_the_first_fetch(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url, retry=QUICK) as w:
+            group = broker.topic("t").addresses[0].group
+            await fill(w, "t", 4, 10)
+
+            def script(request: m.Request) -> None:
+                if isinstance(request, m.Fetch):
+                    broker.starts[group] = 20
+
+            broker.script = script
+            found = [x.offset async for x in w.reader("t", follow=False)]
+            assert found == [*range(20, 40)]
+            broker.starts[group] = 0
+            with pytest.raises(OffsetOutOfRange):
+                await anext(w.reader("t", start={0: 0}))
+
+    asyncio.run(scenario())
+
+
 def test_a_reader_goes_on_after_an_error(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:

@@ -13,7 +13,7 @@ import pytest
 
 from weir import sync, testing
 from weir.client.background import Background
-from weir.errors import Disconnected, UnknownTopic
+from weir.errors import Disconnected, TooLarge, UnknownTopic
 
 
 @pytest.fixture
@@ -53,6 +53,25 @@ def test_publish_read_and_consume(node: testing.Node) -> None:
         assert [topic.name for topic in w.topics()] == ["t"]
         assert w.describe("t").name == "t"
     assert "weir-sync" not in threads()
+
+
+def test_large_values_come_whole_or_in_pieces(node: testing.Node) -> None:
+    value = os.urandom(1 << 20) * 9
+    with sync.connect(node.url) as w:
+        w.create_topic("t")
+        w.publish("t", value)
+        with w.producer("t") as producer:
+            producer.publish_from(
+                value[at : at + (1 << 20)] for at in range(0, len(value), 1 << 20)
+            )
+        assert [message.value for message in w.reader("t", follow=False)] == [value, value]
+        (first, second) = w.reader("t", follow=False, value_bytes_max=0)
+        assert (first.size, first.read()) == (len(value), value)
+        assert b"".join(second.chunks()) == value
+        with w.consumer("t", cluster="c", value_bytes_max=0) as consumer:
+            assert next(consumer).read() == value
+        with pytest.raises(TooLarge, match="stream it"):
+            first.value  # noqa: B018  # the look-up is what raises
 
 
 def test_errors_come_without_the_other_threads_frames(node: testing.Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -60,6 +61,7 @@ def test_the_twin_has_what_objects_are_given() -> None:
         (w.reader("t"), sync.Reader),
         (w.consumer("t", cluster="c"), sync.Consumer),
     ]
+    asyncio.run(w.close())
     for thing, twin in made:
         missing = given_to(thing) - names_of(twin)
         assert not missing, f"weir.sync.{twin.__name__} lacks {sorted(missing)}"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from weir.server.disk import FolderInUse
 from weir.server.folder import BadFolder, NodeFolder
 
 
@@ -21,6 +22,52 @@ def test_a_folder_with_logs_and_no_identity_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadFolder, match="restore it"):
         folder.found()
     assert list(tmp_path.iterdir()) == [folder.log(0)]
+
+
+def test_the_number_of_logs_is_fixed_when_it_is_founded(tmp_path: Path) -> None:
+    folder = NodeFolder(tmp_path)
+    founded = folder.found(3)
+    assert founded.logs == 3
+    assert folder.found() == folder.found(3) == founded
+    with pytest.raises(BadFolder, match="founded with 3 logs, for good"):
+        folder.found(4)
+    assert NodeFolder(tmp_path / "b").found().logs >= 2
+
+
+def test_logs_may_lie_elsewhere(tmp_path: Path) -> None:
+    folder = NodeFolder(tmp_path / "node")
+    founded = folder.found(2, {1: str(tmp_path / "disk")})
+    assert folder.log(0, founded) == tmp_path / "node" / "log-0"
+    assert folder.log(1, founded) == tmp_path / "disk"
+    assert folder.founded() == founded
+    with pytest.raises(BadFolder, match="for good"):
+        folder.found(2, {0: str(tmp_path / "other")})
+
+
+@pytest.mark.parametrize(("logs", "folders"), [(-1, {}), (257, {}), (2, {2: "x"}), (2, {-1: "x"})])
+def test_logs_that_cannot_be_are_refused(
+    tmp_path: Path, logs: int, folders: dict[int, str]
+) -> None:
+    with pytest.raises(BadFolder, match="logs"):
+        NodeFolder(tmp_path).found(logs, folders)
+    assert not (tmp_path / "node.json").exists()
+
+
+def test_a_folder_of_another_release_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_text('{"system":5,"brokerset":0,"node":1,"shard":0}')
+    with pytest.raises(BadFolder, match="logs"):
+        NodeFolder(tmp_path).found()
+
+
+def test_a_folder_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+    with (
+        NodeFolder(tmp_path).held(),
+        pytest.raises(FolderInUse, match="in use"),
+        NodeFolder(tmp_path).held(),
+    ):
+        pass
+    with NodeFolder(tmp_path).held():
+        pass
 
 
 def test_a_broken_identity_is_refused_and_kept(tmp_path: Path) -> None:

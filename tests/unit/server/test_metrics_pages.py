@@ -105,7 +105,7 @@ def test_the_figures_are_what_happened(tmp_path: Path, caplog: pytest.LogCapture
         assert found["weir_confirms_total{}"] == batches
         assert found["weir_commit_seconds_count{}"] == batches
         assert found['weir_commit_seconds_bucket{le="+Inf"}'] == batches
-        assert found['weir_refused_total{code="4",error="UnknownTopic"}'] == 1
+        assert found['weir_refused_total{to="client",code="4",error="UnknownTopic"}'] == 1
         flushes = [found[f'weir_flush_seconds_count{{log="{log}"}}'] for log in range(2)]
         assert sum(flushes) == found["weir_flushes_total{}"]
         assert all(flushes)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.sim.checkers import CHECKERS, LIVE_WITHIN, violations
+from weir.sim.checkers import CHECKERS, ENTRY_BYTES_MAX, LIVE_WITHIN, violations
 from weir.sim.history import Ack, Confirmed, Grant, History, Operation, Publish, Record, Seen
 
 P = ("producer", 7, 0)
@@ -109,16 +109,47 @@ def late(history: History) -> None:
     history.operations.append(Operation("a pull", 500, 1_001 + LIVE_WITHIN))
 
 
+def retained(history: History) -> None:
+    """The first batch is past retention, as it should be."""
+    history.retention_bytes = 600
+    history.starts = {0: 2}
+    history.drained = {0: [record(2, 6, 2, b"c")._replace(size=600)]}
+
+
+def seen_otherwise_before_it_went(history: History) -> None:
+    retained(history)
+    history.seen = [Seen(0, 0, (b"a", b"z"), 5)]
+
+
+def all_is_gone(history: History) -> None:
+    retained(history)
+    history.starts, history.drained = {0: 3}, {0: []}
+
+
+def too_much_is_gone(history: History) -> None:
+    retained(history)
+    history.retention_bytes = 600 + ENTRY_BYTES_MAX
+
+
+def gone_without_retention(history: History) -> None:
+    retained(history)
+    history.retention_bytes = 0
+
+
 PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("Durable", lost),
     ("Durable", moved),
     ("Durable", seen_and_gone),
+    ("Durable", seen_otherwise_before_it_went),
     ("OneOffset", twice),
     ("OneOffset", two_answers),
     ("RisingStamps", falling),
     ("RisingStamps", skipped),
     ("RisingStamps", hole),
     ("RealTime", overtaken),
+    ("Retained", all_is_gone),
+    ("Retained", too_much_is_gone),
+    ("Retained", gone_without_retention),
     ("AckedOnce", granted_after_ack),
     ("AckedOnce", attempts_forgotten),
     ("AckedOnce", never_granted),
@@ -133,6 +164,12 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
 
 def test_an_honest_history_breaks_no_promise() -> None:
     assert violations(honest()) == []
+
+
+def test_what_went_past_retention_breaks_no_promise() -> None:
+    history = honest()
+    retained(history)
+    assert violations(history) == []
 
 
 @pytest.mark.parametrize(("promise", "plant"), PLANTED, ids=[p[1].__name__ for p in PLANTED])

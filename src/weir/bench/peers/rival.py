@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from weir.bench.machine import session_cpu_seconds
+from weir.bench.machine import family_cpu_seconds
 from weir.bench.own import PROCESSES_MAX, chunk_of
 from weir.bench.payload import Block
 from weir.bench.peers.load import Consumer, Producer, connected
@@ -43,7 +43,7 @@ class Rival:
 
     def cpu_s(self) -> float | None:
         """Return the CPU time that its processes have used, in seconds."""
-        return session_cpu_seconds(self._peer.pid)
+        return family_cpu_seconds(self._peer.pid)
 
     def running(self) -> None:
         """Raise `PeerFailed` if it has ended."""

@@ -10,11 +10,11 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from weir.bench.machine import session_pids
+from weir.bench.machine import family
 from weir.bench.peers.dialect import Consuming, Publishing, refused
 from weir.errors import WeirError
 
@@ -113,13 +113,13 @@ class Peer(ABC):
         """End it with everything that it started."""
         if self._process is None:
             return
-        _signal(self._process.pid, signal.SIGTERM)
+        _signal(family(self._process.pid), signal.SIGTERM)
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             pass
         finally:
-            _signal(self._process.pid, signal.SIGKILL)
+            _signal(family(self._process.pid), signal.SIGKILL)
             self._process.wait(_STOP_SECONDS)
 
     @property
@@ -217,9 +217,9 @@ def ask(port: int, request: bytes, whole: bytes, error: bytes, peer: str) -> byt
     return answer
 
 
-def _signal(session: int, number: signal.Signals) -> None:
-    """Send a signal to every process of a session that we started."""
-    for pid in session_pids(session):
+def _signal(processes: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes that we started, as far as they are still there."""
+    for pid in processes:
         try:
             os.kill(pid, number)
         except ProcessLookupError:

@@ -5,5 +5,6 @@ xxh3-128, so a backup without one was cut short, and a damaged file is found and
 
 kind "folder": files/..., the data folder as it is: same offsets, stamps, clusters, producers.
 kind "topics": topics/NAMESPACE/TOPIC/PARTITION.batches: the batches of a partition, one behind the
-other, as the broker served them; each says its own length, and has its own checksums.
+other, as the broker served them; each says its own length, and has its own checksums. A value that
+lies in chunks is a file of its own, topics/NAMESPACE/TOPIC/PARTITION/OFFSET.
 """

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 import xxhash
 
+from weir.codec.fields import Buffer
 from weir.errors import WeirError
 
 MANIFEST = "manifest.json"
@@ -165,7 +166,7 @@ class Writing:
         finally:
             self._file.close()
 
-    def put(self, data: bytes | memoryview) -> None:
+    def put(self, data: Buffer) -> None:
         """Append bytes."""
         self._file.write(data)
         self._hasher.update(data)

@@ -1,0 +1,254 @@
+"""What weir claims in figures: each proof's command, what is read from its output, and the goals.
+
+These take longer than a check of every change may. `make proof` runs them all, `make proof
+ONLY=burst,latency` some; docs/PROOF.md is made from what came out.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+ALL_PEERS = "redis,nats,rabbitmq,activemq"
+
+Compare = Callable[[float, float], bool]
+_COMPARE: dict[str, Compare] = {"≥": operator.ge, "≤": operator.le, "=": operator.eq}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number in a command's output: the path to it, perhaps divided by what another one names.
+
+    A path goes through JSON by names and places, as in runs.0.seconds; `*` stands for every place,
+    and the lowest number counts, or the highest if `highest`.
+    """
+
+    path: str
+    over: str = ""
+    highest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a figure must reach."""
+
+    figure: str
+    relation: Literal["≥", "≤", "="]
+    value: float
+
+    def met(self, value: float | None) -> bool:
+        """Tell whether a value reaches it; one that is missing does not."""
+        return value is not None and _COMPARE[self.relation](value, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One claim. `words` is the command: `weir` and `python` stand for those that run now.
+
+    Of `pytest` the count of passed tests is the figure `passed`, and {TESTS:NAME} stands for the
+    test files that read the variable NAME of the environment.
+    """
+
+    name: str
+    what: str
+    words: tuple[str, ...]
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    goals: tuple[Goal, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 1_800.0
+
+
+def _weir(name: str, what: str, words: str, figures: dict[str, Figure], *goals: Goal) -> Proof:
+    return Proof(name, what, ("weir", "bench", *words.split(), "--json"), figures, goals)
+
+
+def _tests(name: str, what: str, paths: str, timeout_s: float, **environment: str) -> Proof:
+    words = ("pytest", "-q", "-n0", "-o", f"timeout={timeout_s:.0f}", *paths.split())
+    goals = (Goal("passed", "≥", 1),)
+    return Proof(name, what, words, {"passed": Figure("passed")}, goals, environment, timeout_s)
+
+
+_WHOLE = {"lost": Figure("lost"), "repeated": Figure("repeated")}
+_NONE_LOST = (Goal("lost", "=", 0), Goal("repeated", "=", 0))
+
+MEASURED = (
+    _weir(
+        "timeliness",
+        "4,000,000 messages of 100 bytes, first send to last receive, 1, 50 and 200 producers",
+        "timeliness --messages 4000000 --producers 1,50,200",
+        {
+            "messages/s, 1 producer": Figure("runs.0.messages_per_s"),
+            "50 producers of that": Figure("runs.1.messages_per_s", "runs.0.messages_per_s"),
+            "200 producers of that": Figure("runs.2.messages_per_s", "runs.0.messages_per_s"),
+            "lost": Figure("runs.*.lost", highest=True),
+            "repeated": Figure("runs.*.repeated", highest=True),
+        },
+        Goal("50 producers of that", "≥", 0.7),
+        Goal("200 producers of that", "≥", 0.7),
+        *_NONE_LOST,
+    ),
+    _weir(
+        "produce",
+        "peak sustained rate of publishing, 100 bytes, before latency doubles",
+        "throughput --shape produce",
+        {
+            "messages/s sustained": Figure("messages_per_s"),
+            "messages/s flat out": Figure("flat_out_messages_per_s"),
+            "confirm p99 ms": Figure("confirm_p99_ms"),
+            **_WHOLE,
+        },
+        Goal("messages/s sustained", "≥", 1_000_000),
+        *_NONE_LOST,
+    ),
+    _weir(
+        "consume",
+        "a topic of 4,000,000 messages drained by one reader",
+        "throughput --shape consume --messages 4000000",
+        {"messages/s": Figure("messages_per_s"), **_WHOLE},
+        *_NONE_LOST,
+    ),
+    _weir(
+        "both",
+        "peak sustained rate of publishing and reading at once, before latency doubles",
+        "throughput --shape both",
+        {
+            "messages/s sustained": Figure("messages_per_s"),
+            "messages/s flat out": Figure("flat_out_messages_per_s"),
+            "delivery p99 ms": Figure("delivery_p99_ms"),
+            **_WHOLE,
+        },
+        *_NONE_LOST,
+    ),
+    _weir(
+        "burst",
+        "1,000 to 8,000 devices that connect and send within a second, each awaiting its confirm",
+        "burst --devices 1000,2000,4000,6000,8000",
+        {
+            "confirmed": Figure("runs.*.share_confirmed"),
+            "delivered": Figure("runs.*.share_delivered"),
+            "seconds, 1,000 devices": Figure("runs.0.seconds"),
+            "seconds, 4,000 devices": Figure("runs.2.seconds"),
+            "seconds, 8,000 devices": Figure("runs.4.seconds"),
+            "confirm p99 ms, 8,000 devices": Figure("runs.4.confirm_p99_ms"),
+        },
+        Goal("confirmed", "=", 1),
+        Goal("delivered", "=", 1),
+    ),
+    _weir(
+        "latency",
+        "one message at a time to its confirm, beside the disk's own sync; delivery at 1,000/s",
+        "latency",
+        {
+            "confirm p50 ms": Figure("confirm_p50_ms"),
+            "fdatasync p50 ms": Figure("fdatasync_p50_ms"),
+            "ms over fdatasync": Figure("over_fdatasync_ms"),
+            "delivery p50 ms": Figure("delivery_p50_ms"),
+            "delivery p99 ms": Figure("delivery_p99_ms"),
+            "delivery p99.9 ms": Figure("delivery_p999_ms"),
+            **_WHOLE,
+        },
+        Goal("ms over fdatasync", "≤", 0.5),
+        *_NONE_LOST,
+    ),
+    _weir(
+        "spark",
+        "a topic into Spark's noop sink, beside a Python source that only reads Arrow files",
+        "spark --messages 4000000",
+        {
+            "rows/s": Figure("rows_per_s"),
+            "of the bare source": Figure("ratio"),
+            "rows/s, whole query": Figure("query_rows_per_s"),
+        },
+        Goal("rows/s", "≥", 1_000_000),
+        Goal("of the bare source", "≥", 0.6),
+    ),
+    _weir(
+        "compare-timeliness",
+        "the timeliness test on weir and its peers, 1, 50 and 200 producers",
+        f"compare --peer {ALL_PEERS} --shape timeliness --producers 1,50,200",
+        {
+            "times the best that syncs": Figure("times_best_synced"),
+            "times the best of any kind": Figure("times_best"),
+        },
+        Goal("times the best that syncs", "≥", 6),
+        Goal("times the best of any kind", "≥", 1.5),
+    ),
+    _weir(
+        "compare-burst",
+        "the burst test on weir and its peers; above 1, weir's last confirm came first",
+        f"compare --peer {ALL_PEERS} --shape burst --devices 1000,2000,4000,6000,8000",
+        {
+            "times the best that syncs": Figure("times_best_synced"),
+            "times the best of any kind": Figure("times_best"),
+        },
+        Goal("times the best that syncs", "≥", 1),
+    ),
+    _weir(
+        "compare-latency",
+        "a lone confirm on weir and its peers; above 1, weir's was quicker",
+        f"compare --peer {ALL_PEERS} --shape latency",
+        {
+            "times the best that syncs": Figure("times_best_synced"),
+            "times the best of any kind": Figure("times_best"),
+        },
+    ),
+    Proof(
+        "restart",
+        "a node with a log of 10 GB, from start to ready",
+        ("python", "-m", "weir.bench.restart", "--gb", "10"),
+        {"seconds": Figure("seconds")},
+        (Goal("seconds", "≤", 5),),
+    ),
+)
+
+SURVIVED = (
+    _tests(
+        "seeds",
+        "10,000 simulated worlds of crashes, torn writes, partitions and skewed clocks",
+        "{TESTS:WEIR_SEEDS}",
+        14_400,
+        WEIR_SEEDS="10000",
+    ),
+    _tests(
+        "kill",
+        "kill -9 of a node under load, 20 times: every message once, at its receipt's offset",
+        "{TESTS:WEIR_KILLS}",
+        1_800,
+        WEIR_KILLS="20",
+    ),
+    _tests("full-disk", "a disk that runs full under load", "tests/crash/test_full_disk.py", 900),
+    _tests("bad-disk", "a disk that fails a sync or a write", "tests/crash/test_bad_disk.py", 900),
+    Proof(
+        "fuzz",
+        "10,000,000 damaged inputs to every reader of a dialect",
+        ("python", "tests/fuzz/fuzz_dialects.py"),
+        {"inputs of each reader": Figure("*.inputs")},
+        (Goal("inputs of each reader", "≥", 10_000_000),),
+        {"WEIR_FUZZ": "10000000"},
+        14_400.0,
+    ),
+    _tests(
+        "flips",
+        "200 flipped bits and cuts in a log's files: right bytes are served, or none",
+        "{TESTS:WEIR_FLIPS}",
+        1_800,
+        WEIR_FLIPS="200",
+    ),
+    _tests(
+        "hostile",
+        "peers that send rubbish, stall, or open more than they may",
+        "tests/interop/test_hostile_peers.py",
+        900,
+    ),
+    _tests(
+        "large-value",
+        "a value of 1 GiB through a node whose memory does not grow with it",
+        "{TESTS:WEIR_VALUE_MIB}",
+        1_800,
+        WEIR_VALUE_MIB="1024",
+    ),
+)
+
+PROOFS: dict[str, Proof] = {proof.name: proof for proof in (*MEASURED, *SURVIVED)}

@@ -1,0 +1,32 @@
+"""A topic may get more partitions while somebody reads it: asking for them now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from weir.client.places import Places
+from weir.errors import Disconnected, Refused
+
+#: Seconds until a partition that was added is noticed, at the latest.
+ASK_EVERY = 10.0
+
+
+async def watch(places: Places, grown: Callable[[range], None]) -> None:
+    """Tell `grown` of partitions that come to be, until cancelled.
+
+    Raises `UnknownTopic` once the topic is gone, also if another of its name has come.
+    """
+    while True:
+        await asyncio.sleep(ASK_EVERY)
+        known = len(places)
+        try:
+            await places.find_again()
+        except Disconnected:
+            continue  # whoever reads notices by himself
+        except Refused as error:
+            if error.retryable:
+                continue
+            raise
+        if len(places) > known:
+            grown(range(known, len(places)))

@@ -1,0 +1,212 @@
+"""Whatever bit rots or file is cut short, a log serves right bytes or says what is wrong.
+
+WEIR_FLIPS trials change one place each in the files of a log with closed, reused and open segments,
+index files and checkpoints. Afterwards either the log refuses to be opened, or every entry is what
+was appended, is refused by name of file and position, or belongs to a group that is marked damaged.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from weir.codec.fields import U64
+from weir.errors import WeirError
+from weir.log.checkpoint import save
+from weir.log.errors import LogDamaged
+from weir.log.frame import Kind
+from weir.log.index_file import index_name
+from weir.log.log import Log
+from weir.log.record import HardState, Record
+from weir.log.recovery import Recovered, recover
+from weir.log.settings import Settings
+from weir.model.batch import encode
+from weir.model.header import HEADER_SIZE, stamped
+from weir.sim.disk import SimDisk
+
+TRIALS = int(os.environ.get("WEIR_FLIPS", "40"))
+SETTINGS = Settings(log=1, system=7, segment_bytes=8192, entry_bytes_max=2000, spares=1)
+GROUPS = (0, 65536, 131072)
+
+
+class Written:
+    """A log in the middle of its life, and what was appended to it, by group and index."""
+
+    def __init__(self) -> None:
+        self.dice = random.Random(11)
+        self.disk = SimDisk(random.Random(1))
+        self.log = recover(self.disk, SETTINGS).log
+        self.entries: dict[int, dict[int, bytes]] = {group: {} for group in GROUPS}
+        self.offsets = dict.fromkeys(GROUPS, 0)
+        for round in range(20):
+            for group in GROUPS:
+                for _ in range(self.dice.randint(1, 3)):
+                    self.append(group)
+            if round % 3 == 0:
+                self.promise(round)
+            self.settle()
+            if round in (6, 9, 17):
+                self.checkpoint()
+        self.log.mark_idle()
+        self.settle()
+        self.files = {n: self.disk.read(n, 0, self.disk.size(n)) for n in self.disk.names()}
+
+    def append(self, group: int) -> None:
+        index = len(self.entries[group]) + 1
+        if group == 0:
+            record = Record(0, 1, index, Kind.CONTROL, (U64.pack(index) * 9,), 72)
+        else:
+            offset = self.offsets[group]
+            sealed = encode([self.dice.randbytes(90)] * 3, group=group)
+            payload = stamped(sealed, index, offset) + bytes(sealed[HEADER_SIZE:])
+            self.offsets[group] = behind = offset + 3
+            batches = Kind.BATCHES
+            record = Record(
+                group, 1, index, batches, (payload,), len(payload), offset, behind, index
+            )
+        self.log.append(record)
+        self.entries[group][index] = b"".join(record.payload)
+
+    def promise(self, term: int) -> None:
+        for group in GROUPS:
+            data = HardState(term + 1, 1, term).pack()
+            self.log.append(Record(group, term + 1, 0, Kind.HARD_STATE, (data,), len(data)))
+
+    def settle(self) -> None:
+        flush = self.log.next_flush()
+        assert flush is not None
+        flush.run(self.disk)
+        self.log.flushed(flush)
+        while chore := self.log.next_chore():
+            chore.run(self.disk)
+
+    def checkpoint(self) -> None:
+        applied = {group: len(entries) for group, entries in self.entries.items()}
+        save(self.disk, self.log.checkpoint(applied, b"body"))
+        self.log.checkpoint_saved()
+        for group, last in applied.items():
+            self.log.drop_below(group, last - 9)
+
+    def starts(self) -> dict[int, int]:
+        return {group: self.log._groups[group].first for group in GROUPS}
+
+
+@pytest.fixture(scope="module")
+def written() -> Written:
+    return Written()
+
+
+def disk_with(files: dict[str, bytes]) -> SimDisk:
+    disk = SimDisk(random.Random(2))
+    for name, data in files.items():
+        disk.replace(name, data)
+    return disk
+
+
+def loaded(log: Log, group: int, index: int) -> bytes | None:
+    """The bytes of an entry; None where they are refused for a reason that names a place."""
+    stored = log.stored(group, index)
+    assert stored is not None, f"entry {index} of group {group} is missing, and nobody says so"
+    try:
+        return log.load(stored)
+    except LogDamaged as damaged:
+        text = str(damaged)
+        place = f"position {damaged.position:,} in segment-0"
+    assert place in text
+    return None
+
+
+def judge(recovered: Recovered, written: Written) -> int:
+    """Check every entry; return how many are refused."""
+    refused = 0
+    for group, start in written.starts().items():
+        found = recovered.groups[group]
+        entries = written.entries[group]
+        assert found.last_index == len(entries) or found.damage
+        for index in range(start, found.last_index + 1):
+            payload = loaded(recovered.log, group, index)
+            assert payload in (None, entries[index])
+            refused += payload is None
+        if found.damage is None:
+            assert found.hard_state == HardState(19, 1, 18)
+    return refused
+
+
+def test_the_log_is_whole_before_anything_is_changed(written: Written) -> None:
+    kinds = {name.rsplit("-", 1)[0] for name in written.files}
+    assert {"segment", "index", "checkpoint"} <= kinds
+    assert min(one.base for one in written.log._segments) > 0, "files were used again"
+    recovered = recover(disk_with(written.files), SETTINGS)
+    assert judge(recovered, written) == 0
+    assert recovered.body == b"body"
+
+
+@pytest.mark.parametrize("seed", range(TRIALS))
+def test_one_change_anywhere_is_harmless_or_told(written: Written, seed: int) -> None:
+    dice = random.Random(seed)
+    files = dict(written.files)
+    name = dice.choice(sorted(files))
+    data = bytearray(files[name])
+    if dice.random() < 0.2:
+        del data[dice.randrange(len(data)) :]
+    else:
+        data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+    files[name] = bytes(data)
+    disk = disk_with(files)
+    try:
+        recovered = recover(disk, SETTINGS)
+    except WeirError:  # and not just any exception
+        return
+    judge(recovered, written)
+    disk.crash()
+    judge(recover(disk, SETTINGS), written)
+
+
+def test_most_changes_leave_the_log_open(written: Written) -> None:
+    """Not to be opened at all is the exception: where nobody can say whose bytes are gone."""
+    opened = refused = 0
+    dice = random.Random(5)
+    for _ in range(60):
+        files = dict(written.files)
+        name = dice.choice(sorted(n for n in files if n.startswith("segment")))
+        data = bytearray(files[name])
+        data[dice.randrange(len(data))] ^= 1
+        try:
+            refused += judge(recover(disk_with({**files, name: bytes(data)}), SETTINGS), written)
+            opened += 1
+        except WeirError:
+            pass
+    assert opened > 45
+    assert refused > 5
+
+
+def test_without_index_files_and_with_one_checkpoint_all_is_there(written: Written) -> None:
+    files = {n: d for n, d in written.files.items() if not n.startswith("index")}
+    del files["checkpoint"]
+    disk = disk_with(files)
+    recovered = recover(disk, SETTINGS)
+    assert judge(recovered, written) == 0
+    while chore := recovered.log.next_chore():
+        chore.run(disk)
+    row = list(written.log._segments)
+    wanted = {"checkpoint", "checkpoint-copy", *(index_name(one.name) for one in row[:-1])}
+    assert wanted <= set(disk.names())
+
+
+def test_a_lost_segment_costs_its_own_entries_and_no_more(written: Written) -> None:
+    """Below the checkpoint, index file or not."""
+    place = written.log.stored(65536, written.starts()[65536] + 6)
+    assert place is not None
+    first = written.log._segments.find(place.position)
+    known = [index_name(first.name)]
+    for leave in (known, []):
+        name = known[0].replace("index", "segment")
+        gone = {name, *known} - set(leave)
+        recovered = recover(
+            disk_with({n: d for n, d in written.files.items() if n not in gone}), SETTINGS
+        )
+        assert judge(recovered, written) > 0
+        assert [hole.segment for hole in recovered.holes] == [name]
+        assert not any(found.damage for found in recovered.groups.values())

@@ -1,0 +1,88 @@
+"""A server that speaks as much RESP2 as weir's benchmarks use, for a machine without Redis.
+
+FAKE_LOSES=n: the n-th message is confirmed and never delivered, to see that a check notices.
+FAKE_REFUSES=1: every XADD is answered with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.changed = asyncio.Condition()
+
+
+streams: dict[bytes, Stream] = {}
+loses = int(os.environ.get("FAKE_LOSES", "-1"))
+refuses = bool(os.environ.get("FAKE_REFUSES"))
+
+
+async def read_command(reader: asyncio.StreamReader) -> list[bytes]:
+    count = int((await reader.readline())[1:])
+    words = []
+    for _ in range(count):
+        size = int((await reader.readline())[1:])
+        words.append((await reader.readexactly(size + 2))[:-2])
+    return words
+
+
+async def added(words: list[bytes]) -> bytes:
+    if refuses:
+        return b"-OOM command not allowed\r\n"
+    stream = streams[words[1]]
+    async with stream.changed:
+        stream.values.append(words[4])
+        stream.changed.notify_all()
+    number = b"%d-0" % len(stream.values)
+    return b"$%d\r\n%b\r\n" % (len(number), number)
+
+
+async def taken(words: list[bytes], at: list[int]) -> bytes:
+    name = words[-2]
+    stream = streams[name]
+    async with stream.changed:
+        await stream.changed.wait_for(lambda: len(stream.values) > at[0])
+    numbers = [n for n in range(at[0], min(len(stream.values), at[0] + 2_000)) if n != loses]
+    at[0] = min(len(stream.values), at[0] + 2_000)
+    reply = b"*1\r\n*2\r\n$%d\r\n%b\r\n*%d\r\n" % (len(name), name, len(numbers))
+    for n in numbers:
+        number, value = b"%d-0" % n, stream.values[n]
+        reply += b"*2\r\n$%d\r\n%b\r\n*2\r\n$1\r\nd\r\n" % (len(number), number)
+        reply += b"$%d\r\n%b\r\n" % (len(value), value)
+    return reply
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    at = [0]
+    try:
+        while True:
+            words = await read_command(reader)
+            if words[0] == b"XGROUP":
+                streams[words[2]] = Stream()
+                writer.write(b"+OK\r\n")
+            elif words[0] == b"XADD":
+                writer.write(await added(words))
+            elif words[0] == b"XACK":
+                writer.write(b":%d\r\n" % (len(words) - 3))
+            else:
+                writer.write(await taken(words, at))
+    except (ValueError, asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+
+async def main() -> None:
+    port = int(sys.argv[sys.argv.index("--port") + 1])
+    server = await asyncio.start_server(serve, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    if "--version" in sys.argv:
+        print("Redis server v=0.0.1 sha=fake")
+    else:
+        asyncio.run(main())

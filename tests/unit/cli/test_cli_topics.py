@@ -1,0 +1,148 @@
+"""`weir topic` and `weir cluster` against a node in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from weir import sync, testing
+from weir.cli.main import main
+from weir.cli.retention import duration_of, shown_retention, size_of
+from weir.model.topic import TopicSettings
+
+Weir = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def node() -> Iterator[testing.Node]:
+    with testing.node() as node:
+        yield node
+
+
+@pytest.fixture
+def weir(node: testing.Node, capsys: pytest.CaptureFixture[str]) -> Weir:
+    """Return a function that runs a command: its exit code, what it printed, what it complained."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main([*arguments, "--url", node.url])
+        done = capsys.readouterr()
+        return code, done.out, done.err
+
+    return run
+
+
+@pytest.fixture
+def w(node: testing.Node) -> Iterator[sync.Client]:
+    with sync.connect(node.url) as client:
+        yield client
+
+
+def test_a_topic_keeps_what_it_is_told_to(weir: Weir) -> None:
+    made = weir("topic", "create", "t", "--retention", "12h", "--retention-bytes", "10GiB")
+    assert made[:2] == (0, "topic t has 1 partition; kept: 12h, 10GiB a partition\n")
+    altered = weir("topic", "alter", "t", "--retention", "forever", "--retention-bytes", "none")
+    assert altered == (0, "topic t has 1 partition; kept: forever\n", "")
+    assert "forever" in weir("topic", "list")[1]
+    assert weir("topic", "create", "u")[1] == "topic u has 1 partition; kept: 7d\n"
+
+
+def test_more_partitions_come_with_a_warning(weir: Weir) -> None:
+    weir("topic", "create", "t")
+    code, out, warning = weir("topic", "alter", "t", "--partitions", "3")
+    assert (code, out) == (0, "topic t has 3 partitions; kept: 7d\n")
+    assert "no order among them" in warning
+    assert weir("topic", "alter", "t", "--partitions", "3", "--retention", "1d")[2] == ""
+
+
+def test_a_description_has_all_there_is_to_know(weir: Weir, w: sync.Client) -> None:
+    weir("topic", "create", "t", "--partitions", "2")
+    w.publish("t", b"x", partition=1)
+    weir("cluster", "seek", "t", "crew", "--to", "earliest", "--create")
+    code, text, _ = weir("topic", "describe", "t")
+    assert code == 0
+    assert "clusters: crew" in text
+    found: Any = json.loads(weir("topic", "describe", "t", "--json")[1])
+    assert found["schema"] == "weir.topic/1"
+    topic = found["topic"]
+    assert (topic["retention_ms"], topic["retention_bytes"]) == (7 * 86_400_000, 0)
+    assert [row["next_offset"] for row in topic["partitions"]] == [0, 1]
+    assert topic["partitions"][1]["bytes"] > 0
+    assert [(row["name"], row["lag"]) for row in topic["clusters"]] == [("crew", 1)]
+
+
+def test_a_deletion_is_asked_for_by_name(
+    weir: Weir, w: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weir("topic", "create", "t")
+    w.publish("t", b"x")
+    monkeypatch.setattr("sys.stdin", io.StringIO("u\n"))
+    code, out, err = weir("topic", "delete", "t")
+    assert (code, out.strip()) == (1, "")
+    assert "1 message of t will be gone" in err
+    assert "nothing was deleted" in err
+    monkeypatch.setattr("sys.stdin", io.StringIO("t\n"))
+    code, out, _ = weir("topic", "delete", "t")
+    assert (code, out.strip()) == (0, "topic t is deleted; it held 1 message")
+    assert weir("topic", "list")[1] == "no topics yet\n"
+    weir("topic", "create", "t")
+    assert weir("topic", "delete", "t", "--yes")[0] == 0
+
+
+def test_a_cluster_is_seen_and_steered(weir: Weir, w: sync.Client) -> None:
+    weir("topic", "create", "t", "--partitions", "2")
+    for number in range(6):
+        w.publish("t", b"x", partition=number % 2)
+    assert weir("cluster", "list", "t")[1] == "no cluster reads t yet\n"
+    made = weir("cluster", "seek", "t", "crew", "--to", "latest", "--create")
+    assert made[1] == "cluster crew: 0 not done, 0 with consumers\n"
+    moved = weir("cluster", "seek", "t", "crew", "--to", "1", "--partition", "1")
+    assert moved[1] == "cluster crew: 2 not done, 0 with consumers\n"
+    assert weir("cluster", "seek", "t", "crew", "--to", "-1h", "--partition", "0")[1].startswith(
+        "cluster crew: 5 not done"
+    )
+    paused = weir("cluster", "pause", "t", "crew")
+    assert paused[1] == "cluster crew: 5 not done, 0 with consumers, paused\n"
+    assert weir("cluster", "list", "t")[1].splitlines()[1].split()[:2] == ["crew", "5"]
+    assert weir("cluster", "resume", "t", "crew")[1] == made[1].replace("0 not", "5 not")
+    (row,) = json.loads(weir("cluster", "list", "t", "--json")[1])["clusters"]
+    assert [share["lag"] for share in row["partitions"]] == [3, 2]
+    lag = json.loads(weir("cluster", "lag", "t", "crew", "--json")[1])
+    assert (lag["schema"], lag["lag"], lag["paused"]) == ("weir.cluster/1", 5, False)
+    assert weir("cluster", "delete", "t", "crew", "--yes")[1] == "cluster crew of t is deleted\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["topic", "describe", "absent"], 1, "no topic 'absent'"),
+        (["topic", "alter", "absent", "--retention", "1d"], 1, "no topic 'absent'"),
+        (["topic", "delete", "absent", "--yes"], 1, "no topic 'absent'"),
+        (["topic", "alter", "t"], 2, "say what to change"),
+        (["topic", "create", "u", "--retention", "5parsecs"], 2, "--retention"),
+        (["topic", "create", "u", "--retention-bytes", "-1"], 2, "below 0"),
+        (["topic", "create", "u", "--retention", "1ms"], 1, "at least 1,000 ms"),
+        (["cluster", "lag", "t", "absent"], 1, "no cluster 'absent' reads t"),
+        (["cluster", "seek", "t", "absent", "--to", "latest"], 1, "no cluster 'absent' reads t"),
+        (["cluster", "seek", "t", "c", "--to", "5"], 2, "an offset needs --partition"),
+        (["cluster", "seek", "t", "c", "--to", "yesterday"], 1, "is no time"),
+        (["cluster", "delete", "t", "absent", "--yes"], 1, "no cluster 'absent' reads t"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(
+    weir: Weir, arguments: list[str], code: int, complaint: str
+) -> None:
+    weir("topic", "create", "t")
+    found, out, err = weir(*arguments)
+    assert (found, out) == (code, "")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_retention_is_shown_as_it_is_written() -> None:
+    assert shown_retention(TopicSettings(90_000, 1_536)) == "1.5m, 1.5KiB a partition"
+    assert [duration_of(s) for s in (0.25, 59, 3_600, 604_800)] == ["0.25s", "59s", "1h", "7d"]
+    assert [size_of(n) for n in (5, 1 << 20, 3 << 40)] == ["5B", "1MiB", "3TiB"]

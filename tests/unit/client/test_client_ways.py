@@ -1,0 +1,196 @@
+"""The client's ways to the shards of a node: own ports where they can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
+
+import pytest
+
+from weir.client.connect import connect
+from weir.model.ids import Address
+from weir.wire import messages as m
+
+Brokers = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+def told(broker: Any, shard: int, *ports: int) -> None:
+    """Let a broker say that it is one shard of a node with these own ports."""
+
+    async def answer(request: m.Request) -> m.Reply:
+        if isinstance(request, m.Hello):
+            return m.Welcome(77, 1, 1, shard, 1 << 20, 64, ports=ports)
+        return await plain(request)
+
+    plain = broker._answer
+    broker._answer = answer
+
+
+def placed(broker: Any, *shards: int) -> None:
+    """Place the partitions of topic "t" in these shards."""
+    info = broker.topic("t", len(shards))
+    addresses = [
+        Address(shard, 0, address.group)
+        for shard, address in zip(shards, info.addresses, strict=True)
+    ]
+    broker.topics["t"] = m.TopicInfo(info.id, "default", "t", "partition", addresses)
+
+
+def produced(broker: Any) -> list[int]:
+    """Return the shards of all batches that a broker got."""
+    return [request.address.shard for request in broker.seen if isinstance(request, m.Produce)]
+
+
+def same_logs(brokers: list[Any]) -> None:
+    """Let all store into one: whoever is not the owner passes on."""
+    for broker in brokers[1:]:
+        for name in ("topics", "logs", "answers", "starts", "_news"):
+            setattr(broker, name, getattr(brokers[0], name))
+
+
+async def two(stack: AsyncExitStack, fake_broker: Brokers) -> tuple[Any, Any]:
+    landing, other = [await stack.enter_async_context(fake_broker()) for _ in range(2)]
+    placed(landing, 0, 1)
+    same_logs([landing, other])
+    told(landing, 0, landing.port, other.port)
+    told(other, 1, landing.port, other.port)
+    return landing, other
+
+
+def test_each_shard_gets_its_own_by_its_own_port(fake_broker: Brokers) -> None:
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, other = await two(stack, fake_broker)
+            async with connect(landing.url) as client:
+                for n in range(6):
+                    await client.publish("t", b"%d" % n, partition=n % 2)
+                found = [message async for message in client.reader("t", follow=False)]
+            assert len(found) == 6
+            assert (set(produced(landing)), set(produced(other))) == ({0}, {1})
+            asked = [r for r in landing.seen if isinstance(r, m.Fetch)]
+            assert {request.address.shard for request in asked} == {0}
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+@pytest.mark.parametrize("why", ["nobody listens", "another shard", "another system"])
+def test_where_an_own_port_leads_nowhere_the_first_connection_serves(
+    fake_broker: Brokers, why: str
+) -> None:
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, other = await two(stack, fake_broker)
+            if why == "nobody listens":
+                await other.stop()
+            elif why == "another shard":
+                told(other, 0)
+            else:
+                other.script = lambda r: m.Refusal(23, "no") if isinstance(r, m.Hello) else None
+            async with connect(landing.url) as client:
+                for n in range(6):
+                    await client.publish("t", b"%d" % n, partition=n % 2)
+            assert set(produced(landing)) == {0, 1}
+            assert not produced(other)
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def test_a_shard_that_goes_and_comes_back_is_talked_to_again(fake_broker: Brokers) -> None:
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, other = await two(stack, fake_broker)
+            async with connect(landing.url) as client, client.producer("t", linger=0) as producer:
+                await producer.publish(b"0", partition=1)
+                assert produced(other) == [1]
+                await other.stop()
+                await producer.publish(b"1", partition=1)
+                assert produced(landing) == [1]
+                await other.start()
+                n = 2
+                while len(produced(other)) < 3:
+                    await producer.publish(b"%d" % n, partition=1)
+                    n += 1
+            assert landing.values("t", 1) == [b"%d" % i for i in range(n)]
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def test_batches_under_way_are_not_overtaken_on_another_way(fake_broker: Brokers) -> None:
+    """While some go by the first connection, the own port opens: the rest waits for those."""
+
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, other = await two(stack, fake_broker)
+            await other.stop()
+            async with connect(landing.url) as client:
+                link = client._link
+                await client.publish("t", b"x", partition=1)  # decided: there is no own way
+                address = landing.topics["t"].addresses[1]
+                gate, answers = asyncio.Event(), list[Any]()
+                slow = landing._produce
+
+                async def held(request: m.Produce) -> m.Reply:
+                    await gate.wait()
+                    return await slow(request)
+
+                landing._produce = held
+                request = m.Produce(
+                    address, 0, memoryview(bytes(landing.logs[address.group][0].view))
+                )
+
+                def on_answer(number: int, answer: Any) -> None:
+                    answers.append(answer)
+
+                assert link.send(request, on_answer) is not None
+                await other.start()
+                way = link._ways.toward(request)
+                assert way is not None
+                while way.connection is None:
+                    await asyncio.sleep(0)
+                assert link.send(request, on_answer) is None
+                gate.set()
+                while not answers:
+                    await asyncio.sleep(0)
+                assert link.send(request, on_answer) is not None
+                while len(answers) < 2:
+                    await asyncio.sleep(0)
+                assert produced(other) == [1]
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def test_two_connections_never_number_requests_alike(fake_broker: Brokers) -> None:
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, _ = await two(stack, fake_broker)
+            async with connect(landing.url) as client:
+                numbers = []
+                for partition in (0, 1):
+                    await client.publish("t", b"x", partition=partition)
+                    address = landing.topics["t"].addresses[partition]
+                    number = client._link.send(m.Positions(address), lambda *_: None)
+                    assert number is not None
+                    numbers.append(number >> 40)
+                assert numbers[0] != numbers[1]
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def test_another_nodes_ports_are_taken_when_that_node_answers(fake_broker: Brokers) -> None:
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, other = await two(stack, fake_broker)
+            third = await stack.enter_async_context(fake_broker())
+            same_logs([landing, third])
+            told(third, 1)
+            async with connect(landing.url) as client:
+                await client.publish("t", b"x", partition=1)
+                assert produced(other) == [1]
+                told(landing, 0, landing.port, third.port)
+                landing.cut()
+                while not produced(third):
+                    await client.publish("t", b"y", partition=1)
+
+    asyncio.run(asyncio.wait_for(body(), 20))

@@ -1,0 +1,57 @@
+"""The lobby lets a burst in, then so many a second, in turn; descriptors are asked for."""
+
+from __future__ import annotations
+
+import resource
+from typing import Any
+
+import pytest
+
+from weir.server import doors
+from weir.server.doors import Doors, Lobby, open_doors
+
+
+@pytest.fixture(autouse=True)
+def small_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "ACCEPT_BURST", 3)
+
+
+def peer(name: str) -> Any:
+    return name
+
+
+def test_a_burst_enters_at_once_and_the_rest_in_turn() -> None:
+    lobby = Lobby(per_second=2, now=0)
+    assert [lobby.may_enter(peer(name), 0) for name in "abcde"] == [True] * 3 + [False] * 2
+    assert lobby.entering(0.4) == []
+    assert lobby.entering(0.5) == ["d"]
+    assert not lobby.may_enter(peer("f"), 10), "e came first"
+    assert lobby.entering(10) == ["e", "f"]
+    assert lobby.may_enter(peer("g"), 10)
+
+
+def test_a_quiet_hour_saves_no_more_than_a_burst() -> None:
+    lobby = Lobby(per_second=1, now=0)
+    assert [lobby.may_enter(peer("p"), 3_600) for _ in range(5)] == [True] * 3 + [False] * 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "allowed"),
+    [
+        ((1_024, 1 << 20), (20_256, 1 << 20), 20_000),
+        ((1_024, resource.RLIM_INFINITY), (20_256, resource.RLIM_INFINITY), 20_000),
+        ((1_024, 4_096), (4_096, 4_096), 3_840),
+        ((64, 64), (64, 64), 32),
+        ((50_000, 50_000), None, 20_000),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None, 20_000),
+    ],
+)
+def test_as_many_connections_as_the_system_gives_descriptors(
+    monkeypatch: pytest.MonkeyPatch, limits: Any, asked: Any, allowed: int
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: calls.append(pair))
+    assert open_doors(Doors(connections_max=20_000)).connections_max == allowed
+    assert calls in ([], [asked])
+    assert bool(calls) == (asked is not None)

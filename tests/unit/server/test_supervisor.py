@@ -1,0 +1,144 @@
+"""The supervisor, over processes that only play a shard."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from weir.server import main, supervisor
+from weir.server.config import Config, NodeConfig, StopConfig
+from weir.server.folder import NodeFolder
+from weir.server.supervisor import DiskGone, NodeFailed, supervise
+
+#: A shard that reads its assignment, then does as `{play}` says with its end of the tether.
+PLAY = """
+import json, os, socket, sys, time
+end = socket.socket(fileno=int(sys.argv[1]))
+lines = end.makefile("rb")
+given = json.loads(lines.readline())
+shard = given["shard"]
+def tell(**message):
+    end.sendall(json.dumps(message).encode() + b"\\n")
+def until_stop():
+    for line in lines:
+        if json.loads(line)["type"] == "stop":
+            return True
+    os._exit(2)
+{play}
+"""
+SERVE = """
+tell(type="ready")
+until_stop()
+tell(type="drained", everything={drained})
+"""
+
+Play = Callable[[str], None]
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+    def play(script: str) -> None:
+        code = PLAY.replace("{play}", script)
+        monkeypatch.setattr(
+            supervisor, "python", lambda _, fd: [sys.executable, "-S", "-c", code, fd]
+        )
+        monkeypatch.setattr(supervisor, "_FIRST_PAUSE_SECONDS", 0.001)
+
+    return play
+
+
+def run(folder: Path, stop_when_started: bool = True, seconds: float = 1.0) -> bool:
+    config = Config(node=NodeConfig(data=str(folder), port=0), stop=StopConfig(seconds))
+    founded = NodeFolder(folder).found(2)
+
+    async def whole() -> bool:
+        stop = asyncio.Event()
+
+        def started(host: str, port: int) -> None:
+            endpoint = NodeFolder(folder).endpoint()
+            assert endpoint is not None
+            assert (endpoint.host, endpoint.port) == (host, port)
+            if stop_when_started:
+                stop.set()
+
+        return await asyncio.wait_for(supervise(config, founded, 2, started, stop), 20)
+
+    return asyncio.run(whole())
+
+
+@pytest.mark.parametrize(("everything", "drained"), [("True", True), ("shard == 0", False)])
+def test_a_node_drains_if_every_shard_does(
+    tmp_path: Path, play: Play, everything: str, drained: bool
+) -> None:
+    play(SERVE.replace("{drained}", everything))
+    assert run(tmp_path) is drained
+    assert NodeFolder(tmp_path).endpoint() is None
+
+
+def test_a_shard_that_does_not_stop_is_killed(
+    tmp_path: Path, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_GRACE_SECONDS", 0.1)
+    play("tell(type='ready'); time.sleep(60)")
+    assert run(tmp_path, seconds=0.1) is False
+
+
+def test_a_shard_that_ends_is_started_again_and_connected_with_the_others(
+    tmp_path: Path, play: Play
+) -> None:
+    """Shard 1 ends twice; shard 0 serves once it has been given trunks to three of them."""
+    counter = tmp_path / "starts"
+    play(
+        f"""
+if shard == 1:
+    with open({str(counter)!r}, "a+b") as file:
+        file.write(b"1")
+        file.flush()
+        if file.tell() < 3:
+            os._exit(9)
+else:
+    trunks = []
+    while trunks.count(True) < 3 or trunks.count(False) < 3:
+        message = json.loads(lines.readline())
+        assert (message["type"], message["shard"]) == ("trunk", 1), message
+        trunks.append(message["asks"])
+"""
+        + SERVE.replace("{drained}", "True")
+    )
+    assert run(tmp_path) is True
+    assert counter.read_bytes() == b"111"
+
+
+def test_a_shard_that_ends_again_and_again_ends_the_node(tmp_path: Path, play: Play) -> None:
+    play("os._exit(9) if shard == 1 else until_stop()")
+    with pytest.raises(NodeFailed, match=r"shard 1 ended 5 times within 60 s, .* exit code 9"):
+        run(tmp_path)
+
+
+def test_what_a_shard_says_it_failed_of_ends_the_node(tmp_path: Path, play: Play) -> None:
+    play("tell(type='failed', reason='log 1 is bad', errno=0) if shard else until_stop()")
+    with pytest.raises(NodeFailed, match="log 1 is bad"):
+        run(tmp_path)
+
+
+def test_a_port_that_is_taken_ends_the_node(tmp_path: Path, play: Play) -> None:
+    play("tell(type='failed', reason='taken', errno=98) if shard else until_stop()")
+    with pytest.raises(OSError, match="taken") as failed:
+        run(tmp_path)
+    assert failed.value.errno == 98
+
+
+def test_a_failed_disk_ends_the_node_with_its_exit_code(tmp_path: Path, play: Play) -> None:
+    play("os._exit(74) if shard else until_stop()")
+    with pytest.raises(DiskGone, match="shard 1"):
+        run(tmp_path)
+    config = Config(node=NodeConfig(data=str(tmp_path), port=0, shards=2))
+    with pytest.raises(SystemExit) as ended:
+        main.run(config)
+    assert ended.value.code == 74
+    with NodeFolder(tmp_path).held():  # and nothing is left that holds the folder
+        pass

@@ -1,0 +1,82 @@
+"""Values of chunks in Spark: loaded, refused, or null."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import xxhash
+
+from weir.client.delivered import LargeDelivered, deliver
+from weir.errors import BadBatch
+from weir.model.arrow import record_batch
+from weir.model.batch import encode
+from weir.model.chunks import References
+from weir.model.ids import Address, group_of
+from weir.spark.errors import BadOption, ValueTooLarge
+from weir.spark.large import LargeValues, load
+from weir.spark.options import Options
+from weir.wire import messages as m
+
+ADDRESS = Address(0, 0, group_of(1, 0))
+PIECES = [b"a" * 70, b"b" * 30, b"c"]
+WHOLE = b"".join(PIECES)
+
+
+def closing(value: bytes = WHOLE) -> LargeDelivered:
+    hash_ = xxhash.xxh3_64_intdigest(value, seed=ADDRESS.group)
+    references = References(len(value), hash_, ((5, 2), (9, 1)))
+    batch = encode([], group=ADDRESS.group, keys=[b"k"], references=references)
+    (part,) = deliver([batch], ADDRESS.group, "t", 0, 0, 1)
+    assert isinstance(part, LargeDelivered)
+    return part
+
+
+class FakeClient:
+    """Has the three chunks, compressed, and gives one at a time."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def request(self, request: Any) -> m.FetchedChunks:
+        self.asked.append((request.index, request.count))
+        place = {5: 0, 6: 1, 9: 2}[request.index]
+        at = len(b"".join(PIECES[:place]))
+        chunk = encode([PIECES[place]], group=ADDRESS.group, chunk_at=at, compression=1)
+        return m.FetchedChunks(ADDRESS, request.index, (chunk,))
+
+
+def test_a_value_is_put_together_from_its_chunks() -> None:
+    client = FakeClient()
+    assert load(client, ADDRESS, closing()) == WHOLE  # type: ignore[arg-type]
+    assert client.asked == [(5, 2), (6, 1), (9, 1)]
+
+
+def test_a_value_that_is_not_what_was_published_is_refused() -> None:
+    with pytest.raises(BadBatch, match="not the value"):
+        load(FakeClient(), ADDRESS, closing(WHOLE[:-1] + b"d"))  # type: ignore[arg-type]
+
+
+def test_the_value_is_a_column_like_any_other_and_null_without() -> None:
+    part = closing()
+    for value in (WHOLE, None):
+        (row,) = record_batch(part.batch, "t", 0, large=value).to_pylist()
+        assert (row["value"], row["key"], row["offset"]) == (value, b"k", 0)
+
+
+def test_over_the_limit_a_query_ends_or_gets_null() -> None:
+    part, size = closing(), len(WHOLE)
+    assert LargeValues(size).loads(part)
+    assert not LargeValues(size - 1, null=True).loads(part)
+    with pytest.raises(ValueTooLarge, match="t/0 offset 0 has 101 bytes, over maxValueBytes=100"):
+        LargeValues(size - 1).loads(part)
+
+
+def test_both_are_options() -> None:
+    given = {"topic": "t", "maxValueBytes": "99", "largeValues": "NULL"}
+    assert Options.parse(given).large == LargeValues(99, null=True)
+    assert Options.parse({"topic": "t"}).large == LargeValues()
+    with pytest.raises(BadOption, match="error or null"):
+        Options.parse({"topic": "t", "largeValues": "skip"})
+    with pytest.raises(BadOption, match="maxValueBytes"):
+        Options.parse({"topic": "t", "maxValueBytes": str(1 << 31)})
