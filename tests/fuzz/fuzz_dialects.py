@@ -24,6 +24,7 @@ from typing import Literal
 
 from weir.errors import BadBatch, Refused, RemoteProtocolError
 from weir.model.batch import Batch, encode
+from weir.model.chunks import References
 from weir.model.columns import Origins
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
 from weir.wire import device
@@ -184,6 +185,9 @@ def _batch_seeds() -> list[bytes]:
         encode(values, group=1, headers=[{"h": b"1"}, {}, {"h": b"2", "i": b""}]),
         encode(values, group=1, times=[1, 2, 3], dues=[4, 5, 6], expires=[7, 8, 9]),
         encode(values, group=1, origins=origins),
+        encode([b"x" * 9] * 40, group=1, tags=["UA", None] * 20, compression=1),
+        encode([b"x" * 9] * 40, group=1, keys=[b"k"] * 40, compression=2),
+        encode([], group=1, references=References(9_000_000, 5, ((3, 2),))),
     ]
     return [bytes(batch) for batch in made]
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import weir
-from weir.bench.node import Node, running_node
+from weir.bench.node import Node, running_node, start_node
 from weir.client.blocking import BlockingClient
 from weir.errors import TooLarge
 from weir.model.limits import MIB
@@ -203,3 +203,35 @@ def test_compressed_batches_arrow_and_large_values_meet_in_spark_s_columns() -> 
     assert found["value"].to_pylist() == [*rows["value"].to_pylist(), value]
     assert set(found["key"].to_pylist()) == {b"k", b"large"}
     assert found["offset"].to_pylist() == [*range(5_001)]
+
+
+def test_a_value_survives_kill_9_of_the_node_while_it_grows(tmp_path: Path) -> None:
+    folder, mib = tmp_path / "data", 24
+    nodes = [start_node(folder, tmp_path)]
+    port = nodes[0].port
+
+    def kill_and_start() -> None:
+        nodes[-1].kill()
+        nodes.append(start_node(folder, tmp_path, port=port))
+
+    async def interrupted() -> AsyncIterator[bytes]:
+        for number, piece in enumerate(pieces(mib)):
+            if number == 60:
+                await asyncio.to_thread(kill_and_start)
+            yield piece
+
+    async def body() -> None:
+        async with weir.connect(nodes[0].url) as w:
+            await w.create_topic("t")
+            async with w.producer("t") as producer:
+                receipt = await producer.publish_from(interrupted())
+            (message,) = [message async for message in w.reader("t", follow=False)]
+            assert message.offset == receipt.offset == 0
+            assert digest(iter([message.value])) == digest(pieces(mib))
+
+    try:
+        asyncio.run(body())
+        nodes[-1].stop()
+    finally:
+        nodes[-1].kill()
+    assert len(nodes) == 2

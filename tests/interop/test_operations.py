@@ -95,6 +95,7 @@ def test_doctor_finds_the_node(node: Node, capsys: pytest.CaptureFixture[str]) -
     states = {one["check"]: one["state"] for one in found["findings"]}
     assert states == {"folder": "ok", "endpoint": "ok"}
     assert all(not one["advice"] for one in found["findings"])
+    assert "and so do its 2 shards" in found["findings"][-1]["found"]
 
 
 def test_doctor_misses_a_node_that_must_run(

@@ -17,6 +17,7 @@ import pytest
 from weir.broker.clusters import ClusterState, Grant
 from weir.broker.control import MessagesGranted
 from weir.broker.dedupe import OriginTable, ProducerTable
+from weir.broker.grants import Grants
 from weir.broker.group import Group, Token
 from weir.broker.intake import Intake, Pending
 from weir.broker.ranges import Ranges
@@ -162,6 +163,28 @@ def a_cluster_stays_below_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClusterState, "drop_below", lambda self, start: None)
 
 
+def grants_go_on_during_a_seek(patch: pytest.MonkeyPatch) -> None:
+    """A grant picked before a seek and committed behind it leaves a gap (DESIGN §5 Consume)."""
+    honest = Grants.let_go
+
+    def let_go(self: Grants, name: str, forget: bool) -> None:
+        self._changing[name] += 1
+        honest(self, name, forget)
+
+    patch.setattr(Grants, "hold", lambda self, name: None)
+    patch.setattr(Grants, "let_go", let_go)
+
+
+def a_seek_spares_old_grants(patch: pytest.MonkeyPatch) -> None:
+    """An ack of before a seek marks messages as done behind it (DESIGN §5 Consume)."""
+
+    def seek(self: ClusterState, offset: int) -> None:
+        self.cursor = self.frontier = offset
+        self.done = Ranges()
+
+    patch.setattr(ClusterState, "seek", seek)
+
+
 #: The bug, seeds until it must be caught, and the promises of which one must be named.
 BUGS: list[tuple[Plant, int, set[str]]] = [
     (confirm_before_the_flush, 20, {"Durable", "OneOffset", "AckedOnce"}),
@@ -174,6 +197,8 @@ BUGS: list[tuple[Plant, int, set[str]]] = [
     (an_earlier_term_is_taken_for_the_own, 20, {"Durable", "OneOffset", "RisingStamps"}),
     (retention_takes_all, 10, {"Retained"}),
     (a_checkpoint_without_log_start, 60, {"Durable", "Live"}),
+    (grants_go_on_during_a_seek, 150, {"AckedOnce", "Live"}),
+    (a_seek_spares_old_grants, 100, {"AckedOnce", "Live"}),
     (a_cluster_stays_below_the_start, 40, {"Live", "AckedOnce"}),
 ]
 

@@ -61,8 +61,11 @@ class Burst(msgspec.Struct, frozen=True, tag="burst"):
 class Speaker(Protocol):
     """A device's side of a dialect."""
 
-    ready: bool
     confirmed: int
+
+    @property
+    def ready(self) -> bool:
+        """Whether the message may be sent."""
 
     def opening(self) -> bytes:
         """Return what is sent as soon as the connection is there."""
@@ -114,7 +117,8 @@ def maker(side: str, topic: str) -> Maker:
     framed = Block(VALUE_BYTES, 1, frame.head, frame.tail)
 
     def client(number: int) -> tuple[Speaker, bytes]:
-        return server.publishing(topic, VALUE_BYTES), framed.bytes_of(number, 0, 1).tobytes()
+        message = frame.before(1) + framed.bytes_of(number, 0, 1).tobytes()
+        return server.publishing(topic, VALUE_BYTES), message
 
     return client
 

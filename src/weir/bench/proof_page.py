@@ -49,13 +49,19 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
                         name,
                         _number(value),
                         goals.get(name, ""),
-                        ("yes" if row["met"] else "**no**") if first else "",
+                        _met(row) if first else "",
                         row["commit"] if first else "",
                         row["date"][:10] if first else "",
                     )
                 )
                 + " |"
             )
+
+
+def _met(row: Row) -> str:
+    if not row["met"]:
+        return "**no**"
+    return "yes" if row["goals"] else "no goal"
 
 
 def _goal(goal: str, figures: Mapping[str, Any]) -> tuple[str, str]:

@@ -119,17 +119,14 @@ def measure(settings: Settings, parts: SparkParts, say: Say) -> Result:
             .option("url", side.node.url),
             "bare": spark.readStream.format(NAME).option("files", "\n".join(files)),
         }
-        try:
+        for source, reader in readers.items():
+            _query(source, reader, settings, folder)
+        say("warmed up; these queries are not counted")
+        queries = []
+        for _ in range(settings.rounds):
             for source, reader in readers.items():
-                _query(source, reader, settings, folder)
-            say("warmed up; these queries are not counted")
-            queries = []
-            for _ in range(settings.rounds):
-                for source, reader in readers.items():
-                    queries.append(_query(source, reader, settings, folder))
-                    say(f"{source}: {queries[-1].rows_per_s:,.0f} rows/s")
-        finally:
-            spark.stop()
+                queries.append(_query(source, reader, settings, folder))
+                say(f"{source}: {queries[-1].rows_per_s:,.0f} rows/s")
         return _result(settings, side, queries, len(readers))
 
 

@@ -186,7 +186,7 @@ class Catalog:
         if version != _VERSION:
             raise UnknownVersion(
                 f"the checkpoint holds the registry in version {version}; this release reads "
-                f"{_VERSION}. The log has all of it: move the checkpoint file away and start again"
+                f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
             )
         next_topic, forgot_at, last_stamp, topics, producers = fields
         catalog = cls()

@@ -9,7 +9,7 @@ from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.codec.fields import Buffer
 from weir.errors import BadRequest, Refused, ValueLost
-from weir.model.limits import FETCH_BYTES_MAX
+from weir.model.limits import CHUNKS_PER_FETCH_MAX, FETCH_BYTES_MAX
 from weir.wire.messages import FetchChunks, FetchedChunks
 
 
@@ -31,7 +31,7 @@ class ChunkReads:
         reading = self._group.log.read_entries(
             self._group.id,
             request.index,
-            request.count,
+            min(request.count, CHUNKS_PER_FETCH_MAX),
             min(max(request.max_bytes, 1), FETCH_BYTES_MAX),
             self._group.node.commit_index,
         )

@@ -9,6 +9,7 @@ from weir.codec.fields import Buffer
 from weir.log.chore import Chore
 from weir.log.flush import Flush
 from weir.log.reserve import Spare
+from weir.log.scrub import Scrubbed
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 from weir.wire.trunk import TrunkFrame
@@ -80,11 +81,11 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class ChoreDone:
-    """A `StartChore` is done, or failed: it is left to the next start then."""
+    """A `StartChore` is done, with what its `run` returned; or it failed, and is left undone."""
 
     log: int
     chore: Chore
-    failure: str = ""
+    found: Scrubbed | None = None
 
 
 @dataclass(frozen=True, slots=True)

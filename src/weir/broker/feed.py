@@ -1,66 +1,90 @@
 """The registry's machine as the other shards see it: each gets a snapshot, then every record.
 
-A follower says how far it has applied. What a client was told of the registry holds everywhere: a
-reply leaves only when every shard that follows has applied what it speaks of. One that fences a
-producer waits for *all* shards: a shard that was away for a moment could else go on to confirm what
-the old owner sends.
+A follower says how far it has applied, and done. What a client was told of the registry holds
+everywhere: a reply leaves only when every shard that follows has done what it speaks of. A topic's
+partitions are led by then. A reply that fences a producer waits for *all* shards, for one that was
+away for a moment could go on to confirm what the old owner sends; and until what they had accepted
+is committed, so that who is told of the new epoch finds all that the old one will have written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
 from weir import raft
+from weir.broker.control import ControlRecord, ProducerOpened
 from weir.broker.entries import Payload
 from weir.broker.group import Machine
 from weir.broker.outbox import Caller, Outbox
 from weir.errors import Refused, Unavailable
 from weir.order.clock import Time
 from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, Flags
-from weir.wire.messages import Opcode, ProducerGrant, Reply
+from weir.wire.messages import Opcode, Reply
 
-FENCE_WITHIN_MS = 10_000
+TOLD_WITHIN_MS = 10_000
 _pack = msgspec.msgpack.Encoder().encode
 
 
 class _Held(NamedTuple):
-    """A reply that waits for followers to apply the entry at index `entry`."""
+    """A reply that waits until all have done what the entry at index `entry` says."""
 
     entry: int
-    everybody: bool
+    record: ControlRecord
     until_ms: int
     caller: Caller
     reply: Reply
 
 
+def is_fence(record: ControlRecord) -> bool:
+    """Return whether a record ends an older epoch of a producer."""
+    return isinstance(record, ProducerOpened) and record.epoch > 0
+
+
+@dataclass(slots=True)
+class _Follower:
+    """A shard that follows: its session here, and how far it has applied."""
+
+    session: int
+    known: int = 0
+    #: Whether it was sent the snapshot.
+    fed: bool = False
+
+
 class Feed:
     """Drives the registry, feeds followers, and holds the registry's replies back for them."""
 
-    def __init__(self, outbox: Outbox, time: Time, others: int) -> None:
-        """Expect so many `others` to follow; `registry` must be set before the first entry."""
+    def __init__(
+        self, outbox: Outbox, time: Time, others: int, settled: Callable[[ControlRecord], bool]
+    ) -> None:
+        """Expect so many `others` to follow; `registry` must be set before the first entry.
+
+        `settled` says whether this shard has done what a record means for it.
+        """
         self.registry: Machine | None = None
+        self._settled = settled
         self._outbox = outbox
         self._time = time
         self._others = others
         self._index = 0
-        self._applying = False
+        self._applying: ControlRecord | None = None
         self._open = False
-        #: By session of a follower, how far it has applied; -1 before it has the snapshot.
-        self._followers: dict[int, int] = {}
+        #: By name of a shard.
+        self._followers: dict[str, _Follower] = {}
         self._held: list[_Held] = []
 
     # -- what the registry answers -----------------------------------------------------------
 
     def reply(self, caller: Caller, reply: Reply) -> None:
         """Answer, once whoever follows knows what is being applied."""
-        if not self._applying or not self._others:
+        if self._applying is None:
             self._outbox.reply(caller, reply)
             return
-        fences = isinstance(reply, ProducerGrant) and reply.epoch > 0
-        until = self._time.monotonic_ms() + FENCE_WITHIN_MS
-        self._held.append(_Held(self._index, fences, until, caller, reply))
+        until = self._time.monotonic_ms() + TOLD_WITHIN_MS
+        self._held.append(_Held(self._index, self._applying, until, caller, reply))
 
     def refuse(self, caller: Caller, error: Refused) -> None:
         """Answer with a refusal."""
@@ -77,16 +101,15 @@ class Feed:
         """Let the registry apply an entry, and tell the followers."""
         assert self.registry is not None
         self._index = index
-        self._applying = True
+        self._applying = payload.control
         self.registry.apply(index, payload)
-        self._applying = False
-        if payload.control is None:
-            return
-        body = _pack((index, b"".join(payload.buffers)))
-        for session, known in self._followers.items():
-            if known >= 0:
-                self._send(session, body)
-        self._release()
+        self._applying = None
+        if payload.control is not None and self._followers:
+            body = _pack((index, b"".join(payload.buffers)))
+            for follower in self._followers.values():
+                if follower.fed:
+                    self._send(follower, body)
+        self.advance()
 
     def encode(self) -> object:
         """See `Machine`."""
@@ -105,23 +128,27 @@ class Feed:
         """Every inherited entry is applied: followers may have the snapshot from here on."""
         if not self._open:
             self._open = True
-            for session in self._followers:
-                self._send_snapshot(session)
+            for follower in self._followers.values():
+                self._send_snapshot(follower)
 
-    def follow(self, session: int, index: int) -> None:
+    def follow(self, session: int, name: str, index: int) -> None:
         """A shard asks to follow, or, where it does, says how far it has applied."""
-        if session in self._followers:
-            self._followers[session] = max(index, self._followers[session])
-            self._release()
+        follower = self._followers.get(name)
+        if follower is not None and follower.session == session:
+            follower.known = max(follower.known, index)
+            self.advance()
             return
-        self._followers[session] = -1
+        # One that comes again has started anew: what it knew before counts for nothing.
+        follower = self._followers[name] = _Follower(session)
         if self._open:
-            self._send_snapshot(session)
+            self._send_snapshot(follower)
 
     def closed(self, session: int) -> None:
         """A peer is gone, perhaps a follower."""
-        if self._followers.pop(session, None) is not None:
-            self._release()
+        for name, follower in list(self._followers.items()):
+            if follower.session == session:
+                del self._followers[name]
+                self.advance()
 
     def tick(self) -> None:
         """Refuse what waited too long for a shard that is away."""
@@ -130,10 +157,13 @@ class Feed:
         if late:
             self._held = [held for held in self._held if held.until_ms > now]
         for held in late:
-            error = Unavailable("a shard of this node is away: ask again when it is back")
+            error = Unavailable(
+                "a shard of this node is away, or has no room for what is under way: ask again"
+            )
             self._outbox.refuse(held.caller, error)
 
-    def _release(self) -> None:
+    def advance(self) -> None:
+        """Let the replies go whose time has come."""
         if not self._held:
             return
         leaving = [held for held in self._held if self._may_leave(held)]
@@ -142,18 +172,19 @@ class Feed:
             self._outbox.reply(held.caller, held.reply)
 
     def _may_leave(self, held: _Held) -> bool:
-        if held.everybody and len(self._followers) < self._others:
+        if is_fence(held.record) and len(self._followers) < self._others:
             return False
-        return all(known >= held.entry for known in self._followers.values())
+        return self._settled(held.record) and all(
+            follower.known >= held.entry for follower in self._followers.values()
+        )
 
-    def _send_snapshot(self, session: int) -> None:
-        # By its acks it counts from here on: whatever is told meanwhile is in the snapshot.
-        self._followers[session] = 0
-        self._send(session, _pack((self._index, self.encode())))
+    def _send_snapshot(self, follower: _Follower) -> None:
+        follower.fed = True
+        self._send(follower, _pack((self._index, self.encode())))
 
-    def _send(self, session: int, body: bytes) -> None:
+    def _send(self, follower: _Follower, body: bytes) -> None:
         # No reply of the client dialect: it may be longer than those, and comes again and again.
         header = CLIENT_HEADER.pack(
             CLIENT_VERSION, int(Flags.RESPONSE), int(Opcode.FOLLOW), len(body), 0
         )
-        self._outbox.send(session, header, body)
+        self._outbox.send(follower.session, header, body)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from weir.broker.control import ControlRecord
 from weir.broker.entries import read_back
 from weir.broker.passing import Passing
 from weir.broker.registry import Registry
@@ -27,8 +28,9 @@ _unpack = msgspec.msgpack.Decoder().decode
 class Following:
     """Keeps the copy, and gets this shard the producer id that it writes device messages with."""
 
-    __slots__ = ("_asking", "_granted", "_has_producer", "_leader", "_parked", "_passing",
-                 "_pinged", "_registry", "_resume", "in_sync", "known")  # fmt: skip
+    __slots__ = ("_asking", "_doing", "_granted", "_has_producer", "_leader", "_owed", "_parked",
+                 "_passing", "_pinged", "_registry", "_resume", "_settled", "in_sync",
+                 "known")  # fmt: skip
 
     def __init__(
         self,
@@ -37,10 +39,15 @@ class Following:
         passing: Passing,
         granted: Callable[[int], None],
         resume: Callable[[int], None],
+        settled: Callable[[ControlRecord], bool],
     ) -> None:
         """Follow shard `leader`. `granted` is told the producer id, `resume` of each session that
-        need not wait any more.
+        need not wait any more; `settled` says whether what a record means is done here.
         """
+        self._settled = settled
+        #: Records that are applied and not done, and the entry to acknowledge when they are.
+        self._doing: list[ControlRecord] = []
+        self._owed = 0
         self._leader = leader
         self._registry = registry
         self._passing = passing
@@ -66,8 +73,17 @@ class Following:
         if shard == self._leader:
             self.in_sync = False
             self._asking = False
+            self._owed = 0
             self._pinged, self._parked = self._pinged + self._parked, []
             self._go_on()
+
+    def advance(self) -> None:
+        """Acknowledge what is applied, once all of it is done."""
+        if self._owed:
+            self._doing = [record for record in self._doing if not self._settled(record)]
+            if not self._doing:
+                self._ask(m.Follow(self._owed))
+                self._owed = 0
 
     def park(self, session: int) -> None:
         """Let a session wait until the copy has what the leader has now."""
@@ -101,11 +117,15 @@ class Following:
 
     def _learn(self, index: int, news: Any) -> None:
         if isinstance(news, bytes):
-            self._registry.apply(index, read_back(Kind.CONTROL, news))
+            payload = read_back(Kind.CONTROL, news)
+            self._registry.apply(index, payload)
+            if payload.control is not None:
+                self._doing.append(payload.control)
         else:
             self._registry.restore(news)
             self.in_sync = self.known = True
-        self._ask(m.Follow(index))
+        self._owed = index
+        self.advance()
         if not (self._asking or self._has_producer):
             self._asking = True
             self._ask(m.OpenProducer())

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from weir.broker.entries import BatchRecord
 from weir.broker.state import PartitionState
-from weir.errors import Overloaded, ValueLost
+from weir.errors import Overloaded, TooLarge, ValueLost
 from weir.model.batch import Batch
 from weir.model.chunks import Piece, References
-from weir.model.limits import OPEN_VALUE_MS, OPEN_VALUES_MAX, RETRY_AFTER_MS
+from weir.model.limits import (
+    OPEN_RUNS_MAX,
+    OPEN_VALUE_MS,
+    OPEN_VALUES_MAX,
+    RETRY_AFTER_MS,
+    VALUE_RUNS_MAX,
+)
 from weir.model.stamp import milliseconds_of
 
 #: A value this close to its end counts as over: the stamp that decides is given a moment later.
@@ -34,9 +40,8 @@ class Growing:
         producer, epoch = batch.header.producer, batch.header.epoch
         size = self._size(producer, epoch, now_ms)
         if (piece := batch.piece) is not None:
-            if piece.position == 0:
-                self._check_room(producer)
-            elif piece.position != size:
+            self._check_room(producer, piece)
+            if piece.position and piece.position != size:
                 raise ValueLost(
                     f"a piece from byte {piece.position:,} continues nothing: "
                     f"{max(size, 0):,} bytes are there; send the value again from its beginning",
@@ -44,7 +49,7 @@ class Growing:
                 )
         elif (references := batch.references) is not None:
             value = self._state.values.open(producer)
-            there = value is not None and (value.size, tuple(value.runs)) == (
+            there = value is not None and (value.size, value.runs) == (
                 references.size,
                 references.runs,
             )
@@ -76,10 +81,24 @@ class Growing:
         over = now_ms - milliseconds_of(value.stamp) > OPEN_VALUE_MS - _MARGIN_MS
         return _NONE if over else value.size
 
-    def _check_room(self, producer: int) -> None:
+    def _check_room(self, producer: int, piece: Piece) -> None:
         values = self._state.values
-        if values.open(producer) is None and len(values) + len(self._sizes) >= OPEN_VALUES_MAX:
+        value = values.open(producer)
+        if value is None and len(values) + len(self._sizes) >= OPEN_VALUES_MAX:
             raise Overloaded(
                 f"{OPEN_VALUES_MAX:,} large values are growing here: try again when some are done",
+                RETRY_AFTER_MS,
+            )
+        if piece.position == 0 or value is None:
+            return
+        if len(value.packed) // 2 >= VALUE_RUNS_MAX:
+            raise TooLarge(
+                f"a value in {VALUE_RUNS_MAX:,} places: send it again in larger pieces",
+                VALUE_RUNS_MAX,
+            )
+        if values.open_runs >= OPEN_RUNS_MAX:
+            raise Overloaded(
+                f"large values grow in {OPEN_RUNS_MAX:,} places here: send larger pieces, or try "
+                "again when some are done",
                 RETRY_AFTER_MS,
             )

@@ -173,6 +173,10 @@ class Intake:
             )
         return _told(answer, True)
 
+    def has_under_way(self, producer: int) -> bool:
+        """Return whether a batch of a producer is accepted and not committed yet."""
+        return producer in self._ahead
+
     def check_seen(self, seen: int) -> None:
         """Raise `StampTooFar` if a client's last seen stamp lies too far ahead."""
         self.clock.check_seen(self._time.wall_ms(), seen)

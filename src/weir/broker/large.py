@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from weir.model.chunks import Piece, References, extend
+from weir.model.chunks import Piece, References
 from weir.model.limits import OPEN_VALUE_MS
 from weir.model.stamp import stamp_at
 
@@ -19,12 +19,34 @@ _OPEN_FOR = stamp_at(OPEN_VALUE_MS)
 
 @dataclass(slots=True)
 class OpenValue:
-    """A value that grows: its bytes so far, the stamp of its last chunk, and where they all lie."""
+    """A value that grows: its bytes so far, the stamp of its last chunk, and where they all lie.
+
+    `packed` holds first index and number of each run in turn: a value may have very many.
+    """
 
     epoch: int
     size: int = 0
     stamp: int = 0
-    runs: list[tuple[int, int]] = field(default_factory=list)
+    packed: array[int] = field(default_factory=lambda: array("Q"))
+
+    @property
+    def first_index(self) -> int:
+        """The entry of its first chunk."""
+        return self.packed[0]
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Where its chunks lie, as references say it."""
+        return tuple(zip(self.packed[::2], self.packed[1::2], strict=True))
+
+    def add(self, piece: Piece, index: int, stamp: int) -> None:
+        """Take one more chunk."""
+        self.size += piece.size
+        self.stamp = stamp
+        if self.packed and self.packed[-2] + self.packed[-1] == index:
+            self.packed[-1] += 1
+        else:
+            self.packed.extend((index, 1))
 
 
 class ValueTable:
@@ -42,6 +64,11 @@ class ValueTable:
     def __len__(self) -> int:
         """Return the number of open values."""
         return len(self._open)
+
+    @property
+    def open_runs(self) -> int:
+        """The number of runs of all open values."""
+        return sum(len(value.packed) // 2 for value in self._open.values())
 
     def open(self, producer: int) -> OpenValue | None:
         """Return what a producer's value has come to; None if none is open."""
@@ -66,9 +93,7 @@ class ValueTable:
             value = OpenValue(epoch)
         if value is None or value.size != piece.position:
             return
-        value.size += piece.size
-        value.stamp = stamp
-        extend(value.runs, index)
+        value.add(piece, index, stamp)
         self._open[producer] = value  # behind all others: it was touched last
 
     def close(self, producer: int, references: References, offset: int) -> None:
@@ -82,7 +107,7 @@ class ValueTable:
         `offset`: the values from there on stay readable, and open ones can be closed.
         """
         kept = self._firsts[bisect_left(self._offsets, offset) :]
-        growing = [value.runs[0][0] for value in self._open.values()]
+        growing = [value.first_index for value in self._open.values()]
         return min([index, *growing, *kept])
 
     def forget_below(self, offset: int) -> None:
@@ -93,20 +118,20 @@ class ValueTable:
 
     def encode(self) -> object:
         """Return the table for a snapshot."""
-        rows = [(p, v.epoch, v.size, v.stamp, v.runs) for p, v in self._open.items()]
+        rows = [(p, v.epoch, v.size, v.stamp, v.packed.tobytes()) for p, v in self._open.items()]
         return rows, self._offsets.tobytes(), self._firsts.tobytes()
 
     @classmethod
     def decode(
         cls,
-        rows: list[tuple[int, int, int, int, list[tuple[int, int]]]],
+        rows: list[tuple[int, int, int, int, bytes]],
         offsets: bytes,
         firsts: bytes,
     ) -> ValueTable:
         """Return the table of a snapshot."""
         table = cls()
-        for producer, epoch, size, stamp, runs in rows:
-            table._open[producer] = OpenValue(epoch, size, stamp, [(a, b) for a, b in runs])
+        for producer, epoch, size, stamp, packed in rows:
+            table._open[producer] = OpenValue(epoch, size, stamp, array("Q", packed))
         table._offsets.frombytes(offsets)
         table._firsts.frombytes(firsts)
         return table

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.broker.admission import Budget
+from weir.broker.control import ControlRecord
 from weir.broker.events import PassedBack, TrunkClosed, TrunkOpened
 from weir.broker.feed import Feed
 from weir.broker.following import Following
@@ -20,7 +21,7 @@ from weir.order.clock import Time
 class Neighbours:
     """The trunks of a shard, and its part in the registry: it leads it, or has a copy."""
 
-    __slots__ = ("_registry", "copy", "feed", "passing")
+    __slots__ = ("_registry", "_settled", "copy", "feed", "passing")
 
     _registry: Registry
 
@@ -32,10 +33,15 @@ class Neighbours:
         outbox: Outbox,
         budget: Budget,
         time: Time,
+        settled: Callable[[ControlRecord], bool],
     ) -> None:
-        """Be `shard` of `layout`; `join` comes next."""
+        """Be `shard` of `layout`; `join` comes next.
+
+        `settled` says whether this shard has done what a record of the registry means for it.
+        """
+        self._settled = settled
         self.passing = Passing(layout, shard, sessions, outbox, budget)
-        self.feed = Feed(outbox, time, layout.shards - 1)
+        self.feed = Feed(outbox, time, layout.shards - 1, settled)
         self.copy: Following | None = None
 
     def join(
@@ -45,7 +51,7 @@ class Neighbours:
         self._registry = self.feed.registry = registry
         leader = self.passing.registry_shard
         if leader != self.passing.shard:
-            self.copy = Following(leader, registry, self.passing, granted, resume)
+            self.copy = Following(leader, registry, self.passing, granted, resume, self._settled)
 
     @property
     def settled(self) -> bool:
@@ -70,6 +76,13 @@ class Neighbours:
                 self.passing.closed(shard)
                 if self.copy is not None:
                     self.copy.closed(shard)
+
+    def advance(self) -> None:
+        """Tell what waited until this shard had done it."""
+        if self.copy is None:
+            self.feed.advance()
+        else:
+            self.copy.advance()
 
     def closed(self, session: Session) -> None:
         """A peer is gone, or another shard as one."""

@@ -218,6 +218,10 @@ class Partition:
             return False
         return node.applied_index == node.last_index
 
+    def has_under_way(self, producer: int) -> bool:
+        """Return whether a batch of a producer is accepted and not committed yet."""
+        return self._leading is not None and self._leading.intake.has_under_way(producer)
+
     def closed(self, session: int) -> None:
         """A peer is gone."""
         self.fetches.closed(session)

@@ -7,18 +7,16 @@ broker takes values out of batches.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 from weir.broker.admission import Authorize
 from weir.broker.outbox import TO_DEVICE, Caller, Outbox
 from weir.broker.passing import Passing
 from weir.broker.sessions import Session
+from weir.broker.subscriptions import Receiver, Rest, Subscription, Then, partitions_of
 from weir.broker.topics import Topics
 from weir.broker.unpacking import take
-from weir.codec.fields import U64, Buffer
+from weir.codec.fields import Buffer
 from weir.errors import (
     BadBatch,
     BadRequest,
@@ -28,7 +26,6 @@ from weir.errors import (
     Overloaded,
     Refused,
     Unavailable,
-    UnknownTopic,
 )
 from weir.model.ids import Address, group_of
 from weir.model.limits import (
@@ -39,12 +36,10 @@ from weir.model.limits import (
     RETRY_AFTER_MS,
     WAIT_MS_MAX,
 )
-from weir.model.topic import Topic, check_name, partition_for
+from weir.model.topic import check_name
 from weir.order.clock import Time
 from weir.wire import messages as m
 from weir.wire.deliveries import (
-    ALL_PARTITIONS,
-    BY_HUB,
     PULL_BYTES_MIN,
     Delivery,
     DeviceAck,
@@ -52,52 +47,6 @@ from weir.wire.deliveries import (
     DeviceSubscribe,
 )
 from weir.wire.device import DeviceOpcode, encode_acked, encode_code, encode_delivery
-
-Then = Callable[[m.Reply], None]
-
-
-@dataclass(slots=True)
-class _Rest:
-    """What is left of a grant that one reply did not take: the next pulls get it first."""
-
-    partition: int
-    fence: int
-    attempts: int
-    next: int
-    behind: int
-    until_ms: int
-
-
-@dataclass(slots=True)
-class _Subscription:
-    """One device of a connection in one cluster.
-
-    A partition is watched (the broker will say when it has something), `ready` (it has), or `quiet`
-    (it could not be watched: tried again at the next tick).
-    """
-
-    request: DeviceSubscribe
-    addresses: dict[int, Address]
-    ready: deque[int] = field(default_factory=deque)
-    quiet: set[int] = field(default_factory=set)
-    rest: _Rest | None = None
-    pull: DevicePull | None = None
-    told: bool = False
-
-
-@dataclass(slots=True)
-class _Receiver:
-    """A connection with subscriptions, one for each `sn`, and what they wait for."""
-
-    session: int
-    subscriptions: dict[int, _Subscription] = field(default_factory=dict)
-    asked: dict[int, Then] = field(default_factory=dict)
-    correlation: int = 0
-
-    @property
-    def watches(self) -> int:
-        """How many partitions all subscriptions watch together."""
-        return sum(len(s.addresses) for s in self.subscriptions.values())
 
 
 class Receivers:
@@ -119,7 +68,7 @@ class Receivers:
         self._outbox = outbox
         self._authorize = authorize
         self._time = time
-        self._of: dict[int, _Receiver] = {}
+        self._of: dict[int, Receiver] = {}
         #: Session and `sn` of those that the next tick looks after.
         self._quiet: set[tuple[int, int]] = set()
 
@@ -140,14 +89,14 @@ class Receivers:
         opcode = DeviceOpcode.SUBSCRIBE
         self._outbox.send(session.id, encode_code(opcode, request.sn, code))
         if fresh is not None:
-            receiver = self._of.setdefault(session.id, _Receiver(session.id))
+            receiver = self._of.setdefault(session.id, Receiver(session.id))
             receiver.subscriptions[request.sn] = fresh
             for partition in fresh.addresses:
                 self._watch(receiver, fresh, partition)
 
     def _joined(
-        self, session: Session, request: DeviceSubscribe, known: _Receiver | None
-    ) -> _Subscription:
+        self, session: Session, request: DeviceSubscribe, known: Receiver | None
+    ) -> Subscription:
         if not session.greeted:
             raise NoHello("say hello first")
         topic = self._topics.named(request.topic)
@@ -155,12 +104,12 @@ class Receivers:
         check_name(request.cluster, "cluster")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a lease lasts 1 to {GRANT_MS_MAX:,} ms")
-        partitions = _partitions(topic, request.partition, session.hub)
+        partitions = partitions_of(topic, request.partition, session.hub)
         if len(partitions) + (known.watches if known else 0) > DEVICE_WATCHES_MAX:
             raise BadRequest(f"a connection watches at most {DEVICE_WATCHES_MAX} partitions")
         # The group names the partition; where it lies is for `Topics` to know.
         addresses = {p: Address(0, 0, group_of(topic.id, p)) for p in partitions}
-        return _Subscription(request, addresses)
+        return Subscription(request, addresses)
 
     def pull(self, session: Session, request: DevicePull) -> None:
         """Hand out messages; nothing where there is nothing."""
@@ -223,13 +172,13 @@ class Receivers:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _subscribed(self, session: int, sn: int) -> tuple[_Receiver, _Subscription]:
+    def _subscribed(self, session: int, sn: int) -> tuple[Receiver, Subscription]:
         receiver = self._of.get(session)
         if receiver is None or sn not in receiver.subscriptions:
             raise NotSubscribed(f"device {sn} must subscribe first")
         return receiver, receiver.subscriptions[sn]
 
-    def _ask(self, receiver: _Receiver, request: m.Pull | m.Fetch | m.Ack, then: Then) -> None:
+    def _ask(self, receiver: Receiver, request: m.Pull | m.Fetch | m.Ack, then: Then) -> None:
         """Ask a partition; `then` gets the reply. Raises `Refused`."""
         if len(receiver.asked) >= REQUESTS_PENDING_MAX:
             raise Overloaded(f"{REQUESTS_PENDING_MAX} requests wait", RETRY_AFTER_MS)
@@ -254,7 +203,7 @@ class Receivers:
             del receiver.asked[caller.correlation]
             raise
 
-    def _watch(self, receiver: _Receiver, subscription: _Subscription, partition: int) -> None:
+    def _watch(self, receiver: Receiver, subscription: Subscription, partition: int) -> None:
         address, request = subscription.addresses[partition], subscription.request
         pull = m.Pull(address, request.cluster, 0, 0, WAIT_MS_MAX, request.lease_ms)
         try:
@@ -263,7 +212,7 @@ class Receivers:
             self._rest_until_tick(receiver, subscription, partition)
 
     def _watched(
-        self, receiver: _Receiver, subscription: _Subscription, partition: int, reply: m.Reply
+        self, receiver: Receiver, subscription: Subscription, partition: int, reply: m.Reply
     ) -> None:
         if not isinstance(reply, m.Granted):
             self._rest_until_tick(receiver, subscription, partition)
@@ -274,12 +223,12 @@ class Receivers:
             self._watch(receiver, subscription, partition)
 
     def _rest_until_tick(
-        self, receiver: _Receiver, subscription: _Subscription, *partitions: int
+        self, receiver: Receiver, subscription: Subscription, *partitions: int
     ) -> None:
         subscription.quiet.update(partitions)
         self._quiet.add((receiver.session, subscription.request.sn))
 
-    def _notify(self, receiver: _Receiver, subscription: _Subscription) -> None:
+    def _notify(self, receiver: Receiver, subscription: Subscription) -> None:
         """Say that there is something, once, until the device pulls."""
         something = subscription.ready or subscription.rest is not None
         if something and not subscription.told and subscription.pull is None:
@@ -287,7 +236,7 @@ class Receivers:
             notify = encode_code(DeviceOpcode.NOTIFY, subscription.request.sn, 0)
             self._outbox.send(receiver.session, notify)
 
-    def _pull(self, receiver: _Receiver, subscription: _Subscription) -> None:
+    def _pull(self, receiver: Receiver, subscription: Subscription) -> None:
         """Go on with the pull under way: what is left of a grant, what is ready, or nothing."""
         wanted, request, rest = subscription.pull, subscription.request, subscription.rest
         assert wanted is not None
@@ -307,7 +256,9 @@ class Receivers:
                     subscription.addresses[partition], request.cluster, wanted.max_messages, size,
                     0, request.lease_ms,
                 )  # fmt: skip
-                then = partial(self._granted, receiver, subscription, partition)
+                # Counted from here, this end of the lease comes before the leader's.
+                until_ms = self._time.monotonic_ms() + request.lease_ms
+                then = partial(self._granted, receiver, subscription, partition, until_ms)
                 self._ask(receiver, pull, then)
                 subscription.quiet.discard(partition)
                 return
@@ -317,7 +268,12 @@ class Receivers:
         self._deliver(receiver, subscription, Delivery())
 
     def _granted(
-        self, receiver: _Receiver, subscription: _Subscription, partition: int, reply: m.Reply
+        self,
+        receiver: Receiver,
+        subscription: Subscription,
+        partition: int,
+        until_ms: int,
+        reply: m.Reply,
     ) -> None:
         if isinstance(reply, m.Refusal):
             self._rest_until_tick(receiver, subscription, partition)
@@ -325,16 +281,16 @@ class Receivers:
             return
         assert isinstance(reply, m.Granted)
         if reply.next_offset > reply.offset:
-            subscription.rest = _Rest(
+            subscription.rest = Rest(
                 partition, reply.fence, reply.attempts, reply.offset, reply.next_offset,
-                self._time.monotonic_ms() + subscription.request.lease_ms,
+                until_ms,
             )  # fmt: skip
             self._hand_out(receiver, subscription, subscription.rest, reply.batches)
         else:
             self._pull(receiver, subscription)
         self._watch(receiver, subscription, partition)
 
-    def _fetched(self, receiver: _Receiver, subscription: _Subscription, reply: m.Reply) -> None:
+    def _fetched(self, receiver: Receiver, subscription: Subscription, reply: m.Reply) -> None:
         rest = subscription.rest
         if isinstance(reply, m.Refusal):
             self._refuse(receiver, subscription, reply.code)
@@ -346,9 +302,9 @@ class Receivers:
 
     def _hand_out(
         self,
-        receiver: _Receiver,
-        subscription: _Subscription,
-        rest: _Rest,
+        receiver: Receiver,
+        subscription: Subscription,
+        rest: Rest,
         batches: tuple[Buffer, ...],
     ) -> None:
         wanted = subscription.pull
@@ -374,27 +330,15 @@ class Receivers:
         )
         self._deliver(receiver, subscription, delivery)
 
-    def _deliver(
-        self, receiver: _Receiver, subscription: _Subscription, delivery: Delivery
-    ) -> None:
+    def _deliver(self, receiver: Receiver, subscription: Subscription, delivery: Delivery) -> None:
         subscription.pull = None
         reply = encode_delivery(subscription.request.sn, delivery)
         self._outbox.send_messages(receiver.session, reply)
         self._notify(receiver, subscription)
 
-    def _refuse(self, receiver: _Receiver, subscription: _Subscription, code: int) -> None:
+    def _refuse(self, receiver: Receiver, subscription: Subscription, code: int) -> None:
         """Answer a pull with a number; a notify follows at the next tick, if it is worth one."""
         subscription.pull = None
         sn = subscription.request.sn
         self._outbox.send(receiver.session, encode_code(DeviceOpcode.PULL, sn, code))
         self._rest_until_tick(receiver, subscription)
-
-
-def _partitions(topic: Topic, asked: int, hub: int) -> list[int]:
-    if asked == ALL_PARTITIONS:
-        return list(range(topic.partitions))
-    if asked == BY_HUB:
-        return [partition_for(U64.pack(hub), topic.partitions)]
-    if asked >= topic.partitions:
-        raise UnknownTopic(f"topic {topic.full_name} has no partition {asked}")
-    return [asked]

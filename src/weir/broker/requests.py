@@ -196,7 +196,7 @@ class Requests:
 
     def _follow(self, session: Session, caller: Caller, request: m.Follow) -> None:
         self._outbox.answered(session.id)  # what comes of it is no reply
-        self._neighbours.feed.follow(session.id, request.index)
+        self._neighbours.feed.follow(session.id, session.principal, request.index)
 
     def _positions(self, session: Session, caller: Caller, request: m.Positions) -> None:
         topic, partition = self._topics.partition(request.address.group)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from weir.broker import events as ev
 from weir.broker.admission import Authorize, Budget, allow_all
 from weir.broker.catalog import Catalog
-from weir.broker.control import ProducerOpened
+from weir.broker.control import ControlRecord, ProducerOpened, TopicAltered, TopicCreated
 from weir.broker.devices import Devices
 from weir.broker.effects import Effect, Hangup, HoldReads, Stopped
 from weir.broker.groups import Groups
@@ -40,7 +40,6 @@ from weir.model.limits import (
     REQUESTS_PENDING_MAX,
     RETENTION_EVERY_MS,
 )
-from weir.model.topic import Topic
 from weir.order.clock import Highest, HybridClock, Time
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
@@ -96,7 +95,9 @@ class Shard:
         self._sessions: dict[int, Session] = {}
         self._strangers = Strangers(HELLO_WITHIN_MS)
         shard = identity.shard
-        self._neighbours = Neighbours(layout, shard, self._sessions, outbox, self.budget, time)
+        self._neighbours = Neighbours(
+            layout, shard, self._sessions, outbox, self.budget, time, self._is_settled
+        )
         self._leads_registry = shard == layout.registry_shard
         snapshot = None
         if self._leads_registry:
@@ -174,7 +175,7 @@ class Shard:
             case ev.CheckpointSaved(log, saved):
                 self._writer[log].saved(saved)
             case ev.ChoreDone(log):
-                self._writer[log].chore_done()
+                self._writer[log].chore_done(event)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._neighbours.handle(event)
             case ev.Stopping():
@@ -265,6 +266,7 @@ class Shard:
             self._neighbours.feed.opened()
             self.registry.grant(f"shard:{self.identity.shard}", 0, self._granted)
         self._reads.advance()
+        self._neighbours.advance()
         self._devices.receivers.advance()
         self._groups.advance()
         for writer in self._writers:
@@ -310,6 +312,21 @@ class Shard:
             raise Unavailable("this node is stopping: try another, or again shortly")
         for writer in self._writers:
             writer.admit(self.budget.used)
+
+    def _is_settled(self, record: ControlRecord) -> bool:
+        """Return whether what a record of the registry means for this shard is done: a topic's
+        partitions are led, and nothing is under way that an older epoch sent.
+        """
+        match record:
+            case ProducerOpened(producer, epoch) if epoch:
+                return not any(p.has_under_way(producer) for p in self.topics.partitions())
+            case TopicCreated(namespace, name):
+                topic = self.topics.catalog.find(namespace, name)
+            case TopicAltered(number):
+                topic = self.topics.catalog.by_id(number)
+            case _:
+                return True
+        return topic is None or all(p.leads or p.group.damage for p in self.topics.served(topic))
 
     def _granted(self, record: ProducerOpened) -> None:
         self._fan_in_opened(record.producer)

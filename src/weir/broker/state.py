@@ -135,7 +135,7 @@ class PartitionState:
         if version != _VERSION:
             raise UnknownVersion(
                 f"the checkpoint holds a partition in version {version}; this release reads "
-                f"{_VERSION}. The log has all of it: move the checkpoint file away and start again"
+                f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
             )
         start, first_index, *fields = fields
         next_offset, last_stamp, expired_at, producers, origins, clusters, values = fields

@@ -30,6 +30,11 @@ class Topics:
         taken = [self._partitions.pop(group, None) for group in topic.groups()]
         return [partition for partition in taken if partition is not None]
 
+    def served(self, topic: Topic) -> list[Partition]:
+        """Return the partitions of a topic that are served here."""
+        found = [self._partitions.get(group) for group in topic.groups()]
+        return [partition for partition in found if partition is not None]
+
     def __contains__(self, group: int) -> bool:
         return group in self._partitions
 

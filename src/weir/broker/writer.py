@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from weir.broker.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
-from weir.broker.events import SpareMade
+from weir.broker.events import ChoreDone, SpareMade
 from weir.broker.group import Group, Token
 from weir.broker.outbox import Outbox
 from weir.broker.partition import Partition
@@ -14,8 +16,11 @@ from weir.broker.restore import (
     decode_checkpoint,
     encode_checkpoint,
 )
+from weir.broker.scrubber import Scrubber
 from weir.errors import Overloaded
+from weir.log.chore import Chore
 from weir.log.flush import Flush
+from weir.log.scrub import ScrubPiece
 from weir.model.limits import MIB
 from weir.order.clock import Time
 
@@ -51,6 +56,7 @@ class Writer:
         self._in_flight = False
         self._saving = False
         self._at_chore = False
+        self.scrubber = Scrubber(opened.log, time)
         self._quiet_since = time.monotonic_ms()
         self._save_after = self._quiet_since + CHECKPOINT_MS
         #: Index and term of each group in the checkpoint that is being saved.
@@ -94,9 +100,7 @@ class Writer:
 
     def advance(self) -> None:
         """Start the next flush, if none is in flight and there is something to write."""
-        if not self._at_chore and (chore := self.log.next_chore()) is not None:
-            self._at_chore = True
-            self._outbox.put(StartChore(self.number, chore))
+        self._start_chore(self.log.next_chore)
         if self._in_flight:
             return
         if self._dirty:
@@ -137,14 +141,23 @@ class Writer:
             self.log.spare_failed(event.spare)
             self._asks_after = self._time.monotonic_ms() + SPARE_RETRY_MS
 
-    def chore_done(self) -> None:
-        """The chore under way is done, or left to the next start."""
+    def _start_chore(self, ask: Callable[[], Chore | None]) -> None:
+        if not self._at_chore and (chore := ask()) is not None:
+            self._at_chore = True
+            self._outbox.put(StartChore(self.number, chore))
+
+    def chore_done(self, event: ChoreDone) -> None:
+        """The chore under way is done, or left undone."""
         self._at_chore = False
+        if isinstance(event.chore, ScrubPiece):
+            self.scrubber.done(event.found)
 
     def tick(self) -> None:
         """Write an idle mark after a quiet moment, and a checkpoint after much or long."""
         now = self._time.monotonic_ms()
-        if self.idle and now - self._quiet_since >= IDLE_MS:
+        idle = self.idle
+        self._start_chore(lambda: self.scrubber.next_piece(idle))
+        if idle and now - self._quiet_since >= IDLE_MS:
             self.log.mark_idle()
         if self._full and now >= self._asks_after:
             self._ask_for_spare()

@@ -94,6 +94,8 @@ def spark(
     up and is not counted. All columns are read, and every batch's CRC and hash are checked.
     """
     with usage("spark"):
+        from pyspark.sql import SparkSession
+
         from weir.bench.runs import record as keep
         from weir.bench.spark_rows import Settings, measure
         from weir.client.duration import seconds
@@ -114,7 +116,11 @@ def spark(
 
     schema = "weir.bench.spark/1"
     with stop_as_by_ctrl_c():
-        result = measure(settings, Parts(), say)
+        try:
+            result = measure(settings, Parts(), say)
+        finally:
+            if (active := SparkSession.getActiveSession()) is not None:
+                active.stop()
     keep(record, schema, settings, result, result.queries)
     finish(
         schema, [settings], [result], "rows_per_s", most=False, as_json=as_json, show=_show_spark

@@ -18,6 +18,7 @@ import msgspec
 from weir.model.limits import CONNECTIONS_MAX, MIB
 
 if TYPE_CHECKING:
+    from weir.client.client import Client
     from weir.server.config import Config
 
 State = Literal["ok", "warn", "fail"]
@@ -203,7 +204,6 @@ def folder(patient: Patient) -> Finding:
 def endpoint(patient: Patient) -> Finding:
     """Ask the node that runs on the folder, if one does."""
     from weir.cli.connecting import connected
-    from weir.client.client import Client
     from weir.errors import WeirError
     from weir.server.folder import NodeFolder
 
@@ -215,18 +215,22 @@ def endpoint(patient: Patient) -> Finding:
         return Finding("endpoint", state, f"no node runs on {path}", advice)
     host = f"[{place.host}]" if ":" in place.host else place.host
     url = f"weir://{host}:{place.port}"
-
-    async def ask(client: Client) -> float:
-        began = time.perf_counter()
-        await client.ping()
-        return (time.perf_counter() - began) * 1_000
-
     try:
-        took = connected(url, ask)
+        took, own = connected(url, _asked)
+        for port in own:
+            connected(f"weir://{host}:{port}", _asked)
     except WeirError as error:
         return Finding("endpoint", "fail", f"{url} (process {place.pid}) does not serve: {error}",
                        "see what it tells on stderr; both must be of one release")  # fmt: skip
-    return Finding("endpoint", "ok", f"{url} answers in {took:.1f} ms")
+    shards = f", and so do its {len(own)} shards" if own else ""
+    return Finding("endpoint", "ok", f"{url} answers in {took:.1f} ms{shards}")
+
+
+async def _asked(client: Client) -> tuple[float, tuple[int, ...]]:
+    """Return how many milliseconds an answer took, and the shards' own ports."""
+    began = time.perf_counter()
+    await client.ping()
+    return (time.perf_counter() - began) * 1_000, client.welcome.ports
 
 
 #: All checks in the order they are shown.

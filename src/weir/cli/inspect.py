@@ -18,12 +18,21 @@ def inspect(
         int | None, typer.Option(min=0, help="List the last entries of this group.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many entries to list.")] = 20,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every byte, and give a verdict on each file.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show segments, groups, terms, offsets and damage of a stopped node's logs.
 
     Reads only; exit code 1 if a log is damaged.
     """
+    if verify:
+        from weir.cli.verify import report
+
+        if not report(folder, as_json):
+            raise typer.Exit(1)
+        return
     from weir.cli.output import hint, print_json
     from weir.cli.survey import NotALog, log_folders, survey
 

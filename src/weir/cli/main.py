@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import bench, clusters, config, dev, doctor, inspect, pub, serve, tail, topics
+from weir.cli import bench, clusters, config, dev, doctor, init, inspect, pub, serve, tail, topics
 from weir.cli.backup import verbs as backup
 from weir.errors import WeirError
 
@@ -32,6 +32,7 @@ app = typer.Typer(
     # Plain help: the rich one would double the time that `weir --help` takes.
     rich_markup_mode=None,
 )
+app.command()(init.init)
 app.command()(serve.serve)
 app.command()(dev.dev)
 app.add_typer(topics.app)

@@ -95,12 +95,12 @@ def log_folders(folder: Path) -> list[Path]:
 
 def survey(folder: Path, group: int | None = None, limit: int = 20) -> LogSurvey:
     """Read a log folder; list the last `limit` entries of `group`. Raises `FolderInUse`."""
-    with _held(folder):
+    with held(folder):
         return _Surveyor(folder, group, limit).run()
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def held(folder: Path) -> Iterator[None]:
     """Keep nodes off the folder while it is read, by a shared lock on a handle that cannot write.
 
     A folder without a lock file was never opened by a node here: a copy.
@@ -123,22 +123,35 @@ def _held(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-class _Folder:
+class Folder:
     """A log folder that is only read: no handle of it could write."""
 
     def __init__(self, path: Path) -> None:
+        """Look into the folder at `path`."""
         self._path = path
 
     def names(self) -> list[str]:
+        """Return the names of all files."""
         return [path.name for path in self._path.iterdir() if path.is_file()]
 
     def size(self, name: str) -> int:
+        """Return the file's size in bytes."""
         return (self._path / name).stat().st_size
 
     def read(self, name: str, offset: int, length: int) -> bytes:
+        """Return `length` bytes from `offset` on; fewer only where the file ends."""
         with (self._path / name).open("rb") as file:
             file.seek(offset)
             return file.read(length)
+
+
+def owner(disk: Folder) -> tuple[int, int]:
+    """Return log and system of the first segment with a sound header, (0, 0) if none has."""
+    for name in sorted(disk.names()):
+        if segment_number(name) is not None:
+            with suppress(BadFrame):
+                return unpack_header(name, disk.read(name, 0, BLOCK))[1:]
+    return 0, 0
 
 
 class _Surveyor:
@@ -146,7 +159,7 @@ class _Surveyor:
 
     def __init__(self, folder: Path, group: int | None, limit: int) -> None:
         self._found = LogSurvey(folder)
-        self._disk = _Folder(folder)
+        self._disk = Folder(folder)
         self._group = group
         self._entries: deque[Frame] = deque(maxlen=limit)
         self._catalog = Catalog()
@@ -161,17 +174,9 @@ class _Surveyor:
         found.entries = list(self._entries)
         return found
 
-    def _owner(self) -> tuple[int, int]:
-        """Return log and system of the first segment with a sound header, (0, 0) if none has."""
-        for name in sorted(self._disk.names()):
-            if segment_number(name) is not None:
-                with suppress(BadFrame):
-                    return unpack_header(name, self._disk.read(name, 0, BLOCK))[1:]
-        return 0, 0
-
     def _scan(self) -> None:
         found, disk = self._found, self._disk
-        found.log, found.system = self._owner()
+        found.log, found.system = owner(disk)
         saved = self._saved()
         files = find_files(disk, Settings(found.log, found.system), saved)
         scan = Scan(found.log, saved)

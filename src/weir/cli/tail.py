@@ -124,7 +124,10 @@ def as_text(message: Message) -> bytes:
         parts.append(f"key={printable(message.key)}")
     if message.tag is not None:
         parts.append(f"tag={printable(message.tag.encode())}")
-    parts.append(printable(message.value))
+    if message.loaded:
+        parts.append(printable(message.value))
+    else:
+        parts.append(f"({message.size:,} bytes, too large to show)")
     return "  ".join(parts).encode() + b"\n"
 
 
@@ -148,7 +151,8 @@ def as_json(message: Message) -> bytes:
         "time_us": message.time,
         **_text_or_base64("key", message.key),
         "tag": message.tag,
-        **_text_or_base64("value", message.value),
+        **_text_or_base64("value", message.value if message.loaded else None),
+        **({} if message.loaded else {"value_bytes": message.size}),
         "headers": [
             {"name": name, **_text_or_base64("value", data)}
             for name, data in message.headers.items()

@@ -11,11 +11,11 @@ from weir.client.batching import Gathered, cuts, picked, rows_by_partition, size
 from weir.client.large import Columns, first_of, pieces_of, send_large
 from weir.client.outgoing import Outgoing, ProducerOptions, now_us
 from weir.client.receipts import Confirmed, Handed, Receipt, Sent
-from weir.client.values import BYTES, check_columns, key_bytes, value_bytes
+from weir.client.values import as_bytes, check_columns, key_bytes
 from weir.codec.fields import Buffer
 from weir.errors import MissingLibrary, Overloaded
 from weir.model.chunks import is_large
-from weir.model.limits import BATCH_BYTES_MAX
+from weir.model.limits import BATCH_BYTES_MAX, VALUE_CHUNK_BYTES
 
 __all__ = ["Producer", "ProducerOptions", "now_us"]
 
@@ -76,10 +76,11 @@ class Producer(Outgoing):
         """
         check_columns(tag, time, headers)
         await self.ready()
-        data = value if isinstance(value, BYTES) else value_bytes(value)
+        data = as_bytes(value)
         welcome = self._link.welcome
         batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
-        if is_large(size_of(data, key_bytes(key), tag, headers), batch_bytes_max):
+        size = size_of(data, key_bytes(key), tag, headers)
+        if len(data) > VALUE_CHUNK_BYTES // 2 and is_large(size, batch_bytes_max):
             return await self._send_large(pieces_of(data), key, tag, time, headers, partition)
         sent = self.send(
             bytes(data), key=key, tag=tag, time=time, headers=headers, partition=partition

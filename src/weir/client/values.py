@@ -7,10 +7,16 @@ from typing import Any, overload
 
 import msgspec
 
-#: What goes as it is.
-BYTES = bytes | bytearray | memoryview
+from weir.codec.fields import Buffer
 
 _json = msgspec.json.Encoder().encode
+
+
+def as_bytes(value: Any) -> Buffer:
+    """Return what `value_bytes` does; a large value that is bytes already is not copied."""
+    if isinstance(value, memoryview) and value.contiguous:
+        return value.cast("B")
+    return value if isinstance(value, bytes | bytearray) else value_bytes(value)
 
 
 def value_bytes(value: Any) -> bytes:

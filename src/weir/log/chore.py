@@ -1,4 +1,4 @@
-"""Chores: work on the disk that nobody waits for, one at a time, off the loop."""
+"""Chores: work on the disk that nobody waits for, one at a time, off the loop by `chore.run(disk)`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from weir.log.disk import Disk
 from weir.log.index_file import IndexFile, index_name
+from weir.log.scrub import ScrubPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +24,4 @@ class Removal:
                     disk.remove(name)
 
 
-Chore = IndexFile | Removal
+Chore = IndexFile | Removal | ScrubPiece

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 from weir.codec.crc import crc32c
@@ -60,6 +60,10 @@ class BadFrame(Exception):
 
     Only the code that knows the durable mark can say whether that is a torn tail or damage.
     """
+
+
+class CutFrame(BadFrame):
+    """The header is sound, but the bytes that were read end before the payload does."""
 
 
 class BadPayload(BadFrame):
@@ -142,21 +146,46 @@ def verify(data: memoryview, at: int, *, generation: int, position: int) -> Fram
         )
     start = at + HEADER_SIZE
     payload = data[start : start + length]
-    if not 0 < length == len(payload):
-        raise BadFrame(f"it says {length:,} bytes, of which {len(payload):,} are there")
     if crc32c(b"".join((data[at : at + _CRC_AT], _NO_CRC, data[at + _CRC_END : start]))) != crc:
         raise BadFrame("the frame's header fails its CRC-32C")
+    if not 0 < length == len(payload):
+        raise CutFrame(f"it says {length:,} bytes, of which {len(payload):,} are there")
     if version != VERSION:
         raise UnknownKind(
             f"the frame at position {position:,} has version {version}, and this release knows "
             f"{VERSION}: start this node with the release that wrote it, or a newer one"
         )
-    frame = Frame(position, length, group, term, index, _known(kind, position), -1, -1, -1)
-    if kind == _BATCHES:
-        return _with_messages(frame, payload)
-    if crc32c(payload) != payload_crc:
-        raise BadPayload(frame, "the frame's payload fails its CRC-32C")
-    return frame
+    known = _known(kind, position)
+    first = behind = stamp = -1
+    try:
+        if kind == _BATCHES:
+            headers = check_batches(payload, group)
+            if (first := headers[0].first_offset) >= 0:
+                behind, stamp = headers[-1].next_offset, headers[-1].stamp
+        elif crc32c(payload) != payload_crc:
+            raise BadBatch("the frame's payload fails its CRC-32C")
+    except BadBatch as error:
+        claimed = Frame(position, length, group, term, index, known, -1, -1, -1)
+        reason = f"a batch of group {group}: {error}" if kind == _BATCHES else str(error)
+        raise BadPayload(claimed, reason) from error
+    return Frame(position, length, group, term, index, known, first, behind, stamp)
+
+
+def next_frame(data: bytes, at: int, *, generation: int, base: int) -> int:
+    """Return where the next frame with a sound header begins in `data`, from byte `at` on; its end
+    if there is none. `base` is the log position of byte 0.
+    """
+    view = memoryview(data)
+    while (at := data.find(MAGIC, at)) >= 0:
+        try:
+            verify(view, at, generation=generation, position=base + at)
+        except (BadPayload, CutFrame):
+            return at
+        except (BadFrame, UnknownKind):
+            at += len(MAGIC)
+        else:
+            return at
+    return len(data)
 
 
 def _known(kind: int, position: int) -> Kind:
@@ -167,14 +196,3 @@ def _known(kind: int, position: int) -> Kind:
             "and must not skip: start this node with the release that wrote it, or a newer one"
         )
     return known
-
-
-def _with_messages(frame: Frame, payload: memoryview) -> Frame:
-    try:
-        headers = check_batches(payload, frame.group)
-    except BadBatch as error:
-        raise BadPayload(frame, f"a batch of group {frame.group}: {error}") from error
-    first, last = headers[0].first_offset, headers[-1]
-    if first < 0:
-        return frame
-    return replace(frame, first_offset=first, next_offset=last.next_offset, stamp=last.stamp)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32, Buffer
-from weir.log.disk import Disk
+from weir.log.disk import Disk, Readable
 from weir.log.errors import BadIndexFile
 from weir.log.rows import Rows, unpack
 from weir.log.segment import Segment, segment_number
@@ -59,7 +59,7 @@ class IndexFile:
         disk.replace(index_name(self.segment.name), self.pack())
 
 
-def read_index(disk: Disk, segment: Segment) -> IndexFile:
+def read_index(disk: Readable, segment: Segment) -> IndexFile:
     """Read a segment's index file; blocks. Raises `BadIndexFile` unless it is to be believed."""
     try:
         name = index_name(segment.name)

@@ -139,6 +139,20 @@ class Lookups:
         entries = self._groups.get(group)
         return entries.get(index) if entries else None
 
+    def hold_closed(self, position: int) -> Segment | None:
+        """Return the first closed and durable segment from a log position on; its file is not used
+        again before `let_go`. None if there is none.
+        """
+        for segment in self._segments:
+            if segment.base >= position and segment.end <= self._durable:
+                self._segments.pins[segment.name] += 1
+                return segment
+        return None
+
+    def let_go(self, segment: Segment) -> None:
+        """Let a segment's file be used again, once for each `hold_closed`."""
+        self._segments.pins[segment.name] -= 1
+
     def load(self, stored: Stored) -> bytes:
         """Read one durable entry's payload, verified; blocks: for a start, never for the loop.
 

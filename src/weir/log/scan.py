@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 from weir.codec.fields import U64
 from weir.log.checkpoint import Checkpoint, Kept
-from weir.log.errors import LogDamaged, UnknownKind
+from weir.log.errors import LogDamaged
 from weir.log.frame import (
     HEADER_SIZE,
-    MAGIC,
     BadFrame,
     BadPayload,
     Frame,
     Kind,
     frame_size,
-    place,
+    next_frame,
     verify,
 )
 from weir.log.index import GroupIndex
+from weir.log.marks import highest_mark
 from weir.log.record import HardState
 from weir.log.rows import GONE, Rows
 from weir.log.segment import BLOCK, SMALL_FRAME, Segment
@@ -204,7 +204,7 @@ class Scan:
             if position >= self._replay:
                 raise error
             self.holes.append(error)
-            return _next_frame(memoryview(data), at + 8, segment)
+            return next_frame(data, at + 8, generation=segment.generation, base=segment.base)
         self.holes.append(error)
         kept = self._kept.get(frame.group, _NONE)
         if frame.kind is Kind.END:
@@ -335,16 +335,11 @@ class Scan:
             self._lost.discard(group)
             index.mend(first_offset)
 
-    # -- marks -------------------------------------------------------------------------------
-
     def _seek_marks(self, name: str, data: bytes, at: int, segment: Segment | None) -> None:
         """Look for marks from file offset `at` on: one may tell that a bad place was durable."""
-        view = memoryview(data)
-        while (at := data.find(MAGIC, at)) >= 0:
-            durable = _mark_at(view, at, segment)
-            if durable > self.mark:
-                self.mark, self._marked_in = durable, name
-            at += len(MAGIC)
+        durable = highest_mark(data, at, segment)
+        if durable > self.mark:
+            self.mark, self._marked_in = durable, name
 
 
 def _joined(one: HardState | None, other: HardState) -> HardState:
@@ -356,37 +351,3 @@ def _joined(one: HardState | None, other: HardState) -> HardState:
         return other
     term, vote = max(one[:2], other[:2])
     return HardState(term, vote, max(one.fence, other.fence))
-
-
-def _next_frame(view: memoryview, at: int, segment: Segment) -> int:
-    """Return the file offset of the next frame whose header is sound, or of the segment's end."""
-    while at + HEADER_SIZE <= len(view):
-        if view[at : at + len(MAGIC)] == MAGIC:
-            try:
-                verify(view, at, generation=segment.generation, position=segment.base + at)
-            except BadPayload:
-                return at
-            except (BadFrame, UnknownKind):
-                pass
-            else:
-                return at
-        at += 8
-    return len(view)
-
-
-def _mark_at(view: memoryview, at: int, segment: Segment | None) -> int:
-    """Return what the MARK at a file offset names; 0 if no sound one is there.
-
-    Where the segment is unknown, the frame's own word for generation and position has to do.
-    """
-    try:
-        generation, position, kind = place(view, at)
-        if kind != Kind.MARK:
-            return 0
-        if segment is not None:
-            generation, position = segment.generation, segment.base + at
-        frame = verify(view, at, generation=generation, position=position)
-    except (BadFrame, UnknownKind):
-        return 0
-    named: int = U64.unpack_from(view, at + HEADER_SIZE)[0] if frame.kind is Kind.MARK else 0
-    return named

@@ -26,6 +26,10 @@ HEADERS_PER_BATCH_MAX = 1 << 20
 VALUE_CHUNK_BYTES = MIB - 4 * KIB
 VALUE_BYTES_LOADED_MAX = 64 * MIB
 OPEN_VALUES_MAX = 4_096
+# A run of chunks takes 16 bytes of references, and of memory: in one value, and in all open ones.
+VALUE_RUNS_MAX = (BATCH_BYTES_MAX - MIB) // 16
+OPEN_RUNS_MAX = 1 << 20
+CHUNKS_PER_FETCH_MAX = 1_024
 OPEN_VALUE_MS = 3600 * 1000
 
 # Names and topics.

@@ -36,6 +36,11 @@ class Message(NamedTuple):
         """The bytes of the value, whether it is here or not."""
         return len(self.value)
 
+    @property
+    def loaded(self) -> bool:
+        """Whether `value` is here; else `chunks` and `read` fetch it."""
+        return True
+
     def json(self) -> Any:
         """Return what was published as JSON. Raises `ValueError` for any other value."""
         try:
@@ -84,6 +89,11 @@ class LargeMessage(Message):
     def size(self) -> int:
         """The bytes of the value."""
         return self._size
+
+    @property
+    def loaded(self) -> bool:
+        """Say no."""
+        return False
 
     async def chunks(self) -> AsyncIterator[Buffer]:
         """Yield the value in pieces of up to 8 MiB, fetched as they are asked for.

@@ -234,6 +234,8 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"memory.cache_mib is {memory.cache_mib}, above memory.budget_mib "
             f"{memory.budget_mib}: lower the cache, or raise the budget (a shard takes both)"
         )
+    if not _is_name(config.node.host):
+        yield f"node.host is {config.node.host!r}: that is no name of a machine, and no address"
     if config.metrics.listen:
         try:
             host, port = split_address(config.metrics.listen)
@@ -244,10 +246,19 @@ def _contradictions(config: Config) -> Iterator[str]:
             yield f"metrics.listen and node.port are both {port}: give metrics a port of their own"
 
 
+def _is_name(host: str) -> bool:
+    """Return whether one can even ask for a host: no part of a name is empty or endless."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
 def split_address(text: str) -> tuple[str, int]:
     """Split HOST:PORT; an IPv6 address stands in brackets. Raises `ValueError`."""
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not bare or not port.isdecimal() or int(port) > 65_535:
+    if not colon or not bare or not _is_name(bare) or not port.isdecimal() or int(port) > 65_535:
         raise ValueError(f"is {text!r}: write HOST:PORT, as in 127.0.0.1:6801")
     return bare, int(port)

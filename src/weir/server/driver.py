@@ -21,6 +21,7 @@ from weir.log import checkpoint
 from weir.log.disk import Disk
 from weir.log.errors import LogDamaged
 from weir.log.flush import Flush
+from weir.log.scrub import Scrubbed
 from weir.server.doors import Doors, Lobby
 from weir.server.flusher import Flusher
 from weir.server.transport import Peer
@@ -287,13 +288,16 @@ class Driver:
         self._pool.submit(checkpoint.save, disk, effect.data).add_done_callback(done)
 
     def _chore(self, effect: ef.StartChore) -> None:
-        def done(future: Future[None]) -> None:
+        def done(future: Future[Scrubbed | None]) -> None:
             error = future.exception()
             if isinstance(error, DiskFailed):
                 _die(effect.log, error)
             if error is not None:
-                log.warning("log %d: left to the next start: %s", effect.log, error)
-            event = ev.ChoreDone(effect.log, effect.chore, str(error or ""))
+                log.warning("log %d: a chore was left undone: %s", effect.log, error)
+            found = future.result() if error is None else None
+            for bad in found.bad if found is not None else ():
+                log.error("found by the scrub: %s", bad)
+            event = ev.ChoreDone(effect.log, effect.chore, found)
             self._loop.call_soon_threadsafe(self.handle, event)
 
         self._pool.submit(effect.chore.run, self._disks[effect.log]).add_done_callback(done)

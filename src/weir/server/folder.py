@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from weir.broker.identity import Identity
 from weir.errors import WeirError
 from weir.model.limits import LOGS_MAX
 from weir.server.disk import FolderInUse
+
+#: Told host and port once clients may connect.
+Started = Callable[[str, int], None]
 
 _NODE = "node.json"
 _ENDPOINT = "endpoint.json"
@@ -129,6 +132,17 @@ class NodeFolder:
             yield
         finally:
             os.close(lock)
+
+    @contextmanager
+    def announced(self, host: str, port: int, started: Started | None) -> Iterator[None]:
+        """Tell the world where this node listens while it lasts, `started` first of all."""
+        self.announce(host, port)
+        try:
+            if started is not None:
+                started(host, port)
+            yield
+        finally:
+            self.withdraw()
 
     def announce(self, host: str, port: int) -> None:
         """Write where this node listens."""

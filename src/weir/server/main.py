@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,14 +26,12 @@ from weir.server.config import Config
 from weir.server.disk import FileDisk, FolderInUse
 from weir.server.doors import open_doors
 from weir.server.driver import EXIT_DISK, Driver
-from weir.server.folder import Founded, NodeFolder
+from weir.server.folder import Founded, NodeFolder, Started
 from weir.server.loops import run_loop
 from weir.server.observed import observed
 from weir.server.stopping import drain, stop_by_signal
 
 log = logging.getLogger(__name__)
-
-Started = Callable[[str, int], None]
 
 #: How long a log may still be held by a process whose supervisor was killed.
 ORPHAN_SECONDS = 10.0
@@ -84,7 +82,7 @@ async def serve(
         try:
             await driver.start()
             async with listening(driver, config.node.host, config.node.port) as (host, port):
-                with announced(folder, host, port, started):
+                with folder.announced(host, port, started):
                     notifier.ready(f"serving from {config.node.data}")
                     await driver.wait(stopping)
                     notifier.stopping(config.stop.drain_seconds)
@@ -141,18 +139,6 @@ async def listening(
         yield host, port
     finally:
         server.close()
-
-
-@contextlib.contextmanager
-def announced(folder: NodeFolder, host: str, port: int, started: Started | None) -> Iterator[None]:
-    """Tell the world where the node listens, for as long as it lasts."""
-    folder.announce(host, port)
-    try:
-        if started is not None:
-            started(host, port)
-        yield
-    finally:
-        folder.withdraw()
 
 
 async def _disk(folder: Path) -> FileDisk:

@@ -145,7 +145,12 @@ class Metrics:
         yield Family("weir_commit_seconds", "histogram", about, one(_in_seconds(counts.latency)))
         yield from _gauges(
             ("weir_ready", "Whether it leads all its partitions.", int(shard.ready)),
-            ("weir_partitions_led", "Partitions that it leads.", shard.partitions_led),
+            (
+                "weir_partitions",
+                "Partitions that are served here.",
+                len([*shard.topics.partitions()]),
+            ),
+            ("weir_partitions_led", "Those that it leads.", shard.partitions_led),
             ("weir_connections", "Open connections.", self._host.connections),
             ("weir_budget_used_bytes", "Messages under way, in memory.", shard.budget.used),
             ("weir_budget_limit_bytes", "How much of that is allowed.", shard.budget.limit),
@@ -158,11 +163,23 @@ class Metrics:
         yield Family("weir_log_bytes_total", "counter", "Bytes ever written to the log.", tails)
         about = "What can be written before a new file is needed."
         yield Family("weir_log_room_bytes", "gauge", about, rooms)
+        yield from self._of_scrubs()
         about = "How long a write and its sync took."
         seconds: list[Sample] = [
             ({"log": str(number)}, taken) for number, taken in self._host.flush_seconds.items()
         ]
         yield Family("weir_flush_seconds", "histogram", about, seconds)
+
+    def _of_scrubs(self) -> Iterator[Family]:
+        scrubs = [({"log": str(w.number)}, w.scrubber) for w in self._shard.writers]
+        sizes: list[Sample] = [(labels, scrub.size) for labels, scrub in scrubs]
+        rounds: list[Sample] = [(labels, scrub.rounds) for labels, scrub in scrubs]
+        bad: list[Sample] = [(labels, len(scrub.damage)) for labels, scrub in scrubs]
+        about = "Bytes that were read again and verified in the background."
+        yield Family("weir_scrubbed_bytes_total", "counter", about, sizes)
+        yield Family("weir_scrub_rounds_total", "counter", "Times that all was verified.", rounds)
+        about = "Places that were found bad since the start."
+        yield Family("weir_scrub_damage", "gauge", about, bad)
 
     def _of_process(self) -> Iterator[Family]:
         about = "How late the event loop came to a timer."

@@ -21,8 +21,7 @@ from weir.errors import WeirError
 from weir.server.children import environment, python
 from weir.server.config import Config
 from weir.server.driver import EXIT_DISK
-from weir.server.folder import Founded, NodeFolder
-from weir.server.main import Started, announced
+from weir.server.folder import Founded, NodeFolder, Started
 from weir.server.notify import Notifier
 from weir.server.ports import Ports, reserved
 from weir.server.stopping import stop_by_signal
@@ -80,7 +79,7 @@ async def supervise(
         try:
             await crew.start(stopping)
             if not stopping.is_set():
-                with announced(folder, ports.host, ports.shared, started):
+                with folder.announced(ports.host, ports.shared, started):
                     log.info("%d shards serve %s:%d", shards, ports.host, ports.shared)
                     notifier.ready(f"serving from {node.data}")
                     await crew.wait(stopping)

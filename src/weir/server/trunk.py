@@ -60,8 +60,7 @@ class End(asyncio.Protocol):
             self.take(deque(frames))
 
     def take(self, frames: deque[TrunkFrame]) -> None:
-        """Take whole frames, perhaps none."""
-        raise NotImplementedError
+        """Take whole frames, perhaps none; each end has its own use for them."""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Give everything back."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB
-from weir.sim.history import UNKNOWN, Ack, Grant, History, Record
+from weir.sim.history import UNKNOWN, Ack, Grant, History, Record, Seek
 from weir.sim.world import MS, SECOND
 
 #: How long an operation may stay open once faults have stopped.
@@ -181,7 +181,10 @@ class Retained:
 
 
 class AckedOnce:
-    """A cluster's message is granted until acked, and never granted after the ack committed."""
+    """A cluster's message is granted until acked, and never granted after the ack committed.
+
+    A seek of an operator begins anew: what it may have come between is not compared.
+    """
 
     name = "AckedOnce"
 
@@ -191,18 +194,39 @@ class AckedOnce:
         for place in sorted(clusters):
             grants = [g for g in history.grants if (g.partition, g.cluster) == place]
             acks = [a for a in history.acks if (a.partition, a.cluster) == place]
-            yield from self._after_ack(grants, acks, history.starts.get(place[0], 0))
-            yield from self._overlaps(grants)
-            granted = {o for g in grants for o in range(g.first, g.behind)}
-            acked = {o for a in acks for o in range(a.first, a.behind)}
-            for offset in sorted(values_by_offset(history.drained.get(place[0], []))):
-                if offset not in granted:
-                    yield f"{place}: nobody was granted {offset}"
-                elif offset not in acked:
-                    yield f"{place}: {offset} was granted, not acked, and not granted again"
+            seeks = [s for s in history.seeks if (s.partition, s.cluster) == place]
+            yield from self._after_ack(grants, acks, seeks, history.starts.get(place[0], 0))
+            yield from self._overlaps(grants, seeks)
+            yield from self._left_out(place, history, grants, acks, seeks)
 
     @staticmethod
-    def _after_ack(grants: list[Grant], acks: list[Ack], start: int) -> Iterator[str]:
+    def _left_out(
+        place: tuple[int, str],
+        history: History,
+        grants: list[Grant],
+        acks: list[Ack],
+        seeks: list[Seek],
+    ) -> Iterator[str]:
+        """In the end everything from the last seek on was granted and acked since it was sent."""
+        first = since = 0
+        if seeks:
+            if not seeks[-1].done:
+                return  # nobody knows whether it happened
+            first, since = seeks[-1].offset, seeks[-1].sent
+        granted = {o for g in grants if g.arrived >= since for o in range(g.first, g.behind)}
+        acked = {o for a in acks if a.sent >= since for o in range(a.first, a.behind)}
+        for offset in sorted(values_by_offset(history.drained.get(place[0], []))):
+            if offset < first:
+                continue
+            if offset not in granted:
+                yield f"{place}: nobody was granted {offset}"
+            elif offset not in acked:
+                yield f"{place}: {offset} was granted, not acked, and not granted again"
+
+    @staticmethod
+    def _after_ack(
+        grants: list[Grant], acks: list[Ack], seeks: list[Seek], start: int
+    ) -> Iterator[str]:
         """An ack that is confirmed was made under one of the fences sent by then, at the latest.
 
         But an ack of what went past retention is confirmed too, though another may hold the
@@ -221,21 +245,36 @@ class AckedOnce:
                 final[offset] = max(a.fence for a in tried if a.sent <= by)
         for grant in grants:
             for offset in range(grant.first, grant.behind):
-                if offset < start and grant.pulled <= done.get(offset, grant.pulled):
+                if grant.fence <= final.get(offset, grant.fence):
                     continue
-                if grant.fence > final.get(offset, grant.fence):
+                if offset < start and grant.pulled <= done[offset]:
+                    continue
+                # An ack of what lies below the place that was sought is confirmed, too.
+                since = min(grant.pulled, *(a.sent for a in sent[offset]))
+                if not _sought(seeks, since, max(grant.arrived, done[offset])):
                     yield f"{offset} was done under grant {final[offset]}, then in {grant.fence}"
 
     @staticmethod
-    def _overlaps(grants: list[Grant]) -> Iterator[str]:
+    def _overlaps(grants: list[Grant], seeks: list[Seek]) -> Iterator[str]:
         """Attempts count grants: of two that hold one message, the later counts more."""
-        latest: dict[int, tuple[int, int]] = {}
+        latest: dict[int, Grant] = {}
         for grant in sorted(grants, key=lambda g: g.fence):
             for offset in range(grant.first, grant.behind):
-                fence, attempts = latest.get(offset, (-1, 0))
-                if grant.fence > fence and grant.attempts <= attempts:
-                    yield f"{offset}: attempt {grant.attempts} under {grant.fence} after {attempts}"
-                latest[offset] = (grant.fence, grant.attempts)
+                before = latest.get(offset)
+                if (
+                    before is not None
+                    and grant.fence > before.fence
+                    and grant.attempts <= before.attempts
+                    and not _sought(seeks, before.pulled, grant.arrived)
+                ):
+                    text = f"attempt {grant.attempts} under {grant.fence} after {before.attempts}"
+                    yield f"{offset}: {text}"
+                latest[offset] = grant
+
+
+def _sought(seeks: list[Seek], since: int, until: int) -> bool:
+    """Whether a seek may have happened in a span of time; one without an answer, at any later."""
+    return any(s.sent <= until and (s.settled >= since or not s.done) for s in seeks)
 
 
 class Honest:

@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Grant:
-    """A grant that arrived; `pulled` is when its pull was sent."""
+    """A grant that arrived, when that was, and when its pull was sent."""
 
     partition: int
     cluster: str
@@ -66,6 +66,7 @@ class Grant:
     behind: int
     attempts: int
     pulled: int
+    arrived: int = 0
 
 
 @dataclass(slots=True)
@@ -79,6 +80,18 @@ class Ack:
     behind: int
     sent: int
     confirmed: int = -1
+
+
+@dataclass(slots=True)
+class Seek:
+    """A seek that an operator sent; `settled` is when its answer came, `done` whether it did."""
+
+    partition: int
+    cluster: str
+    offset: int
+    sent: int
+    settled: int = -1
+    done: bool = False
 
 
 class Record(NamedTuple):
@@ -101,6 +114,7 @@ class History:
     seen: list[Seen] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
+    seeks: list[Seek] = field(default_factory=list)
     #: What a client found wrong on the spot, under the promise that it breaks.
     complaints: list[tuple[str, str]] = field(default_factory=list)
     #: By partition, what a reader found in the end, after the last power cut.

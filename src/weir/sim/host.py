@@ -17,6 +17,7 @@ from weir.broker.shard import Shard, ShardSettings
 from weir.errors import DiskFailed, RemoteProtocolError, WeirError
 from weir.log import checkpoint, recovery
 from weir.log.flush import Flush
+from weir.log.scrub import Scrubbed
 from weir.log.settings import Settings
 from weir.sim.disk import PowerCut, SimDisk
 from weir.sim.network import End, Link
@@ -291,8 +292,8 @@ class Host:
         self._start("save", lambda: checkpoint.save(self.disk, effect.data), done, _SAVE)
 
     def _chore(self, effect: ef.StartChore) -> None:
-        def done(_: object, error: OSError | None) -> None:
-            self._handle(ev.ChoreDone(effect.log, effect.chore, str(error or "")))
+        def done(found: Scrubbed | None, error: OSError | None) -> None:
+            self._handle(ev.ChoreDone(effect.log, effect.chore, found))
 
         self._start("chore", lambda: effect.chore.run(self.disk), done, _SAVE)
 

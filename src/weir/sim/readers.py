@@ -174,6 +174,7 @@ class Consumer(Client):
             reply.next_offset,
             reply.attempts,
             pulled,
+            self.world.now,
         )
         self.history.grants.append(grant)
         if self.ending:

@@ -102,7 +102,8 @@ class _Run:
         self.nemesis = Nemesis(self.world, self.host, shape)
         self.operations = 0
         self._shape = shape
-        self._workload = Workload(self.world, self.host, self.history, shape)
+        operated = shape.operators[seed % len(shape.operators)]
+        self._workload = Workload(self.world, self.host, self.history, shape, operated)
 
     def play(self) -> None:
         """Faults, then peace, then a last power cut, after which the log is drained."""

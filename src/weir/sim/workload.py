@@ -11,6 +11,7 @@ from weir.sim.checkers import ENTRY_BYTES_MAX
 from weir.sim.history import History
 from weir.sim.host import Host, Machine
 from weir.sim.hubs import Hub
+from weir.sim.operators import Operator
 from weir.sim.producers import Producer
 from weir.sim.programs import Program
 from weir.sim.readers import Consumer, Reader
@@ -38,16 +39,21 @@ class Shape:
     device_messages: int = 12
     #: How many bytes of messages a partition keeps: the seeds take these in turn; 0: all.
     retentions: tuple[int, ...] = (0, 0, 2 * KIB, 600)
+    #: Whether an operator seeks and pauses: taken in turn, too.
+    operators: tuple[bool, ...] = (True, False, False, True)
 
 
 def machine(world: World) -> Machine:
     """Draw the sizes of a run's log and budget: small, so that every path is walked."""
     dice = world.dice
+    roll = dice.random()
+    # Small enough in many runs for segments to be left behind, and used again.
+    segment, entry = (24, 6 * KIB) if roll < 0.6 else (32 if roll < 0.8 else 64, ENTRY_BYTES_MAX)
     log = Settings(
         log=0,
         system=SYSTEM,
-        segment_bytes=64 * KIB if dice.random() < 0.3 else 32 * KIB,
-        entry_bytes_max=ENTRY_BYTES_MAX,
+        segment_bytes=segment * KIB,
+        entry_bytes_max=entry,
         cache_bytes_max=dice.choice((0, 2 * KIB, 256 * KIB)),
         spares=dice.choice((0, 1, 2)),
     )
@@ -62,11 +68,14 @@ def machine(world: World) -> Machine:
 class Workload:
     """The programs of one run."""
 
-    def __init__(self, world: World, host: Host, history: History, shape: Shape) -> None:
+    def __init__(
+        self, world: World, host: Host, history: History, shape: Shape, operated: bool
+    ) -> None:
         """Make them; `start` lets them go, each when chance has it."""
         self._world = world
         self.producers: list[Program] = []
         self.consumers: list[Consumer] = []
+        self.operators: list[Operator] = []
         self.readers: list[Reader] = []
         for n in range(shape.producers):
             self.producers.append(
@@ -98,16 +107,19 @@ class Workload:
             self.consumers.append(
                 Consumer(world, host, history, f"consumer{n}", shape.partitions, 0, CLUSTER)
             )
+        if operated:
+            operator = Operator(world, host, history, "operator", shape.partitions, 0, CLUSTER)
+            self.operators.append(operator)
 
     def start(self) -> None:
         """Let all programs begin within the first moments."""
-        for program in (*self.producers, *self.readers, *self.consumers):
+        for program in (*self.producers, *self.readers, *self.consumers, *self.operators):
             self._world.after(self._world.between(0, 50 * MS), program.start)
 
     def end_producing(self) -> None:
         """Begin nothing new."""
-        for producer in self.producers:
-            producer.ending = True
+        for program in (*self.producers, *self.operators):
+            program.ending = True
 
     def end_consuming(self) -> None:
         """Work off what is left, readers to the end, consumers until there is nothing to grant."""
@@ -118,12 +130,12 @@ class Workload:
 
     def retire(self) -> None:
         """Let all programs be over."""
-        for program in (*self.producers, *self.readers, *self.consumers):
+        for program in (*self.producers, *self.readers, *self.consumers, *self.operators):
             program.retire()
 
     def produced(self) -> bool:
-        """Whether everything that was begun is confirmed."""
-        return all(producer.finished for producer in self.producers)
+        """Whether everything that was begun is confirmed, and the cluster goes on."""
+        return all(program.finished for program in (*self.producers, *self.operators))
 
     def consumed(self) -> bool:
         """Whether readers are at the end and the cluster has nothing left."""

@@ -160,8 +160,7 @@ class Host:
                 checkpoint.save(disk, data)
                 self.handle(ev.CheckpointSaved(log))
             case ef.StartChore(log, chore):
-                chore.run(disk)
-                self.handle(ev.ChoreDone(log, chore))
+                self.handle(ev.ChoreDone(log, chore, chore.run(disk)))
             case _:
                 self.error = TypeError(f"a node of one shard is asked for {effect!r}")
                 self.end()

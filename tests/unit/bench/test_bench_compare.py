@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from weir.bench.children import environment, python
 from weir.bench.compare import Comparison, Round, Row, Settings, compare
 from weir.bench.machine import family
 from weir.bench.peers.peers import peer
@@ -21,7 +26,7 @@ def compared(**settings: object) -> tuple[Comparison, list[str]]:
 
 
 @pytest.mark.usefixtures("fake_redis")
-@pytest.mark.parametrize("shape", ["timeliness", "produce", "consume"])
+@pytest.mark.parametrize("shape", ["timeliness", "consume"])
 def test_both_sides_do_the_same_work(shape: str) -> None:
     result, said = compared(shape=shape, amounts=[3])
     (one,) = result.rounds
@@ -88,6 +93,38 @@ def test_a_peer_ends_with_its_folder() -> None:
     assert not server.answers()
     assert not folder.exists()
     assert not set(processes) & set(family(server.pid))
+
+
+@pytest.mark.usefixtures("fake_redis")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_comparison_that_is_ended_takes_its_peers_with_it(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    words = ("bench", "compare", "--peer", "redis:always", "--seconds", "60s", "--messages", "3000")
+    with subprocess.Popen(
+        python("weir.cli", *words),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**environment(), "TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(b"weir, 1: ")
+        watches = []
+        while not watches:  # until the peer is there
+            found = [pid for pid in family(process.pid) if b"fake_redis" in command_of(pid)]
+            watches = [os.pidfd_open(pid) for pid in found]
+        process.send_signal(number)
+        process.wait(30)
+    for watch in watches:
+        assert select.select([watch], [], [], 30)[0], "the peer outlived the comparison"
+        os.close(watch)
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_peer_that_does_not_come_up_says_why(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.bench.peers import amqp, natstext, resp, stomp
+from weir.bench.peers import amqp, natstext, rabbitstream, resp, stomp
 from weir.bench.peers.dialect import Consuming, Marker, PeerRefused, Publishing, Records
 from weir.bench.peers.peers import PEERS, peer
 
@@ -54,6 +54,24 @@ def resp_reply(values: list[bytes]) -> bytes:
     return reply
 
 
+def stream_frame(key: int, fields: bytes) -> bytes:
+    return struct.pack(">IHH", len(fields) + 4, key, 1) + fields
+
+
+def granted(key: int) -> bytes:
+    return stream_frame(0x8000 | key, struct.pack(">IH", key, 1))
+
+
+STREAM_LOGIN = b"".join(
+    (granted(0x11), granted(0x12), granted(0x13), stream_frame(0x14, bytes(8)), granted(0x15))
+)
+
+
+def chunk(values: list[bytes]) -> bytes:
+    entries = b"".join(struct.pack(">I", len(value)) + value for value in values)
+    return stream_frame(8, b"\1" + b"\x50\0" + struct.pack(">H", len(values)) + bytes(44) + entries)
+
+
 def delivered(
     make: Callable[[], Consuming], stream: bytes, cuts: list[int]
 ) -> tuple[list[bytes], bytes, Consuming]:
@@ -95,6 +113,11 @@ CONSUMERS: dict[str, tuple[Callable[[], Consuming], bytes, bytes]] = {
         + b"".join(amqp_delivery(n, value) for n, value in enumerate(VALUES)),
         method(1, (60, 80), struct.pack(">Q", 3) + b"\1"),
     ),
+    "rabbitmq streams": (
+        lambda: rabbitstream.Subscribing("q", SIZE),
+        STREAM_LOGIN + granted(7) + chunk(VALUES[:3]) + stream_frame(0x17, b"") + chunk(VALUES[3:]),
+        stream_frame(9, b"\1\0\1"),
+    ),
 }  # fmt: skip
 
 
@@ -124,6 +147,11 @@ PUBLISHERS: dict[str, tuple[Callable[[], Publishing], bytes]] = {
         b"".join(AMQP_LOGIN) + method(1, (85, 11))
         + method(1, (60, 80), struct.pack(">Q", 2) + b"\0")
         + method(1, (60, 80), struct.pack(">Q", 3) + b"\1"),
+    ),
+    "rabbitmq streams": (
+        lambda: rabbitstream.Publishing("q", SIZE),
+        STREAM_LOGIN + granted(1) + stream_frame(3, struct.pack(">BIQQ", 1, 2, 0, 0))
+        + stream_frame(3, struct.pack(">BIQ", 1, 1, 0)),
     ),
 }  # fmt: skip
 
@@ -158,6 +186,8 @@ def test_confirms_of_single_messages_and_of_many_are_not_counted_twice() -> None
         (natstext.Publishing("q", SIZE), b'MSG a 1 9\r\n{"error":{"code":503}}\r\n'),
         (stomp.Sending("q", SIZE), b"ERROR\nmessage:no\n\n\0"),
         (amqp.Publishing("q", SIZE), method(1, (20, 40), b"\x01\x94\x02no\0\0\0\0")),
+        (rabbitstream.Publishing("q", SIZE), stream_frame(4, bytes(15))),
+        (rabbitstream.Publishing("q", SIZE), stream_frame(0x8013, b"\0\0\0\x13\0\x08")),
     ],
 )
 def test_an_error_is_raised_and_tells_what_was_said(publisher: Publishing, answer: bytes) -> None:
@@ -173,6 +203,13 @@ def test_a_queue_is_declared_and_the_server_asked_nothing_else() -> None:
     assert not declaring.done
     declaring.receive(method(1, (50, 11), b"\x01q" + bytes(8)))
     assert declaring.done
+
+
+def test_a_stream_takes_many_messages_in_a_frame() -> None:
+    publishing = rabbitstream.Publishing("q", SIZE)
+    rows = b"".join(publishing.head + value + publishing.tail for value in VALUES)
+    frame = publishing.before(len(VALUES)) + rows
+    assert struct.unpack_from(">IHHBI", frame) == (len(frame) - 4, 2, 1, 1, len(VALUES))
 
 
 def test_a_marker_at_the_seam_counts_once() -> None:

@@ -11,14 +11,13 @@ import pytest
 
 from weir.bench import burst, latency, throughput
 from weir.bench.devices import BurstPlan, Crowd
-from weir.bench.flow import Cpu, FlowFailed, bottleneck, flow, shared_out
+from weir.bench.flow import Cpu, bottleneck, flow, shared_out
 from weir.bench.loop import run
 from weir.bench.open_files import allow_connections
 from weir.bench.own import Own, running_own
 from weir.bench.side import topic_name
 from weir.bench.spread import percentiles
 from weir.bench.syncing import sync_ms
-from weir.bench.throughput import Stage
 from weir.errors import WeirError
 
 
@@ -40,6 +39,7 @@ def test_the_load_is_raised_and_every_message_accounted_for(
     assert len(said) == len(result.stages)
     assert (result.delivery_p99_ms is None) == (shape == "produce")
     assert result.stages[0].offered_per_s == 0
+    assert len(result.stages) >= 4
     assert result.messages_per_s in [stage.messages_per_s for stage in result.stages[1:]]
 
 
@@ -98,12 +98,6 @@ def test_a_node_that_dies_fails_the_flow(own: Own) -> None:
 
     with pytest.raises((WeirError, OSError)):
         run(work())
-
-
-def test_not_even_the_base_step_is_an_error(own: Own) -> None:
-    ramp = throughput._Ramp(own, throughput.Settings(), print)
-    with pytest.raises(FlowFailed, match="not even a tenth"):
-        ramp._result([Stage(0, 1, None, None, None, None, True)])
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,7 @@ class Rig:
                 spare.run(self.disk)
                 self.handle(ev.SpareMade(log, spare))
             case ef.StartChore(log, chore):
-                chore.run(self.disk)
-                self.handle(ev.ChoreDone(log, chore))
+                self.handle(ev.ChoreDone(log, chore, chore.run(self.disk)))
             case ef.SaveCheckpoint(log, _, data):
                 checkpoint.save(self.disk, data)
                 self.handle(ev.CheckpointSaved(log))

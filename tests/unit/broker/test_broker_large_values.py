@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from weir.broker.large import ValueTable
-from weir.errors import BadRequest, Overloaded, SequenceReused, ValueLost
+from weir.errors import BadRequest, Overloaded, SequenceReused, TooLarge, ValueLost
 from weir.model.batch import Batch, split
 from weir.model.chunks import Piece, References
 from weir.model.header import HEADER_SIZE, Compression, Packed, parse, seal
 from weir.model.limits import OPEN_VALUE_MS, OPEN_VALUES_MAX
 from weir.model.stamp import stamp_at
+from weir.model.topic import SettingsChange
 from weir.wire import messages as m
 
 
@@ -210,6 +211,21 @@ def test_the_number_of_open_values_is_bounded(large: Any, monkeypatch: Any) -> N
     assert OPEN_VALUES_MAX > 2
 
 
+def test_a_value_in_too_many_places_is_refused(large: Any, monkeypatch: Any) -> None:
+    rig, publisher = large
+    other = Publisher(rig, publisher.info)
+    monkeypatch.setattr("weir.broker.growing.VALUE_RUNS_MAX", 2)
+    monkeypatch.setattr("weir.broker.growing.OPEN_RUNS_MAX", 3)
+    indices = publisher.pieces(b"a")
+    others = other.pieces(b"a")
+    indices += publisher.pieces(b"b", at=1)
+    assert other.ask(b"b", chunk_at=1).code == Overloaded.code
+    assert publisher.ask(b"c", chunk_at=2).code == TooLarge.code
+    assert publisher.close(2, *indices).offset == 0
+    others += other.pieces(b"b", at=1)
+    assert other.close(2, *others).offset == 1
+
+
 @pytest.mark.parametrize("index", [0, 1, 99, (1 << 63) - 1])
 def test_chunks_that_are_not_there_are_refused(large: Any, index: int) -> None:
     rig, publisher = large
@@ -276,6 +292,39 @@ def test_a_broker_without_the_library_says_so(large: Any, monkeypatch: Any) -> N
     refusal = rig.answer(1, produce)
     assert refusal.code == BadRequest.code
     assert "weir-mq[compress]" in refusal.message
+
+
+def test_retention_keeps_the_chunks_of_what_it_keeps_and_no_others(make_rig: Any) -> None:
+    rig = make_rig(retention_every_ms=1, checkpoint_bytes=1)
+    rig.connect()
+    change = SettingsChange(retention_bytes=3_000)
+    info = rig.answer(1, m.CreateTopic("t", settings=change))
+    publisher, other = Publisher(rig, info), Publisher(rig, info)
+    piece = bytes(900)
+    gone = publisher.pieces(piece, piece)
+    assert publisher.close(1_800, *gone).offset == 0
+    abandoned = other.pieces(piece)
+    kept = publisher.pieces(piece, piece)
+    for offset in range(1, 9):
+        assert other.ask(piece).offset == offset
+    other.pieces(b"instead of the abandoned one")
+    assert publisher.close(1_800, *kept).offset == 9
+    for _ in range(3):
+        rig.tick()
+        rig.settle()
+    start = rig.answer(1, m.Positions(info.addresses[0])).start
+    assert 0 < start <= 9
+    assert chunks(rig, info, gone[0], 1).code == ValueLost.code
+    assert chunks(rig, info, abandoned[0], 1).code == ValueLost.code
+    for index in kept:
+        assert isinstance(chunks(rig, info, index, 1), m.FetchedChunks)
+    rig.disk.crash()
+    rig.boot()
+    rig.connect()
+    (closing,) = (b for b in fetched(rig, info, start) if b.references is not None)
+    assert closing.references is not None
+    assert closing.references.first_index == kept[0]
+    assert isinstance(chunks(rig, info, *closing.references.runs[0]), m.FetchedChunks)
 
 
 class TestTable:

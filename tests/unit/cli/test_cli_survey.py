@@ -11,6 +11,8 @@ import pytest
 from weir.broker import control
 from weir.broker.control import TopicCreated
 from weir.cli.survey import LogSurvey, NotALog, log_folders, survey
+from weir.cli.verify import verify
+from weir.log.checkpoint import save
 from weir.log.frame import Kind
 from weir.log.log import Log
 from weir.log.record import HardState, Record
@@ -216,3 +218,27 @@ def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
         log_folders(tmp_path)
     with pytest.raises(NotALog, match="is no folder"):
         log_folders(tmp_path / "absent")
+
+
+def test_every_file_gets_a_verdict(tmp_path: Path) -> None:
+    folder = written(tmp_path)
+    with opened(folder) as (disk, log):
+        flush(disk, log)
+        save(disk, log.checkpoint({GROUP: 10, REGISTRY_GROUP: 1}, b""))
+        log.checkpoint_saved()
+        while chore := log.next_chore():
+            chore.run(disk)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    found = {one.file: one for one in verify(folder)}
+    assert {name for name in before if name != "lock"} == set(found)
+    assert not any(one.bad for one in found.values())
+    assert found["segment-00000001"].says == found["checkpoint-copy"].says == "sound"
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name, at in (("segment-00000001", 5_000), ("checkpoint", 50), ("index-00000001", 50)):
+        data = bytearray(before[name])
+        data[at] ^= 1
+        (folder / name).write_bytes(data)
+    found = {one.file: one for one in verify(folder)}
+    assert {name for name, one in found.items() if one.bad} == {"segment-00000001", "checkpoint"}
+    assert "makes it again" in found["index-00000001"].says
+    assert len(found["segment-00000001"].bad) == 1

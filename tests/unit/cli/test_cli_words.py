@@ -12,7 +12,7 @@ from weir.cli.main import main
 from weir.cli.pub import _summary
 from weir.cli.tail import as_json, as_text, printable
 from weir.client.receipts import Confirmed
-from weir.model.message import Message
+from weir.model.message import LargeMessage, Message
 
 MESSAGE = Message(b"late", b"UA", "EWR", 5, {"h": b"\xff"}, "flights", 2, 7, 99)
 
@@ -143,6 +143,13 @@ def test_a_message_is_one_json_object() -> None:
     }
     assert json.loads(as_json(Message(b"\xff")))["value_base64"] == "/w=="
     assert as_json(MESSAGE).count(b"\n") == 1
+
+
+def test_a_value_that_was_not_loaded_is_told_by_its_size() -> None:
+    large = LargeMessage.of(MESSAGE, 7 << 30)
+    assert as_text(large) == b"2/7  key=UA  tag=EWR  (7,516,192,768 bytes, too large to show)\n"
+    fields = json.loads(as_json(large))
+    assert (fields["value"], fields["value_bytes"]) == (None, 7 << 30)
 
 
 def test_where_messages_went_is_told_by_runs() -> None:

@@ -188,9 +188,11 @@ def test_a_value_that_changed_in_the_store_is_not_believed(fake_broker) -> None:
 def test_a_message_that_is_here_is_read_the_same_way() -> None:
     async def scenario() -> None:
         message = Message(b"value")
-        assert (message.size, await message.read()) == (5, b"value")
+        assert (message.size, message.loaded) == (5, True)
+        assert await message.read() == b"value"
         assert [piece async for piece in message.chunks()] == [b"value"]
         alone = LargeMessage.of(message._replace(topic="t", partition=1, offset=7), 99)
+        assert not alone.loaded
         with pytest.raises(TooLarge, match="t/1 offset 7 has 99 bytes"):
             _ = alone.value
         with pytest.raises(TooLarge, match="does not fetch"):

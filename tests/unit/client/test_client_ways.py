@@ -46,7 +46,7 @@ def produced(broker: Any) -> list[int]:
 def same_logs(brokers: list[Any]) -> None:
     """Let all store into one: whoever is not the owner passes on."""
     for broker in brokers[1:]:
-        for name in ("topics", "logs", "answers", "starts", "_news"):
+        for name in ("topics", "logs", "answers", "next_sequence", "chunks", "starts", "_news"):
             setattr(broker, name, getattr(brokers[0], name))
 
 

@@ -111,7 +111,7 @@ def test_a_refusal_reaches_the_publisher_and_the_next_publish_works(fake_broker)
             broker.script = lambda _: None
             assert (await w.publish("t", b"b")).offset == 1
             with pytest.raises(TooLarge):
-                await w.publish("t", bytes(2 << 20))  # over the broker's batch_bytes_max
+                await w.publish("t", b"", headers={"h": bytes(2 << 20)})  # over the broker's limit
             assert (await w.publish("t", b"c")).offset == 2
             assert broker.producers == 2
 

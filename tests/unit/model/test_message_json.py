@@ -15,5 +15,5 @@ def test_json_comes_back(thing: object) -> None:
 
 
 def test_what_is_no_json_names_its_place() -> None:
-    with pytest.raises(ValueError, match="at t/2 offset 7 is no JSON"):
+    with pytest.raises(ValueError, match="of t/2 at 7 is no JSON"):
         Message(b"\xff", topic="t", partition=2, offset=7).json()

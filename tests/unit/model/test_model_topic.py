@@ -6,7 +6,17 @@ import pytest
 
 from weir.errors import BadName, BadRequest
 from weir.model.ids import group_of
-from weir.model.topic import Topic, check_name, check_settings, partition_for, split_name
+from weir.model.limits import RETENTION_MS_MIN
+from weir.model.topic import (
+    FOREVER,
+    SettingsChange,
+    Topic,
+    TopicSettings,
+    check_name,
+    check_settings,
+    partition_for,
+    split_name,
+)
 
 
 @pytest.mark.parametrize("name", ["a", "A-z_0.9", "x" * 128, "..."])
@@ -57,6 +67,21 @@ def test_the_default_namespace_goes_without_saying() -> None:
 def test_settings_that_cannot_be_served(partitions: int, order: str) -> None:
     with pytest.raises(BadRequest):
         check_settings(partitions, order)
+
+
+def test_a_change_of_settings_leaves_the_rest_as_it_is() -> None:
+    settings = TopicSettings(5_000, 7)
+    assert SettingsChange().over(settings) == settings
+    assert SettingsChange(retention_bytes=9).over(settings) == TopicSettings(5_000, 9)
+    assert SettingsChange(FOREVER, FOREVER).over(settings) == TopicSettings(FOREVER, FOREVER)
+    assert SettingsChange(5_000).agrees(settings)
+    assert not SettingsChange(5_000, 8).agrees(settings)
+
+
+@pytest.mark.parametrize("ms", [1, RETENTION_MS_MIN - 1])
+def test_a_retention_too_short_to_be_read_is_refused(ms: int) -> None:
+    with pytest.raises(BadRequest, match="at least 1,000 ms"):
+        SettingsChange(retention_ms=ms).over(TopicSettings())
 
 
 @pytest.mark.parametrize("partitions", [1, 1_024])

@@ -78,6 +78,8 @@ def test_what_is_no_quantity_is_refused(text: str, unit: str) -> None:
         ('[node]\ndata = ""\n', "node.data must not be empty"),
         ('[status]\nformat = "xml"\n', "status.format is 'xml'"),
         ('[metrics]\nlisten = "6801"\n', "metrics.listen is '6801': write HOST:PORT"),
+        ('[node]\nhost = "a..b"\n', "node.host is 'a..b': that is no name of a machine"),
+        ('[metrics]\nlisten = "a..b:1"\n', "metrics.listen is 'a..b:1': write HOST:PORT"),
         ("[node\n", "line 1"),
     ],
 )

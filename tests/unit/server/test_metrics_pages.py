@@ -112,6 +112,8 @@ def test_the_figures_are_what_happened(tmp_path: Path, caplog: pytest.LogCapture
         written = sum(found[f'weir_log_bytes_total{{log="{log}"}}'] for log in range(2))
         assert written >= found["weir_flushed_bytes_total{}"] > 0
         assert found["weir_ready{}"] == found["weir_partitions_led{}"] == 1
+        assert found["weir_partitions{}"] == 1
+        assert [found[f'weir_scrub_damage{{log="{log}"}}'] for log in range(2)] == [0, 0]
         assert found["weir_budget_limit_bytes{}"] == 512 << 20
 
     asyncio.run(run())

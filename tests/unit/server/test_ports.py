@@ -17,7 +17,7 @@ def shared(port: int) -> socket.socket:
     return one
 
 
-def test_shards_may_listen_on_what_is_reserved_and_nobody_else(tmp_path: object) -> None:
+def test_shards_may_listen_on_what_is_reserved_and_nobody_else() -> None:
     with reserved("127.0.0.1", 0, 2) as ports:
         assert len({ports.shared, *ports.own}) == 3
         for port in (ports.shared, *ports.own):
@@ -35,12 +35,13 @@ def test_a_reserved_port_that_nobody_listens_on_refuses() -> None:
 
 
 def test_two_nodes_do_not_slip_into_each_others_port() -> None:
-    with (
-        reserved("127.0.0.1", 0, 1) as ports,
-        pytest.raises(OSError, match="in use") as refused,
-        reserved("127.0.0.1", ports.shared, 1),
-    ):
-        pass
+    with reserved("127.0.0.1", 0, 1) as ports, shared(ports.shared) as shard:
+        shard.listen()
+        with (
+            pytest.raises(OSError, match="in use") as refused,
+            reserved("127.0.0.1", ports.shared, 1),
+        ):
+            pass
     assert refused.value.errno == errno.EADDRINUSE
 
 

@@ -7,7 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from weir.sim.checkers import CHECKERS, ENTRY_BYTES_MAX, LIVE_WITHIN, violations
-from weir.sim.history import Ack, Confirmed, Grant, History, Operation, Publish, Record, Seen
+from weir.sim.history import (
+    Ack,
+    Confirmed,
+    Grant,
+    History,
+    Operation,
+    Publish,
+    Record,
+    Seek,
+    Seen,
+)
 
 P = ("producer", 7, 0)
 
@@ -109,6 +119,28 @@ def late(history: History) -> None:
     history.operations.append(Operation("a pull", 500, 1_001 + LIVE_WITHIN))
 
 
+def sought(history: History) -> None:
+    """An operator sent the cluster back to 1; what was done is granted and acked anew."""
+    history.seeks = [Seek(0, "c", 1, 100, settled=110, done=True)]
+    history.grants.append(Grant(0, "c", 15, 1, 3, 1, 115, 120))
+    history.acks.append(Ack(0, "c", 15, 1, 3, 130, confirmed=140))
+
+
+def left_out_after_a_seek(history: History) -> None:
+    sought(history)
+    history.grants[-1].first = 2
+
+
+def not_acked_after_a_seek(history: History) -> None:
+    sought(history)
+    history.acks.pop()
+
+
+def granted_after_ack_and_no_seek_between(history: History) -> None:
+    sought(history)
+    history.grants.append(Grant(0, "c", 20, 0, 1, 3, 95, 99))
+
+
 def retained(history: History) -> None:
     """The first batch is past retention, as it should be."""
     history.retention_bytes = 600
@@ -154,6 +186,9 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("AckedOnce", attempts_forgotten),
     ("AckedOnce", never_granted),
     ("AckedOnce", never_granted_again),
+    ("AckedOnce", left_out_after_a_seek),
+    ("AckedOnce", not_acked_after_a_seek),
+    ("AckedOnce", granted_after_ack_and_no_seek_between),
     ("Honest", mischief_confirmed),
     ("Honest", mischief_stored),
     ("Honest", invented),
@@ -164,6 +199,14 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
 
 def test_an_honest_history_breaks_no_promise() -> None:
     assert violations(honest()) == []
+
+
+def test_a_seek_begins_anew() -> None:
+    history = honest()
+    sought(history)
+    assert violations(history) == []
+    history.seeks[0].done, history.grants = False, history.grants[:2]
+    assert violations(history) == []
 
 
 def test_what_went_past_retention_breaks_no_promise() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from weir.bench.peers.dialect import PeerRefused, Records, refused
+from weir.bench.peers.dialect import OneByOne, PeerRefused, Records, refused
 
 _PROTOCOL = b"AMQP\0\0\x09\x01"
 _FRAME = struct.Struct(">BHI")
@@ -94,7 +94,7 @@ def _closed(rest: bytes) -> None:
             raise refused("rabbitmq", rest[_FRAME.size + _METHOD.size :])
 
 
-class Publishing:
+class Publishing(OneByOne):
     """basic.publish of a persistent message, with confirms, which may be for many at once."""
 
     def __init__(self, topic: str, size: int) -> None:

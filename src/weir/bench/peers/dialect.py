@@ -21,22 +21,37 @@ class Publishing(Protocol):
 
     head: bytes
     tail: bytes
-    #: Whether messages may be sent, and how many were confirmed so far.
-    ready: bool
+    #: How many messages were confirmed so far.
     confirmed: int
+
+    @property
+    def ready(self) -> bool:
+        """Whether messages may be sent."""
 
     def opening(self) -> bytes:
         """Return what is sent as soon as the connection is there."""
+
+    def before(self, count: int) -> bytes:
+        """Return what stands before `count` messages that go out at once."""
 
     def receive(self, data: bytes) -> bytes:
         """Take what arrived; return what has to be answered. Raises `PeerRefused`."""
 
 
+class OneByOne:
+    """A protocol in which nothing stands before several messages."""
+
+    def before(self, count: int) -> bytes:
+        """Return nothing."""
+        return b""
+
+
 class Consuming(Protocol):
     """One consumer's connection."""
 
-    #: Whether the peer knows that we consume.
-    ready: bool
+    @property
+    def ready(self) -> bool:
+        """Whether the peer knows that we consume."""
 
     def opening(self) -> bytes:
         """Return what is sent as soon as the connection is there."""

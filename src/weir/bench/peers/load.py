@@ -117,7 +117,8 @@ class Producer(_Connection):
             count = min(self._step, self._quota - self._sent)
             if self._sent + count - self._confirmed > self._window:
                 return
-            self.write(self._block.bytes_of(self._number, self._sent, count).tobytes())
+            rows = self._block.bytes_of(self._number, self._sent, count)
+            self.write(self._dialect.before(count) + rows.tobytes())
             self._sent += count
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from weir.bench.peers.dialect import Marker, Records, refused
+from weir.bench.peers.dialect import Marker, OneByOne, Records, refused
 
 DURABLE = "g"
 _CONNECT = (
@@ -38,7 +38,7 @@ def asking(requests: list[tuple[str, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-class Publishing:
+class Publishing(OneByOne):
     """PUB with a reply subject; the ack of each message tells its sequence in the stream."""
 
     def __init__(self, topic: str, size: int) -> None:

@@ -1,16 +1,16 @@
-"""RabbitMQ over AMQP 0-9-1: quorum queues, and durable classic ones."""
+"""RabbitMQ: quorum and durable classic queues over AMQP 0-9-1, streams over their own protocol."""
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from weir.bench.peers.amqp import Consuming, Declaring, Publishing
-from weir.bench.peers.server import Peer, PeerFailed, free_port, package_version, program
+from weir.bench.peers import amqp, rabbitstream
+from weir.bench.peers.dialect import Consuming, Publishing
+from weir.bench.peers.server import Peer, PeerFailed, answers, free_port, package_version, program
 
 _DECLARE_SECONDS = 30.0
 
@@ -18,22 +18,30 @@ _DECLARE_SECONDS = 30.0
 class RabbitMq(Peer):
     """A `quorum` queue of one member confirms after its WAL's fsync; `classic` before it is read.
 
-    A classic queue syncs in batches, but confirms what a consumer took before that without any.
+    A classic queue syncs in batches, but confirms what a consumer took before that without any. A
+    `stream` confirms what was written, and leaves the sync to the system: that is its design.
     """
 
     name = "rabbitmq"
-    variants = ("quorum", "classic")
-    synced = True
+    variants = ("quorum", "classic", "stream")
 
     def __init__(self, variant: str) -> None:
         """Choose a kind of queue."""
         super().__init__(variant)
         self._names_port = 0
         self._nodes_port = 0
+        self._amqp_port = 0
+
+    @property
+    def synced(self) -> bool:  # type: ignore[override]
+        """Whether a confirmed message survives the loss of power."""
+        return self.variant != "stream"
 
     @property
     def settings(self) -> str:
         """Tell how it is set."""
+        if self.variant == "stream":
+            return "stream of one replica, confirm after the write, no fsync (by design)"
         if self.variant == "quorum":
             return "quorum queue of one member, persistent, confirm after the fsync of its Raft log"
         return "classic queue, durable, persistent, confirm after a batched fsync or a consumer ack"
@@ -45,7 +53,6 @@ class RabbitMq(Peer):
     def environment(self, folder: Path) -> Mapping[str, str]:
         """Return an environment in which nothing but `folder` and our ports is touched."""
         return {
-            **os.environ,
             "HOME": str(folder),
             "RABBITMQ_NODENAME": f"weir{self.port}@localhost",
             "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
@@ -65,13 +72,17 @@ class RabbitMq(Peer):
         """Write its configuration, and return how to start it."""
         server = program("rabbitmq-server", Path("/usr/lib/rabbitmq/bin/rabbitmq-server"))
         self._names_port, self._nodes_port = free_port(), free_port()
+        streaming = self.variant == "stream"
+        self._amqp_port = free_port() if streaming else self.port
         cookie = folder / ".erlang.cookie"
         cookie.write_text("WEIRBENCH", encoding="ascii")
         cookie.chmod(0o400)
         (folder / "log").mkdir()
-        (folder / "plugins").write_text("[].", encoding="ascii")
+        plugins = "[rabbitmq_stream]." if streaming else "[]."
+        (folder / "plugins").write_text(plugins, encoding="ascii")
+        streams = f"stream.listeners.tcp.1 = 127.0.0.1:{self.port}\n" if streaming else ""
         (folder / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+            f"{streams}listeners.tcp.1 = 127.0.0.1:{self._amqp_port}\n"
             "loopback_users = none\n"
             "tcp_listen_options.backlog = 4096\n"
             "disk_free_limit.absolute = 1GB\n"
@@ -80,11 +91,17 @@ class RabbitMq(Peer):
         )
         return [server]
 
+    def answers(self) -> bool:
+        """Tell whether both of its ports take connections."""
+        return answers(self.port) and answers(self._amqp_port)
+
     def prepare(self, topic: str) -> None:
         """Declare a durable queue; the server takes logins a little after connections."""
         deadline = time.monotonic() + _DECLARE_SECONDS
-        declaring = Declaring(topic, self.variant)
-        with socket.create_connection(("127.0.0.1", self.port), _DECLARE_SECONDS) as connection:
+        declaring = amqp.Declaring(topic, self.variant)
+        with socket.create_connection(
+            ("127.0.0.1", self._amqp_port), _DECLARE_SECONDS
+        ) as connection:
             connection.sendall(declaring.opening())
             while not declaring.done:
                 connection.settimeout(max(deadline - time.monotonic(), 0.01))
@@ -106,8 +123,12 @@ class RabbitMq(Peer):
 
     def publishing(self, topic: str, size: int) -> Publishing:
         """Return a producer's side."""
-        return Publishing(topic, size)
+        if self.variant == "stream":
+            return rabbitstream.Publishing(topic, size)
+        return amqp.Publishing(topic, size)
 
     def consuming(self, topic: str, size: int) -> Consuming:
         """Return the consumer's side."""
-        return Consuming(topic, size)
+        if self.variant == "stream":
+            return rabbitstream.Subscribing(topic, size)
+        return amqp.Consuming(topic, size)

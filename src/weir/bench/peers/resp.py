@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from weir.bench.peers.dialect import Marker, refused
+from weir.bench.peers.dialect import Marker, OneByOne, refused
 
 GROUP = b"g"
 _COUNT = b"2000"
@@ -18,7 +18,7 @@ def command(*words: bytes) -> bytes:
     return b"".join(parts)
 
 
-class Adding:
+class Adding(OneByOne):
     """XADD topic * d VALUE; each reply is the id of an entry, a bulk string of two lines."""
 
     def __init__(self, topic: str, size: int) -> None:

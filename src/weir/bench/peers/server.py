@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from weir.bench.children import environment, python
 from weir.bench.machine import family
 from weir.bench.peers.dialect import Consuming, Publishing, refused
 from weir.errors import WeirError
@@ -39,7 +40,7 @@ class Peer(ABC):
 
     name: str
     variants: tuple[str, ...]
-    #: Whether the default setting reaches the disk before it confirms.
+    #: Whether what is confirmed survives the loss of power.
     synced: bool
     #: A thread of it that does nearly all the work, so that one full core is its limit.
     one_thread = False
@@ -81,8 +82,8 @@ class Peer(ABC):
         """Return the consumer's side."""
 
     def environment(self, folder: Path) -> Mapping[str, str]:
-        """Return what its process finds in the environment."""
-        return os.environ
+        """Return what its process finds in the environment besides what is there."""
+        return {}
 
     # What all peers share.
 
@@ -98,12 +99,13 @@ class Peer(ABC):
         self._output = folder / "output"
         with self._output.open("ab") as log:
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
+                python("weir.bench.peers.guard", *command),
+                # It closes when this process ends, however it does, and the guard ends the peer.
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env=dict(self.environment(folder)),
+                env={**environment(), **self.environment(folder)},
                 # A session of its own: all it starts can be found, measured and ended.
                 start_new_session=True,
             )
@@ -121,6 +123,8 @@ class Peer(ABC):
         finally:
             _signal(family(self._process.pid), signal.SIGKILL)
             self._process.wait(_STOP_SECONDS)
+            if self._process.stdin is not None:
+                self._process.stdin.close()
 
     @property
     def pid(self) -> int:
@@ -141,11 +145,7 @@ class Peer(ABC):
 
     def answers(self) -> bool:
         """Tell whether its port takes connections."""
-        try:
-            socket.create_connection(("127.0.0.1", self.port), 1.0).close()
-        except OSError:
-            return False
-        return True
+        return answers(self.port)
 
     def last_words(self) -> str:
         """Return the end of what it wrote."""
@@ -169,6 +169,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    """Tell whether a port of this machine takes connections."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def program(name: str, *places: Path) -> str:

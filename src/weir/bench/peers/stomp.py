@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from weir.bench.peers.dialect import Marker, Records, refused
+from weir.bench.peers.dialect import Marker, OneByOne, Records, refused
 
 _CONNECT = b"CONNECT\naccept-version:1.1\nhost:localhost\n\n\0"
 _PREFETCH = 2_000
 
 
-class Sending:
+class Sending(OneByOne):
     """SEND of a persistent message; each asks for a receipt, which comes when it is on disk."""
 
     def __init__(self, topic: str, size: int) -> None:
@@ -61,19 +61,19 @@ class Subscribing:
         """Return the values of whole messages and the ack of the last. Raises `PeerRefused`."""
         if self._errors.count(data):
             raise refused("activemq", data)
+        answer = b""
         if not self.ready:
-            # The receipt may come behind the first messages, which are kept until then.
             if self._connected.count(data):
-                return [], self._subscribe()
+                answer = self._subscribe()
+            # The receipt may come behind the first messages.
             self.ready = bool(self._subscribed.count(data))
         found = self._records.take(data)
-        if not found:
-            return [], b""
-        last = self._id.search(found[-1][0])
-        if last is None:
-            raise refused("activemq", found[-1][0])
-        ack = b"ACK\nsubscription:1\nmessage-id:%b\n\n\0" % last[1]
-        return [value for _, value in found], ack
+        if found:
+            last = self._id.search(found[-1][0])
+            if last is None:
+                raise refused("activemq", found[-1][0])
+            answer += b"ACK\nsubscription:1\nmessage-id:%b\n\n\0" % last[1]
+        return [value for _, value in found], answer
 
     def _subscribe(self) -> bytes:
         return (

@@ -129,9 +129,13 @@ def _tell(
         print_json("weir.backup/1", {"place": str(place)}, results)
         return
     what = "a node's folder" if manifest.kind == "folder" else (
-        f"{len(manifest.topics):,} topics, {messages:,} messages"
+        f"{_many(len(manifest.topics), 'topic')}, {_many(messages, 'message')}"
     )  # fmt: skip
-    print(f"{place}: {what}, {size:,} bytes in {len(manifest.files):,} files, all as written")
+    print(f"{place}: {what}, {_many(size, 'byte')} in {_many(len(manifest.files), 'file')}")
     for line in changes or ():
         print(f"  {line}")
     hint(next_ or f"Next: weir restore {place} --verify")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

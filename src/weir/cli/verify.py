@@ -1,0 +1,135 @@
+"""`weir inspect --verify`: read every byte of a stopped node's logs, and say what is sound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from weir.cli.survey import Folder, held, owner
+from weir.errors import Damaged
+from weir.log import checkpoint
+from weir.log.errors import BadIndexFile, UnknownKind
+from weir.log.index_file import index_name, read_index
+from weir.log.recovery import find_files
+from weir.log.scrub import ScrubPiece
+from weir.log.segment import Segment
+from weir.log.settings import Settings
+from weir.model.limits import MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found in one file: `bad` says each damaged place, and is empty where it is sound.
+
+    `size` are the bytes that were read and verified in `seconds`.
+    """
+
+    file: str
+    says: str
+    size: int
+    seconds: float
+    bad: tuple[str, ...] = ()
+
+    @property
+    def rate(self) -> float:
+        """MB a second."""
+        return self.size / self.seconds / 1e6 if self.seconds else 0.0
+
+
+def verify(folder: Path) -> Iterator[Verdict]:
+    """Yield a verdict on each file of a log folder. Raises `FolderInUse`, `ForeignSegment`."""
+    with held(folder):
+        disk = Folder(folder)
+        log, system = owner(disk)
+        names = set(disk.names())
+        for name in (checkpoint.CHECKPOINT, checkpoint.COPY):
+            if name in names:
+                yield _checkpoint(disk, name)
+        try:
+            saved, _ = checkpoint.look(disk)
+        except Damaged:
+            saved = None
+        files = find_files(disk, Settings(log, system), saved)
+        for segment in files.missing:
+            text = "missing, though the checkpoint needs it"
+            yield Verdict(segment.name, text, 0, 0.0, (text,))
+        for segment in files.row:
+            yield _segment(disk, log, segment, is_open=segment is files.row[-1])
+            if index_name(segment.name) in names and segment is not files.row[-1]:
+                yield _index(disk, segment)
+        for name in sorted(files.rest):
+            yield Verdict(name, "waits for its next use", 0, 0.0)
+
+
+def _segment(disk: Folder, log: int, segment: Segment, is_open: bool) -> Verdict:
+    started = time.perf_counter()
+    size, bad = 0, []
+    piece: ScrubPiece | None = ScrubPiece(log, segment)
+    while piece is not None:
+        found = piece.run(disk)
+        size += found.size
+        bad += [f"at {one.position:,}: {one.reason}" for one in found.bad]
+        piece = None if is_open and found.bad else found.next_piece
+    seconds = time.perf_counter() - started
+    if is_open:  # where its frames end is for a start to judge, by the marks
+        return Verdict(segment.name, "open; see inspect for where it ends", size, seconds)
+    return Verdict(segment.name, "sound" if not bad else "DAMAGED", size, seconds, tuple(bad))
+
+
+def _index(disk: Folder, segment: Segment) -> Verdict:
+    started = time.perf_counter()
+    name = index_name(segment.name)
+    says = "sound"
+    try:
+        read_index(disk, segment)
+    except BadIndexFile:
+        says = "not to be believed: the next start makes it again"
+    return Verdict(name, says, disk.size(name), time.perf_counter() - started)
+
+
+def _checkpoint(disk: Folder, name: str) -> Verdict:
+    started = time.perf_counter()
+    size = disk.size(name)
+    bad: tuple[str, ...] = ()
+    try:
+        checkpoint.unpack(disk.read(name, 0, size))
+    except (Damaged, UnknownKind) as error:
+        bad = (str(error),)
+    seconds = time.perf_counter() - started
+    return Verdict(name, "DAMAGED" if bad else "sound", size, seconds, bad)
+
+
+def report(folder: Path, as_json: bool) -> bool:
+    """Verify all logs of a node's folder and print it; return whether all is sound."""
+    from weir.cli.output import print_json, print_table
+    from weir.cli.survey import log_folders
+
+    logs = [(path, list(verify(path))) for path in log_folders(folder)]
+    found = [one for _, verdicts in logs for one in verdicts]
+    if as_json:
+        rows = [
+            {
+                "folder": str(path),
+                "files": [
+                    {"file": v.file, "says": v.says, "bytes": v.size, "bad": list(v.bad)}
+                    for v in verdicts
+                ],
+            }
+            for path, verdicts in logs
+        ]
+        print_json("weir.verify/1", {"folder": str(folder)}, {"logs": rows})
+        return not any(one.bad for one in found)
+    for path, verdicts in logs:
+        print(path)
+        print_table(
+            ("FILE", "MIB", "MB/S", "VERDICT"),
+            [(v.file, f"{v.size / MIB:.1f}", f"{v.rate:,.0f}", v.says) for v in verdicts],
+        )
+        for v in verdicts:
+            for place in v.bad:
+                print(f"DAMAGED: {v.file} {place}")
+    size, seconds = sum(v.size for v in found), sum(v.seconds for v in found)
+    print(f"\n{size / MIB:,.1f} MiB verified, {size / max(seconds, 1e-9) / 1e6:,.0f} MB/s")
+    return not any(one.bad for one in found)

@@ -1,0 +1,93 @@
+"""The scrub: closed segments are read again in pieces and verified, so that rot is found early.
+
+piece = ScrubPiece(log, segment)
+while piece is not None:
+    found = piece.run(disk)             # off the loop
+    piece = found.next_piece
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.log.disk import Readable
+from weir.log.errors import LogDamaged
+from weir.log.frame import (
+    HEADER_SIZE,
+    BadFrame,
+    BadPayload,
+    CutFrame,
+    Kind,
+    frame_size,
+    next_frame,
+    verify,
+)
+from weir.log.segment import BLOCK, Segment
+from weir.model.limits import MIB
+
+#: What one piece reads, and more only where one frame is larger.
+PIECE_BYTES = 4 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """What one piece found: `size` bytes were verified, and what is `bad` in them.
+
+    `next_piece` goes on behind them; None at the end of the segment.
+    """
+
+    size: int
+    bad: tuple[LogDamaged, ...]
+    next_piece: ScrubPiece | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPiece:
+    """The frames of a segment from file offset `start` on, in about `piece_bytes` bytes.
+
+    With `seeking`, it begins in a damaged place that was told of already.
+    """
+
+    log: int
+    segment: Segment
+    start: int = BLOCK
+    piece_bytes: int = PIECE_BYTES
+    seeking: bool = False
+
+    def run(self, disk: Readable) -> Scrubbed:
+        """Verify headers, CRCs and hashes; blocks. Raises `OSError` where nothing can be read."""
+        segment, generation = self.segment, self.segment.generation
+        data = disk.read(segment.name, self.start, self.piece_bytes)
+        last = self.start + self.piece_bytes >= segment.size
+        base = segment.base + self.start
+        bad: list[LogDamaged] = []
+        view, at, seeking = memoryview(data), 0, self.seeking
+        while at < len(data):
+            if seeking:
+                at = next_frame(data, at, generation=generation, base=base)
+                seeking = at == len(data)
+                continue
+            try:
+                frame = verify(view, at, generation=generation, position=base + at)
+            except BadFrame as error:
+                if not last and (isinstance(error, CutFrame) or len(data) - at < HEADER_SIZE):
+                    break
+                bad.append(LogDamaged(self.log, segment.name, base + at, str(error)))
+                if not isinstance(error, BadPayload):
+                    at, seeking = at + 8, True
+                    continue
+                frame = error.frame
+            at += frame_size(frame.length)
+            if frame.kind is Kind.END:
+                return Scrubbed(at, tuple(bad), None)
+        if last:
+            if not bad and not self.seeking:
+                reason = "the segment does not end in an END"
+                bad.append(LogDamaged(self.log, segment.name, base + at, reason))
+            return Scrubbed(at, tuple(bad), None)
+        if seeking:  # a header may lie across the end
+            at = max(len(data) - HEADER_SIZE, 8) & -8
+        # A frame that does not fit is tried again in a larger piece.
+        size = self.piece_bytes if at else 2 * self.piece_bytes
+        more = ScrubPiece(self.log, segment, self.start + at, size, seeking)
+        return Scrubbed(at, tuple(bad), more)

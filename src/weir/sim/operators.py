@@ -1,0 +1,118 @@
+"""A simulated operator, who seeks, pauses and resumes a cluster while its consumers are at work."""
+
+from __future__ import annotations
+
+from weir.errors import OffsetOutOfRange, refusal
+from weir.sim.history import History, Seek
+from weir.sim.host import Host
+from weir.sim.programs import Client
+from weir.sim.world import MS, World
+from weir.wire import administration as a
+from weir.wire import messages as m
+
+_NEXT = (20 * MS, 300 * MS)
+_PAUSED = (5 * MS, 120 * MS)
+_PAUSE = 0.3
+#: How far back or ahead a seek goes, of what the partition holds.
+_PLACES = (0.0, 0.3, 0.8, 1.0)
+
+
+class Operator(Client):
+    """Steers one cluster in one partition, one change at a time."""
+
+    def __init__(
+        self,
+        world: World,
+        host: Host,
+        history: History,
+        name: str,
+        partitions: int,
+        partition: int,
+        cluster: str,
+    ) -> None:
+        """Change nothing yet."""
+        super().__init__(world, host, history, name, partitions)
+        self._partition = partition
+        self._cluster = cluster
+        #: Whether the cluster may be paused: it must not stay so.
+        self._paused = False
+        self._busy = False
+        self._seek: Seek | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the cluster goes on, and nothing is under way."""
+        return not self._paused and not self._busy
+
+    def ready(self) -> None:
+        """Undo a pause whose end was not heard of; else go on in a while."""
+        if self._paused:
+            self._resume()
+        else:
+            self._later()
+
+    def closed(self) -> None:
+        """What was asked may or may not have happened, or still happen in a moment."""
+        super().closed()
+        self._busy = False
+        self._seek = None
+
+    def _later(self) -> None:
+        self.world.after(self.world.between(*_NEXT), self._act, self.link)
+
+    def _act(self, link: object) -> None:
+        if link is not self.link or self.link is None or self._busy or self.ending:
+            return
+        self._busy = True
+        address = self.addresses[self._partition]
+        if self.world.chance(_PAUSE):
+            self._paused = True
+            self.ask(a.PauseCluster(address, self._cluster), self._changed)
+        else:
+            self.ask(m.Positions(address), self._look)
+
+    def _look(self, reply: m.Reply) -> None:
+        if not isinstance(reply, m.PositionsReply):
+            self._changed(reply)
+            return
+        part = self.world.dice.choice(_PLACES)
+        offset = reply.start + int((reply.end - reply.start) * part)
+        seek = Seek(self._partition, self._cluster, offset, self.world.now)
+        self.history.seeks.append(seek)
+        self._seek = seek
+        address = self.addresses[self._partition]
+        self.ask(a.SeekCluster(address, self._cluster, offset), self._changed)
+
+    def _changed(self, reply: m.Reply) -> None:
+        self._busy = False
+        seek, self._seek = self._seek, None
+        if isinstance(reply, m.Refusal):
+            error = refusal(reply.code, reply.message, reply.detail)
+            gone = isinstance(error, OffsetOutOfRange) and self.history.retention_bytes
+            if not error.retryable and not gone:
+                self.complain("Honest", f"a change was refused: {error!r}")
+        if seek is not None:
+            seek.settled = self.world.now
+            # One that was refused changed nothing.
+            seek.done = isinstance(reply, a.ClusterChanged)
+            if not seek.done:
+                self.history.seeks.remove(seek)
+        if self._paused:
+            self.world.after(self.world.between(*_PAUSED), self._resume)
+        else:
+            self._later()
+
+    def _resume(self) -> None:
+        if self.link is None or self._busy or not self._paused:
+            return
+        self._busy = True
+        address = self.addresses[self._partition]
+        self.ask(a.PauseCluster(address, self._cluster, False), self._resumed)
+
+    def _resumed(self, reply: m.Reply) -> None:
+        self._busy = False
+        if isinstance(reply, a.ClusterChanged):
+            self._paused = False
+            self._later()
+        else:
+            self.soon(self._resume)

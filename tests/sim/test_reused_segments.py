@@ -1,0 +1,42 @@
+"""Runs that write so much and keep so little that segments are used again, under all faults."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from weir.broker import intake
+from weir.log.scan import Scan
+from weir.log.upkeep import Upkeep
+from weir.sim.run import run_seeds
+from weir.sim.workload import Shape
+from weir.sim.world import MS
+
+SEEDS = int(os.environ.get("WEIR_REUSE_SEEDS", "15"))
+SHAPE = Shape(faults_until=2_500 * MS, batches=90, device_messages=60, retentions=(600,))
+
+
+def test_every_promise_is_kept_while_segments_are_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed: list[str] = []
+    known: list[str] = []
+    saved, taken = Upkeep.saved, Scan.known
+
+    def save(self: Upkeep) -> None:
+        freed.extend(segment.name for segment in self._planned)
+        saved(self)
+
+    def take(self: Scan, *arguments: object) -> None:
+        known.append("by its index file")
+        taken(self, *arguments)  # type: ignore[arg-type]
+
+    # Small segments take small entries only.
+    monkeypatch.setattr(intake, "ENTRY_BYTES_MAX", 5_000)
+    monkeypatch.setattr(Upkeep, "saved", save)
+    monkeypatch.setattr(Scan, "known", take)
+    broken = [one.report() for one in run_seeds(0, SEEDS, SHAPE) if one.violations]
+    assert not broken, "\n\n".join(broken[:3])
+    assert len(freed) > SEEDS
+    assert len(known) > SEEDS

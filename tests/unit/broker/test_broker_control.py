@@ -1,0 +1,47 @@
+"""Control records come back as they went; what is not known stops the group."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from weir.broker import control as c
+from weir.errors import Halted
+from weir.model.topic import TopicSettings
+
+SETTINGS = TopicSettings(5, 6)
+RECORDS: list[c.ControlRecord] = [
+    c.TopicCreated("ns", "t", 2, "partition", 70, SETTINGS),
+    c.TopicAltered(3, 4, SETTINGS),
+    c.TopicDeleted(3),
+    c.ProducerOpened(50, 1, "anonymous"),
+    c.MessagesGranted("c", 7, 0, 5, 100, 90),
+    c.MessagesAcked("c", [(5, 0, 3), (5, 4, 5)]),
+    c.GrantsReleased(7),
+    c.LogStartMoved(12, 34),
+    c.ClusterSought("c", 9),
+    c.ClusterPaused("c", True),
+    c.ClusterDeleted("c"),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_records_come_back_as_they_went(record: c.ControlRecord) -> None:
+    assert c.decode(c.encode(record)) == record
+
+
+def test_every_record_is_covered() -> None:
+    assert {type(record) for record in RECORDS} == set(get_args(c.ControlRecord))
+
+
+def test_a_topic_without_settings_has_the_defaults() -> None:
+    data = msgspec.msgpack.encode(["topic", "ns", "t", 2, "partition", 70])
+    assert c.decode(data) == c.TopicCreated("ns", "t", 2, "partition", 70, TopicSettings())
+
+
+@pytest.mark.parametrize("data", [["later", 1], ["seek", "c"], ["seek", "c", "x"], []])
+def test_what_is_not_known_is_never_skipped(data: list[object]) -> None:
+    with pytest.raises(Halted, match="upgrade this node"):
+        c.decode(msgspec.msgpack.encode(data))

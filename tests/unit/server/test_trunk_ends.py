@@ -1,0 +1,204 @@
+"""Both ends of a trunk over a real socket pair, with drivers that only note what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any, cast
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.server.driver import Driver
+from weir.server.trunk import Trunks
+from weir.wire import messages as m
+from weir.wire import trunk
+from weir.wire.client import ClientStream, decode_request, encode_request
+from weir.wire.device import DevicePing
+from weir.wire.trunk import Kind
+
+MIB = 1 << 20
+
+
+class Noting:
+    """What a trunk asks of a driver."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.charged = 0
+        self.events: list[Any] = []
+        self.sessions = count(1_000)
+        self.trunks = Trunks(cast(Driver, self))
+        self.told = asyncio.Event()
+
+    def handle(self, event: Any) -> None:
+        self.events.append(event)
+        self.told.set()
+
+    def received(self, session: int, frames: Any) -> None:
+        self.handle(ev.Received(session, frames))
+
+    def charge(self, size: int) -> None:
+        self.charged += size
+
+    def release(self, size: int) -> None:
+        self.charged -= size
+
+    def new_session(self) -> int:
+        return next(self.sessions)
+
+    def kinds(self) -> list[str]:
+        return [type(event).__name__ for event in self.events]
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            self.told.clear()
+            await asyncio.wait_for(self.told.wait(), 10)
+
+    def hold(self, held: bool) -> None:
+        self.held = held
+        self.trunks.update()
+
+
+def run(body: Callable[[Noting, Noting], Coroutine[Any, Any, None]]) -> None:
+    """Play with shard 0, which asks shard 1, and shard 1."""
+
+    async def whole() -> None:
+        asking, serving = Noting(), Noting()
+        one, other = socket.socketpair()
+        await asking.trunks.join(one, 1, asks=True)
+        await serving.trunks.join(other, 0, asks=False)
+        try:
+            await asyncio.wait_for(body(asking, serving), 20)
+        finally:
+            for end in (*asking.trunks._ends(), *serving.trunks._ends()):
+                end.cut()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    asyncio.run(whole())
+
+
+def passed(*buffers: Any, charged: int = 0) -> ef.Pass:
+    return ef.Pass(1, tuple(buffers), charged)
+
+
+def fetch(size: int = 0) -> tuple[Any, ...]:
+    address = m.Address(1, 0, 9)
+    request = m.Produce(address, 0, memoryview(bytes(size))) if size else m.Fetch(address, 0, 1)
+    (frame,) = ClientStream().receive(b"".join(encode_request(request, 5)))
+    return trunk.encode_client(7, frame)
+
+
+def test_a_peer_of_one_shard_is_a_session_of_the_other() -> None:
+    async def body(asking: Noting, serving: Noting) -> None:
+        assert asking.events == [ev.TrunkOpened(1)]
+        asking.trunks.send(passed(*trunk.encode(Kind.OPENED, 7, b"ada")))
+        asking.trunks.send(passed(*fetch()))
+        asking.trunks.send(passed(*trunk.encode_device(7, DevicePing(3))))
+        await serving.until(lambda: len(serving.events) == 3)
+        opened, first, second = serving.events
+        assert opened == ev.Opened(1_000, "ada")
+        assert (first.session, decode_request(first.frames[0])) == (
+            1_000, m.Fetch(m.Address(1, 0, 9), 0, 1),
+        )  # fmt: skip
+        assert second == ev.Received(1_000, [DevicePing(3)])
+        guest = serving.trunks.guest(1_000)
+        assert guest is not None
+        serving.charge(5)  # as the shard does
+        guest.send((b"re", b"ply"), 5)
+        guest.hang_up("enough")
+        await asking.until(lambda: sum(len(e.frames) for e in asking.events[1:]) == 2)
+        frames = [frame for event in asking.events[1:] for frame in event.frames]
+        assert [(kind, number, bytes(data)) for kind, number, data in frames] == [
+            (Kind.REPLIES, 7, b"reply"),
+            (Kind.HANGUP, 7, b"enough"),
+        ]
+        serving.trunks.tick()
+        asking.trunks.send(passed(*trunk.encode(Kind.CLOSED, 7)))
+        await serving.until(lambda: len(serving.events) == 4)
+        assert serving.events[3] == ev.Closed(1_000)
+        assert serving.trunks.guest(1_000) is None
+        assert (asking.charged, serving.charged) == (0, 0)
+
+    run(body)
+
+
+def test_a_shard_that_holds_serves_no_more_but_always_hears_replies() -> None:
+    async def body(asking: Noting, serving: Noting) -> None:
+        asking.trunks.send(passed(*trunk.encode(Kind.OPENED, 7, b"ada")))
+        await serving.until(lambda: len(serving.events) == 1)
+        serving.hold(True)
+        asking.hold(True)
+        asking.charge(2 * MIB)
+        asking.trunks.send(passed(*fetch(2 * MIB), charged=2 * MIB))
+        guest = serving.trunks.guest(1_000)
+        assert guest is not None
+        guest.send((bytes(2 * MIB),), 0)
+        await asking.until(lambda: "PassedBack" in asking.kinds())
+        assert serving.kinds() == ["Opened"]
+        asking.trunks.tick()
+        assert asking.charged > 0
+        serving.hold(False)
+        await serving.until(lambda: len(serving.events) == 2)
+        while asking.charged:
+            asking.trunks.tick()
+            await asyncio.sleep(0)
+        assert serving.charged == 0
+
+    run(body)
+
+
+def test_a_frame_that_was_begun_is_finished_while_the_shard_holds() -> None:
+    async def body(asking: Noting, serving: Noting) -> None:
+        asking.trunks.send(passed(*trunk.encode(Kind.OPENED, 7, b"ada")))
+        data = b"".join(fetch(MIB - 1_024))
+        asking.trunks.send(passed(data[:1_000]))
+        await serving.until(lambda: serving.charged > 0 or not serving.told.is_set())
+        while serving.charged != len(data):
+            await asyncio.sleep(0)
+        serving.hold(True)
+        asking.trunks.send(passed(data[1_000:]))
+        await serving.until(lambda: "Received" in serving.kinds())
+        assert serving.charged == 0
+
+    run(body)
+
+
+def test_the_end_of_a_trunk_is_told_at_both_ends() -> None:
+    async def body(asking: Noting, serving: Noting) -> None:
+        for number in (7, 8):
+            asking.trunks.send(passed(*trunk.encode(Kind.OPENED, number, b"ada")))
+        await serving.until(lambda: len(serving.events) == 2)
+        serving.trunks.close()
+        await asking.until(lambda: asking.events[-1] == ev.TrunkClosed(1))
+        await serving.until(lambda: len(serving.events) == 4)
+        assert serving.events[2:] == [ev.Closed(1_000), ev.Closed(1_001)]
+        asking.charge(10)
+        asking.trunks.send(passed(b"lost", charged=10))
+        assert asking.charged == 0
+
+    run(body)
+
+
+def test_a_new_trunk_replaces_the_old_one_at_once() -> None:
+    async def body(asking: Noting, _: Noting) -> None:
+        one, other = socket.socketpair()
+        with other:
+            await asking.trunks.join(one, 1, asks=True)
+            assert asking.events == [ev.TrunkOpened(1), ev.TrunkClosed(1), ev.TrunkOpened(1)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert len(asking.events) == 3
+
+    run(body)
+
+
+def test_what_makes_no_sense_ends_the_trunk() -> None:
+    async def body(asking: Noting, serving: Noting) -> None:
+        asking.trunks.send(passed(b"\1\0\0\0\xff\xff\xff\xff" + bytes(8)))
+        await asking.until(lambda: asking.events[-1] == ev.TrunkClosed(1))
+        assert serving.events == []
+
+    run(body)
