@@ -16,10 +16,12 @@ import pytest
 import weir
 from weir import device
 from weir.bench.node import Node, NodeFailed, running_node
+from weir.cli.survey import log_folders
 from weir.client.blocking import BlockingClient
 from weir.client.client import Client
 from weir.errors import Disconnected, Fenced, UnknownOpcode, UnknownTopic
 from weir.model.batch import encode
+from weir.server.folder import NodeFolder
 from weir.wire import messages as m
 
 LOGS = 4
@@ -150,6 +152,29 @@ def test_what_one_number_of_shards_wrote_another_reads(tmp_path: Path) -> None:
         run(tmp_path, shards, goes_on(shards))
 
 
+def test_a_log_may_have_a_disk_of_its_own(tmp_path: Path) -> None:
+    data, disk = tmp_path / "node", tmp_path / "disk"
+    NodeFolder(data).found(2, {1: str(disk)})
+    for offset in range(2):
+        with (
+            running_node(data, shards=2, **SMALL) as node,
+            BlockingClient(node.host, node.port, 10) as client,
+        ):
+            info = client.request(m.CreateTopic("t", 2))
+            grant = client.request(m.OpenProducer())
+            assert isinstance(info, m.TopicInfo)
+            assert isinstance(grant, m.ProducerGrant)
+            for address in info.addresses:
+                batch = encode([b"x"], group=address.group, producer=grant.producer,
+                               epoch=0, sequence=0)  # fmt: skip
+                confirm = client.request(m.Produce(address, 0, memoryview(batch)))
+                assert isinstance(confirm, m.Confirm)
+                assert confirm.offset == offset
+        assert list(disk.glob("segment-*"))
+        assert not (data / "log-1").exists()
+    assert log_folders(data) == sorted([data / "log-0", disk])
+
+
 def test_locks_send_and_receive_by_any_shard(tmp_path: Path) -> None:
     hubs = range(12)
 
@@ -243,24 +268,40 @@ def test_a_killed_shard_comes_back_and_nothing_confirmed_is_lost(
                 confirmed.append((value, (await one.wait()).offset))
         return confirmed
 
+    def turn(node: Node, partition: int, stop: asyncio.Event) -> list[bytes]:
+        turned: list[bytes] = []
+        with device.Client(
+            node.host, node.port, hub=5, boot=1, topic="locks", partition=partition, timeout=50
+        ) as lock:
+            while not stop.is_set():
+                turned.append(b"%d" % len(turned))
+                assert lock.publish_sequenced(turned[-1], sn=1).code == 0
+        return turned
+
     async def body(node: Node) -> None:
         stop = asyncio.Event()
         async with weir.connect(node.url) as w:
+            await w.create_topic("locks", partitions=LOGS)
             info = await w.create_topic("t", partitions=LOGS)
             loads = [asyncio.ensure_future(load(w, p, stop)) for p in range(LOGS)]
+            turns = [asyncio.to_thread(turn, node, p, stop) for p in range(2)]  # one each shard
+            turning = asyncio.gather(*turns)
             ours = next(p for p, a in enumerate(info.addresses) if a.shard == victim)
             others = next(p for p, a in enumerate(info.addresses) if a.shard != victim)
+            pids = shard_pids(node)
+            pid, survivor = pids[victim], pids[1 - victim]
             for _ in range(kills):
                 await w.publish("t", b"before", partition=ours)
-                pid = shard_pids(node)[victim]
                 os.kill(pid, signal.SIGKILL)
                 await w.publish("t", b"others go on", partition=others)
                 await w.publish("t", b"after", partition=ours)
                 while pid in (pids := shard_pids(node)) or len(pids) < 2:
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0)
+                (pid,) = set(pids) - {survivor}
             stop.set()
             found = await asyncio.gather(*loads)
             stored = await values_of(w, "t")
+            assert (await values_of(w, "locks"))[:2] == await turning
         marks = {b"before", b"after", b"others go on"}
         for partition, confirmed in enumerate(found):
             assert [stored[partition][offset] for _, offset in confirmed] == [

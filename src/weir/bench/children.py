@@ -1,28 +1,6 @@
-"""Python processes that end with the one that started them, whatever becomes of it."""
+"""Python processes of a measurement or the demo: they run this very weir, as a node's shards do."""
 
 from __future__ import annotations
 
-import os
-import sys
-import sysconfig
-from pathlib import Path
-
-import weir
-
-#: Where the package that runs now lies: children import this one, installed or not.
-_IMPORT_ROOT = str(Path(weir.__file__).parents[1])
-
-
-def python(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs a module of weir with this interpreter."""
-    # -P: what lies in the folder that we happen to be in is not imported.
-    return [sys.executable, "-P", "-m", module, *arguments]
-
-
-def environment() -> dict[str, str]:
-    """Return this process's environment, in which the weir that runs now can be imported."""
-    if _IMPORT_ROOT in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        return dict(os.environ)
-    path = os.environ.get("PYTHONPATH")
-    roots = [_IMPORT_ROOT, *([path] if path else [])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
+from weir.server.children import environment as environment
+from weir.server.children import python as python

@@ -18,7 +18,7 @@ from weir.bench.flow import Shape as FlowShape
 from weir.bench.loop import run
 from weir.bench.open_files import allow_connections
 from weir.bench.own import running_own
-from weir.bench.peers.peers import peer
+from weir.bench.peers.peers import ABSENT, peer
 from weir.bench.peers.rival import running_rival
 from weir.bench.peers.server import Peer
 from weir.bench.side import Side, topic_name
@@ -91,6 +91,8 @@ class Comparison(msgspec.Struct, frozen=True):
     times_best_synced: float | None
     times_best: float | None
     rounds: list[Round]
+    #: Whom it would be good to compare with, too, and why that is not done.
+    absent: str = ABSENT
 
     @property
     def clean(self) -> bool:

@@ -104,8 +104,8 @@ Maker = Callable[[int], tuple[Speaker, bytes]]
 
 def maker(side: str, topic: str) -> Maker:
     """Return what makes devices for a side; device n sends message 0 of producer n."""
+    block = Block(VALUE_BYTES, 1)
     if side == "weir":
-        block = Block(VALUE_BYTES, 1)
 
         def lock(number: int) -> tuple[Speaker, bytes]:
             (value,) = block.values_of(number, 0, 1)
@@ -113,12 +113,11 @@ def maker(side: str, topic: str) -> Maker:
 
         return lock
     (server,) = peer(side)
-    frame = server.publishing(topic, VALUE_BYTES)
-    framed = Block(VALUE_BYTES, 1, frame.head, frame.tail)
 
     def client(number: int) -> tuple[Speaker, bytes]:
-        message = frame.before(1) + framed.bytes_of(number, 0, 1).tobytes()
-        return server.publishing(topic, VALUE_BYTES), message
+        dialect = server.publishing(topic, VALUE_BYTES)
+        (value,) = block.values_of(number, 0, 1)
+        return dialect, dialect.before(1) + dialect.head + value + dialect.tail
 
     return client
 

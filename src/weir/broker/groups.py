@@ -1,4 +1,4 @@
-"""The groups in a shard's logs: opened when it is known that they are there, forgotten when gone."""
+"""The groups in a shard's logs: opened once it is known which there are, forgotten when gone."""
 
 from __future__ import annotations
 

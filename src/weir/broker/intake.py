@@ -241,7 +241,7 @@ class Intake:
             self._growing.settled(record.producer)
         counts = self.counts
         counts.latency.add(self._time.monotonic_ms() - pending.since_ms)
-        counts.partition(self._group.id).took(record.messages, pending.size)
+        counts.partition(self._group.id).took(record.next_offset - record.offset, pending.size)
         for answer in pending.waiting:
             answer(record)
         return pending.charged

@@ -93,6 +93,7 @@ class Outbox:
                 counts.gave(reply.next_offset - reply.offset, charged)
         elif isinstance(reply, FetchedChunks):
             charged = total(reply.batches)
+            self.counts.partition(reply.address.group).gave(0, charged)
         elif isinstance(reply, Confirm):
             self.counts.confirmed(reply.duplicate)
         elif isinstance(reply, Refusal):

@@ -66,7 +66,7 @@ def decode_checkpoint(data: bytes) -> dict[int, raft.Snapshot]:
     body = data[U32.size :]
     if len(data) < U32.size or U32.unpack_from(data)[0] != crc32c(body):
         raise Damaged(
-            f"the snapshots in the file `{CHECKPOINT}` fail their CRC-32C, though the file as a whole "
+            f"the snapshots in the file `{CHECKPOINT}` fail their CRC-32C, though the whole file "
             "does not: weir did not write it. Restore this folder from a backup"
         )
     version, rows = msgspec.msgpack.decode(body, strict=False)

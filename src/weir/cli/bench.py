@@ -13,6 +13,7 @@ from weir.cli.bench_runs import (
     Json,
     Record,
     finish,
+    seconds,
     several,
     stop_as_by_ctrl_c,
     usage,
@@ -57,7 +58,6 @@ def timeliness(
     always. Exit code 1 if a message was lost, repeated, reordered or changed.
     """
     from weir.cli.output import progress
-    from weir.client.duration import seconds
 
     with usage("timeliness"):
         from weir.bench.runs import record as keep

@@ -13,6 +13,7 @@ from weir.cli.bench_runs import (
     Record,
     finish,
     say,
+    seconds,
     several,
     stop_as_by_ctrl_c,
     usage,
@@ -52,9 +53,7 @@ def compare(
     with usage("compare"):
         from weir.bench.compare import Settings
         from weir.bench.compare import compare as run_all
-        from weir.bench.peers.peers import ABSENT
         from weir.bench.runs import record as keep
-        from weir.client.duration import seconds
 
         amounts = (
             several(devices, "devices") if shape == "burst" else several(producers, "producers")
@@ -74,7 +73,7 @@ def compare(
         from weir.bench.plot import svg
 
         plot.write_text(svg(result, shape), encoding="utf-8")
-    say(ABSENT)
+    say(result.absent)
     finish(schema, [settings], [result], "times_best", most=False, as_json=as_json, show=_show)
 
 
@@ -98,7 +97,6 @@ def spark(
 
         from weir.bench.runs import record as keep
         from weir.bench.spark_rows import Settings, measure
-        from weir.client.duration import seconds
         from weir.spark import fetching
         from weir.spark.session import session
 

@@ -12,6 +12,7 @@ from weir.cli.bench_runs import (
     Record,
     finish,
     say,
+    seconds,
     several,
     stop_as_by_ctrl_c,
     usage,
@@ -45,7 +46,6 @@ def throughput(
         from weir.bench.own import running_own
         from weir.bench.runs import record as keep
         from weir.bench.throughput import Settings, measure
-        from weir.client.duration import seconds
 
         counts = several(producers, "producers")
         plans = [
@@ -90,7 +90,6 @@ def burst(
         from weir.bench.own import running_own
         from weir.bench.runs import record as keep
         from weir.bench.side import topic_name
-        from weir.client.duration import seconds
 
         counts = several(devices, "devices")
         plans = [Settings(count, seconds(over), seconds(deadline), folder) for count in counts]
@@ -128,7 +127,6 @@ def latency(
         from weir.bench.loop import run
         from weir.bench.own import running_own
         from weir.bench.runs import record as keep
-        from weir.client.duration import seconds
 
         plan = Settings(lone, rate, seconds(duration), size, seconds(deadline), folder)
         plan.check()

@@ -40,6 +40,16 @@ def several(text: str, name: str) -> list[int]:
     return numbers
 
 
+def seconds(text: str) -> float:
+    """Return a duration, of which a bare number is seconds. Raises `ValueError`."""
+    from weir.client.duration import seconds as parsed
+
+    try:
+        return parsed(float(text))
+    except ValueError:
+        return parsed(text)
+
+
 @contextmanager
 def usage(verb: str) -> Iterator[None]:
     """Turn what cannot be measured into wrong usage, and what is not installed into advice."""
@@ -48,8 +58,9 @@ def usage(verb: str) -> Iterator[None]:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"bench {verb}") from None
     except ModuleNotFoundError as error:
+        extra = "bench,spark" if verb == "spark" else "bench"
         raise WeirError(
-            f"benchmarks need {error.name}, which is not installed: pip install 'weir-mq[bench]'"
+            f"benchmarks need {error.name}, which is not installed: pip install 'weir-mq[{extra}]'"
         ) from None
 
 

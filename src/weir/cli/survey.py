@@ -29,6 +29,7 @@ from weir.log.segment import BLOCK, Segment, segment_number, unpack_header
 from weir.log.settings import Settings
 from weir.model.ids import REGISTRY_GROUP, partition_of, topic_of
 from weir.server.disk import FolderInUse
+from weir.server.folder import NodeFolder
 
 _LOCK = "lock"
 
@@ -85,9 +86,11 @@ def log_folders(folder: Path) -> list[Path]:
     """Return the log folders of a node's folder, or the folder itself. Raises `NotALog`."""
     if not folder.is_dir():
         raise NotALog(f"{folder} is no folder: give a node's data folder, or one log of it")
-    logs = sorted(path for path in folder.glob("log-*") if path.is_dir())
+    founded = NodeFolder(folder).founded()
+    elsewhere = [Path(place) for place in founded.folders.values()] if founded else []
+    logs = [path for path in (*folder.glob("log-*"), *elsewhere) if path.is_dir()]
     if logs:
-        return logs
+        return sorted(logs)
     if any(segment_number(path.name) is not None for path in folder.iterdir()):
         return [folder]
     raise NotALog(f"{folder} holds no log: give a node's data folder, or one log of it")

@@ -12,6 +12,7 @@ from weir.errors import Damaged
 from weir.log import checkpoint
 from weir.log.errors import BadIndexFile, UnknownKind
 from weir.log.index_file import index_name, read_index
+from weir.log.marks import highest_mark
 from weir.log.recovery import find_files
 from weir.log.scrub import ScrubPiece
 from weir.log.segment import Segment
@@ -56,25 +57,28 @@ def verify(folder: Path) -> Iterator[Verdict]:
             text = "missing, though the checkpoint needs it"
             yield Verdict(segment.name, text, 0, 0.0, (text,))
         for segment in files.row:
-            yield _segment(disk, log, segment, is_open=segment is files.row[-1])
+            durable = segment.end
+            if segment is files.row[-1]:  # what lies behind the marks may be torn, and is no loss
+                data = disk.read(segment.name, 0, segment.size)
+                durable = max(highest_mark(data, 0, segment), saved.durable if saved else 0)
+            yield _segment(disk, log, segment, durable)
             if index_name(segment.name) in names and segment is not files.row[-1]:
                 yield _index(disk, segment)
         for name in sorted(files.rest):
             yield Verdict(name, "waits for its next use", 0, 0.0)
 
 
-def _segment(disk: Folder, log: int, segment: Segment, is_open: bool) -> Verdict:
+def _segment(disk: Folder, log: int, segment: Segment, durable: int) -> Verdict:
     started = time.perf_counter()
-    size, bad = 0, []
+    size = 0
+    bad: list[str] = []
     piece: ScrubPiece | None = ScrubPiece(log, segment)
     while piece is not None:
         found = piece.run(disk)
         size += found.size
-        bad += [f"at {one.position:,}: {one.reason}" for one in found.bad]
-        piece = None if is_open and found.bad else found.next_piece
+        bad += [f"at {b.position:,}: {b.reason}" for b in found.bad if b.position < durable]
+        piece = found.next_piece
     seconds = time.perf_counter() - started
-    if is_open:  # where its frames end is for a start to judge, by the marks
-        return Verdict(segment.name, "open; see inspect for where it ends", size, seconds)
     return Verdict(segment.name, "sound" if not bad else "DAMAGED", size, seconds, tuple(bad))
 
 

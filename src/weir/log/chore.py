@@ -1,4 +1,4 @@
-"""Chores: work on the disk that nobody waits for, one at a time, off the loop by `chore.run(disk)`."""
+"""Chores: work on the disk that nobody waits for; one at a time, off the loop."""
 
 from __future__ import annotations
 

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from weir.log.disk import Disk
 from weir.log.segment import segment_name
 
+#: Of files that were segments; the rest goes back to the disk.
+_KEPT_MAX = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Spare:
@@ -109,17 +112,15 @@ class Reserve:
     def recycle(self, names: Iterable[str]) -> list[str]:
         """Take files that were segments; return those that are too many.
 
-        As many are kept as are wanted, and as are used from one `checkpointed` to the next: so
-        many will be used again before more come.
+        As many are kept as are wanted, and as were used since files came last: so many will be used
+        again before more come, and no more room is taken than was before these were given up.
         """
         files = list(names)
-        room = max(self._wanted + max(self._taken, self._taken_before) - len(self._ready), 0)
+        used = min(max(self._taken, self._taken_before), _KEPT_MAX)
+        room = max(self._wanted + used - len(self._ready), 0)
         self._ready += files[:room]
-        return files[room:]
-
-    def checkpointed(self) -> None:
-        """All that a checkpoint has freed, and nobody reads, was given to `recycle`."""
         self._taken_before, self._taken = self._taken, 0
+        return files[room:]
 
     def take(self) -> tuple[str, Spare | None]:
         """Return the file to use next, and how to make it first if none waits here."""

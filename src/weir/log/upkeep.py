@@ -82,7 +82,8 @@ class Upkeep:
             replay = min(replay, durable if position is None else position)
         self._planned = planned = self._dead(replay) if self.superseded < durable else []
         # The header of one above `durable` may never come; recovery finds those by their bases.
-        needed = tuple(s for s in self._segments if s not in planned and s.base < durable)
+        dead = {segment.base for segment in planned}
+        needed = tuple(s for s in self._segments if s.base not in dead and s.base < durable)
         first = needed[0].base if needed else durable
         self._gone = {group: tail for group, tail in self._gone.items() if first < tail}
         kept = {group: self._kept(group, applied) for group in self._known()}
@@ -98,10 +99,10 @@ class Upkeep:
         planned, self._planned = self._planned, []
         for segment in planned:
             self._segments.drop(segment)
-        self._unwritten = [one for one in self._unwritten if one.segment not in planned]
+        dead = {segment.base for segment in planned}
+        self._unwritten = [one for one in self._unwritten if one.segment.base not in dead]
         self._retiring += planned
         self._retire()
-        self._reserve.checkpointed()
 
     def _dead(self, replay: int) -> list[Segment]:
         """Return the closed segments below `replay` in which no needed entry lies."""

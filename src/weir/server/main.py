@@ -155,4 +155,6 @@ async def _disk(folder: Path) -> FileDisk:
 
 def _open(disk: FileDisk, settings: Settings) -> Opened:
     recovered = recover(disk, settings)
+    for hole in recovered.holes:
+        log.error("found at the start: %s", hole)
     return Opened(recovered.log, recovered.groups, recovered.body)

@@ -210,7 +210,7 @@ class Crew:
     async def _keep(self, member: Member) -> None:
         """Start a process again and again, until the node stops or that makes no sense."""
         loop = asyncio.get_running_loop()
-        ends: deque[float] = deque(maxlen=ENDS_MAX)
+        ends: deque[float] = deque()
         while not self._stopping:
             await self._start(member)
             code = await member.ended()
@@ -226,7 +226,9 @@ class Crew:
                 )
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             ends.append(loop.time())
-            if len(ends) == ENDS_MAX and ends[-1] - ends[0] < ENDS_WITHIN_SECONDS:
+            while ends[-1] - ends[0] > ENDS_WITHIN_SECONDS:
+                ends.popleft()
+            if len(ends) == ENDS_MAX:
                 raise NodeFailed(
                     f"shard {member.shard} ended {ENDS_MAX} times within "
                     f"{ENDS_WITHIN_SECONDS:g} s, the last time by {how}: what it wrote before "

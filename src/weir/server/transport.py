@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Frames = Sequence[ClientFrame | DeviceRequest]
-_ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.PULL})
+_ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS, Opcode.PULL})
 
 #: Above this much unsent, no more requests are taken from the peer: it does not take its replies.
 _UNSENT_BYTES_MAX = 16 * MIB

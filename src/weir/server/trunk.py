@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.PULL})
+_ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS, Opcode.PULL})
 #: Above this much unsent the serving end answers no more requests.
 _UNSENT_BYTES_MAX = 16 * MIB
 

@@ -13,6 +13,7 @@ from weir.wire import messages as m
 _NEXT = (20 * MS, 300 * MS)
 _PAUSED = (5 * MS, 120 * MS)
 _PAUSE = 0.3
+_LAST = 4
 #: How far back or ahead a seek goes, of what the partition holds.
 _PLACES = (0.0, 0.3, 0.8, 1.0)
 
@@ -38,11 +39,13 @@ class Operator(Client):
         self._paused = False
         self._busy = False
         self._seek: Seek | None = None
+        #: Seeks to make while it ends, when consumers are at work and no fault hides what comes.
+        self._last = _LAST
 
     @property
     def finished(self) -> bool:
-        """Whether the cluster goes on, and nothing is under way."""
-        return not self._paused and not self._busy
+        """Whether the cluster goes on, and nothing is under way or to come."""
+        return not self._paused and not self._busy and not self._last
 
     def ready(self) -> None:
         """Undo a pause whose end was not heard of; else go on in a while."""
@@ -58,14 +61,19 @@ class Operator(Client):
         self._seek = None
 
     def _later(self) -> None:
-        self.world.after(self.world.between(*_NEXT), self._act, self.link)
+        if self.ending:
+            self.soon(self._act, self.link)
+        else:
+            self.world.after(self.world.between(*_NEXT), self._act, self.link)
 
     def _act(self, link: object) -> None:
-        if link is not self.link or self.link is None or self._busy or self.ending:
+        if link is not self.link or self.link is None or self._busy:
+            return
+        if self.ending and not self._last:
             return
         self._busy = True
         address = self.addresses[self._partition]
-        if self.world.chance(_PAUSE):
+        if not self.ending and self.world.chance(_PAUSE):
             self._paused = True
             self.ask(a.PauseCluster(address, self._cluster), self._changed)
         else:
@@ -97,6 +105,8 @@ class Operator(Client):
             seek.done = isinstance(reply, a.ClusterChanged)
             if not seek.done:
                 self.history.seeks.remove(seek)
+            elif self.ending and self._last:
+                self._last -= 1
         if self._paused:
             self.world.after(self.world.between(*_PAUSED), self._resume)
         else:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.errors import OffsetOutOfRange
+from weir.errors import OffsetOutOfRange, refusal
 from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.history import History, record_of
 from weir.sim.host import Host
@@ -63,6 +63,8 @@ class Outcome:
 class _Drain(Client):
     """Reads everything from offset 0 on, after all is over."""
 
+    _waiting = 0
+
     def ready(self) -> None:
         """Begin with the first partition."""
         for partition in range(len(self.addresses)):
@@ -78,6 +80,10 @@ class _Drain(Client):
             self.history.starts[partition] = reply.detail
             self._fetch(partition, reply.detail)
             return
+        if isinstance(reply, m.Refusal) and refusal(reply.code, reply.message).retryable:
+            self._waiting += 1  # the shard of this partition is starting
+            self.soon(self._fetch_again, partition, offset)
+            return
         if not isinstance(reply, m.Fetched):
             self.complain("Live", f"the drained log is refused: {reply}")
             return
@@ -86,10 +92,14 @@ class _Drain(Client):
         if reply.next_offset > offset:
             self._fetch(partition, reply.next_offset)
 
+    def _fetch_again(self, partition: int, offset: int) -> None:
+        self._waiting -= 1
+        self._fetch(partition, offset)
+
     @property
     def finished(self) -> bool:
         """Whether every partition was read to its end."""
-        return bool(self.addresses) and not self._asked
+        return bool(self.addresses) and not self._asked and not self._waiting
 
 
 class _Run:

@@ -9,9 +9,10 @@ from weir.log.settings import Settings
 from weir.model.limits import KIB
 from weir.sim.checkers import ENTRY_BYTES_MAX
 from weir.sim.history import History
-from weir.sim.host import Host, Machine
+from weir.sim.host import Host
 from weir.sim.hubs import Hub
 from weir.sim.operators import Operator
+from weir.sim.process import Machine
 from weir.sim.producers import Producer
 from weir.sim.programs import Program
 from weir.sim.readers import Consumer, Reader
@@ -22,6 +23,8 @@ SYSTEM = 0x57454952
 _SKEW_MS = 8_000
 _RETENTION_EVERY_MS = 100
 #: A quick disk, and one that is so slow that clients lose patience, and power cuts fall into it.
+#: How many logs a node is founded with; up to three shards serve them.
+_LOGS = (1, 1, 2, 3, 4)
 _FLUSHES = ((200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
 
 
@@ -62,7 +65,7 @@ def machine(world: World) -> Machine:
         checkpoint_bytes=dice.choice((1 * KIB, 4 * KIB, 1024 * KIB)),
         retention_every_ms=_RETENTION_EVERY_MS,
     )
-    return Machine(log, shard, dice.choice(_FLUSHES))
+    return Machine(log, shard, dice.choice(_FLUSHES), dice.choice(_LOGS))
 
 
 class Workload:
@@ -157,16 +160,16 @@ class Nemesis:
     def start(self) -> None:
         """Begin to break things."""
         dice, host = self._world.dice, self._host
-        host.read_failures = dice.choice((0.0, 0.05))
-        host.flush_failures = dice.choice((0.0, 0.0, 0.01))
-        host.recovery_cuts = dice.choice((0.0, 0.3))
+        host.faults.reads = dice.choice((0.0, 0.05))
+        host.faults.flushes = dice.choice((0.0, 0.0, 0.01))
+        host.faults.recoveries = dice.choice((0.0, 0.3))
         self._again()
 
     def stop(self) -> None:
         """Make no more faults: the clock runs true from here on, the node is up or on its way."""
         host = self._host
         self._stopped = True
-        host.read_failures = host.flush_failures = host.recovery_cuts = 0.0
+        host.faults.reads = host.faults.flushes = host.faults.recoveries = 0.0
         host.time.skew_ms = 0
         if not host.up:
             host.restart()
@@ -192,6 +195,11 @@ class Nemesis:
         elif roll < 0.65:
             host.stop()
             self._world.after(dice.randint(0, 100 * MS), self._end_stopped, host.boots)
+        elif roll < 0.8 and (trunks := host.trunks()):
+            if self._world.chance(0.7):
+                host.kill_shard(dice.choice(trunks)[0])
+            else:
+                host.break_trunk(*dice.choice(trunks))
         elif links := host.links():
             for link in dice.sample(links, dice.randint(1, len(links))):
                 link.cut()

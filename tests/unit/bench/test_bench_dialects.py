@@ -212,6 +212,13 @@ def test_a_stream_takes_many_messages_in_a_frame() -> None:
     assert struct.unpack_from(">IHHBI", frame) == (len(frame) - 4, 2, 1, 1, len(VALUES))
 
 
+def test_no_two_producers_of_nats_share_where_their_acks_go() -> None:
+    one, other = natstext.Publishing("q", SIZE), natstext.Publishing("q", SIZE)
+    assert one.head != other.head
+    assert one.opening().split()[-2] in one.head
+    assert one.opening().split()[-2] not in other.head
+
+
 def test_a_marker_at_the_seam_counts_once() -> None:
     marker = Marker(b"abc")
     assert [marker.count(part) for part in (b"xab", b"cab", b"c", b"abcabc")] == [0, 1, 1, 2]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import resource
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,8 @@ from weir.bench.devices import BurstPlan, Crowd
 from weir.bench.flow import Cpu, bottleneck, flow, shared_out
 from weir.bench.loop import run
 from weir.bench.open_files import allow_connections
-from weir.bench.own import Own, running_own
-from weir.bench.side import topic_name
+from weir.bench.own import Own, Receiving, running_own
+from weir.bench.side import Take, topic_name
 from weir.bench.spread import percentiles
 from weir.bench.syncing import sync_ms
 from weir.errors import WeirError
@@ -88,16 +88,20 @@ def test_a_flow_that_does_not_end_says_how_far_it_got(own: Own) -> None:
         run(flow(own, topic_name(1), "both", counts, 100, 0.05))
 
 
-def test_a_node_that_dies_fails_the_flow(own: Own) -> None:
-    async def work() -> None:
-        killing = asyncio.get_running_loop().call_later(0.3, own.node.kill)
-        try:
-            await flow(own, topic_name(1), "both", shared_out(20_000_000, 1), 100, 1.5)
-        finally:
-            killing.cancel()
+class Dying(Own):
+    """A node that is killed when its first messages arrive."""
 
-    with pytest.raises((WeirError, OSError)):
-        run(work())
+    def consume(self, topic: str, size: int, take: Take) -> AbstractAsyncContextManager[Receiving]:
+        def last(offsets: memoryview, data: memoryview) -> None:
+            take(offsets, data)
+            self.node.kill()
+
+        return super().consume(topic, size, last)
+
+
+def test_a_node_that_dies_fails_the_flow(own: Own) -> None:
+    with pytest.raises(WeirError, match="the node ended during the run"):
+        run(flow(Dying(own.node), topic_name(1), "both", [20_000_000], 100, 2.0))
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ class One:
         self.replies: dict[int, list[tuple[int, m.Reply]]] = {}
         self.raw: dict[int, bytes] = {}
         self.hung_up: list[int] = []
+        self.stopped = False
         #: By session here, who it is: the other shard, and its number there.
         self.guests: dict[int, tuple[int, int]] = {}
         self.numbers = iter(range(1_000_000 * (self.number + 1), 1 << 40))
@@ -84,6 +85,8 @@ class One:
                         other, remote = self.guests[session]
                         frame = trunk.encode(Kind.HANGUP, remote, reason.encode())
                         self.node.back[other, self.number].append(b"".join(frame))
+                case ef.Stopped():
+                    self.stopped = True
                 case ef.StartFlush() | ef.StartRead() | ef.MakeSpare() | ef.SaveCheckpoint():
                     self.jobs.append(effect)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.errors import Overloaded, Unavailable
 from weir.model.batch import encode
@@ -128,13 +127,11 @@ def test_a_stop_waits_for_what_was_passed_on(node: Any) -> None:
     address = next(a for a in info.addresses if a.shard == 2)
     node.blocked = {(1, 2)}
     produce = node.ask(1, node.batch(address, grant))
-    stopped: list[ef.Effect] = []
-    for _ in range(5):
-        effects = node.all[1].shard.handle(ev.Stopping())
-        stopped += [e for e in effects if isinstance(e, ef.Stopped)]
-        node.all[1].do(effects)
-        node.settle()
-    assert not stopped
+    node.all[1].handle(ev.Stopping())
+    node.settle()
+    assert not node.all[1].jobs
+    assert not node.all[1].stopped
     node.blocked.clear()
     node.settle()
     assert node.reply(1, produce).offset == 0
+    assert node.all[1].stopped

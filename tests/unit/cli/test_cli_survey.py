@@ -242,3 +242,16 @@ def test_every_file_gets_a_verdict(tmp_path: Path) -> None:
     assert {name for name, one in found.items() if one.bad} == {"segment-00000001", "checkpoint"}
     assert "makes it again" in found["index-00000001"].says
     assert len(found["segment-00000001"].bad) == 1
+
+
+def test_a_verdict_on_the_open_segment_leaves_a_torn_tail_out(tmp_path: Path) -> None:
+    folder = written(tmp_path, batches=11)
+    last = folder / survey(folder).segments[-1].segment.name
+    data = bytearray(last.read_bytes())
+    end = len(data.rstrip(b"\0"))
+    data[end - 20] ^= 1  # the last flush: no mark covers it
+    last.write_bytes(data)
+    assert not any(one.bad for one in verify(folder))
+    data[4096 + 70] ^= 1
+    last.write_bytes(data)
+    assert [one.file for one in verify(folder) if one.bad] == [last.name]

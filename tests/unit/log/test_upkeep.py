@@ -184,8 +184,7 @@ def test_a_segment_that_is_read_is_not_used_again(
 
 
 def test_files_that_are_too_many_are_removed_with_their_index_files(keeper: Keeper) -> None:
-    keeper.fill(12)
-    keeper.checkpoint()
+    keeper.fill(30)
     keeper.checkpoint()
     before = {n for n in keeper.disk.names() if n.startswith("segment")}
     keeper.fill(1)

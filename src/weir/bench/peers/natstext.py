@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from secrets import token_hex
 
 from weir.bench.peers.dialect import Marker, OneByOne, Records, refused
 
@@ -43,7 +44,9 @@ class Publishing(OneByOne):
 
     def __init__(self, topic: str, size: int) -> None:
         """Publish values of `size` bytes to a stream's subject."""
-        self.head = b"PUB %b _INBOX.p %d\r\n" % (topic.encode(), size)
+        # Of its own: a subject that connections share brings each of them the acks of all.
+        self._inbox = b"_INBOX." + token_hex(8).encode()
+        self.head = b"PUB %b %b %d\r\n" % (topic.encode(), self._inbox, size)
         self.tail = b"\r\n"
         self.ready = True
         self.confirmed = 0
@@ -52,7 +55,7 @@ class Publishing(OneByOne):
 
     def opening(self) -> bytes:
         """Return who we are and where acks go; the server needs no more before messages."""
-        return _CONNECT + b"SUB _INBOX.p 1\r\n"
+        return _CONNECT + b"SUB %b 1\r\n" % self._inbox
 
     def receive(self, data: bytes) -> bytes:
         """Count acks. Raises `PeerRefused`."""

@@ -36,13 +36,14 @@ class PeerPlan(msgspec.Struct, frozen=True):
 async def produce(plan: PeerPlan, orders: Orders) -> Done:
     """Open every producer on a connection of its own, wait for the order, send, await confirms."""
     (server,) = peer(plan.peer)
-    frame = server.publishing(plan.topic, plan.size)
-    block = Block(plan.size, plan.chunk, frame.head, frame.tail)
-    made_per_s = rehearse(block.bytes_of, block.count_max)
-    producers = [
-        Producer(server.publishing(plan.topic, plan.size), block, number, plan.window)
-        for number, _ in plan.shares
-    ]
+    rows = max(1, min(plan.chunk, plan.window // 2))
+    made_per_s = rehearse(Block(plan.size, rows).bytes_of, rows)
+    producers = []
+    for number, _ in plan.shares:
+        dialect = server.publishing(plan.topic, plan.size)
+        # What stands around a value may name the connection.
+        block = Block(plan.size, rows, dialect.head, dialect.tail)
+        producers.append(Producer(dialect, block, number, plan.window))
     for first in range(0, len(producers), _OPENING_AT_ONCE):
         some = producers[first : first + _OPENING_AT_ONCE]
         await asyncio.gather(*(connected(plan.port, producer) for producer in some))

@@ -1,0 +1,162 @@
+"""The simulated trunks of a process: its asking and serving ends; server.trunk's twin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weir.broker import events as ev
+from weir.sim.network import Link
+from weir.wire import trunk
+from weir.wire.frame import take_client_frame
+from weir.wire.trunk import Kind, TrunkStream
+
+if TYPE_CHECKING:
+    from weir.sim.process import Process
+
+
+class _AskingEnd:
+    """This process asks another: requests out, what comes back in."""
+
+    def __init__(self, process: Process, shard: int) -> None:
+        self.shard = shard
+        self.link: Link | None = None
+        self._process = process
+        self._stream = TrunkStream()
+
+    def received(self, link: Link, data: bytes) -> None:
+        frames = self._stream.receive(data)
+        if frames and self._process.trunks.asks(self):
+            self._process.handle(ev.PassedBack(self.shard, frames))
+
+    def lost(self, link: Link) -> None:
+        self._process.trunks.lost(self)
+
+
+class _ServingEnd:
+    """Another process asks this one, for peers of its own: each is a session here."""
+
+    def __init__(self, process: Process) -> None:
+        self.link: Link | None = None
+        self._process = process
+        self._stream = TrunkStream()
+        self._numbers: dict[int, int] = {}
+
+    def received(self, link: Link, data: bytes) -> None:
+        process = self._process
+        for kind, remote, body in self._stream.receive(data):
+            if kind == Kind.OPENED:
+                number = self._numbers[remote] = process.trunks.opened(self, remote)
+                process.handle(ev.Opened(number, bytes(body).decode()))
+            elif kind == Kind.CLOSED:
+                self._closed(remote)
+            elif (number := self._numbers.get(remote, -1)) >= 0:
+                client = kind == Kind.CLIENT
+                request = take_client_frame(body) if client else trunk.decode_device(body)
+                process.handle(ev.Received(number, [request]))
+
+    def lost(self, link: Link) -> None:
+        self._process.trunks.forget(self)
+        for remote in list(self._numbers):
+            self._closed(remote)
+
+    def write(self, kind: Kind, remote: int, data: bytes) -> None:
+        assert self.link is not None
+        self.link.to_client(b"".join(trunk.encode(kind, remote, data)))
+
+    def _closed(self, remote: int) -> None:
+        number = self._numbers.pop(remote, None)
+        if number is not None:
+            self._process.trunks.closed(number)
+
+
+class Trunks:
+    """All trunks of a process: it asks through one end for each other shard, and serves others."""
+
+    def __init__(self, process: Process) -> None:
+        """Begin without any."""
+        self._process = process
+        self._asking: dict[int, _AskingEnd] = {}
+        self._serving: list[_ServingEnd] = []
+        self._guests: dict[int, tuple[_ServingEnd, int]] = {}
+
+    @staticmethod
+    def join(asking: Process, serving: Process) -> None:
+        """Let a process ask another; what it asked through an older trunk has no answer."""
+        asking.trunks._replace(serving)
+
+    def _replace(self, serving: Process) -> None:
+        process, shard = self._process, serving.number
+        if process.shard is None or serving.shard is None:
+            return
+        if (old := self._asking.pop(shard, None)) is not None:
+            process.handle(ev.TrunkClosed(shard))
+            assert old.link is not None
+            old.link.cut()
+        client, host = _AskingEnd(process, shard), _ServingEnd(serving)
+        client.link = host.link = Link(process.world, client, host)
+        serving.trunks._serving.append(host)
+        self._asking[shard] = client
+        process.handle(ev.TrunkOpened(shard))
+
+    # -- what the process asks -------------------------------------------------------------------
+
+    def send(self, shard: int, data: bytes) -> None:
+        """Send a frame to another shard, if there is a trunk."""
+        end = self._asking.get(shard)
+        if end is not None and end.link is not None:
+            end.link.to_host(data)
+
+    def reply(self, session: int, data: bytes) -> None:
+        """Send replies to another shard's peer, if it is still there."""
+        if session in self._guests:
+            end, remote = self._guests[session]
+            end.write(Kind.REPLIES, remote, data)
+
+    def hang_up(self, session: int, reason: str) -> None:
+        """Let the other shard close the connection of a peer of its own."""
+        if session in self._guests:
+            end, remote = self._guests[session]
+            end.write(Kind.HANGUP, remote, reason.encode())
+
+    def hold(self, held: bool) -> None:
+        """Read no requests for a while; what comes back is always read."""
+        for end in self._serving:
+            assert end.link is not None
+            end.link.hold(held)
+
+    def links(self) -> list[Link]:
+        """Return the trunks through which this process asks."""
+        return [end.link for end in self._asking.values() if end.link is not None]
+
+    def cut(self) -> None:
+        """The process has ended, and its trunks with it."""
+        for end in (*self._asking.values(), *self._serving):
+            assert end.link is not None
+            end.link.cut()
+
+    # -- what the ends tell ----------------------------------------------------------------------
+
+    def asks(self, end: _AskingEnd) -> bool:
+        """Return whether an end is the one in use."""
+        return self._asking.get(end.shard) is end
+
+    def lost(self, end: _AskingEnd) -> None:
+        """A trunk broke."""
+        if self.asks(end):
+            del self._asking[end.shard]
+            self._process.handle(ev.TrunkClosed(end.shard))
+
+    def forget(self, end: _ServingEnd) -> None:
+        """Another shard is gone."""
+        self._serving.remove(end)
+
+    def opened(self, end: _ServingEnd, remote: int) -> int:
+        """Begin a session for another shard's peer; return its number."""
+        number = self._process.new_session()
+        self._guests[number] = (end, remote)
+        return number
+
+    def closed(self, number: int) -> None:
+        """End such a session."""
+        del self._guests[number]
+        self._process.handle(ev.Closed(number))
