@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from weir.broker.shard import ShardSettings
 from weir.log.settings import Settings
 from weir.model.limits import KIB
+from weir.sim.authors import Author, Pen
 from weir.sim.checkers import ENTRY_BYTES_MAX
 from weir.sim.history import History
 from weir.sim.host import Host
@@ -37,6 +38,7 @@ class Shape:
     partitions: int = 2
     producers: int = 3
     hubs: int = 2
+    authors: int = 2
     consumers: int = 2
     batches: int = 12
     device_messages: int = 12
@@ -109,6 +111,20 @@ class Workload:
         for n in range(shape.consumers):
             self.consumers.append(
                 Consumer(world, host, history, f"consumer{n}", shape.partitions, 0, CLUSTER)
+            )
+        pen = Pen()
+        for n in range(shape.authors):
+            self.producers.append(
+                Author(
+                    world,
+                    host,
+                    history,
+                    f"author{n}",
+                    shape.partitions,
+                    -1 % shape.partitions,
+                    shape.batches,
+                    pen,
+                )
             )
         if operated:
             operator = Operator(world, host, history, "operator", shape.partitions, 0, CLUSTER)
