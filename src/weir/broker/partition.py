@@ -94,6 +94,7 @@ class Partition:
 
     def positions(self, stamp: int) -> PositionsReply:
         """Return where this partition begins, ends, and where messages from `stamp` on begin."""
+        self._check_applied()
         begin, end = self.state.log_start, self.state.next_offset
         if not stamp:
             return PositionsReply(begin, end, begin)
@@ -140,8 +141,7 @@ class Partition:
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
         """Read by offset."""
-        if self.group.damage is None:
-            self._led()
+        self._check_applied()
         self.fetches.fetch(caller, request)
 
     def fetch_chunks(self, caller: Caller, request: FetchChunks) -> None:
@@ -159,6 +159,7 @@ class Partition:
 
     def describe(self) -> PartitionInfo:
         """Return what this partition holds."""
+        self._check_applied()
         state, group = self.state, self.group
         stored = group.log.group_bytes(group.id)
         return PartitionInfo(state.log_start, state.next_offset, stored, sorted(state.clusters))
@@ -319,6 +320,11 @@ class Partition:
                 shared.budget.release,
             )
         return leading.fan_in
+
+    def _check_applied(self) -> None:
+        """Raise unless all that was ever confirmed is applied here, or never will be."""
+        if self.group.damage is None:
+            self._led()
 
     def _led(self) -> _Leading:
         if self._leading is None:

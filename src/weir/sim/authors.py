@@ -91,7 +91,8 @@ class Author(Producer):
         if self._pen.opening:
             self._pen.opening = False
         if not isinstance(reply, m.ProducerGrant):
-            self.soon(self.ready)
+            if self._grant is None:
+                self.soon(self._claim)
             return
         self._void()
         self._pen.producer = reply.producer
