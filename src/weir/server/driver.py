@@ -40,9 +40,7 @@ SWEEP_SECONDS = 5.0
 class Driver:
     """Hosts one shard on the running asyncio loop."""
 
-    def __init__(
-        self, shard: Shard, disks: Mapping[int, Disk], doors: Doors | None = None
-    ) -> None:
+    def __init__(self, shard: Shard, disks: Mapping[int, Disk], doors: Doors | None = None) -> None:
         """Drive `shard`, whose log number n lies on `disks[n]`; let peers in through `doors`."""
         self._shard = shard
         self._disks = disks
