@@ -59,6 +59,8 @@ static void pause_before(int attempt)
     long ms = PAUSE_MS;
     while (--attempt > 0 && ms < PAUSE_MS_MAX)
         ms *= 2;
+    if (ms > PAUSE_MS_MAX)
+        ms = PAUSE_MS_MAX;
     ms = ms / 2 + rand() % ms; /* many devices that lost one broker must not come back as one */
     struct timespec wait = {ms / 1000, ms % 1000 * 1000000};
     nanosleep(&wait, NULL);

@@ -174,13 +174,17 @@ class Partition:
 
     # -- time and peers ----------------------------------------------------------------------
 
-    def cut(self) -> None:
-        """Propose all that has gathered since the last flush began."""
+    def cut(self) -> int:
+        """Propose all that has gathered since the last flush began; return from how many devices,
+        or rather from how many reads of their connections.
+        """
         if self._leading is None:
-            return
+            return 0
+        devices = 0
         if self._leading.fan_in is not None and self._leading.fan_in.has_arrived:
-            self._leading.fan_in.cut()
+            devices = self._leading.fan_in.cut()
         self._leading.intake.cut()
+        return devices
 
     def tick(self) -> None:
         """Let waits end that are over."""

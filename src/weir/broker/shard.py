@@ -120,7 +120,7 @@ class Shard:
             settings.ports,
         )
         self._devices = Devices(
-            identity, self.topics, outbox, settings.authorize, time, self._neighbours
+            identity, self.topics, outbox, settings.authorize, time, self._neighbours, self.budget
         )
         self._holding = False
         self._stopping = False

@@ -6,6 +6,7 @@ view. It lives in memory; a start joins it from index files and scans.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from weir.log.frame import Kind
 from weir.log.rows import Rows, empty
 
 _BATCHES = int(Kind.BATCHES)
+#: Of a lost entry until the next messages tell: what is not known to be old must not go by age.
+_UNKNOWN = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,9 @@ class GroupIndex:
         if next_offset >= 0:
             if self.base < 0:
                 self.base = first_offset
+            if last == _UNKNOWN:
+                self._settle(stamp)
+                last = stamp
             behind, last = max(behind, next_offset), max(last, stamp)
         self._positions.append(position)
         self._terms.append(term)
@@ -117,10 +123,18 @@ class GroupIndex:
         for index in range(self.last + 1, last + 1):
             self.add(index, term, Kind.BATCHES, position, 1)
 
-    def mend(self, first_offset: int) -> None:
-        """Let the last entry, which was lost, be the one that held the offsets below this one."""
-        if self._behind:
-            self._behind[-1] = max(self._behind[-1], first_offset)
+    def mend(self, lost: int, first_offset: int) -> None:
+        """Let entry `lost`, and none of those behind it, be the one that held the offsets below
+        `first_offset`, which is that of the next messages.
+        """
+        for at in range(max(lost - self.first, 0), len(self._behind)):
+            self._behind[at] = max(self._behind[at], first_offset)
+            self._stamps[at] = _UNKNOWN
+
+    def _settle(self, stamp: int) -> None:
+        """Let the lost entries at the end have been stamped up to `stamp`."""
+        at = bisect_left(self._stamps, _UNKNOWN)
+        self._stamps[at:] = array("q", [stamp]) * (len(self._stamps) - at)
 
     def check(self, index: int) -> None:
         """Raise `BadRecord` if an entry at `index` would leave a gap."""
@@ -176,6 +190,8 @@ class GroupIndex:
             self._total = rows.total
         if self.base < 0:
             self.base = rows.base
+        if self._stamps and self._stamps[-1] == _UNKNOWN and rows.stamps:
+            self._settle(rows.stamps[0])
         total = self._totals[-1] if self._totals else self._total
         for mine, more in zip(self._columns, rows.columns, strict=True):
             mine.extend(more)
@@ -226,9 +242,11 @@ class GroupIndex:
         return self._messages(bisect_left(self._stamps, stamp), durable)
 
     def stamp_of(self, offset: int) -> int | None:
-        """Return the stamp of the entry that holds `offset`; None if none is stored."""
+        """Return the stamp of the entry that holds `offset`; None if none is stored, or known."""
         at = bisect_right(self._behind, offset)
-        return self._stamps[at] if self.base <= offset and at < len(self._stamps) else None
+        if offset < self.base or at == len(self._stamps) or self._stamps[at] == _UNKNOWN:
+            return None
+        return self._stamps[at]
 
     def at_size(self, size: int, durable: int) -> tuple[int, int] | None:
         """Return Raft index and first offset of the first entry with messages from which on all

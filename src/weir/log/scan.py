@@ -69,8 +69,8 @@ class Scan:
         self._marked_in = ""
         self._bad: _Bad | None = None
         self._behind_bad: list[Segment] = []
-        #: Groups whose last entry so far was lost: it may have held messages.
-        self._lost: set[int] = set()
+        #: By group: the first entry lost behind all messages so far, which may have held some.
+        self._lost: dict[int, int] = {}
         #: By group: the first entry that is missing without a hole, and what to say if it stays so.
         self._gaps: dict[int, tuple[int, LogDamaged]] = {}
         for group, kept in self._kept.items():
@@ -214,7 +214,7 @@ class Scan:
                 self.damage.setdefault(frame.group, error)
         elif frame.kind is not Kind.MARK and kept.start <= frame.index:
             self._keep(segment, frame, memoryview(b""))
-            self._lost.add(frame.group)
+            self._lost.setdefault(frame.group, frame.index)
             if frame.index > kept.applied:
                 self.damage.setdefault(frame.group, error)
         return at + frame_size(frame.length)
@@ -326,14 +326,13 @@ class Scan:
             gap = (index.last + 1, LogDamaged(self.log, name, position, reason))
             self._gaps.setdefault(group, gap)
             holes = [least]
+        self._lost.setdefault(group, index.last + 1)
         index.lose(upto - 1, holes[-1])
-        self._lost.add(group)
 
     def _mend(self, group: int, index: GroupIndex, first_offset: int) -> None:
-        """Where the last entry was lost, let it be what held the offsets up to `first_offset`."""
-        if group in self._lost and first_offset >= 0:
-            self._lost.discard(group)
-            index.mend(first_offset)
+        """Where an entry was lost, let it be what held the offsets up to `first_offset`."""
+        if first_offset >= 0 and (lost := self._lost.pop(group, None)) is not None:
+            index.mend(lost, first_offset)
 
     def _seek_marks(self, name: str, data: bytes, at: int, segment: Segment | None) -> None:
         """Look for marks from file offset `at` on: one may tell that a bad place was durable."""

@@ -58,6 +58,8 @@ WAIT_MS_MAX = 60_000
 GRANT_MS_DEFAULT = 30_000
 GRANT_MS_MAX = 12 * 3600 * 1000
 GRANTS_PER_CLUSTER_MAX = 10_000
+# So that one that acks nothing does not silence its cluster.
+GRANTS_PER_CONSUMER_MAX = 2_500
 ACK_RANGES_MAX = 10_000
 REQUESTS_PENDING_MAX = 1_024
 # How many partitions the devices of one connection may watch.
@@ -69,6 +71,8 @@ WATCHED_MAX = 64
 BUDGET_BYTES_DEFAULT = 512 * MIB
 CACHE_BYTES_DEFAULT = 128 * MIB
 RETRY_AFTER_MS = 200
+# Who is refused again and again waits twice as long each time, up to this.
+RETRY_AFTER_MS_MAX = 5_000
 CONNECTIONS_MAX = 20_000
 HELLO_WITHIN_MS = 10_000
 # A frame that was begun is finished within this time, or its peer is let go.

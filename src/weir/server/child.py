@@ -22,7 +22,10 @@ from weir.server.observed import observed
 from weir.server.status import configure
 from weir.server.stopping import drain
 from weir.server.tether import (
+    ALIVE_SECONDS,
+    Alive,
     Assignment,
+    Away,
     Drained,
     Failed,
     NewTrunk,
@@ -44,6 +47,8 @@ class _Led:
         self.assignment: asyncio.Future[Assignment] = asyncio.get_running_loop().create_future()
         self.stopping = Event()
         self.tether = Tether(end, ToShard, self._told, _end)
+        #: The shards of the node that do not serve now.
+        self.away: tuple[int, ...] = ()
         self._trunks: Queue[tuple[NewTrunk, socket.socket]] = Queue()
 
     def _told(self, message: ToShard, end: socket.socket | None) -> None:
@@ -55,6 +60,8 @@ class _Led:
                 self._trunks.put_nowait((message, end))
             case Stop():
                 self.stopping.set()
+            case Away(shards):
+                self.away = shards
 
     @contextlib.asynccontextmanager
     async def joining(self, driver: Driver) -> AsyncIterator[None]:
@@ -65,11 +72,29 @@ class _Led:
                 trunk, end = await self._trunks.get()
                 await driver.trunks.join(end, trunk.shard, trunk.asks)
 
-        task = asyncio.get_running_loop().create_task(join(), name="weir trunks")
-        try:
+        async with _running(join(), "weir trunks"):
             yield
-        finally:
-            task.cancel()
+
+    @contextlib.asynccontextmanager
+    async def living(self) -> AsyncIterator[None]:
+        """Tell again and again that this loop turns."""
+
+        async def tell() -> None:
+            while True:
+                self.tether.tell(Alive())
+                await asyncio.sleep(ALIVE_SECONDS)
+
+        async with _running(tell(), "weir alive"):
+            yield
+
+
+@contextlib.asynccontextmanager
+async def _running(doing: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    task = asyncio.get_running_loop().create_task(doing, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 async def _be_shard(led: _Led) -> bool:
@@ -78,8 +103,9 @@ async def _be_shard(led: _Led) -> bool:
     share = Share(given.shard, given.shards, given.ports)
     host, own = given.config.node.host, given.ports[given.shard]
     async with (
+        led.living(),
         hosting(given.config, given.founded, share) as (driver, shard),
-        observed(driver, shard, given.config, led.stopping),
+        observed(driver, shard, given.config, led.stopping, lambda: led.away),
         led.joining(driver),
     ):
         try:

@@ -72,6 +72,15 @@ class NodeConfig(msgspec.Struct, frozen=True):
             description="Numbered logs, fixed when the node is founded; 0 for one a core, from 2.",
         ),
     ] = 0
+    hang_seconds: Annotated[
+        float,
+        Meta(
+            ge=3,
+            le=3_600,
+            description="A shard process that says nothing for so long is killed and started again.",
+            extra={"unit": "s"},
+        ),
+    ] = 10.0
 
 
 class MemoryConfig(msgspec.Struct, frozen=True):

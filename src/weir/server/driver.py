@@ -236,7 +236,7 @@ class Driver:
         self.trunks.update()
 
     def _start_flush(self, effect: ef.StartFlush) -> None:
-        self._flushers[effect.log].start(effect.flush)
+        self._flushers[effect.log].start(effect.flush, effect.at_least_ms / 1000)
 
     def _in_loop(self, number: int) -> Callable[[Flush, BaseException | None], None]:
         def done(flush: Flush, error: BaseException | None) -> None:

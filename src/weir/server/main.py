@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -131,9 +132,17 @@ async def listening(
     loop = asyncio.get_running_loop()
     # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
     server = await loop.create_server(
-        driver.protocol, host, port, backlog=LISTEN_BACKLOG, reuse_port=shared or None
+        driver.protocol,
+        host,
+        port,
+        backlog=LISTEN_BACKLOG,
+        reuse_port=shared or None,
+        start_serving=False,
     )
     try:
+        for sock in server.sockets:  # connections inherit it: a call less for each that comes
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        await server.start_serving()
         host, port = server.sockets[0].getsockname()[:2]
         log.info("listening on %s:%d", host, port)
         yield host, port

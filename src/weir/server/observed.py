@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from weir.broker.shard import Shard
 from weir.server.addresses import in_words
@@ -23,11 +23,15 @@ log = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def observed(
-    driver: Driver, shard: Shard, config: Config, stopping: asyncio.Event
+    driver: Driver,
+    shard: Shard,
+    config: Config,
+    stopping: asyncio.Event,
+    away: Callable[[], Sequence[int]] = tuple,
 ) -> AsyncIterator[Notifier]:
     """Serve figures and health during the block, if that is configured; yields the notifier.
 
-    Raises `BadAddress` if that cannot be listened on.
+    `away` returns the node's shards that do not serve: while there are any, none is ready. Raises `BadAddress` if that cannot be listened on.
     """
     notifier = Notifier(os.environ)
     with contextlib.closing(notifier):
@@ -38,7 +42,7 @@ async def observed(
         port += shard.identity.shard if port else 0
         with LoopLag() as lag:
             metrics = Metrics(shard, driver, config.node.data, lag.seconds)
-            pages = _pages(metrics, shard, stopping)
+            pages = _pages(metrics, shard, stopping, away)
             async with contextlib.AsyncExitStack() as stack:
                 with in_words(host, port, "--metrics"):
                     bound = await stack.enter_async_context(pages.listening(host, port))
@@ -47,7 +51,9 @@ async def observed(
                 yield notifier
 
 
-def _pages(metrics: Metrics, shard: Shard, stopping: asyncio.Event) -> Pages:
+def _pages(
+    metrics: Metrics, shard: Shard, stopping: asyncio.Event, away: Callable[[], Sequence[int]]
+) -> Pages:
     async def figures() -> Answer:
         return 200, CONTENT_TYPE, await metrics.text()
 
@@ -59,6 +65,9 @@ def _pages(metrics: Metrics, shard: Shard, stopping: asyncio.Event) -> Pages:
             return 503, PLAIN, "stopping\n"
         if not shard.ready:
             return 503, PLAIN, "starting\n"
+        if shards := away():
+            # The shared port leads to any shard, and any of them asks the others.
+            return 503, PLAIN, f"shards that do not serve: {', '.join(map(str, shards))}\n"
         return 200, PLAIN, "ready\n"
 
     return Pages({"/metrics": figures, "/healthz": healthy, "/readyz": ready})

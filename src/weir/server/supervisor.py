@@ -15,7 +15,7 @@ import signal
 import socket
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from weir.errors import WeirError
 from weir.server.children import environment, python
@@ -26,7 +26,9 @@ from weir.server.notify import Notifier
 from weir.server.ports import Ports, reserved
 from weir.server.stopping import stop_by_signal
 from weir.server.tether import (
+    ALIVE_SECONDS,
     Assignment,
+    Away,
     Drained,
     Failed,
     FromShard,
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 ENDS_MAX = 5
 ENDS_WITHIN_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.1
+#: A shard that was not heard of at so many looks does not serve, until it is heard of again.
+_LOOKS_MISSED_MAX = 3
 #: What a process may take to end beyond the time to drain.
 _GRACE_SECONDS = 5.0
 #: The manager's words are for the node: only the supervisor speaks to it.
@@ -93,9 +97,13 @@ async def supervise(
 class Member:
     """One shard's process, and the tether to it."""
 
-    def __init__(self, shard: int) -> None:
-        """Be nothing yet; `start` starts the process."""
+    def __init__(self, shard: int, changed: Callable[[], None]) -> None:
+        """Be nothing yet; `start` starts the process. `changed`: whether it serves may have."""
         self.shard = shard
+        #: How many looks it was not heard of.
+        self.silence = 0
+        self._changed = changed
+        self._starts = 0
         self.ready = asyncio.Event()
         self.drained = False
         self.failed: Failed | None = None
@@ -104,15 +112,20 @@ class Member:
         self._tether: Tether | None = None
 
     @property
+    def serves(self) -> bool:
+        """Whether it is up, and its loop turns."""
+        return self.ready.is_set() and self.silence < _LOOKS_MISSED_MAX
+
+    @property
     def there(self) -> bool:
         """Whether there is a process to say something to."""
         return self._tether is not None
 
     async def start(self, assignment: Assignment) -> None:
         """Start the process and tell it what it is."""
-        self.ready.clear()
         self._gone.clear()
-        self.failed, self.drained = None, False
+        self._starts += 1
+        self.silence, self.failed, self.drained = 0, None, False
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = await create_subprocess_exec(
@@ -126,7 +139,7 @@ class Member:
         self._tether = Tether(ours, FromShard, self._told, self._gone.set)
         self._tether.tell(assignment)
 
-    def tell(self, message: NewTrunk | Stop, end: socket.socket | None = None) -> None:
+    def tell(self, message: NewTrunk | Stop | Away, end: socket.socket | None = None) -> None:
         """Say something to the process, if it is there."""
         if self._tether is not None:
             self._tether.tell(message, end)
@@ -139,12 +152,18 @@ class Member:
         if self._tether is not None:
             self._tether.close()
             self._tether = None
+        self.ready.clear()
+        self._changed()
         return code
 
     def _told(self, message: FromShard, _: socket.socket | None) -> None:
+        self.silence = 0
         match message:
             case Ready():
                 self.ready.set()
+                self._changed()
+                if self._starts > 1:
+                    log.info("shard %d serves again", self.shard, extra=_about(self))
             case Failed():
                 self.failed = message
             case Drained(everything):
@@ -159,8 +178,10 @@ class Crew:
         self._config = config
         self._founded = founded
         self._ports = ports
-        self._members = [Member(shard) for shard in range(shards)]
+        self._members = [Member(shard, self._tell_who_serves) for shard in range(shards)]
+        self._away: tuple[int, ...] = ()
         self._keepers: list[asyncio.Task[None]] = []
+        self._watch: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def start(self, stopping: asyncio.Event) -> None:
@@ -172,6 +193,7 @@ class Crew:
             asyncio.create_task(self._keep(member), name=f"weir shard {member.shard}")
             for member in self._members
         ]
+        self._watch = asyncio.create_task(self._look_again_and_again(), name="weir watch")
         for member in self._members:
             await self._until(stopping, member.ready)
 
@@ -182,6 +204,8 @@ class Crew:
     async def stop(self) -> bool:
         """Let all drain, and end. False if one of them did not in time."""
         self._stopping = True
+        if self._watch is not None:
+            self._watch.cancel()
         for member in self._members:
             member.tell(Stop())
         seconds = self._config.stop.drain_seconds + _GRACE_SECONDS
@@ -234,8 +258,42 @@ class Crew:
                     f"{ENDS_WITHIN_SECONDS:g} s, the last time by {how}: what it wrote before "
                     "says why"
                 )
-            log.error("shard %d ended by %s: it is started again", member.shard, how)
+            log.error(
+                "shard %d ended by %s: it is started again", member.shard, how, extra=_about(member)
+            )
             await asyncio.sleep(_FIRST_PAUSE_SECONDS * 2 ** (len(ends) - 1))
+
+    async def _look_again_and_again(self) -> None:
+        """Kill a shard that stands still; `_keep` starts it again.
+
+        Looks are counted, not seconds: where this process stood still too, nobody is to blame.
+        """
+        missed_max = self._config.node.hang_seconds / ALIVE_SECONDS
+        while True:
+            await asyncio.sleep(ALIVE_SECONDS)
+            for member in self._members:
+                # How long one takes to start depends on its logs; it may be busy with those.
+                if not member.ready.is_set() or member.process is None:
+                    continue
+                member.silence += 1
+                if member.silence == _LOOKS_MISSED_MAX:
+                    log.warning("shard %d does not answer", member.shard, extra=_about(member))
+                if member.silence >= missed_max and member.process.returncode is None:
+                    log.error(
+                        "shard %d said nothing for %g s: it is killed",
+                        member.shard,
+                        self._config.node.hang_seconds,
+                        extra=_about(member),
+                    )
+                    member.process.kill()
+            self._tell_who_serves()
+
+    def _tell_who_serves(self) -> None:
+        away = tuple(member.shard for member in self._members if not member.serves)
+        if away != self._away:
+            self._away = away
+            for member in self._members:
+                member.tell(Away(away))
 
     async def _start(self, member: Member) -> None:
         """Start a process, and connect it with all others, which learn that way of the new one."""
@@ -249,6 +307,7 @@ class Crew:
                 self._ports.own,
             )
         )
+        member.tell(Away(self._away))
         if self._stopping:  # it was too late to hear of it
             member.tell(Stop())
         for other in self._members:
@@ -257,8 +316,9 @@ class Crew:
                 _connect(other, member)
 
 
-def _cause(failed: Failed) -> Exception:
-    return OSError(failed.errno, failed.reason) if failed.errno else NodeFailed(failed.reason)
+def _about(member: Member) -> dict[str, dict[str, int]]:
+    """Return what a record of the log gives as its fields."""
+    return {"fields": {"shard": member.shard}}
 
 
 def _connect(asking: Member, serving: Member) -> None:

@@ -64,8 +64,21 @@ class Drained(msgspec.Struct, frozen=True, tag="drained"):
     everything: bool
 
 
-ToShard = Assignment | NewTrunk | Stop
-FromShard = Ready | Failed | Drained
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """This shard's loop turns; told every `ALIVE_SECONDS`."""
+
+
+class Away(msgspec.Struct, frozen=True, tag="away"):
+    """Which shards of the node do not serve now: it is not ready as a whole."""
+
+    shards: tuple[int, ...]
+
+
+ToShard = Assignment | NewTrunk | Stop | Away
+FromShard = Ready | Failed | Drained | Alive
+
+#: How often a shard says that it is alive.
+ALIVE_SECONDS = 1.0
 
 
 class Tether:

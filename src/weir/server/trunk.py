@@ -159,7 +159,7 @@ class ServingEnd(End):
         """Read, or not: under a used-up budget only to finish what is charged already."""
         if self._transport is None or self._transport.is_closing():
             return
-        if not self._driver.held and not self._reserved:
+        if not self._driver.held and self._stream.claimed > self._reserved:
             self._reserve(self._stream.claimed)
         if self._full or (self._driver.held and not self._reserved):
             self._transport.pause_reading()

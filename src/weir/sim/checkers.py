@@ -176,17 +176,11 @@ class Fenced:
 
     def check(self, history: History) -> Iterator[str]:
         """Look for messages of older epochs behind the end that was there after the grant."""
-        rows = [
-            (partition, record.offset, row[0])
-            for partition, records in history.drained.items()
-            for record in records
-            for row in record.rows[:1]
-            if row[0][0] == "producer"
-        ]
         for partition, producer, epoch, end in history.fences:
-            for where, offset, (_, number, written) in rows:
-                if (where, number) == (partition, producer) and written < epoch and offset >= end:
-                    yield f"epoch {epoch} was granted, then epoch {written} wrote {offset}"
+            ended = {("producer", producer, older) for older in range(epoch)}
+            for record in history.drained.get(partition, []):
+                if record.offset >= end and record.rows[0][0] in ended:
+                    yield f"epoch {epoch} was granted, then {record.rows[0]} wrote {record.offset}"
 
 
 class Retained:

@@ -45,6 +45,11 @@ class Host:
         """The processes that run."""
         return [process for process in self._processes if process is not None]
 
+    @property
+    def stopped(self) -> bool:
+        """Whether all processes have done what a node does that is told to end."""
+        return all(process.stopped for process in self.running)
+
     # -- life and death ------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -46,6 +46,8 @@ class Shape:
     retentions: tuple[int, ...] = (0, 0, 2 * KIB, 600)
     #: Whether an operator seeks and pauses: taken in turn, too.
     operators: tuple[bool, ...] = (True, False, False, True)
+    #: How many places rot in the end, while the node is down: taken in turn, too.
+    rots: tuple[int, ...] = (0, 1, 0, 2, 1)
 
 
 def machine(world: World) -> Machine:
@@ -122,7 +124,7 @@ class Workload:
                     f"author{n}",
                     shape.partitions,
                     -1 % shape.partitions,
-                    shape.batches,
+                    2 * shape.batches,
                     pen,
                 )
             )

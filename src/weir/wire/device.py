@@ -209,7 +209,7 @@ class DeviceStream:
 
     @property
     def claimed(self) -> int:
-        """Bytes that the frame under way will take when it is whole; 0 between frames."""
+        """Bytes that the frame under way will take when it is whole; 0 until its header is."""
         return self._reassembler.claimed
 
     def receive(self, data: bytes) -> list[DeviceRequest]:

@@ -11,6 +11,11 @@ from weir.wire import administration as a
 from weir.wire import messages as m
 
 
+def carry_all(node: Any) -> None:
+    while any(node._carry(pair) for pair in node.wires):
+        pass
+
+
 @pytest.mark.parametrize("question", [m.Positions, a.DescribePartition])
 def test_a_partition_that_starts_does_not_say_that_it_holds_nothing(
     node: Any, question: type[m.Positions | a.DescribePartition]
@@ -21,9 +26,9 @@ def test_a_partition_that_starts_does_not_say_that_it_holds_nothing(
     assert node.answer(0, node.batch(address, grant)).offset == 0
     node.kill(2)
     node.boot(2)
+    carry_all(node)  # the registry's copy arrives; no disk has done anything yet
     asked = node.ask(0, question(address))
-    while any([node._carry(pair) for pair in node.wires]):
-        pass  # the registry's copy arrives, and the question; no disk has done anything yet
+    carry_all(node)
     assert node.reply(0, asked).code == Unavailable.code
     node.settle()
     assert node.answer(0, question(address)).end == 1
