@@ -10,10 +10,8 @@ from weir.broker.outbox import Outbox
 from weir.broker.receivers import Receivers
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
-from weir.codec.fields import U64
 from weir.errors import NoHello, Refused, UnknownTopic
 from weir.model.ids import group_of
-from weir.model.topic import partition_for
 from weir.order.clock import Time
 from weir.wire.deliveries import BY_HUB, DeviceAck, DevicePull, DeviceSubscribe
 from weir.wire.device import (
@@ -79,7 +77,7 @@ class Devices:
             self._authorize(session.principal, "publish", topic.full_name)
             partition = request.partition
             if partition == BY_HUB:
-                partition = partition_for(U64.pack(request.hub), topic.partitions)
+                partition = topic.partition_of_hub(request.hub)
             elif partition >= topic.partitions:
                 raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
             group = group_of(topic.id, partition)

@@ -118,6 +118,7 @@ class Shard:
             settings.authorize,
             self._neighbours,
             settings.ports,
+            time,
         )
         self._devices = Devices(
             identity, self.topics, outbox, settings.authorize, time, self._neighbours, self.budget
@@ -236,10 +237,11 @@ class Shard:
         if session is None:
             return
         self._neighbours.closed(session)
-        self._outbox.closed(number)
+        touched = self._outbox.closed(number)
         self._devices.receivers.closed(number)
-        for partition in self.topics.partitions():
-            partition.closed(number)
+        for group in touched:
+            if group in self.topics:
+                self.topics.partition(group)[1].closed(number)
 
     def _tick(self) -> None:
         now = self._time.monotonic_ms()

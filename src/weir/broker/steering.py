@@ -12,8 +12,7 @@ from weir.broker.grants import Grants
 from weir.broker.group import Group
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.state import PartitionState
-from weir.errors import ClusterInUse, OffsetOutOfRange, Overloaded, UnknownCluster
-from weir.model.limits import CLUSTERS_PER_TOPIC_MAX, RETRY_AFTER_MS
+from weir.errors import ClusterInUse, OffsetOutOfRange, UnknownCluster
 from weir.model.stamp import milliseconds_of
 from weir.model.topic import check_name
 from weir.order.clock import Time
@@ -84,8 +83,7 @@ class Steering:
                     consumers,
                 )
             return ClusterDeleted(name)
-        if name not in state.clusters and len(state.clusters) >= CLUSTERS_PER_TOPIC_MAX:
-            raise Overloaded(f"{len(state.clusters)} clusters read this topic", RETRY_AFTER_MS)
+        self._grants.check_name(name)
         if isinstance(request, PauseCluster):
             return ClusterPaused(name, request.paused)
         start, behind = state.log_start, state.next_offset

@@ -6,19 +6,18 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weir.codec.fields import U64
 from weir.errors import UnknownTopic
 from weir.model.ids import Address
 from weir.model.limits import KIB, RETRY_AFTER_MS, RETRY_AFTER_MS_MAX
-from weir.model.topic import Topic, partition_for
+from weir.model.topic import Topic
 from weir.wire import messages as m
 from weir.wire.deliveries import ALL_PARTITIONS, BY_HUB, DevicePull, DeviceSubscribe
 
 Then = Callable[[m.Reply], None]
 
 #: What a subscription takes in memory, about, and each watch of it.
-SUBSCRIPTION_BYTES = 1 * KIB
-WATCH_BYTES = 1 * KIB
+SUBSCRIPTION_BYTES = KIB // 2
+WATCH_BYTES = KIB + KIB // 2
 
 
 @dataclass(slots=True)
@@ -39,8 +38,8 @@ class Rest:
 class Subscription:
     """One device of a connection in one cluster.
 
-    A partition is watched (the broker will say when it has something), `ready` (it has), `quiet` (it
-    could not be watched: tried again after a pause), or `lost`: it will never be watched again.
+    A partition is watched (the broker will say when it has something), `ready` (it has), `quiet`
+    (it could not be watched: tried again after a pause), or `lost`: never to be watched again.
     """
 
     request: DeviceSubscribe
@@ -112,7 +111,7 @@ def partitions_of(topic: Topic, asked: int, hub: int) -> list[int]:
     if asked == ALL_PARTITIONS:
         return list(range(topic.partitions))
     if asked == BY_HUB:
-        return [partition_for(U64.pack(hub), topic.partitions)]
+        return [topic.partition_of_hub(hub)]
     if asked >= topic.partitions:
         raise UnknownTopic(f"topic {topic.full_name} has no partition {asked}")
     return [asked]

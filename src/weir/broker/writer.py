@@ -65,7 +65,7 @@ class Writer:
         self._devices = 0
         self._saving = False
         self._at_chore = False
-        self.scrubber = Scrubber(opened.log, time)
+        self.scrubber = Scrubber(opened.log, time, opened.holes)
         self._quiet_since = time.monotonic_ms()
         self._save_after = self._quiet_since + CHECKPOINT_MS
         #: Index and term of each group in the checkpoint that is being saved.

@@ -45,7 +45,7 @@ def list_clusters(topic: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL)
         print_table(
             ("CLUSTER", "LAG", "GRANTED", "CONSUMERS", "OLDEST", "SKIPPED", "PAUSED"),
             [
-                (one.name, one.lag, one.granted, one.consumers, _age(one), one.skipped, one.paused)
+                (one.name, one.lag, one.granted, one.consumers, _age(one), one.skipped, _paused(one))
                 for one in clusters
             ],
         )
@@ -201,6 +201,11 @@ def _age(of: Any) -> str | None:
     return None if of.oldest_seconds is None else duration_of(of.oldest_seconds)
 
 
+def _paused(one: Cluster) -> bool | str:
+    return "in part" if one.paused_in_part else one.paused
+
+
 def _summary(one: Cluster) -> str:
-    paused = ", paused" if one.paused else ""
-    return f"cluster {one.name}: {one.lag:,} not done, {one.granted:,} with consumers{paused}"
+    paused = f", paused{' in part' if one.paused_in_part else ''}" if one.paused else ""
+    idle = ", and no consumer is at work" if one.granted and not one.consumers else ""
+    return f"cluster {one.name}: {one.lag:,} not done, {one.granted:,} granted{idle}{paused}"

@@ -157,13 +157,13 @@ class Client:
         if_absent: bool = True,
         *,
         retention: str | float | None = None,
-        retention_bytes: int | None = None,
+        retention_bytes: int | str | None = None,
     ) -> m.TopicInfo:
         """Create a topic, or take the one that exists if `if_absent` and its settings agree.
 
         Messages go when they are older than `retention` ("7d", seconds, or "forever"), and the
-        oldest of a partition with more than `retention_bytes` (0: no limit). None: the broker's
-        default, or whatever an existing topic has.
+        oldest of a partition with more than `retention_bytes` (a number, or "forever": all stay).
+        None: the broker's default, or whatever an existing topic has.
         """
         change = change_of(retention, retention_bytes)
         request = m.CreateTopic(name, partitions, order, if_absent, change)
@@ -176,7 +176,7 @@ class Client:
         *,
         partitions: int | None = None,
         retention: str | float | None = None,
-        retention_bytes: int | None = None,
+        retention_bytes: int | str | None = None,
     ) -> m.TopicInfo:
         """Change what is given, see `create_topic`; return the topic as it is now.
 

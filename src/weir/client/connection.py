@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
 from itertools import count
@@ -75,8 +76,9 @@ class Connection(asyncio.Protocol):
                 reply = await waiter
         except TimeoutError:
             raise Disconnected(
-                f"no answer to {type(request).__name__} within {timeout:g} s; it may or may not "
-                "have happened. Look at the load of the broker, or give a longer request_timeout"
+                f"the broker did not answer within {timeout:.1f} s ({_in_words(request)}); it may "
+                "or may not have happened. Look at the load of the broker, or give a longer "
+                "request_timeout"
             ) from None
         if isinstance(reply, m.Refusal):
             raise refusal(reply.code, reply.message, reply.detail)
@@ -155,6 +157,11 @@ class Connection(asyncio.Protocol):
             self.send(m.Ping(), _ignore)
         wait = PING_AFTER - silence if silence < PING_AFTER else DEAD_AFTER - silence
         self._beat = self._loop.call_later(max(min(wait, PING_AFTER), 0.001), self._listen)
+
+
+def _in_words(request: m.Request) -> str:
+    """Return what was asked, as in "open producer"."""
+    return re.sub("(?<!^)(?=[A-Z])", " ", type(request).__name__).lower()
 
 
 def _ignore(_: int, __: m.Reply | Disconnected) -> None:

@@ -204,6 +204,7 @@ class Reader:
         mine = [*dict.fromkeys(options.partitions or range(len(places)))]
         for partition in [*self.positions, *mine, *((self._end and self._end.offsets) or ())]:
             places[partition]  # raises if the topic has no such partition
+        await self._settle()
         found = await places.positions(self._begin.stamp, mine)
         for partition, reply in found.items():
             if partition not in self.positions:
@@ -211,18 +212,32 @@ class Reader:
                 self.positions[partition] = self._found[partition] = begin
         if self._ends is None and (self._end is not None or not options.follow):
             end = self._end or End()
+            if end.needs_clock:
+                # Asked for this very stamp: what is stamped below it lies before the end then.
+                found = await places.positions(end.stamp, mine)
             self._ends = {p: end.offset(p, reply, options.follow) for p, reply in found.items()}
         self._feed = Feed(partial(self._pull, places, partition) for partition in mine)
         if options.partitions is None and self._ends is None:
             self._feed.add(partial(self._watch, places))
         return self._feed
 
+    async def _settle(self) -> None:
+        """Turn times into stamps, once: iterating again goes on with the same ones."""
+        begin, end = self._begin, self._end
+        if begin.needs_clock or (end is not None and end.needs_clock):
+            now_ms = await self._link.wall_ms()
+            self._begin = begin.settled(now_ms)
+            self._end = None if end is None else end.settled(now_ms)
+            self._pick.floor = self._begin.stamp
+            self._pick.ceiling = STAMP_MAX if self._end is None else self._end.stamp
+
     async def _watch(self, places: Places, feed: Feed[_Piece]) -> None:
         """Read partitions that are added later, too: all that is in them is new."""
 
         def grown(partitions: range) -> None:
             for partition in partitions:
-                self.positions.setdefault(partition, 0)
+                if partition not in self.positions:
+                    self.positions[partition] = self._found[partition] = 0
                 feed.add(partial(self._pull, places, partition))
 
         await watch(places, grown)

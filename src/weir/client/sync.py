@@ -259,6 +259,11 @@ class Consumer(Twin[consumers.Consumer]):
         return self._of.stale
 
     @property
+    def attempts(self) -> int:
+        """The how-manieth time the last message was handed to a consumer: 1, unless work failed."""
+        return self._of.attempts
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._of.closed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from weir.log.errors import BadRecord
@@ -75,7 +75,7 @@ class GroupIndex:
 
     @property
     def batch_bytes(self) -> int:
-        """The bytes of all batches stored."""
+        """The bytes of all entries with messages; chunks, which have no offset, do not count."""
         return self._totals[-1] - self._total if self._totals else 0
 
     def add(
@@ -111,7 +111,7 @@ class GroupIndex:
         self._terms.append(term)
         self._behind.append(behind)
         self._stamps.append(last)
-        self._totals.append(total + length if kind is Kind.BATCHES else total)
+        self._totals.append(total + length if next_offset > first_offset else total)
         self._lengths.append(length)
         self._kinds.append(kind)
 
@@ -248,19 +248,27 @@ class GroupIndex:
             return None
         return self._stamps[at]
 
-    def at_size(self, size: int, durable: int) -> tuple[int, int] | None:
-        """Return Raft index and first offset of the first entry with messages from which on all
-        batches together take up to `size` bytes, but at most those of the last one; None if no
-        messages lie below log position `durable`.
+    def at_size(
+        self, size: int, durable: int, beside: Callable[[int], int] = lambda _: 0
+    ) -> tuple[int, int] | None:
+        """Return Raft index and first offset of the last entry from which on all messages together
+        take at least `size` bytes, of the first one if they never do; None if no messages lie below
+        log position `durable`. `beside` says what messages from an offset on take elsewhere.
         """
         stop = bisect_left(self._positions, durable)
         if not stop:
             return None
-        # The first entry of which all before it hold what is too much.
-        before = bisect_left(self._totals, self._totals[stop - 1] - size, 0, stop)
-        start = before + 1 if self._totals[stop - 1] - self._total > size else 0
+        whole = self._totals[stop - 1]
+
+        def without(row: int) -> int:
+            """Return minus the bytes that are left from a row on, so that they rise."""
+            before = self._totals[row - 1] if row else self._total
+            first = max(self._behind[row - 1], self.base) if row else self.base
+            return before - whole - beside(first)
+
+        start = bisect_right(range(stop), -size, key=without) - 1
         last = bisect_left(self._behind, self._behind[stop - 1], 0, stop)
-        return self._messages(min(start, last), durable)
+        return self._messages(min(max(start, 0), last), durable)
 
     def _messages(self, at: int, durable: int) -> tuple[int, int] | None:
         """Return index and first offset of the first entry with messages from row `at` on."""

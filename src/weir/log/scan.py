@@ -204,7 +204,9 @@ class Scan:
             if position >= self._replay:
                 raise error
             self.holes.append(error)
-            return next_frame(data, at + 8, generation=segment.generation, base=segment.base)
+            sound = next_frame(data, at + 8, generation=segment.generation, base=segment.base)
+            # Where nothing sound follows, what is lost ends with what had been durable.
+            return sound if sound < len(data) else min(sound, self.mark - segment.base)
         self.holes.append(error)
         kept = self._kept.get(frame.group, _NONE)
         if frame.kind is Kind.END:

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 import xxhash
 
+from weir.codec.fields import U64
 from weir.errors import BadName, BadRequest
 from weir.model.ids import Natural, group_of
 from weir.model.limits import (
@@ -87,12 +88,16 @@ class SettingsChange(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A named stream of partitions. `id` is never reused; `created` is the stamp of its entry."""
+    """A named stream of partitions. `id` is never reused; `created` is the stamp of its entry.
+
+    It was `founded_with` so many partitions: by these, and not by later ones, a hub has its place.
+    """
 
     id: int
     namespace: str
     name: str
     partitions: int
+    founded_with: int
     order: Order = "partition"
     created: int = 0
     settings: TopicSettings = DEFAULT_SETTINGS
@@ -105,6 +110,12 @@ class Topic:
     def groups(self) -> list[int]:
         """Return the group ids of all partitions, in order."""
         return [group_of(self.id, p) for p in range(self.partitions)]
+
+    def partition_of_hub(self, hub: int) -> int:
+        """Return where a hub publishes unless it names a partition. That never changes: only there
+        is known what it has published, so that nothing it sends again comes twice.
+        """
+        return partition_for(U64.pack(hub), self.founded_with)
 
 
 def check_settings(partitions: int, order: str) -> None:

@@ -7,8 +7,11 @@ the commented file. A new setting is one line in a section here: both take it up
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+import contextlib
+import ipaddress
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -77,7 +80,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
         Meta(
             ge=3,
             le=3_600,
-            description="A shard process that says nothing for so long is killed and started again.",
+            description="A shard that says nothing for so long is killed and started again.",
             extra={"unit": "s"},
         ),
     ] = 10.0
@@ -209,7 +212,7 @@ class Config(msgspec.Struct, frozen=True):
         problems = [
             problem for setting in settings() if (problem := setting.problem(self.value(setting)))
         ]
-        problems = problems or [*_contradictions(self)]
+        problems = problems or [problem for _, problem in contradictions(self)]
         if problems:
             raise BadConfig(problems)
         return self
@@ -230,38 +233,89 @@ def settings() -> Iterator[Setting]:
                 unit = (info.extra or {}).get("unit", "")
                 info = info.type
             least, most = getattr(info, "ge", None), getattr(info, "le", None)
+            kind = get_args(field.type)[0]
+            choices = get_args(kind) if get_origin(kind) is Literal else ()
             yield Setting(
-                section.name, field.name, field.type, field.default, about, unit, least, most
-            )
+                section.name, field.name, field.type, field.default, about, unit, least, most,
+                choices,
+            )  # fmt: skip
 
 
-def _contradictions(config: Config) -> Iterator[str]:
-    """Yield what does not go together, of values that are each fine."""
+def contradictions(config: Config, unknown: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield what values that are each fine are not together: the setting to change, and why.
+
+    Settings that are `unknown`, by key, are compared with nothing.
+    """
+    for keys, check in _CHECKS.items():
+        if not any(key in unknown for key in keys) and (problem := check(config)):
+            yield keys[0], problem
+
+
+def _cache(config: Config) -> str:
     memory = config.memory
-    if memory.cache_mib > memory.budget_mib:
-        yield (
-            f"memory.cache_mib is {memory.cache_mib}, above memory.budget_mib "
-            f"{memory.budget_mib}: lower the cache, or raise the budget (a shard takes both)"
-        )
-    if not _is_name(config.node.host):
-        yield f"node.host is {config.node.host!r}: that is no name of a machine, and no address"
-    if config.metrics.listen:
-        try:
-            host, port = split_address(config.metrics.listen)
-        except ValueError as error:
-            yield f"metrics.listen {error}"
-            return
-        if port and (host, port) == (config.node.host, config.node.port):
-            yield f"metrics.listen and node.port are both {port}: give metrics a port of their own"
+    if memory.cache_mib <= memory.budget_mib:
+        return ""
+    return (
+        f"memory.cache_mib is {memory.cache_mib}, above memory.budget_mib {memory.budget_mib}: "
+        "lower the cache, or raise the budget (a shard takes both)"
+    )
+
+
+def _shards(config: Config) -> str:
+    node = config.node
+    if not 0 < node.logs < node.shards:
+        return ""
+    return (
+        f"node.shards is {node.shards}, above node.logs {node.logs}: each shard needs a log of its "
+        "own, so lower the shards, or found the node with more logs"
+    )
+
+
+def _host(config: Config) -> str:
+    host = config.node.host
+    if _is_name(host):
+        return ""
+    return f"node.host is {host!r}: that is no name of a machine, and no address"
+
+
+def _listen(config: Config) -> str:
+    try:
+        if config.metrics.listen:
+            split_address(config.metrics.listen)
+    except ValueError as error:
+        return f"metrics.listen {error}"
+    return ""
+
+
+def _ports(config: Config) -> str:
+    if not config.metrics.listen or _listen(config):
+        return ""
+    host, port = split_address(config.metrics.listen)
+    if not port or (host, port) != (config.node.host, config.node.port):
+        return ""
+    return f"metrics.listen and node.port are both {port}: give metrics a port of their own"
+
+
+#: By the settings that each compares.
+_CHECKS: dict[tuple[str, ...], Callable[[Config], str]] = {
+    ("memory.cache_mib", "memory.budget_mib"): _cache,
+    ("node.shards", "node.logs"): _shards,
+    ("node.host",): _host,
+    ("metrics.listen",): _listen,
+    ("metrics.listen", "node.host", "node.port"): _ports,
+}
 
 
 def _is_name(host: str) -> bool:
-    """Return whether one can even ask for a host: no part of a name is empty or endless."""
+    """Return whether one can even ask for a host: an address, or parts of letters and digits."""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
     try:
-        host.encode("idna")
+        name = host.encode("idna").decode("ascii")
     except UnicodeError:
         return False
-    return True
+    return re.fullmatch(r"[A-Za-z0-9_.-]+", name) is not None
 
 
 def split_address(text: str) -> tuple[str, int]:

@@ -28,6 +28,7 @@ Started = Callable[[str, int], None]
 _NODE = "node.json"
 _ENDPOINT = "endpoint.json"
 _LOCK = "lock"
+_OF_A_BACKUP = "manifest.json"
 
 
 class BadFolder(WeirError):
@@ -106,7 +107,17 @@ class NodeFolder:
         beyond = [number for number in folders if not 0 <= number < logs]
         if beyond:
             raise BadFolder(f"there is no log {beyond[0]} to place: logs are 0 to {logs - 1}")
-        self.path.mkdir(parents=True, exist_ok=True)
+        if (self.path / _OF_A_BACKUP).exists():
+            raise BadFolder(
+                f"{self.path} holds a backup: weir restore {self.path} puts it back, this folder "
+                "stays what it is"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise BadFolder(
+                f"{self.path} is a file, or lies below one: give --data a folder"
+            ) from None
         if any(self.path.glob("log-*")):
             raise BadFolder(
                 f"{self.path / _NODE} is missing, but there are logs: restore it from a backup"

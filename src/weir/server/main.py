@@ -30,6 +30,7 @@ from weir.server.driver import EXIT_DISK, Driver
 from weir.server.folder import Founded, NodeFolder, Started
 from weir.server.loops import run_loop
 from weir.server.observed import observed
+from weir.server.ports import check_free
 from weir.server.stopping import drain, stop_by_signal
 
 log = logging.getLogger(__name__)
@@ -54,8 +55,20 @@ def run(config: Config, started: Started | None = None) -> bool:
     `started` is told host and port once clients may connect. Raises `WeirError` if the folder or
     a log cannot be used, or a shard cannot be kept running, and `OSError` if the port cannot.
     """
-    founded = NodeFolder(config.node.data).found(config.node.logs)
+    folder = NodeFolder(config.node.data)
+    if folder.founded() is None:
+        check_free(config)
+    founded = folder.found(config.node.logs)
     shards = min(config.node.shards or os.cpu_count() or 1, founded.logs)
+    if config.node.shards > shards:
+        log.warning(
+            "%d shards were asked for, and there are %d: each needs one of the %d logs that the "
+            "node was founded with",
+            config.node.shards,
+            shards,
+            founded.logs,
+            extra={"fields": {"shards": shards, "logs": founded.logs}},
+        )
     if shards == 1:
         return run_loop(serve(config, started))
     from weir.server.supervisor import DiskGone, supervise
@@ -166,4 +179,4 @@ def _open(disk: FileDisk, settings: Settings) -> Opened:
     recovered = recover(disk, settings)
     for hole in recovered.holes:
         log.error("found at the start: %s", hole)
-    return Opened(recovered.log, recovered.groups, recovered.body)
+    return Opened(recovered.log, recovered.groups, recovered.body, recovered.holes)

@@ -31,7 +31,8 @@ async def observed(
 ) -> AsyncIterator[Notifier]:
     """Serve figures and health during the block, if that is configured; yields the notifier.
 
-    `away` returns the node's shards that do not serve: while there are any, none is ready. Raises `BadAddress` if that cannot be listened on.
+    `away` returns the node's shards that do not serve: while there are any, none is ready.
+    Raises `BadAddress` if that cannot be listened on.
     """
     notifier = Notifier(os.environ)
     with contextlib.closing(notifier):

@@ -116,7 +116,8 @@ class Peer(asyncio.Protocol):
         sock = self._transport.get_extra_info("socket")
         if sock is None or sock.family not in _INTERNET:
             return False
-        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED
+        state: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        return state[0] != _ESTABLISHED
 
     def enter(self) -> None:
         """Be served from now on."""

@@ -46,6 +46,11 @@ class Host:
         return [process for process in self._processes if process is not None]
 
     @property
+    def shards(self) -> int:
+        """How many shards there are, or were, since the last start."""
+        return self._layout.shards
+
+    @property
     def stopped(self) -> bool:
         """Whether all processes have done what a node does that is told to end."""
         return all(process.stopped for process in self.running)

@@ -94,18 +94,20 @@ class Operator(Client):
     def _changed(self, reply: m.Reply) -> None:
         self._busy = False
         seek, self._seek = self._seek, None
+        unknown = False
         if isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
             gone = isinstance(error, OffsetOutOfRange) and self.history.retention_bytes
             if not error.retryable and not gone:
                 self.complain("Honest", f"a change was refused: {error!r}")
+            # It was passed on, perhaps, to a shard that is gone now.
+            unknown = error.retryable and self.host.shards > 1
         if seek is not None:
             seek.settled = self.world.now
-            # One that was refused changed nothing.
             seek.done = isinstance(reply, a.ClusterChanged)
-            if not seek.done:
-                self.history.seeks.remove(seek)
-            elif self.ending and self._last:
+            if not seek.done and not unknown:
+                self.history.seeks.remove(seek)  # one that was refused changed nothing
+            elif seek.done and self.ending and self._last:
                 self._last -= 1
         if self._paused:
             self.world.after(self.world.between(*_PAUSED), self._resume)

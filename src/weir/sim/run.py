@@ -24,6 +24,7 @@ from weir.sim.world import SECOND, World
 from weir.wire import messages as m
 
 _DRAIN_WITHIN = 20 * SECOND
+_QUIET = 1 * SECOND
 _DRAIN_BYTES = 64 * 1024
 
 
@@ -161,12 +162,15 @@ class _Run:
             self.history.complaints.append(("Live", "the log could not be drained"))
 
     def _rot(self) -> None:
-        """A clean stop, bit rot, and a survey of what is served then."""
+        """A stop, or a quiet moment and a kill, then bit rot, and a survey of what is served."""
         world, host, complaints = self.world, self.host, self.history.complaints
-        host.stop()
-        world.run(world.now + LIVE_WITHIN, lambda: host.stopped)
-        if not host.stopped:
-            complaints.append(("Live", "the node does not drain"))
+        if world.chance(0.5):
+            host.stop()
+            world.run(world.now + LIVE_WITHIN, lambda: host.stopped)
+            if not host.stopped:
+                complaints.append(("Live", "the node does not drain"))
+        else:
+            world.run(world.now + _QUIET)  # all is below the durable mark by then
         host.die(power=False)
         spoilt = [rot.spoil(world, host.disks) for _ in range(self._rots)]
         survey = rot.Survey(world, host, self.history, self._shape.partitions)

@@ -17,9 +17,11 @@ from weir.sim.process import Machine
 from weir.sim.producers import Producer
 from weir.sim.programs import Program
 from weir.sim.readers import Consumer, Reader
+from weir.sim.receivers import Receiver
 from weir.sim.world import MS, World
 
 CLUSTER = "crew"
+FIELD = "field"
 SYSTEM = 0x57454952
 _SKEW_MS = 8_000
 _RETENTION_EVERY_MS = 100
@@ -40,6 +42,7 @@ class Shape:
     hubs: int = 2
     authors: int = 2
     consumers: int = 2
+    receivers: int = 2
     batches: int = 12
     device_messages: int = 12
     #: How many bytes of messages a partition keeps: the seeds take these in turn; 0: all.
@@ -84,6 +87,7 @@ class Workload:
         self.consumers: list[Consumer] = []
         self.operators: list[Operator] = []
         self.readers: list[Reader] = []
+        self.receivers: list[Receiver] = []
         for n in range(shape.producers):
             self.producers.append(
                 Producer(
@@ -128,13 +132,15 @@ class Workload:
                     pen,
                 )
             )
+        for n in range(shape.receivers):
+            self.receivers.append(Receiver(world, host, history, f"lock{n}", 8000 + n, 0, FIELD))
         if operated:
             operator = Operator(world, host, history, "operator", shape.partitions, 0, CLUSTER)
             self.operators.append(operator)
 
     def start(self) -> None:
         """Let all programs begin within the first moments."""
-        for program in (*self.producers, *self.readers, *self.consumers, *self.operators):
+        for program in self._all():
             self._world.after(self._world.between(0, 50 * MS), program.start)
 
     def end_producing(self) -> None:
@@ -148,10 +154,12 @@ class Workload:
             reader.ending, reader.at_end = True, False
         for consumer in self.consumers:
             consumer.ending, consumer.ending_since = True, self._world.now
+        for receiver in self.receivers:
+            receiver.end()
 
     def retire(self) -> None:
         """Let all programs be over."""
-        for program in (*self.producers, *self.readers, *self.consumers, *self.operators):
+        for program in self._all():
             program.retire()
 
     def produced(self) -> bool:
@@ -161,7 +169,16 @@ class Workload:
     def consumed(self) -> bool:
         """Whether readers are at the end and the cluster has nothing left."""
         readers = all(reader.finished for reader in self.readers)
-        return readers and all(consumer.finished for consumer in self.consumers)
+        return readers and all(one.finished for one in (*self.consumers, *self.receivers))
+
+    def _all(self) -> tuple[Program, ...]:
+        return (
+            *self.producers,
+            *self.readers,
+            *self.consumers,
+            *self.receivers,
+            *self.operators,
+        )
 
 
 class Nemesis:

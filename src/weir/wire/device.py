@@ -21,7 +21,8 @@ its `sn`; every reply's body begins with a number: 0, or an error code of `weir.
               u64 offset, u32 size, value; after an error other than 7 the code alone
     opcode 7  ack           u16 partition, u64 fence, u64 first offset, u64 offset behind the last
               -> u16 code, then what was acked, as asked
-    opcode 8  notify        from the broker alone, with the top bit set: u16 0
+    opcode 8  notify        from the broker alone, with the top bit set: u16 0, or why the
+              subscription is over
 
 Rules for firmware:
 
@@ -31,6 +32,7 @@ Rules for firmware:
     A repeat of one of them, same bytes, is confirmed again (an offset of all ones: accepted, place
     not kept). Other bytes, or an older sequence, are refused with `SequenceReused`.
     The boot count never falls, and rises whenever sequences begin anew: no device is forgotten.
+    Sequences are counted in each partition: after hello to another place begin at 0 there.
 
     Each `sn` may subscribe once a connection. After a notify, pull; the next notify comes when
     there is something after that pull. One pull of an `sn` at a time. What was pulled and is not

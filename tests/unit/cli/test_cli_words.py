@@ -76,6 +76,18 @@ def test_an_error_is_one_line_and_code_1(
     assert err.count("\n") == 1
 
 
+def test_each_problem_of_the_settings_is_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "weir.toml"
+    file.write_text("[node]\nport = -1\nhost = 1\n")
+    code, _, err = said(capsys, "serve", "--config", str(file))
+    assert (code, [line.split(": ")[0] for line in err.splitlines()]) == (
+        1,
+        [f"{file}:2", f"{file}:3"],
+    )
+
+
 def test_a_table_in_a_pipe_is_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("NAME", "COUNT"), [("a", 1_234), ("long name", 5)])
     assert capsys.readouterr().out == "NAME       COUNT\na          1,234\nlong name      5\n"

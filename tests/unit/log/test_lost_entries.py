@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weir.log.checkpoint import save
+from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.index import GroupIndex
+from weir.log.log import Log
+from weir.log.recovery import recover
+from weir.log.segment import BLOCK
+from weir.log.settings import Settings
+from weir.sim.disk import SimDisk
 
 HOLE = 4_000
 
@@ -58,3 +70,50 @@ def test_rows_of_an_index_file_tell_how_old_a_lost_entry_was() -> None:
     index.join(whole.rows(5_000, 7_000))
     assert index.stamp_of(2) == 60
     assert index.at_stamp(61, 1 << 30) == (3, 5)
+
+
+def test_a_log_goes_on_behind_a_last_segment_of_which_nothing_is_left(
+    disk: SimDisk,
+    small: Settings,
+    log: Log,
+    batches: Callable[..., Any],
+    settle: Callable[[Log], object],
+) -> None:
+    log.append(batches(1, 0))
+    settle(log)
+    log.append(batches(2, 1))
+    settle(log)
+    save(disk, log.checkpoint({65536: 2}, b"state"))
+    log.checkpoint_saved()
+    (name,) = (name for name in disk.names() if name.startswith("segment"))
+    disk.write(name, BLOCK, [b"\xff" * (log.tail - BLOCK)])
+    found = recover(disk, small)
+    assert [hole.segment for hole in found.holes] == [name]
+    assert found.tail == log.durable
+    found.log.append(batches(3, 2))
+    settle(found.log)
+    again = recover(disk, small).log
+    for index in (1, 2):
+        lost = again.stored(65536, index)
+        assert lost is not None
+        with pytest.raises(LogDamaged, match=name):
+            again.load(lost)
+    there = again.stored(65536, 3)
+    assert there is not None
+    assert again.load(there)
+
+
+def test_a_short_file_without_a_header_was_no_unfinished_one(
+    disk: SimDisk,
+    small: Settings,
+    log: Log,
+    batches: Callable[..., Any],
+    settle: Callable[[Log], object],
+) -> None:
+    log.append(batches(1, 0))
+    settle(log)
+    (name,) = (name for name in disk.names() if name.startswith("segment"))
+    disk.truncate(name, BLOCK - 1)
+    disk.flip(name, 0)
+    with pytest.raises(LogDamaged, match=name):
+        recover(disk, small)

@@ -86,3 +86,13 @@ def test_the_endpoint_is_there_while_it_is_announced(tmp_path: Path) -> None:
     assert (endpoint.host, endpoint.port, endpoint.pid) == ("127.0.0.1", 6800, os.getpid())
     folder.withdraw()
     assert folder.endpoint() is None
+
+
+def test_a_backup_and_a_file_are_no_places_for_a_node(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(BadFolder, match="holds a backup: weir restore"):
+        NodeFolder(tmp_path).found()
+    for place in (tmp_path / "manifest.json", tmp_path / "manifest.json" / "below"):
+        with pytest.raises(BadFolder, match="is a file, or lies below one: give --data a folder"):
+            NodeFolder(place).found()
+    assert [one.name for one in tmp_path.iterdir()] == ["manifest.json"]

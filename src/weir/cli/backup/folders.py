@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -33,8 +32,7 @@ def back_up(folder: Path, to: Path) -> m.Manifest:
     if founded is None:
         raise NotALog(f"{folder} is no node's folder: it has no node.json")
     logs = [NodeFolder(folder).log(number, founded) for number in range(founded.logs)]
-    with _stopped(folder, logs):
-        m.empty_folder(to)
+    with _stopped(folder, logs), m.new_folder(to):
         # Put back, all logs lie below the folder.
         here = msgspec.json.encode(msgspec.structs.replace(founded, folders={}))
         files = [_copied(to, "node.json", [here])]
@@ -42,10 +40,10 @@ def back_up(folder: Path, to: Path) -> m.Manifest:
             for path in sorted(log.iterdir()) if log.is_dir() else ():
                 if path.is_file() and path.name != _LOCK and path.suffix != _ASIDE:
                     files.append(_copied(to, f"log-{number}/{path.name}", m.pieces(path)))
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    manifest = m.Manifest("folder", weir.__version__, made, f"{founded.system:x}", files)
-    m.verify(to, manifest)
-    m.write(to, manifest)
+        made = datetime.now(UTC).isoformat(timespec="seconds")
+        manifest = m.Manifest("folder", weir.__version__, made, f"{founded.system:x}", files)
+        m.verify(to, manifest)
+        m.write(to, manifest)
     return manifest
 
 
@@ -63,8 +61,7 @@ def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise m.BadBackup(f"{folder} is there already: name a new or an empty folder")
     aside = folder.with_name(f"{folder.name}.restoring")
-    m.empty_folder(aside)
-    try:
+    with m.new_folder(aside):
         for file in manifest.files:
             source = backup / file.path
             try:
@@ -82,9 +79,6 @@ def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
             folder.rmdir()
         aside.rename(folder)
         m.sync_folder(folder.absolute().parent)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
 
 
 @contextmanager
