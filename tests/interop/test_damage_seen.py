@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import weir
+from weir.bench.children import environment, python
 from weir.bench.node import Node, running_node, start_node
 from weir.cli.main import main
 from weir.cli.survey import survey
+from weir.client.connect import connect
 from weir.log.frame import HEADER_SIZE, Kind
 
 TINY: dict[str, Any] = {"segment_mib": 32, "spares": 0, "shards": 1, "logs": 1, "cache_mib": 0}
@@ -23,7 +25,7 @@ ENTRIES, EACH = 12, 50
 
 async def fill(url: str) -> int:
     """Publish entries of so many messages each; return the partition's group."""
-    async with weir.connect(url) as client:
+    async with connect(url) as client:
         info = await client.create_topic("doors")
         async with client.producer("doors", linger=1) as producer:
             for _ in range(ENTRIES):
@@ -55,6 +57,13 @@ def figures(node: Node) -> str:
     return text
 
 
+def weir(*arguments: str) -> str:
+    """Return what a command in a process of its own prints."""
+    command = python("weir.cli", *arguments)
+    done = subprocess.run(command, capture_output=True, env=environment(), timeout=60, check=True)
+    return done.stdout.decode()
+
+
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     capsys.readouterr()
     code = main(arguments)
@@ -79,6 +88,13 @@ def test_damage_is_seen_and_a_backup_holds_all_the_rest(
         assert re.search(r'^weir_scrub_damage\{log="0"\} 3$', figures(node), re.MULTILINE)
         assert said(capsys, *doctor)[0] == 0, "it says that it did not look"
         code, out, err = said(capsys, "backup", "--to", str(there), "--url", node.url)
+        behind = str(holes[1][1])
+        steps = ("--partition", "0", "--to", behind, "--create", "--url", node.url)
+        assert said(capsys, "cluster", "seek", "doors", "crew", *steps)[0] == 0
+        over = ("--from", behind, "--partition", "0", "--no-follow", "-n", "1", "--url", node.url)
+        for verb in (("tail", "doors", *over), ("sub", "doors", "--cluster", "crew", "-n", "1")):
+            url = () if "--url" in verb else ("--url", node.url)
+            assert weir(*verb, *url).startswith(f"0/{behind}  ")
     assert code == 1
     assert "not everything" in err
     rows = [(holes[0][0], holes[1][1]), holes[2]]

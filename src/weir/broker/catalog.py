@@ -222,9 +222,7 @@ class Catalog:
         catalog.last_stamp = last_stamp
         for id, namespace, name, partitions, founded_with, order, created, settings in topics:
             kept = msgspec.convert(settings, TopicSettings)
-            catalog._add(
-                Topic(id, namespace, name, partitions, founded_with, order, created, kept)
-            )
+            catalog._add(Topic(id, namespace, name, partitions, founded_with, order, created, kept))
         catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED

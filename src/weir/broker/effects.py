@@ -31,7 +31,7 @@ class Send:
 class Pass:
     """Write a trunk frame to another shard of this node, or drop it if its trunk broke.
 
-    `charged` is what it is for `Send`.
+    `charged` is what it is for `Send`; it comes back by `Shard.passed_on`.
     """
 
     shard: int

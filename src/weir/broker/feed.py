@@ -1,8 +1,8 @@
 """The registry's machine as the other shards see it: each gets a snapshot, then every record.
 
 A follower says how far it has applied, and done. What a client was told of the registry holds
-everywhere: a reply leaves only when every shard that follows has done what it speaks of. A topic's
-partitions are led by then. A reply that fences a producer waits for *all* shards, for one that was
+everywhere: a reply leaves only when every shard that follows has done what it speaks of, but for a
+new producer's, of which others learn as it comes. A topic's partitions are led by then. A reply that fences a producer waits for *all* shards, for one that was
 away for a moment could go on to confirm what the old owner sends; and until what they had accepted
 is committed, so that who is told of the new epoch finds all that the old one will have written.
 """
@@ -44,6 +44,11 @@ def is_fence(record: ControlRecord) -> bool:
     return isinstance(record, ProducerOpened) and record.epoch > 0
 
 
+def is_grant(record: ControlRecord) -> bool:
+    """Return whether a record opens a new producer: who does not know it yet asks (`Following`)."""
+    return isinstance(record, ProducerOpened) and not record.epoch
+
+
 @dataclass(slots=True)
 class _Follower:
     """A shard that follows: its session here, and how far it has applied."""
@@ -80,11 +85,12 @@ class Feed:
 
     def reply(self, caller: Caller, reply: Reply) -> None:
         """Answer, once whoever follows knows what is being applied."""
-        if self._applying is None:
+        record = self._applying
+        if record is None or is_grant(record):
             self._outbox.reply(caller, reply)
             return
         until = self._time.monotonic_ms() + TOLD_WITHIN_MS
-        self._held.append(_Held(self._index, self._applying, until, caller, reply))
+        self._held.append(_Held(self._index, record, until, caller, reply))
 
     def refuse(self, caller: Caller, error: Refused) -> None:
         """Answer with a refusal."""

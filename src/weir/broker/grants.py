@@ -99,7 +99,7 @@ class Grants:
         self._outbox = outbox
         self._time = time
         self._leases = Leases(state.clusters, state.last_stamp, time.monotonic_ms())
-        self._caps = Caps(state.clusters, self._leases)
+        self._caps = Caps(state.clusters, self._leases, time)
         #: Only of clusters that somebody pulls for: a name costs nothing once it found nothing.
         self._queues: dict[str, _Queue] = {}
         self._promised: dict[int, tuple[Wait[Pull], Reading]] = {}
@@ -131,12 +131,12 @@ class Grants:
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a pull asks for a lease of 1 to {GRANT_MS_MAX:,} ms")
         now = self._time.monotonic_ms()
-        self._caps.check_name(request.cluster, self._queues.keys(), now)
+        self._caps.check_name(request.cluster, self._queues.keys())
         queue = self._queues.get(request.cluster)
         if queue is None:
             queue = _Queue()
         if request.max_messages:
-            self._caps.check_grant(request.cluster, caller.session, len(queue.proposed), now)
+            self._caps.check_grant(request.cluster, caller.session, len(queue.proposed))
         line = queue.pulls if request.max_messages else queue.watches
         line.check_room()
         self._queues[request.cluster] = queue
@@ -242,7 +242,7 @@ class Grants:
     def check_name(self, name: str) -> None:
         """Raise `Overloaded` if a cluster is one too many beside those that begin just now."""
         beginning = self._queues.keys() | self._changing.keys()
-        self._caps.check_name(name, beginning, self._time.monotonic_ms())
+        self._caps.check_name(name, beginning)
 
     def hold(self, name: str) -> None:
         """Grant a cluster nothing while a change of it is under way."""
@@ -274,7 +274,7 @@ class Grants:
         state = self._state.clusters.get(name)
         if name in self._changing or (state is not None and state.paused):
             return
-        while queue.pulls and not self._is_full(name, queue):
+        while queue.pulls and not self._caps.is_full(name, len(queue.proposed)):
             request = queue.pulls.first().request
             reading, first, behind = self._pick(name, queue, request)
             if reading is None:
@@ -287,14 +287,11 @@ class Grants:
             queue.proposed.append((first, behind))
             queue.freed.discard(first, behind)
             self._promised[self._propose(record)] = (waiter, reading)
-        if queue.watches and not self._is_full(name, queue):
+        if queue.watches and not self._caps.is_full(name, len(queue.proposed)):
             reading, first, behind = self._pick(name, queue, _ANY)
             for waiter in queue.told(0 if reading is None else behind - first):
                 nothing = Granted(waiter.request.address, 0, 0, first, behind)
                 self._outbox.reply(waiter.caller, nothing)
-
-    def _is_full(self, name: str, queue: _Queue) -> bool:
-        return self._caps.is_full(name, len(queue.proposed), self._time.monotonic_ms())
 
     def _put_back(self, name: str, queue: _Queue, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""

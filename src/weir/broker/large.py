@@ -22,7 +22,8 @@ _OPEN_FOR = stamp_at(OPEN_VALUE_MS)
 class OpenValue:
     """A value that grows: its bytes so far, the stamp of its last chunk, and where they all lie.
 
-    `stored` are the bytes that its chunks take in the log, which may be compressed. `packed` holds first index and number of each run in turn: a value may have very many.
+    `stored` are the bytes that its chunks take in the log, where they may be compressed. `packed`
+    holds first index and number of each run in turn: a value may have very many.
     """
 
     epoch: int

@@ -121,7 +121,7 @@ class Partition:
         """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
         self._shared.admit()
         intake = self._led().intake
-        batch = intake.check(request.batch)
+        batch = intake.open(request.batch)
         own(batch.header)
         verdict = intake.judge(batch.header)
         if isinstance(verdict, Confirm):
@@ -130,6 +130,8 @@ class Partition:
         repeats = verdict is not None
         if verdict is None:
             intake.check_seen(request.seen)
+            self._shared.budget.check(batch.header.raw_size)
+            intake.look_into(batch)
             intake.check_large(batch)
             self._shared.budget.charge(len(request.batch))
             verdict = intake.accept(batch, request.seen)
@@ -213,11 +215,14 @@ class Partition:
             self._leading.grants.tick()
             self._leading.settling.tick()
 
-    def drain(self) -> None:
-        """The node stops: let nobody wait any more; fetches and acks go on."""
+    def drain(self, acks: bool) -> None:
+        """The node stops: let nobody wait any more; fetches go on, and so do `acks` for a while."""
         self.fetches.drain()
         if self._leading is not None:
             self._leading.grants.drain()
+            self._leading.steering.drain()
+            if not acks:
+                self._leading.acks.drain()
 
     def retain(self, settings: TopicSettings) -> None:
         """Propose a later start if its topic's settings let messages go."""

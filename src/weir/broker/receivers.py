@@ -13,16 +13,22 @@ from weir.broker.outbox import Outbox
 from weir.broker.passing import Passing
 from weir.broker.pulling import Pulling
 from weir.broker.sessions import Session
-from weir.broker.subscriptions import Receiver, Subscription, partitions_of
+from weir.broker.subscriptions import WATCH_BYTES, Receiver, Subscription, partitions_of
 from weir.broker.topics import Topics
 from weir.broker.watching import Watching
 from weir.errors import BadRequest, NoHello, NotSubscribed, Overloaded, Refused
 from weir.model.ids import Address, group_of
 from weir.model.limits import DEVICE_WATCHES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS
-from weir.model.topic import check_name
+from weir.model.topic import Topic, check_name
 from weir.order.clock import Time
 from weir.wire import messages as m
-from weir.wire.deliveries import PULL_BYTES_MIN, DeviceAck, DevicePull, DeviceSubscribe
+from weir.wire.deliveries import (
+    ALL_PARTITIONS,
+    PULL_BYTES_MIN,
+    DeviceAck,
+    DevicePull,
+    DeviceSubscribe,
+)
 from weir.wire.device import DeviceOpcode, encode_acked, encode_code
 
 #: Of the budget, all subscriptions of a shard together: they are held for as long as they last.
@@ -98,12 +104,36 @@ class Receivers:
 
     def _charge(self, subscription: Subscription) -> None:
         size = subscription.memory
-        most = self._budget.limit // _SHARE
+        most = self._share
         if self._charged + size > most:
             text = f"the devices of this shard hold {self._charged:,} of {most:,} bytes"
             raise Overloaded(f"{text}: connect to another, or raise memory.budget", RETRY_AFTER_MS)
         self._budget.charge(size)
         self._charged += size
+
+    def grown(self, topic: Topic) -> None:
+        """Watch the partitions that a topic got, for those who subscribed to all it has.
+
+        A subscription that cannot have them ends: it would miss messages, and not know it.
+        """
+        for receiver in self._of.values():
+            for subscription in list(receiver.subscriptions.values()):
+                known = subscription.addresses
+                if subscription.request.partition != ALL_PARTITIONS or subscription.id != topic.id:
+                    continue
+                added = range(len(known), topic.partitions)
+                fits = receiver.watches + len(added) <= DEVICE_WATCHES_MAX
+                if not fits or self._charged + WATCH_BYTES * len(added) > self._share:
+                    self._watching.end(receiver, subscription, Overloaded.code)
+                    continue
+                known.update((p, Address(0, 0, group_of(topic.id, p))) for p in added)
+                self._budget.take(WATCH_BYTES * len(added))  # of its share: it is not refused
+                self._charged += WATCH_BYTES * len(added)
+                self._watching.watch(receiver, subscription, *added)
+
+    @property
+    def _share(self) -> int:
+        return self._budget.limit // _SHARE
 
     def _release(self, subscription: Subscription) -> None:
         self._charged -= subscription.memory

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weir.errors import UnknownTopic
-from weir.model.ids import Address
+from weir.model.ids import Address, topic_of
 from weir.model.limits import KIB, RETRY_AFTER_MS, RETRY_AFTER_MS_MAX
 from weir.model.topic import Topic
 from weir.wire import messages as m
@@ -57,6 +57,11 @@ class Subscription:
     pause_ms: int = 0
     #: Whether it is no subscription any more: replies may still come for it.
     over: bool = False
+
+    @property
+    def id(self) -> int:
+        """The id of its topic."""
+        return topic_of(next(iter(self.addresses.values())).group)
 
     @property
     def memory(self) -> int:

@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import bench, clusters, config, dev, doctor, init, inspect, pub, serve, tail, topics
+from weir.cli import (
+    bench,
+    clusters,
+    config,
+    dev,
+    doctor,
+    init,
+    inspect,
+    pub,
+    serve,
+    sub,
+    tail,
+    topics,
+)
 from weir.cli.backup import verbs as backup
 from weir.errors import WeirError
 
@@ -39,6 +52,7 @@ app.add_typer(topics.app)
 app.add_typer(clusters.app)
 app.command()(pub.pub)
 app.command()(tail.tail)
+app.command()(sub.sub)
 app.command()(inspect.inspect)
 app.add_typer(config.app)
 app.command()(doctor.doctor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +19,7 @@ from weir.client.producer import Producer, ProducerOptions
 from weir.client.reader import Reader, ReaderOptions
 from weir.client.receipts import Confirmed, Receipt
 from weir.client.start import Start, Until
-from weir.errors import Refused, WeirError
+from weir.errors import Refused, UnknownTopic, WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.wire import messages as m
 
@@ -59,17 +60,29 @@ class Client:
         `value` is bytes, text (sent as UTF-8) or anything msgspec writes as JSON; `time` is in µs
         since 1970. Publishes of the same turn of the event loop share a batch.
         """
-        producer = self._producers.get(topic) or await self._shared(topic)
+        known = self._producers.get(topic)
+        producer = known or await self._shared(topic)
+        send = partial(
+            Producer.publish,
+            value=value,
+            key=key,
+            tag=tag,
+            time=time,
+            headers=headers,
+            partition=partition,
+        )
         try:
-            return await producer.publish(
-                value, key=key, tag=tag, time=time, headers=headers, partition=partition
-            )
-        except Refused:
+            return await send(producer)
+        except Refused as error:
             # A refused batch may have ended the producer: the next publish opens a new one.
             # What the old one has under way to other partitions goes on.
-            if producer.error is not None and self._producers.get(topic) is producer:
+            ended = producer.error is not None
+            if ended and self._producers.get(topic) is producer:
                 self._retired.append(self._producers.pop(topic))
-            raise
+            if not (ended and known and isinstance(error, UnknownTopic)):
+                raise
+        # It was deleted since, and may have been made again: a name means what it means now.
+        return await send(await self._shared(topic))
 
     def producer(
         self,

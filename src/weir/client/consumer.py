@@ -8,7 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from weir.client.acking import Acking, Stale
@@ -84,8 +84,8 @@ class Consumer:
         self._ready: Pulled | None = None
         self._messages: Iterator[Message] = iter(())
         self._unopened: deque[Delivered] = deque()
-        # Of the grant, all below these offsets was handed out; is done; is noted as done.
-        self._handed = self._done = self._noted = 0
+        # Of the grant, all below these offsets was handed out; is done; is noted as done; is there.
+        self._handed = self._done = self._noted = self._end = 0
         self._acking = Acking(topic, options.cluster, options.on_stale)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._due = False
@@ -258,19 +258,22 @@ class Consumer:
         await self.open()
         assert self._pulling is not None  # `open` has made it
         self._pulling.size = self._pace.size
-        self._taken = taken = await self._take()
+        taken = await self._take()
         if self._pace.ahead:
             taken.slot.release()
         self._began = time.monotonic()
         self._handed = self._done = self._noted = taken.grant.offset
         self._unopened.extend(taken.grant.batches)
+        self._end = _end_of(taken.grant)
+        # An opened batch may be a thousand times as large as what came: only the user keeps it.
+        self._taken = replace(taken, grant=replace(taken.grant, batches=()))
 
     def _finish(self) -> None:
         """Note that the last grant is done, and how long it took."""
         taken = self._taken
         if taken is None:
             return
-        if self._handed >= _end_of(taken.grant):
+        if self._handed >= self._end:
             self._done = self._handed = taken.grant.next_offset
         self._note()
         assert self._pulling is not None  # it was pulled

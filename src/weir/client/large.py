@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import xxhash
 
 from weir.client.batching import PLAIN, Packing, Whole
+from weir.client.daemon import in_daemon
 from weir.client.lane import Lane
 from weir.client.receipts import Confirmed, Handed, Receipt
 from weir.codec.fields import Buffer
@@ -166,7 +167,7 @@ async def pieces_of(source: Any) -> AsyncIterator[Buffer]:
 
 async def _bytes_from(source: Any) -> AsyncIterator[Any]:
     if hasattr(source, "read"):
-        while data := await asyncio.to_thread(source.read, VALUE_CHUNK_BYTES):
+        while data := await in_daemon(partial(source.read, VALUE_CHUNK_BYTES)):
             yield data
     elif isinstance(source, AsyncIterable):
         async for data in source:

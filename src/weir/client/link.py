@@ -184,7 +184,14 @@ class Link:
     async def _toward(self, request: m.Request, timeout: float) -> Connection:
         way = self._ways.toward(request)
         if way is not None:
-            await way.decided()
+            loop = asyncio.get_running_loop()
+            until = loop.time() + timeout
+            try:
+                async with asyncio.timeout(timeout):
+                    await way.decided()
+            except TimeoutError:
+                raise Disconnected(f"no way to shard {way.shard} within {timeout:g} s") from None
+            timeout = max(until - loop.time(), 0.0)
             if way.connection is not None and self.error is None:
                 return way.connection
         return await self._connected(timeout)

@@ -87,7 +87,7 @@ class Producer(Outgoing):
         )
         try:
             async with asyncio.timeout(self._link.request_timeout):
-                return await sent
+                return await sent._settled()
         except TimeoutError:
             raise self._stalled() from None
 

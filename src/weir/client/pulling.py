@@ -99,6 +99,7 @@ class Pulling:
                 await asyncio.sleep(EMPTY_PAUSE)
             else:
                 feed.put(Pulled(grant, time.monotonic() + self._lease, slot))
+                del grant  # this task sleeps for long, and what is opened of it grows
 
     async def _once(self, partition: int) -> Grant | None:
         places, delivered = self._places, list[Delivered]()

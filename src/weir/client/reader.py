@@ -174,7 +174,7 @@ class Reader:
 
     async def _next(self) -> Delivered | None:
         """Return the next batch; None at the end. `positions` moves over what holds no messages."""
-        while not self._rest:
+        while (delivered := self._wanted()) is None:
             if self._piece is not None:
                 piece, self._piece = self._piece, None
                 self.positions[piece.partition] = piece.next_offset
@@ -187,8 +187,19 @@ class Reader:
                 raise
             if self._piece is None:
                 return None
+            # Moved, not copied: what is handed out is in nobody's hands but the user's, since an
+            # opened batch may be a thousand times as large as what came.
             self._rest.extend(self._piece.delivered)
-        return await self._whole(self._rest.popleft())
+            self._piece.delivered.clear()
+        return await self._whole(delivered)
+
+    def _wanted(self) -> Delivered | None:
+        """Return the next batch at hand with messages that are wanted, or nothing."""
+        while self._rest:
+            delivered = self._pick.wanted(self._rest.popleft())
+            if delivered is not None:
+                return delivered
+        return None
 
     async def _whole(self, delivered: Delivered) -> Delivered:
         """Fetch a value that lies in chunks, unless it is over the limit."""

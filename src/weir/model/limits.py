@@ -9,6 +9,9 @@ MIB = 1024 * KIB
 BATCH_BYTES_DEFAULT = 1 * MIB
 BATCH_BYTES_MAX = 8 * MIB
 BATCH_MESSAGES_MAX = 1 << 20
+# A compressed batch stands for at most so many bytes of columns a byte of its own; lz4 can say no
+# more. Looking into a batch costs by what it stands for, its sender only by what it sends.
+INFLATION_MAX = 256
 ENTRY_BYTES_MAX = 1 * MIB
 CLIENT_FRAME_BYTES_MAX = BATCH_BYTES_MAX + 64 * KIB
 CONTROL_FRAME_BYTES_MAX = 1 * MIB
@@ -62,6 +65,8 @@ GRANTS_PER_CLUSTER_MAX = 10_000
 GRANTS_PER_CONSUMER_MAX = 2_500
 ACK_RANGES_MAX = 10_000
 REQUESTS_PENDING_MAX = 1_024
+# What one connection may send behind a request that waits for news of the registry.
+PARKED_BYTES_MAX = 16 * MIB
 # How many partitions the devices of one connection may watch.
 DEVICE_WATCHES_MAX = 256
 # How many that watch for messages are told at a time.

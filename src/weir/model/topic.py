@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -36,6 +37,7 @@ def check_name(name: str, what: str = "name") -> str:
     return name
 
 
+@lru_cache(maxsize=1024)
 def split_name(name: str) -> tuple[str, str]:
     """Split `namespace/topic`, or `topic` of the default namespace, into its two checked names."""
     namespace, slash, topic = name.rpartition("/")

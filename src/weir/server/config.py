@@ -33,6 +33,9 @@ from weir.server.doors import Doors
 from weir.server.setting import Setting
 
 DEFAULT_PORT = 6800
+_PORT_MAX = 65_535
+#: Who listens on these has the port on every address.
+_ALL = frozenset({"0.0.0.0", "::"})
 
 #: The largest frame must fit in a quarter of it, and the largest batch four times in a segment.
 _LEAST_MIB = 4 * BATCH_BYTES_MAX // MIB
@@ -288,12 +291,30 @@ def _listen(config: Config) -> str:
 
 
 def _ports(config: Config) -> str:
-    if not config.metrics.listen or _listen(config):
+    return "" if _listen(config) else metrics_ports(config, config.node.shards or 1)
+
+
+def metrics_ports(config: Config, shards: int) -> str:
+    """Return what is wrong with the ports of the figures of so many shards; empty if nothing."""
+    if not config.metrics.listen:
         return ""
     host, port = split_address(config.metrics.listen)
-    if not port or (host, port) != (config.node.host, config.node.port):
+    last, node = port + shards - 1, config.node
+    if not port:
         return ""
-    return f"metrics.listen and node.port are both {port}: give metrics a port of their own"
+    if last > _PORT_MAX:
+        return (
+            f"metrics.listen is {config.metrics.listen}, and {shards} shards take the ports {port} "
+            f"to {last}: begin at {_PORT_MAX + 1 - shards} at most"
+        )
+    if not port <= node.port <= last or not (host == node.host or {host, node.host} & _ALL):
+        return ""
+    if shards == 1:
+        return f"metrics.listen and node.port are both {port}: give metrics a port of their own"
+    return (
+        f"metrics.listen is {config.metrics.listen}, and {shards} shards take the ports {port} to "
+        f"{last}: node.port {node.port} is one of them, give metrics ports of their own"
+    )
 
 
 #: By the settings that each compares.
@@ -302,7 +323,7 @@ _CHECKS: dict[tuple[str, ...], Callable[[Config], str]] = {
     ("node.shards", "node.logs"): _shards,
     ("node.host",): _host,
     ("metrics.listen",): _listen,
-    ("metrics.listen", "node.host", "node.port"): _ports,
+    ("metrics.listen", "node.host", "node.port", "node.shards"): _ports,
 }
 
 

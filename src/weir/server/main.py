@@ -23,7 +23,7 @@ from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.limits import LISTEN_BACKLOG, MIB
 from weir.server.clock import SystemTime
-from weir.server.config import Config
+from weir.server.config import BadConfig, Config, metrics_ports
 from weir.server.disk import FileDisk, FolderInUse
 from weir.server.doors import open_doors
 from weir.server.driver import EXIT_DISK, Driver
@@ -69,6 +69,8 @@ def run(config: Config, started: Started | None = None) -> bool:
             founded.logs,
             extra={"fields": {"shards": shards, "logs": founded.logs}},
         )
+    if problem := metrics_ports(config, shards):
+        raise BadConfig([problem])
     if shards == 1:
         return run_loop(serve(config, started))
     from weir.server.supervisor import DiskGone, supervise
@@ -157,7 +159,8 @@ async def listening(
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         await server.start_serving()
         host, port = server.sockets[0].getsockname()[:2]
-        log.info("listening on %s:%d", host, port)
+        fields = {"host": host, "port": port}
+        log.info("listening on %s:%d", host, port, extra={"fields": fields})
         yield host, port
     finally:
         server.close()
@@ -178,5 +181,6 @@ async def _disk(folder: Path) -> FileDisk:
 def _open(disk: FileDisk, settings: Settings) -> Opened:
     recovered = recover(disk, settings)
     for hole in recovered.holes:
-        log.error("found at the start: %s", hole)
+        fields = {"log": hole.log, "segment": hole.segment, "position": hole.position}
+        log.error("found at the start: %s", hole, extra={"fields": fields})
     return Opened(recovered.log, recovered.groups, recovered.body, recovered.holes)

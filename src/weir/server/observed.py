@@ -17,6 +17,7 @@ from weir.server.loop_lag import LoopLag
 from weir.server.metrics import Metrics
 from weir.server.metrics_http import PLAIN, Answer, Pages
 from weir.server.notify import Notifier
+from weir.server.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +49,18 @@ async def observed(
                 with in_words(host, port, "--metrics"):
                     bound = await stack.enter_async_context(pages.listening(host, port))
                 shown = f"[{host}]" if ":" in host else host
-                log.info("metrics at http://%s:%d/metrics", shown, bound)
+                url = f"http://{shown}:{bound}/metrics"
+                log.info("metrics at %s", url, extra={"fields": {"url": url}})
                 yield notifier
 
 
 def _pages(
     metrics: Metrics, shard: Shard, stopping: asyncio.Event, away: Callable[[], Sequence[int]]
 ) -> Pages:
+    recent = Recent(metrics.text)
+
     async def figures() -> Answer:
-        return 200, CONTENT_TYPE, await metrics.text()
+        return 200, CONTENT_TYPE, await recent.text()
 
     async def healthy() -> Answer:
         return 200, PLAIN, "alive\n"
@@ -71,4 +75,5 @@ def _pages(
             return 503, PLAIN, f"shards that do not serve: {', '.join(map(str, shards))}\n"
         return 200, PLAIN, "ready\n"
 
-    return Pages({"/metrics": figures, "/healthz": healthy, "/readyz": ready})
+    cheap = ("/healthz", "/readyz")
+    return Pages({"/metrics": figures, "/healthz": healthy, "/readyz": ready}, cheap)

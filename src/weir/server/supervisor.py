@@ -36,6 +36,7 @@ from weir.server.tether import (
     Ready,
     Stop,
     Tether,
+    TrunkLost,
 )
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,11 @@ async def supervise(
             await crew.start(stopping)
             if not stopping.is_set():
                 with folder.announced(ports.host, ports.shared, started):
-                    log.info("%d shards serve %s:%d", shards, ports.host, ports.shared)
+                    fields = {"shards": shards, "host": ports.host, "port": ports.shared}
+                    log.info(
+                        "%d shards serve %s:%d", shards, ports.host, ports.shared,
+                        extra={"fields": fields},
+                    )  # fmt: skip
                     notifier.ready(f"serving from {node.data}")
                     await crew.wait(stopping)
                     notifier.stopping(config.stop.drain_seconds)
@@ -97,13 +102,19 @@ async def supervise(
 class Member:
     """One shard's process, and the tether to it."""
 
-    def __init__(self, shard: int, changed: Callable[[], None]) -> None:
-        """Be nothing yet; `start` starts the process. `changed`: whether it serves may have."""
+    def __init__(
+        self, shard: int, changed: Callable[[], None], lost: Callable[[Member, int], None]
+    ) -> None:
+        """Be nothing yet; `start` starts the process.
+
+        `changed`: whether it serves may have. `lost`: it lost the trunk to a shard.
+        """
         self.shard = shard
         #: How many looks it was not heard of.
         self.silence = 0
         self._changed = changed
-        self._starts = 0
+        self._lost = lost
+        self.starts = 0
         self.ready = asyncio.Event()
         self.drained = False
         self.failed: Failed | None = None
@@ -117,6 +128,11 @@ class Member:
         return self.ready.is_set() and self.silence < _LOOKS_MISSED_MAX
 
     @property
+    def silent(self) -> bool:
+        """Whether it is up and stands still."""
+        return self.there and self.ready.is_set() and self.silence >= _LOOKS_MISSED_MAX
+
+    @property
     def there(self) -> bool:
         """Whether there is a process to say something to."""
         return self._tether is not None
@@ -124,7 +140,7 @@ class Member:
     async def start(self, assignment: Assignment) -> None:
         """Start the process and tell it what it is."""
         self._gone.clear()
-        self._starts += 1
+        self.starts += 1
         self.silence, self.failed, self.drained = 0, None, False
         ours, theirs = socket.socketpair()
         with theirs:
@@ -141,8 +157,11 @@ class Member:
 
     def tell(self, message: NewTrunk | Stop | Away, end: socket.socket | None = None) -> None:
         """Say something to the process, if it is there."""
-        if self._tether is not None:
-            self._tether.tell(message, end)
+        if self._tether is not None and not self._tether.tell(message, end):
+            assert self.process is not None
+            log.error("shard %d does not listen: it is killed", self.shard, extra=_about(self))
+            if self.process.returncode is None:
+                self.process.kill()
 
     async def ended(self) -> int:
         """Return how the process ended, once it has, and all it had said is read."""
@@ -157,12 +176,16 @@ class Member:
         return code
 
     def _told(self, message: FromShard, _: socket.socket | None) -> None:
-        self.silence = 0
+        goes_on, self.silence = self.silent, 0
+        if goes_on:
+            self._changed()
         match message:
+            case TrunkLost(shard):
+                self._lost(self, shard)
             case Ready():
                 self.ready.set()
                 self._changed()
-                if self._starts > 1:
+                if self.starts > 1:
                     log.info("shard %d serves again", self.shard, extra=_about(self))
             case Failed():
                 self.failed = message
@@ -178,8 +201,10 @@ class Crew:
         self._config = config
         self._founded = founded
         self._ports = ports
-        self._members = [Member(shard, self._tell_who_serves) for shard in range(shards)]
-        self._away: tuple[int, ...] = ()
+        self._members = [
+            Member(shard, self._tell_who_serves, self._join_again) for shard in range(shards)
+        ]
+        self._away = Away(())
         self._keepers: list[asyncio.Task[None]] = []
         self._watch: asyncio.Task[None] | None = None
         self._stopping = False
@@ -207,6 +232,8 @@ class Crew:
         if self._watch is not None:
             self._watch.cancel()
         for member in self._members:
+            # One that is between two processes has nothing under way: its next start reads its log.
+            member.drained = not member.there
             member.tell(Stop())
         seconds = self._config.stop.drain_seconds + _GRACE_SECONDS
         late = self._keepers and (await asyncio.wait(self._keepers, timeout=seconds))[1]
@@ -289,11 +316,36 @@ class Crew:
             self._tell_who_serves()
 
     def _tell_who_serves(self) -> None:
-        away = tuple(member.shard for member in self._members if not member.serves)
+        away = Away(
+            tuple(member.shard for member in self._members if not member.serves),
+            tuple(member.shard for member in self._members if member.silent),
+        )
         if away != self._away:
-            self._away = away
+            was, self._away = self._away, away
             for member in self._members:
-                member.tell(Away(away))
+                member.tell(away)
+            for shard in set(was.silent).difference(away.silent):
+                self._join(self._members[shard])
+
+    def _join(self, member: Member) -> None:
+        """Give a process trunks to and from all others that go on."""
+        for other in self._members:
+            if member.there and other is not member and other.there and not other.silent:
+                _connect(member, other)
+                _connect(other, member)
+
+    def _join_again(self, asking: Member, shard: int) -> None:
+        """Replace a trunk that broke, unless one of the processes ended: it starts with new ones."""
+        serving = self._members[shard]
+        starts = asking.starts, serving.starts
+
+        def join() -> None:
+            same = starts == (asking.starts, serving.starts)
+            if same and not any(one.silent or not one.there for one in (asking, serving)):
+                _connect(asking, serving)
+
+        if not self._stopping:
+            asyncio.get_running_loop().call_later(_FIRST_PAUSE_SECONDS, join)
 
     async def _start(self, member: Member) -> None:
         """Start a process, and connect it with all others, which learn that way of the new one."""
@@ -307,13 +359,10 @@ class Crew:
                 self._ports.own,
             )
         )
-        member.tell(Away(self._away))
+        member.tell(self._away)
         if self._stopping:  # it was too late to hear of it
             member.tell(Stop())
-        for other in self._members:
-            if other is not member and other.there:
-                _connect(member, other)
-                _connect(other, member)
+        self._join(member)
 
 
 def _about(member: Member) -> dict[str, dict[str, int]]:

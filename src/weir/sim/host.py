@@ -46,6 +46,11 @@ class Host:
         return [process for process in self._processes if process is not None]
 
     @property
+    def budget_bytes(self) -> int:
+        """The byte budget of each shard."""
+        return self._machine.shard.budget_bytes
+
+    @property
     def shards(self) -> int:
         """How many shards there are, or were, since the last start."""
         return self._layout.shards

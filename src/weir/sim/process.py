@@ -220,7 +220,8 @@ class Process:
                     self._release(charged)
                     self._send(session, b"".join(buffers))
                 case ef.Pass(shard, buffers, charged):
-                    self._release(charged)
+                    assert self.shard is not None  # it has just asked for this
+                    self.shard.passed_on(shard, charged)
                     self.trunks.send(shard, b"".join(buffers))
                 case ef.StartFlush():
                     self._flush(effect)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.errors import OffsetOutOfRange, StaleGrant, refusal
+from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
 from weir.sim.history import Ack, Grant, History
 from weir.sim.host import Host
 from weir.sim.programs import Client
@@ -218,7 +218,7 @@ class Consumer(Client):
             ack.confirmed = self.world.now
         elif isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
-            if not error.retryable and not isinstance(error, StaleGrant):
+            if not error.retryable and not isinstance(error, StaleGrant | UnknownCluster):
                 self.complain("AckedOnce", f"an ack was refused: {error!r}")
         if self.ending and not self._pulling:
             self._pull()

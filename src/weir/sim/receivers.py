@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.errors import BY_CODE, StaleGrant
+from weir.errors import BY_CODE, NotSubscribed, StaleGrant
 from weir.sim.history import Ack, Grant, History, Operation, Seen
 from weir.sim.host import Host
 from weir.sim.network import Link
@@ -15,6 +15,10 @@ _SN = 5
 _LEASES_MS = (40, 100, 250)
 _MOST = (1, 3, 10)
 _ROOMS = (0, 60, 2_000)
+#: How an ack may be refused that comes late, or on a new connection before the subscription.
+_LATE_CODES = (StaleGrant.code, NotSubscribed.code)
+#: How long there was nothing new when all is over: what is there may be heard of late.
+_QUIET = 300 * MS
 _FORGET = 0.1
 _LATE = 0.1
 _DIE = 0.05
@@ -46,6 +50,7 @@ class Receiver(Program):
         self._pulled = 0
         self._acks: list[tuple[Ack, Operation]] = []
         self._drained = False
+        self._news = 0
 
     @property
     def finished(self) -> bool:
@@ -81,11 +86,13 @@ class Receiver(Program):
                 case d.DeviceOpcode.HELLO if reply.code:  # the topic is not there yet
                     self.soon(link.cut)
                 case d.DeviceOpcode.HELLO:
-                    request = (self._partition, self._lease_ms, self.cluster, TOPIC)
-                    self._send(d.subscribe(_SN, *request))
+                    self._send(
+                        d.subscribe(_SN, self.cluster, TOPIC, self._partition, self._lease_ms)
+                    )
                 case d.DeviceOpcode.SUBSCRIBE if reply.code:
                     self.soon(link.cut)
                 case d.DeviceOpcode.SUBSCRIBE | d.DeviceOpcode.NOTIFY:
+                    self._news, self._drained = self.world.now, False
                     self._ask()
                 case d.DeviceOpcode.PULL:
                     self._took(link, reply)
@@ -115,11 +122,12 @@ class Receiver(Program):
                 self.soon(link.cut)  # it is to subscribe anew
             self.soon(self._ask)
         elif delivery.offsets:
+            self._news = self.world.now
             self._granted(delivery)
             self.soon(self._ask)
         elif self.ending:
             over = self.ending_since + (max(_LEASES_MS) + 100) * MS
-            self._drained = self._pulled > over
+            self._drained = self._pulled > max(over, self._news + _QUIET)
             self.soon(self._ask)
         # Else it waits to be notified.
 
@@ -178,7 +186,7 @@ class Receiver(Program):
                 operation.ended = self.world.now
                 if not reply.code:
                     ack.confirmed = self.world.now
-                elif not (BY_CODE[reply.code].retryable or reply.code == StaleGrant.code):
+                elif not (BY_CODE[reply.code].retryable or reply.code in _LATE_CODES):
                     text = f"{self.name}: an ack was refused: {reply.code}"
                     self.history.complaints.append(("AckedOnce", text))
                 break

@@ -26,6 +26,7 @@ SYSTEM = 0x57454952
 _SKEW_MS = 8_000
 _RETENTION_EVERY_MS = 100
 #: A quick disk, and one that is so slow that clients lose patience, and power cuts fall into it.
+_BUDGETS = (12 * KIB, 256 * KIB, 1024 * KIB)
 #: How many logs a node is founded with; up to three shards serve them.
 _LOGS = (1, 1, 2, 3, 4)
 _FLUSHES = ((200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
@@ -68,7 +69,7 @@ def machine(world: World) -> Machine:
         spares=dice.choice((0, 1, 2)),
     )
     shard = ShardSettings(
-        budget_bytes=dice.choice((3 * KIB, 256 * KIB, 1024 * KIB)),
+        budget_bytes=dice.choice(_BUDGETS),
         checkpoint_bytes=dice.choice((1 * KIB, 4 * KIB, 1024 * KIB)),
         retention_every_ms=_RETENTION_EVERY_MS,
     )
@@ -132,7 +133,8 @@ class Workload:
                     pen,
                 )
             )
-        for n in range(shape.receivers):
+        # The least budget has no room for a subscription.
+        for n in range(shape.receivers if host.budget_bytes > _BUDGETS[0] else 0):
             self.receivers.append(Receiver(world, host, history, f"lock{n}", 8000 + n, 0, FIELD))
         if operated:
             operator = Operator(world, host, history, "operator", shape.partitions, 0, CLUSTER)

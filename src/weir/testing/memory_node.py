@@ -41,7 +41,7 @@ class Node:
     @property
     def up(self) -> bool:
         """Whether it serves."""
-        return self._host is not None
+        return self._host is not None and self._host.error is None
 
     def start(self) -> Node:
         """Start, with what the disk holds. Raises `OSError` if the port is taken."""

@@ -47,6 +47,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 
 from weir.codec.fields import Buffer
 from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
@@ -72,6 +73,9 @@ _CODE = struct.Struct(">H")
 _WELCOME = struct.Struct(">HQ")
 _CONFIRM = struct.Struct(">HIQ")
 _FRAME_SIZE_MIN = _HEADER.size + 1
+#: What `xor` folds without making it smaller, and by how many bits each time.
+_SMALL = 64
+_SMALL_FOLDS = (256, 128, 64, 32, 16, 8)
 
 
 class DeviceOpcode(IntEnum):
@@ -157,11 +161,12 @@ _BODIES: dict[int, Callable[[int, bytes], DeviceRequest]] = {
 
 def xor(data: bytes | memoryview) -> int:
     """Return the XOR of all bytes, folding them as one number instead of going byte by byte."""
-    folded = int.from_bytes(data, "little")
-    half = 1 << max(len(data) - 1, 0).bit_length() >> 1
-    while half:
-        folded ^= folded >> (8 * half)
-        half >>= 1
+    folded, size = int.from_bytes(data, "little"), len(data)
+    while size > _SMALL:
+        size -= size // 2
+        folded = (folded >> (8 * size)) ^ (folded & ((1 << (8 * size)) - 1))
+    for bits in _SMALL_FOLDS:
+        folded ^= folded >> bits
     return folded & 0xFF
 
 
@@ -257,8 +262,9 @@ class DeviceStream:
             return DeviceRefused(sn, opcode, BadRequest.code)
 
 
+@lru_cache(maxsize=512)
 def encode_welcome(sn: int, code: int, system: int) -> bytes:
-    """Return the reply to hello."""
+    """Return the reply to hello; thousands of devices that come at once get the same."""
     return frame(DeviceOpcode.HELLO | REPLY, sn, _WELCOME.pack(code, system))
 
 

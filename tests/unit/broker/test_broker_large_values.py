@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from weir.broker.large import ValueTable
 from weir.errors import BadRequest, Overloaded, SequenceReused, TooLarge, ValueLost
 from weir.model.batch import Batch, split
 from weir.model.chunks import Piece, References
 from weir.model.header import HEADER_SIZE, Compression, Packed, parse, seal
 from weir.model.limits import OPEN_VALUE_MS, OPEN_VALUES_MAX
-from weir.model.stamp import stamp_at
 from weir.model.topic import SettingsChange
 from weir.wire import administration as a
 from weir.wire import messages as m
@@ -295,11 +293,20 @@ def test_a_broker_without_the_library_says_so(large: Any, monkeypatch: Any) -> N
     assert "weir-mq[compress]" in refusal.message
 
 
-def test_retention_keeps_the_chunks_of_what_it_keeps_and_no_others(make_rig: Any) -> None:
+def look(rig: Any, ms: int = 50) -> None:
+    for _ in range(3):
+        rig.tick(ms)
+        rig.settle()
+
+
+def limited(make_rig: Any, **limits: int) -> tuple[Any, m.TopicInfo]:
     rig = make_rig(retention_every_ms=1, checkpoint_bytes=1)
     rig.connect()
-    change = SettingsChange(retention_bytes=3_000)
-    info = rig.answer(1, m.CreateTopic("t", settings=change))
+    return rig, rig.answer(1, m.CreateTopic("t", settings=SettingsChange(**limits)))
+
+
+def test_retention_keeps_the_chunks_of_what_it_keeps_and_no_others(make_rig: Any) -> None:
+    rig, info = limited(make_rig, retention_bytes=3_000)
     publisher, other = Publisher(rig, info), Publisher(rig, info)
     piece = bytes(900)
     gone = publisher.pieces(piece, piece)
@@ -310,9 +317,7 @@ def test_retention_keeps_the_chunks_of_what_it_keeps_and_no_others(make_rig: Any
         assert other.ask(piece).offset == offset
     other.pieces(b"instead of the abandoned one")
     assert publisher.close(1_800, *kept).offset == 9
-    for _ in range(3):
-        rig.tick()
-        rig.settle()
+    look(rig)
     start = rig.answer(1, m.Positions(info.addresses[0])).start
     assert 0 < start <= 9
     assert chunks(rig, info, gone[0], 1).code == ValueLost.code
@@ -326,18 +331,6 @@ def test_retention_keeps_the_chunks_of_what_it_keeps_and_no_others(make_rig: Any
     assert closing.references is not None
     assert closing.references.first_index == kept[0]
     assert isinstance(chunks(rig, info, *closing.references.runs[0]), m.FetchedChunks)
-
-
-def look(rig: Any, ms: int = 50) -> None:
-    for _ in range(3):
-        rig.tick(ms)
-        rig.settle()
-
-
-def limited(make_rig: Any, **limits: int) -> tuple[Any, m.TopicInfo]:
-    rig = make_rig(retention_every_ms=1, checkpoint_bytes=1)
-    rig.connect()
-    return rig, rig.answer(1, m.CreateTopic("t", settings=SettingsChange(**limits)))
 
 
 def test_an_upload_that_breaks_off_pushes_no_message_out(make_rig: Any) -> None:
@@ -405,51 +398,3 @@ def test_an_upload_that_broke_off_goes_also_where_nothing_else_is_published(
     if not messages:
         assert chunks(rig, info, indices[0], 1).code == ValueLost.code
     assert publisher.close(64_000, *indices).code == ValueLost.code
-
-
-class TestTable:
-    """`ValueTable` alone: what retention asks it."""
-
-    def closed(self, table: ValueTable, producer: int, indices: list[int], offset: int) -> None:
-        for n, index in enumerate(indices):
-            table.grow(producer, 1, Piece(n, 1), index, stamp_at(1), 100)
-        runs = joined(References(len(indices), 0, tuple((i, 1) for i in indices)))
-        table.close(producer, runs, offset)
-
-    def test_chunks_are_kept_as_long_as_the_message_they_make(self) -> None:
-        table = ValueTable()
-        self.closed(table, 1, [3, 5], offset=10)
-        self.closed(table, 2, [4, 8], offset=11)
-        table.grow(3, 1, Piece(0, 1), 9, stamp_at(1), 100)
-        assert table.first_needed_index(20, 12) == 9  # an open one
-        assert table.first_needed_index(20, 11) == 4
-        assert table.first_needed_index(20, 10) == 3
-        assert table.first_needed_index(2, 10) == 2
-        assert [table.stored_from(offset) for offset in (0, 10, 11, 12)] == [400, 400, 200, 0]
-        assert table.stored == 500
-        assert table.first_needed_index(20, 12, since=stamp_at(2)) == 20  # it is to be void
-        table.forget_below(11)
-        assert [table.stored_from(offset) for offset in (0, 11, 12)] == [200, 200, 0]
-        self.closed(table, 2, [10], offset=13)
-        assert [table.stored_from(offset) for offset in (11, 12)] == [300, 100]
-        assert table.first_needed_index(20, 0) == 4
-        table.at(4, 1, stamp_at(OPEN_VALUE_MS + 2))
-        assert len(table) == 0
-        assert table.first_needed_index(20, 12) == 10
-        assert table.first_needed_index(20, 14) == 20
-
-    def test_a_snapshot_holds_all_of_it(self) -> None:
-        table = ValueTable()
-        self.closed(table, 1, [3, 5], offset=10)
-        table.grow(3, 2, Piece(0, 7), 9, stamp_at(5), 100)
-        again = ValueTable.decode(*table.encode())  # type: ignore[misc]
-        assert again.encode() == table.encode()
-        assert again.open(3) == table.open(3)
-
-    def test_a_piece_that_continues_nothing_is_void_on_every_replica(self) -> None:
-        table = ValueTable()
-        table.grow(1, 1, Piece(4, 1), 3, stamp_at(1), 9)
-        assert table.open(1) is None
-        table.grow(1, 1, Piece(0, 4), 4, stamp_at(1), 9)
-        table.grow(1, 1, Piece(9, 4), 5, stamp_at(1), 9)
-        assert table.open(1) is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker import asking, receivers
+from weir.broker import asking, receivers, subscriptions
 from weir.broker import events as ev
 from weir.errors import (
     BadName,
@@ -19,7 +19,8 @@ from weir.errors import (
     Unavailable,
     UnknownTopic,
 )
-from weir.model.limits import GRANT_MS_MAX, WAIT_MS_MAX
+from weir.model.limits import GRANT_MS_MAX, RETRY_AFTER_MS, WAIT_MS_MAX
+from weir.wire import administration as a
 from weir.wire import device as d
 from weir.wire.deliveries import (
     ALL_PARTITIONS,
@@ -267,3 +268,33 @@ def test_a_partition_that_cannot_serve_yet_is_not_said_to_be_empty(doors: Any) -
     assert doors.pull().values == [b"a"]
     doors.rig.tick()
     assert doors.replies() == []
+
+
+def test_who_subscribed_to_all_gets_the_partitions_that_are_added(doors: Any) -> None:
+    doors.subscribed(partition=ALL_PARTITIONS)
+    doors.subscribed(51, partition=0)
+    used = doors.rig.shard.budget.used
+    doors.info = doors.rig.answer(1, a.AlterTopic("t", partitions=3))
+    doors._sequences = [0] * 3
+    assert doors.rig.shard.budget.used == used + 2 * subscriptions.WATCH_BYTES
+    doors.publish(b"new", partition=2)
+    doors.rig.tick(RETRY_AFTER_MS)  # they were not led at once
+    assert doors.replies() == [NOTIFY]
+    assert doors.replies(51) == []
+    pulled = doors.pull()
+    assert (pulled.partition, pulled.values) == (2, [b"new"])
+    assert doors.ack(pulled) == 0
+    doors.rig.handle(ev.Closed(50))
+    doors.rig.handle(ev.Closed(51))
+    assert doors.rig.shard.budget.used == 0
+
+
+@pytest.mark.parametrize("what", ["DEVICE_WATCHES_MAX", "_SHARE"])
+def test_a_subscription_that_cannot_have_new_partitions_ends(
+    doors: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    doors.subscribed(partition=ALL_PARTITIONS)
+    monkeypatch.setattr(receivers, what, 2 if what == "DEVICE_WATCHES_MAX" else 1 << 30)
+    doors.rig.answer(1, a.AlterTopic("t", partitions=3))
+    assert doors.replies() == [DeviceReply(Op.NOTIFY, 1, Overloaded.code)]
+    assert doors.rig.shard.budget.used == 0

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from weir import sync, testing
+from weir.cli.clusters import _summary
 from weir.cli.main import main
 from weir.cli.retention import duration_of, shown_retention, size_of
+from weir.client.administration import Cluster, Share
 from weir.model.topic import TopicSettings
 
 Weir = Callable[..., tuple[int, str, str]]
@@ -126,11 +128,18 @@ def test_a_cluster_is_seen_and_steered(weir: Weir, w: sync.Client) -> None:
         (["topic", "create", "u", "--retention-bytes", "-1"], 2, "below 0"),
         (["topic", "create", "u", "--retention", "0"], 2, "write 'forever' to keep everything"),
         (["topic", "create", "u", "--retention-bytes", "0"], 2, "write 'none' to keep everything"),
-        (["topic", "alter", "t", "--partitions", "0"], 2, "0 is not in the range x>=1"),
-        (["topic", "create", "t", "--new", "--retention", "1h"], 1, "t exists with 1 partition, "
-         "order=partition, retention=7d and retention-bytes=none; choose"),
+        (["topic", "alter", "t", "--partitions", "0"], 2, "greater than or equal to 1"),
+        (
+            ["topic", "create", "t", "--new", "--retention", "1h"],
+            1,
+            "t exists with 1 partition, "
+            "order=partition, retention=7d and retention-bytes=none; choose",
+        ),
         (["cluster", "seek", "t", "c", "--to", "2999-01-01", "--create"], 1, "a time ahead of"),
         (["topic", "create", "u", "--retention", "1ms"], 1, "at least 1,000 ms"),
+        (["topic", "create", "u", "--retention", "0.4ms"], 1, 'or "forever"'),
+        (["topic", "create", "u", "--retention-bytes", "0.4B"], 1, "give 1 byte or more"),
+        (["topic", "create", "u", "--retention-bytes", "9999999TiB"], 1, 'at most, or "forever"'),
         (["cluster", "lag", "t", "absent"], 1, "no cluster 'absent' reads t"),
         (["cluster", "seek", "t", "absent", "--to", "latest"], 1, "no cluster 'absent' reads t"),
         (["cluster", "seek", "t", "c", "--to", "5"], 2, "an offset needs --partition"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_family_of_verbs_lists_them(verb: str, capsys: pytest.CaptureFixture[s
         (["fly"], "No such command 'fly'. See `weir --help`"),
         (["pub"], "Missing argument 'topic'. See `weir pub --help`"),
         (["topic", "create", "t", "--partitions", "0"], "should be greater than or equal to 1"),
-        (["tail", "t", "--from", "now"], "'now': give earliest, latest, or an offset"),
+        (["tail", "t", "--from", "now"], "'now': give earliest, latest, an offset"),
         (["tail", "t", "--url", "http://x"], "'http://x' is no address"),
         (["bench", "timeliness", "--size", "3"], "size=3: it must be 16"),
         (["bench", "timeliness", "--deadline", "soon"], "'soon' is no duration"),
@@ -63,7 +64,7 @@ def test_wrong_usage_is_one_line_and_code_2(
     [
         (["serve", "--config", "absent.toml"], "absent.toml: No such file"),
         (["serve", "--port", "70000"], "--port: node.port is 70000: it must be 0 to 65535"),
-        (["serve", "--metrics", "here"], "metrics.listen is 'here': write HOST:PORT"),
+        (["serve", "--metrics", "here"], "--metrics: metrics.listen is 'here': write HOST:PORT"),
         (["inspect", "absent"], "absent is no folder: give a node's data folder"),
     ],
 )

@@ -54,7 +54,9 @@ def test_a_topic_tells_its_settings_and_takes_others(w: sync.Client) -> None:
     assert made.settings == TopicSettings(2 * 3600 * 1000, 1_000)
     assert w.create_topic("t").settings == made.settings
     assert w.alter_topic("t", retention="forever").settings == TopicSettings(0, 1_000)
-    assert w.alter_topic("t", retention_bytes="forever", partitions=3).settings == TopicSettings(0, 0)
+    assert w.alter_topic("t", retention_bytes="forever", partitions=3).settings == TopicSettings(
+        0, 0
+    )
     assert len(w.describe("t").addresses) == 3
     with pytest.raises(BadRequest, match="never fewer"):
         w.alter_topic("t", partitions=2)

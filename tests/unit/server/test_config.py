@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from weir.server.config import BadConfig, Config, MemoryConfig, MetricsConfig, settings
+from weir.server.config import (
+    BadConfig,
+    Config,
+    MemoryConfig,
+    MetricsConfig,
+    NodeConfig,
+    metrics_ports,
+    settings,
+)
+from weir.server.main import run
 from weir.server.quantity import quantity
 from weir.server.sample import sample
 from weir.server.sources import load, resolve
@@ -177,3 +187,41 @@ def test_what_is_built_in_code_is_checked_too() -> None:
         Config(memory=MemoryConfig(budget_mib=1)).validate()
     with pytest.raises(BadConfig, match="both 6800: give metrics a port of their own"):
         Config(metrics=MetricsConfig("127.0.0.1:6800")).validate()
+
+
+@pytest.mark.parametrize(
+    ("listen", "host", "shards", "problem"),
+    [
+        ("127.0.0.1:65535", "127.0.0.1", 2, "take the ports 65535 to 65536: begin at 65534"),
+        ("127.0.0.1:65534", "127.0.0.1", 2, ""),
+        ("127.0.0.1:6798", "127.0.0.1", 3, "take the ports 6798 to 6800: node.port 6800 is one"),
+        ("127.0.0.1:6798", "127.0.0.1", 2, ""),
+        ("127.0.0.1:6799", "0.0.0.0", 2, "node.port 6800 is one of them"),
+        ("127.0.0.1:6799", "127.0.0.2", 2, ""),
+        ("[::]:6800", "::1", 1, "both 6800"),
+        ("127.0.0.1:0", "127.0.0.1", 64, ""),
+        ("", "127.0.0.1", 64, ""),
+    ],
+)
+def test_the_figures_of_all_shards_have_ports(
+    listen: str, host: str, shards: int, problem: str
+) -> None:
+    config = Config(NodeConfig(host=host, shards=shards), metrics=MetricsConfig(listen))
+    if problem:
+        with pytest.raises(BadConfig, match=problem):
+            config.validate()
+    else:
+        config.validate()
+    # How many there are may be known only at the start: one a core, one for each log at most.
+    unsaid = Config(NodeConfig(host=host), metrics=MetricsConfig(listen))
+    assert problem in metrics_ports(unsaid, shards)
+    assert bool(metrics_ports(unsaid, shards)) == bool(problem)
+
+
+def test_a_node_whose_figures_have_no_ports_does_not_start(tmp_path: Path) -> None:
+    node = NodeConfig(data=str(tmp_path), port=0, shards=0, logs=2)
+    with (
+        patch("os.cpu_count", return_value=2),
+        pytest.raises(BadConfig, match="65535 to 65536"),
+    ):
+        run(Config(node, metrics=MetricsConfig("127.0.0.1:65535")))

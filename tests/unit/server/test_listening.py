@@ -15,6 +15,8 @@ from weir.server.driver import Driver
 from weir.server.loops import run_loop
 from weir.server.main import listening
 
+OPTIONS = (socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
 
 @pytest.fixture
 def collector() -> Iterator[None]:
@@ -31,14 +33,7 @@ async def options_of_a_connection() -> list[int]:
     class Accepted(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             sock = transport.get_extra_info("socket")
-            wanted = (
-                (socket.IPPROTO_TCP, socket.TCP_NODELAY),
-                (
-                    socket.SOL_SOCKET,
-                    socket.SO_KEEPALIVE,
-                ),
-            )
-            came.set_result([sock.getsockopt(*option) for option in wanted])
+            came.set_result([sock.getsockopt(*option) for option in OPTIONS])
             transport.close()
 
     driver = cast(Driver, SimpleNamespace(protocol=Accepted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -56,13 +57,14 @@ def run(
     stop_when_started: bool = True,
     seconds: float = 1.0,
     config: Config | None = None,
+    stop: asyncio.Event | None = None,
 ) -> bool:
     config = config or Config(node=NodeConfig(data=str(folder), port=0), stop=StopConfig(seconds))
     founded = NodeFolder(folder).found(2)
 
-    async def whole() -> bool:
-        stop = asyncio.Event()
+    stop = stop or asyncio.Event()
 
+    async def whole() -> bool:
         def started(host: str, port: int) -> None:
             endpoint = NodeFolder(folder).endpoint()
             assert endpoint is not None
@@ -163,6 +165,88 @@ for line in lines:
     assert "shard 1 said nothing for 1 s: it is killed" in caplog.text
     assert "shard 1 serves again" in caplog.text
     assert "shard 0" not in caplog.text
+
+
+def test_a_shard_that_goes_on_gets_trunks_again(
+    tmp_path: Path, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shard 1 stands still until shard 0 has heard of it, and left it."""
+    monkeypatch.setattr(supervisor, "ALIVE_SECONDS", 0.01)
+    left = tmp_path / "left"
+    play(
+        f"""
+import threading
+tell(type="ready")
+if shard == 1:
+    while not os.path.exists({str(left)!r}):
+        time.sleep(0.01)
+def live():
+    while True:
+        tell(type="alive")
+        time.sleep(0.005)
+threading.Thread(target=live, daemon=True).start()
+if shard == 1:
+    until_stop()
+    os._exit(0)
+trunks = None
+for line in lines:
+    message = json.loads(line)
+    if message["type"] == "away" and message["silent"] == [1]:
+        trunks = []
+        open({str(left)!r}, "w").close()
+    elif message["type"] == "trunk" and trunks is not None:
+        assert message["shard"] == 1
+        trunks.append(message["asks"])
+        if sorted(trunks) == [False, True]:
+            tell(type="failed", reason="joined again", errno=0)
+            os._exit(1)
+"""
+    )
+    with pytest.raises(NodeFailed, match="joined again"):
+        run(tmp_path, stop_when_started=False)
+
+
+def test_a_trunk_that_broke_is_replaced(tmp_path: Path, play: Play) -> None:
+    play(
+        """
+tell(type="ready")
+if shard == 1:
+    until_stop()
+    os._exit(0)
+asks = 0
+for line in lines:
+    message = json.loads(line)
+    if message["type"] == "trunk" and message["asks"]:
+        asks += 1
+        if asks == 3:
+            tell(type="failed", reason="replaced twice", errno=0)
+            os._exit(1)
+        tell(type="lost", shard=1)
+"""
+    )
+    with pytest.raises(NodeFailed, match="replaced twice"):
+        run(tmp_path, stop_when_started=False)
+
+
+def test_a_shard_that_is_between_two_processes_has_drained(
+    tmp_path: Path, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had confirmed is in its log, which the next start reads."""
+    play("os._exit(9) if shard == 1 else None" + SERVE.replace("{drained}", "True"))
+    monkeypatch.setattr(supervisor, "_FIRST_PAUSE_SECONDS", 0.5)
+    stop = asyncio.Event()
+
+    class Stopping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "started again" in record.getMessage():
+                stop.set()
+
+    handler = Stopping()
+    supervisor.log.addHandler(handler)
+    try:
+        assert run(tmp_path, stop=stop) is True
+    finally:
+        supervisor.log.removeHandler(handler)
 
 
 def test_a_shard_that_ends_again_and_again_ends_the_node(tmp_path: Path, play: Play) -> None:

@@ -48,10 +48,17 @@ def back_up(folder: Path, to: Path) -> m.Manifest:
 
 
 def _copied(to: Path, path: str, pieces: Iterable[bytes]) -> m.File:
+    """Copy a file but for the zeros at its end: most of a log is prepared and not used yet."""
+    zeros = 0
     with m.Writing(to, f"{_FILES}/{path}") as copy:
         for piece in pieces:
-            copy.put(piece)
-    return copy.made()
+            used = piece.rstrip(b"\0")
+            if used:
+                copy.put_zeros(zeros)
+                copy.put(used)
+                zeros = 0
+            zeros += len(piece) - len(used)
+    return msgspec.structs.replace(copy.made(), zeros=zeros)
 
 
 def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
@@ -68,9 +75,10 @@ def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
                 with m.Writing(aside, file.path.removeprefix(f"{_FILES}/")) as copy:
                     for piece in m.pieces(source):
                         copy.put(piece)
+                    done = copy.made()
+                    copy.put_zeros(file.zeros)  # written, not left out: the log counts on them
             except FileNotFoundError:
                 raise m.BadBackup(f"{source} is missing: use another backup") from None
-            done = copy.made()
             if (done.bytes, done.xxh3) != (file.bytes, file.xxh3):
                 raise m.BadBackup(f"{source} is damaged: it is not what was written; use another")
         for path in [aside, *(one for one in aside.rglob("*") if one.is_dir())]:

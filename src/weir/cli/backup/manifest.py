@@ -16,7 +16,7 @@ from weir.codec.fields import Buffer
 from weir.errors import WeirError
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 _PIECE_BYTES = 1 << 20
 
 
@@ -25,11 +25,15 @@ class BadBackup(WeirError):
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file of the backup: its path below the backup's folder, its length, its xxh3-128."""
+    """A file of the backup: its path below the backup's folder, its length, its xxh3-128.
+
+    So many `zeros` followed where it was; they are written only where it is put back.
+    """
 
     path: str
     bytes: int
     xxh3: str
+    zeros: int = 0
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -193,6 +197,11 @@ class Writing:
         self._hasher.update(data)
         self._size += len(data)
 
+    def put_zeros(self, count: int) -> None:
+        """Append so many zeros."""
+        for begin in range(0, count, _PIECE_BYTES):
+            self.put(bytes(min(_PIECE_BYTES, count - begin)))
+
     def made(self) -> File:
-        """Return what was written."""
+        """Return what was written so far."""
         return File(self._path, self._size, self._hasher.hexdigest())
