@@ -63,26 +63,21 @@ class Client:
         known = self._producers.get(topic)
         producer = known or await self._shared(topic)
         send = partial(
-            Producer.publish,
-            value=value,
-            key=key,
-            tag=tag,
-            time=time,
-            headers=headers,
-            partition=partition,
+            Producer.publish, key=key, tag=tag, time=time, headers=headers, partition=partition
         )
         try:
-            return await send(producer)
+            return await send(producer, value)
         except Refused as error:
             # A refused batch may have ended the producer: the next publish opens a new one.
             # What the old one has under way to other partitions goes on.
-            ended = producer.error is not None
-            if ended and self._producers.get(topic) is producer:
+            if producer.error is None:
+                raise
+            if self._producers.get(topic) is producer:
                 self._retired.append(self._producers.pop(topic))
-            if not (ended and known and isinstance(error, UnknownTopic)):
+            if known is None or not isinstance(error, UnknownTopic):
                 raise
         # It was deleted since, and may have been made again: a name means what it means now.
-        return await send(await self._shared(topic))
+        return await send(await self._shared(topic), value)
 
     def producer(
         self,
