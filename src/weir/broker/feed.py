@@ -1,10 +1,11 @@
 """The registry's machine as the other shards see it: each gets a snapshot, then every record.
 
 A follower says how far it has applied, and done. What a client was told of the registry holds
-everywhere: a reply leaves only when every shard that follows has done what it speaks of, but for a
-new producer's, of which others learn as it comes. A topic's partitions are led by then. A reply that fences a producer waits for *all* shards, for one that was
-away for a moment could go on to confirm what the old owner sends; and until what they had accepted
-is committed, so that who is told of the new epoch finds all that the old one will have written.
+everywhere: a reply leaves only when every shard that follows has done what it speaks of. A topic's
+partitions are led by then. A new producer's leaves at once: who does not know it yet asks. A reply
+that fences a producer waits for *all* shards, for one that was away for a moment could go on to
+confirm what the old owner sends; and until what they had accepted is committed, so that who is told
+of the new epoch finds all that the old one will have written.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from weir.order.clock import Time
 from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, Flags
 from weir.wire.messages import Opcode, Reply
 
-TOLD_WITHIN_MS = 10_000
+#: Longer than it takes to find that a shard stands still, and to start it again.
+TOLD_WITHIN_MS = 15_000
 _pack = msgspec.msgpack.Encoder().encode
 
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from weir.model.chunks import Piece, References
+from weir.model.chunks import Piece, References, chained
 from weir.model.limits import OPEN_VALUE_MS
 from weir.model.stamp import stamp_at
 
@@ -22,14 +22,16 @@ _OPEN_FOR = stamp_at(OPEN_VALUE_MS)
 class OpenValue:
     """A value that grows: its bytes so far, the stamp of its last chunk, and where they all lie.
 
-    `stored` are the bytes that its chunks take in the log, where they may be compressed. `packed`
-    holds first index and number of each run in turn: a value may have very many.
+    `stored` are the bytes that its chunks take in the log, where they may be compressed; `hash` is
+    that of its chunks in order. `packed` holds first index and number of each run in turn: a value
+    may have very many.
     """
 
     epoch: int
     size: int = 0
     stamp: int = 0
     stored: int = 0
+    hash: int = 0
     packed: array[int] = field(default_factory=lambda: array("Q"))
 
     @property
@@ -42,9 +44,10 @@ class OpenValue:
         """Where its chunks lie, as references say it."""
         return tuple(zip(self.packed[::2], self.packed[1::2], strict=True))
 
-    def add(self, piece: Piece, index: int, stamp: int, stored: int) -> None:
+    def add(self, piece: Piece, hash_: int, index: int, stamp: int, stored: int) -> None:
         """Take one more chunk."""
         self.size += piece.size
+        self.hash = chained(self.hash, hash_)
         self.stored += stored
         self.stamp = stamp
         if self.packed and self.packed[-2] + self.packed[-1] == index:
@@ -71,10 +74,14 @@ class ValueTable:
         """Return the number of open values."""
         return len(self._open)
 
-    @property
-    def open_runs(self) -> int:
-        """The number of runs of all open values."""
-        return sum(len(value.packed) // 2 for value in self._open.values())
+    def open_runs(self, since: int) -> int:
+        """Return the number of runs of all values that grow, as `growing` counts them."""
+        grow = (value for value in self._open.values() if value.stamp >= since)
+        return sum(len(value.packed) // 2 for value in grow)
+
+    def growing(self, since: int) -> int:
+        """Return the number of open values that a batch stamped an hour after `since` leaves."""
+        return len(self._open) - len(self.untouched(since))
 
     def stored_from(self, offset: int) -> int:
         """Return the bytes that the chunks of closed values take, from those at `offset` on."""
@@ -109,15 +116,25 @@ class ValueTable:
             del self._open[producer]
 
     def grow(
-        self, producer: int, epoch: int, piece: Piece, index: int, stamp: int, stored: int
+        self,
+        producer: int,
+        epoch: int,
+        piece: Piece,
+        hash_: int,
+        index: int,
+        stamp: int,
+        stored: int,
     ) -> None:
-        """Note a committed chunk. One that continues nothing is void, and so is its value."""
+        """Note a committed chunk, whose header has `hash_`.
+
+        One that continues nothing is void, and so is its value.
+        """
         value = self._open.pop(producer, None)
         if piece.position == 0:
             value = OpenValue(epoch)
         if value is None or value.size != piece.position:
             return
-        value.add(piece, index, stamp, stored)
+        value.add(piece, hash_, index, stamp, stored)
         self._open[producer] = value  # behind all others: it was touched last
 
     def close(self, producer: int, references: References, offset: int) -> None:
@@ -151,7 +168,7 @@ class ValueTable:
     def encode(self) -> object:
         """Return the table for a snapshot."""
         rows = [
-            (p, v.epoch, v.size, v.stamp, v.stored, v.packed.tobytes())
+            (p, v.epoch, v.size, v.stamp, v.stored, v.hash, v.packed.tobytes())
             for p, v in self._open.items()
         ]
         return rows, self._offsets.tobytes(), self._firsts.tobytes(), self._behind.tobytes()
@@ -159,15 +176,15 @@ class ValueTable:
     @classmethod
     def decode(
         cls,
-        rows: list[tuple[int, int, int, int, int, bytes]],
+        rows: list[tuple[int, int, int, int, int, int, bytes]],
         offsets: bytes,
         firsts: bytes,
         behind: bytes,
     ) -> ValueTable:
         """Return the table of a snapshot."""
         table = cls()
-        for producer, epoch, size, stamp, stored, packed in rows:
-            table._open[producer] = OpenValue(epoch, size, stamp, stored, array("Q", packed))
+        for producer, *numbers, packed in rows:
+            table._open[producer] = OpenValue(*numbers, array("Q", packed))
         table._offsets.frombytes(offsets)
         table._firsts.frombytes(firsts)
         table._behind.frombytes(behind)

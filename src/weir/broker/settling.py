@@ -21,9 +21,7 @@ class Settling:
 
     __slots__ = ("_intake", "_outbox", "_state", "_time", "_waits")
 
-    def __init__(
-        self, intake: Intake, state: PartitionState, outbox: Outbox, time: Time
-    ) -> None:
+    def __init__(self, intake: Intake, state: PartitionState, outbox: Outbox, time: Time) -> None:
         """Begin to lead; nobody waits yet."""
         self._intake = intake
         self._state = state

@@ -22,7 +22,7 @@ from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
 
-_VERSION = 3
+_VERSION = 4
 _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 _EXPIRE_EVERY = stamp_at(3600 * 1000)
 
@@ -64,7 +64,7 @@ class PartitionState:
         if large is not None:
             if isinstance(large, Piece):
                 behind, answer = offset, chunk_answer(index)
-                self.values.grow(producer, epoch, large, index, stamp, size)
+                self.values.grow(producer, epoch, large, hash_, index, stamp, size)
             else:
                 self.values.close(producer, large, offset)
         self.producers.record(producer, epoch, Answer(sequence, messages, answer, stamp, hash_))

@@ -38,9 +38,7 @@ class Background:
     @property
     def running(self) -> bool:
         """Whether `run` can be used here: not stopped, and not a copy made by a fork."""
-        return (
-            not self._stopping and self._thread.is_alive() and self._process == os.getpid()
-        )
+        return not self._stopping and self._thread.is_alive() and self._process == os.getpid()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Return what the coroutine does; Ctrl-C cancels it. Raises `RuntimeError` where unusable.

@@ -151,8 +151,7 @@ class Client:
             cluster, max_messages, max_bytes, lease, ack_within, on_stale, value_bytes_max
         )
         consumer = Consumer(self._link, topic, options)
-        self._consumers = [old for old in self._consumers if not old.closed]
-        self._consumers.append(consumer)
+        self._consumers = [*(old for old in self._consumers if not old.closed), consumer]
         return consumer
 
     # Topics.
@@ -295,8 +294,7 @@ class Client:
         # Only a link that was never told to end: one that ended by itself was told of already.
         if self._link.error is None:
             warnings.warn(
-                "a connection to weir was not closed: enter it with `async with`, or "
-                "`await client.close()`",
+                "a connection to weir was not closed: use `async with`, or `await client.close()`",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,

@@ -177,9 +177,13 @@ _HERE: WeakSet[Connection] = WeakSet()
 def _hang_up(transport: asyncio.Transport) -> None:
     """End the connection itself: closing ends only our hold of it, and a fork may have another."""
     sock = transport.get_extra_info("socket")
-    if sock is not None:
-        with contextlib.suppress(OSError):  # the other side was first
-            sock.shutdown(socket.SHUT_RDWR)
+    if sock is not None and sock.fileno() >= 0:
+        # By a handle of our own: what uvloop gives as its socket refuses to be shut down.
+        with (
+            contextlib.suppress(OSError),  # the other side was first
+            socket.socket(fileno=os.dup(sock.fileno())) as own,
+        ):
+            own.shutdown(socket.SHUT_RDWR)
 
 
 def _let_go_in_child() -> None:

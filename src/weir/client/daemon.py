@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import select
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 R = TypeVar("R")
 
@@ -35,3 +37,16 @@ async def in_daemon(call: Callable[[], R]) -> R:
 
     threading.Thread(target=work, name="weir read", daemon=True).start()
     return await future
+
+
+def read_some(source: Any, size: int) -> Any:
+    """Return up to `size` bytes of a file, b"" at its end; wait for some without holding its lock.
+
+    Python cannot end while a thread is inside the reader of standard input: it aborts.
+    """
+    if isinstance(source, io.BufferedReader) and hasattr(select, "poll"):
+        something = select.poll()
+        something.register(source.fileno(), select.POLLIN)
+        something.poll()
+        return source.read1(size)
+    return source.read(size)

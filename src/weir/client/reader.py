@@ -16,6 +16,7 @@ from weir.client.growth import watch
 from weir.client.link import Link
 from weir.client.picking import Pick
 from weir.client.places import Places
+from weir.client.seeking import exact
 from weir.client.start import Begin, End, Start, Until, begin_of, end_of
 from weir.client.values import key_bytes
 from weir.errors import BadRequest, OffsetOutOfRange
@@ -217,10 +218,13 @@ class Reader:
             places[partition]  # raises if the topic has no such partition
         await self._settle()
         found = await places.positions(self._begin.stamp, mine)
-        for partition, reply in found.items():
-            if partition not in self.positions:
-                begin = self._begin.offset(partition, reply)
-                self.positions[partition] = self._found[partition] = begin
+        new = {p: reply for p, reply in found.items() if p not in self.positions}
+        begins = {p: self._begin.offset(p, reply) for p, reply in new.items()}
+        if self._begin.stamp:
+            # Offsets say nothing of times: whoever goes on at them must get nothing older.
+            begins = await exact(places, self._begin.stamp, new)
+        self.positions.update(begins)
+        self._found.update(begins)
         if self._ends is None and (self._end is not None or not options.follow):
             end = self._end or End()
             if end.needs_clock:

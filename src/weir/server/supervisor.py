@@ -335,7 +335,7 @@ class Crew:
                 _connect(other, member)
 
     def _join_again(self, asking: Member, shard: int) -> None:
-        """Replace a trunk that broke, unless one of the processes ended: it starts with new ones."""
+        """Replace a trunk that broke, unless a process ended: that starts with new ones."""
         serving = self._members[shard]
         starts = asking.starts, serving.starts
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import xxhash
-
 from weir.errors import Fenced, Refused, ValueLost
-from weir.model.chunks import References, runs_of
+from weir.model.chunks import References, chained, runs_of
+from weir.model.header import parse
 from weir.sim.history import Fence, History
 from weir.sim.host import Host
 from weir.sim.producers import Batch, Producer
@@ -59,6 +58,7 @@ class Author(Producer):
         self._pieces_left = 0
         #: By sequence, the index of each chunk of the value under way; 0 until it is confirmed.
         self._chunks: dict[int, int] = {}
+        self._hash = 0
 
     def ready(self) -> None:
         """Take the pen, or open it; then go on."""
@@ -142,6 +142,7 @@ class Author(Producer):
             self._pieces_left -= 1
             piece = self._value(dice.choice(_PIECES))
             batch = self._batch(self._sequence, [piece], chunk_at=len(self._growing))
+            self._hash = chained(self._hash if self._growing else 0, parse(batch.data).hash)
             self._growing += piece
             self._chunks[self._sequence] = 0
             return batch
@@ -155,8 +156,7 @@ class Author(Producer):
     def _close(self) -> Batch:
         whole = bytes(self._growing)
         indices = [index for _, index in sorted(self._chunks.items())]
-        hash_ = xxhash.xxh3_64_intdigest(whole, self.addresses[self._partition].group)
-        references = References(len(whole), hash_, runs_of(indices))
+        references = References(len(whole), self._hash, runs_of(indices))
         self.history.wholes[self._partition, references.pack()] = whole
         self._growing = bytearray()
         self._chunks.clear()

@@ -73,7 +73,8 @@ class Node:
         """Let the node's clocks be so much later: leases end, waits are over, "-10m" moves on.
 
         Its stamps are ahead of the machine's clock from then on; the application's clock is its
-        own, and so are times it makes of it, like `datetime.now()`. Raises `ValueError` below 0: clocks do not go back.
+        own, and so are times it makes of it, like `datetime.now()`. Raises `ValueError` below 0:
+        clocks do not go back.
         """
         if seconds < 0:
             raise ValueError(f"advance({seconds}): give 0 or more seconds")

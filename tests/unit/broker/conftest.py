@@ -277,3 +277,48 @@ def make_doors(make_rig: Callable[..., Rig]) -> Callable[..., Doors]:
 @pytest.fixture
 def doors(make_doors: Callable[..., Doors]) -> Doors:
     return make_doors()
+
+class Publisher:
+    """One producer that sends a value piece by piece."""
+
+    def __init__(self, rig: Any, info: m.TopicInfo, session: int = 1) -> None:
+        self.rig, self.info, self.session = rig, info, session
+        self.grant = rig.answer(session, m.OpenProducer())
+        self.sequence = 0
+        #: Of the chunks that were taken since the last piece at byte 0.
+        self.hash = 0
+
+    def ask(self, *values: bytes, **more: Any) -> Any:
+        batch = self.rig.batch(self.info, self.grant, self.sequence, *values, **more)
+        reply = self.rig.answer(self.session, batch)
+        if isinstance(reply, m.Confirm):
+            self.sequence += max(len(values), 1)
+            if "chunk_at" in more:
+                self.hash = chained(self.hash if more["chunk_at"] else 0, parse(batch.batch).hash)
+        return reply
+
+    def pieces(self, *pieces: bytes, at: int = 0) -> list[int]:
+        """Send pieces from byte `at` on; return the indices of their entries."""
+        indices = []
+        for piece in pieces:
+            confirm = self.ask(piece, chunk_at=at)
+            assert (confirm.offset, confirm.duplicate) == (-1, False)
+            indices.append(confirm.index)
+            at += len(piece)
+        return indices
+
+    def close(self, size: int, *indices: int, **more: Any) -> Any:
+        return self.ask(references=References(size, self.hash, runs_of(indices)), **more)
+
+
+@pytest.fixture
+def make_publisher() -> Callable[..., Publisher]:
+    """Return what opens one more producer: (rig, topic)."""
+    return Publisher
+
+
+@pytest.fixture
+def large(rig: Rig) -> tuple[Rig, Publisher]:
+    """A node that was just founded, and a producer there."""
+    rig.connect()
+    return rig, Publisher(rig, rig.topic(1))

@@ -90,7 +90,8 @@ def test_what_a_batch_inflates_to_is_room_that_must_be_there(
     first = rig.ask(1, rig.batch(info, grant, 0, b"a" * 2_500))
     packed = rig.batch(info, grant, 1, b"b" * 7_000, compression=2)
     assert len(packed.batch) < 200
-    assert dict(rig.replies[1])[rig.ask(1, packed)].code == Overloaded.code
+    asked = rig.ask(1, packed)
+    assert dict(rig.replies[1])[asked].code == Overloaded.code
     rig.settle()
     assert dict(rig.replies[1])[first].offset == 0
     assert rig.answer(1, packed).offset == 1

@@ -13,14 +13,14 @@ class TestTable:
 
     def closed(self, table: ValueTable, producer: int, indices: list[int], offset: int) -> None:
         for n, index in enumerate(indices):
-            table.grow(producer, 1, Piece(n, 1), index, stamp_at(1), 100)
+            table.grow(producer, 1, Piece(n, 1), 7, index, stamp_at(1), 100)
         table.close(producer, References(len(indices), 0, runs_of(indices)), offset)
 
     def test_chunks_are_kept_as_long_as_the_message_they_make(self) -> None:
         table = ValueTable()
         self.closed(table, 1, [3, 5], offset=10)
         self.closed(table, 2, [4, 8], offset=11)
-        table.grow(3, 1, Piece(0, 1), 9, stamp_at(1), 100)
+        table.grow(3, 1, Piece(0, 1), 7, 9, stamp_at(1), 100)
         assert table.first_needed_index(20, 12) == 9  # an open one
         assert table.first_needed_index(20, 11) == 4
         assert table.first_needed_index(20, 10) == 3
@@ -41,15 +41,15 @@ class TestTable:
     def test_a_snapshot_holds_all_of_it(self) -> None:
         table = ValueTable()
         self.closed(table, 1, [3, 5], offset=10)
-        table.grow(3, 2, Piece(0, 7), 9, stamp_at(5), 100)
+        table.grow(3, 2, Piece(0, 7), 7, 9, stamp_at(5), 100)
         again = ValueTable.decode(*table.encode())  # type: ignore[misc]
         assert again.encode() == table.encode()
         assert again.open(3) == table.open(3)
 
     def test_a_piece_that_continues_nothing_is_void_on_every_replica(self) -> None:
         table = ValueTable()
-        table.grow(1, 1, Piece(4, 1), 3, stamp_at(1), 9)
+        table.grow(1, 1, Piece(4, 1), 7, 3, stamp_at(1), 9)
         assert table.open(1) is None
-        table.grow(1, 1, Piece(0, 4), 4, stamp_at(1), 9)
-        table.grow(1, 1, Piece(9, 4), 5, stamp_at(1), 9)
+        table.grow(1, 1, Piece(0, 4), 7, 4, stamp_at(1), 9)
+        table.grow(1, 1, Piece(9, 4), 7, 5, stamp_at(1), 9)
         assert table.open(1) is None

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import os
+import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 import weir
-from weir import testing
-from weir.client.daemon import in_daemon
+from weir import sync, testing
+from weir.client.daemon import in_daemon, read_some
 from weir.errors import Disconnected
 from weir.model.batch import Batch
 
@@ -20,9 +25,10 @@ def test_waiting_for_a_confirm_ends(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.topic("t")
-            async with weir.connect(
-                broker.url, request_timeout=0.2, retry=weir.Backoff(0.001, 0.01)
-            ) as w, asyncio.timeout(20):
+            async with (
+                weir.connect(broker.url, request_timeout=0.2, retry=weir.Backoff(0.001, 0.01)) as w,
+                asyncio.timeout(20),
+            ):
                 producer = await w.producer("t", linger=0).open()
                 await broker.stop()
                 sent = producer.send(b"one")
@@ -55,6 +61,47 @@ def test_a_program_that_ends_does_not_wait_for_a_read() -> None:
 
     asyncio.run(scenario())
     source.close()
+
+
+_PUBLISHER = """
+import sys
+from weir import sync
+with sync.connect(sys.argv[1]) as w, w.producer("t") as producer:
+    print("reading", flush=True)
+    producer.publish_from(sys.stdin.buffer)
+"""
+
+
+def test_ctrl_c_ends_a_program_that_publishes_from_a_pipe() -> None:
+    with testing.node() as node:
+        with sync.connect(node.url) as w:
+            w.create_topic("t")
+        command = [sys.executable, "-c", _PUBLISHER, node.url]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as program:
+            assert program.stdin is not None
+            assert program.stdout is not None
+            assert program.stdout.readline() == b"reading\n"
+            program.stdin.write(b"a part")
+            program.stdin.flush()
+            program.send_signal(signal.SIGINT)
+            # The pipe stays open: the read itself never ends.
+            program.wait(20)
+            assert program.stderr is not None
+            told = program.stderr.read()
+            assert told.endswith(b"KeyboardInterrupt\n"), told
+            assert program.returncode == -signal.SIGINT
+
+
+def test_some_of_a_file_is_read_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "value"
+    path.write_bytes(b"abcdef")
+    for buffering in (-1, 0):
+        with path.open("rb", buffering=buffering) as source:
+            assert source.read(1) == b"a"
+            assert b"".join(iter(lambda: read_some(source, 2), b"")) == b"bcdef"  # noqa: B023
+    assert read_some(io.BytesIO(b"xyz"), 2) == b"xy"
 
 
 def opened_batches() -> int:

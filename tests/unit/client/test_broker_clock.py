@@ -9,6 +9,7 @@ import pytest
 
 import weir
 from weir import testing
+from weir.client.start import At
 from weir.errors import BadRequest
 from weir.model.stamp import stamp_at
 from weir.wire import messages as m
@@ -50,5 +51,25 @@ def test_a_reader_that_ends_at_a_time_asks_for_an_end_that_holds(fake_broker) ->
             assert [message async for message in reader] == []
             asked = [request.stamp for request in broker.seen if isinstance(request, m.Positions)]
             assert asked == [0, stamp_at(broker.wall_ms)]
+
+    asyncio.run(scenario())
+
+
+def test_positions_of_a_start_in_time_lead_to_nothing_older() -> None:
+    """Batches of one entry have stamps of their own, and a broker knows where the entry begins."""
+
+    async def scenario() -> None:
+        async with testing.node() as node, weir.connect(node.url) as w, asyncio.timeout(20):
+            await w.create_topic("t")
+            producers = [await w.producer("t", linger=0).open() for _ in range(6)]
+            sent = [producer.send(b"x") for producer in producers]
+            receipts = [await one for one in sent]
+            for receipt in receipts:
+                async with w.reader("t", start=At(receipt.stamp)) as reader:
+                    assert reader.positions == {0: receipt.offset}
+            async with w.reader("t", start=At(receipts[-1].stamp + 1)) as reader:
+                assert reader.positions == {0: 6}
+            for producer in producers:
+                await producer.close()
 
     asyncio.run(scenario())
