@@ -136,9 +136,7 @@ async def send_large(
     # Of one producer, a partition lets one value grow at a time.
     async with lane.large:
         async for piece in pieces:
-            whole = partial(
-                Chunk, chain=chain, now=columns.now, position=position, piece=piece
-            )
+            whole = partial(Chunk, chain=chain, now=columns.now, position=position, piece=piece)
             waiting.append(await hands.hand(lane, len(piece), 1, whole))
             position += len(piece)
             while waiting and waiting[0].settled:

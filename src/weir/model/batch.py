@@ -72,8 +72,8 @@ def encode(
     Times are microseconds since 1970. `chunk_at`: the one value is a piece of a larger one, from
     that byte on; `references`: it stands for a value of chunks, and `values` is left empty.
     `compression` is kept only where it makes the batch smaller, and not over 256 times smaller.
-    Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a column's length is not that
-    of `values`.
+    Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
+    column's length is not that of `values`.
     """
     if references is not None:
         values = [references.pack()]
@@ -127,7 +127,8 @@ def assembled(
     """Return the sealed batch of its buffers, each padded to 8 bytes; `fields` as for `seal`.
 
     `bare` begins with room for the header, and lies as it is; `parts` are compressed where that
-    makes them smaller, and where readers may inflate it (`INFLATION_MAX`). Raises `TooLarge` and `MissingLibrary`.
+    makes them smaller, and where readers may inflate it (`INFLATION_MAX`).
+    Raises `TooLarge` and `MissingLibrary`.
     """
     if compression:
         col.check_size(total(bare) + total(parts))

@@ -17,6 +17,8 @@ from weir.log import checkpoint
 from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.batch import encode
+from weir.model.chunks import References, chained, runs_of
+from weir.model.header import parse
 from weir.sim.disk import SimDisk
 from weir.wire import device as d
 from weir.wire import messages as m
@@ -277,6 +279,7 @@ def make_doors(make_rig: Callable[..., Rig]) -> Callable[..., Doors]:
 @pytest.fixture
 def doors(make_doors: Callable[..., Doors]) -> Doors:
     return make_doors()
+
 
 class Publisher:
     """One producer that sends a value piece by piece."""

@@ -51,15 +51,3 @@ def test_a_broker_without_the_library_says_so(large: Any, monkeypatch: Any) -> N
     refusal = rig.answer(1, produce)
     assert refusal.code == BadRequest.code
     assert "weir-mq[compress]" in refusal.message
-
-
-def look(rig: Any, ms: int = 50) -> None:
-    for _ in range(3):
-        rig.tick(ms)
-        rig.settle()
-
-
-def limited(make_rig: Any, **limits: int) -> tuple[Any, m.TopicInfo]:
-    rig = make_rig(retention_every_ms=1, checkpoint_bytes=1)
-    rig.connect()
-    return rig, rig.answer(1, m.CreateTopic("t", settings=SettingsChange(**limits)))

@@ -23,6 +23,18 @@ def chunks(rig: Any, info: m.TopicInfo, index: int, count: int, size: int = 1 <<
     return rig.answer(1, m.FetchChunks(info.addresses[0], index, count, size))
 
 
+def look(rig: Any, ms: int = 50) -> None:
+    for _ in range(3):
+        rig.tick(ms)
+        rig.settle()
+
+
+def limited(make_rig: Any, **limits: int) -> tuple[Any, m.TopicInfo]:
+    rig = make_rig(retention_every_ms=1, checkpoint_bytes=1)
+    rig.connect()
+    return rig, rig.answer(1, m.CreateTopic("t", settings=SettingsChange(**limits)))
+
+
 def test_retention_keeps_the_chunks_of_what_it_keeps_and_no_others(
     make_rig: Any, make_publisher: Any
 ) -> None:
@@ -53,7 +65,9 @@ def test_retention_keeps_the_chunks_of_what_it_keeps_and_no_others(
     assert isinstance(chunks(rig, info, *closing.references.runs[0]), m.FetchedChunks)
 
 
-def test_an_upload_that_breaks_off_pushes_no_message_out(make_rig: Any, make_publisher: Any) -> None:
+def test_an_upload_that_breaks_off_pushes_no_message_out(
+    make_rig: Any, make_publisher: Any
+) -> None:
     rig, info = limited(make_rig, retention_bytes=20_000)
     publisher, other = make_publisher(rig, info), make_publisher(rig, info)
     for offset in range(5):

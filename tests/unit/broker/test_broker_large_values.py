@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 
+from weir.client.assembly import Assembly
 from weir.errors import BadRequest, Overloaded, SequenceReused, TooLarge, ValueLost
 from weir.model.batch import Batch, split
 from weir.model.chunks import Piece, References
-from weir.model.header import HEADER_SIZE, Compression, Packed, parse, seal
 from weir.model.limits import OPEN_VALUE_MS, OPEN_VALUES_MAX
-from weir.model.topic import SettingsChange
-from weir.wire import administration as a
 from weir.wire import messages as m
 
 
@@ -82,7 +79,9 @@ def test_a_piece_that_continues_nothing_is_refused(large: Any, at: int) -> None:
     publisher.pieces(b"de", at=3)
 
 
-def test_references_that_are_not_the_open_value_are_refused(large: Any, make_publisher: Any) -> None:
+def test_references_that_are_not_the_open_value_are_refused(
+    large: Any, make_publisher: Any
+) -> None:
     rig, publisher = large
     assert publisher.close(3, 2).code == ValueLost.code  # nothing is open
     first, second = publisher.pieces(b"abc", b"de")
@@ -103,6 +102,32 @@ def test_references_wait_for_no_chunk_under_way(large: Any) -> None:
     rig.ask(1, batch)
     refused = rig.ask(1, closing)
     assert dict(rig.replies[1])[refused].code == ValueLost.code
+
+
+def test_a_hash_that_is_not_that_of_the_chunks_is_refused(large: Any) -> None:
+    """Nobody could ever open that value, and its readers would come no further."""
+    rig, publisher = large
+    indices = publisher.pieces(b"given up")
+    indices = publisher.pieces(b"abc", b"de")
+    rig.tick(600_000)  # a checkpoint, and a start from it: the hash so far is part of it
+    rig.settle()
+    rig.boot()
+    rig.connect()
+    indices += publisher.pieces(b"f", at=5)
+    right = publisher.hash
+    for publisher.hash in (0, 7, right ^ 1):
+        refusal = publisher.close(6, *indices)
+        assert (refusal.code, "not its chunks" in refusal.message) == (ValueLost.code, True)
+    publisher.hash = right
+    assert publisher.close(6, *indices).offset == 0
+    (closing,) = fetched(rig, publisher.info)
+    assembly = Assembly(closing.references, publisher.info.addresses[0].group)
+    whole = b""
+    while (wanted := assembly.wanted()) is not None:
+        pieces = assembly.opened(chunks(rig, publisher.info, *wanted).batches)
+        assembly.took(pieces)
+        whole += b"".join(pieces)
+    assert whole == b"abcdef"
 
 
 def test_a_new_value_replaces_the_one_that_was_given_up(large: Any) -> None:
@@ -151,7 +176,9 @@ def test_a_restart_forgets_nothing_of_an_open_value(large: Any) -> None:
     assert publisher.close(5, *indices).offset == 0
 
 
-def test_the_number_of_open_values_is_bounded(large: Any, make_publisher: Any, monkeypatch: Any) -> None:
+def test_the_number_of_open_values_is_bounded(
+    large: Any, make_publisher: Any, monkeypatch: Any
+) -> None:
     rig, publisher = large
     monkeypatch.setattr("weir.broker.growing.OPEN_VALUES_MAX", 2)
     others = [make_publisher(rig, publisher.info) for _ in range(2)]
@@ -163,7 +190,42 @@ def test_the_number_of_open_values_is_bounded(large: Any, make_publisher: Any, m
     assert OPEN_VALUES_MAX > 2
 
 
-def test_a_value_in_too_many_places_is_refused(large: Any, make_publisher: Any, monkeypatch: Any) -> None:
+def test_values_that_were_given_up_keep_nobody_out(
+    large: Any, make_publisher: Any, monkeypatch: Any
+) -> None:
+    """No entry has voided them yet: the one that will is that of the chunk itself."""
+    rig, publisher = large
+    monkeypatch.setattr("weir.broker.growing.OPEN_VALUES_MAX", 2)
+    for _ in range(2):
+        make_publisher(rig, publisher.info).pieces(b"given up")
+    state = rig.shard.topics.partition(publisher.info.addresses[0].group)[1].state
+    rig.time.pass_ms(OPEN_VALUE_MS - 1)
+    assert publisher.ask(b"abc", chunk_at=0).code == Overloaded.code
+    rig.time.pass_ms(60_000)
+    assert len(state.values) == 2
+    indices = publisher.pieces(b"abc", b"de")
+    assert len(state.values) == 1
+    assert publisher.close(5, *indices).offset == 0
+
+
+def test_the_places_of_values_that_were_given_up_keep_nobody_out(
+    large: Any, make_publisher: Any, monkeypatch: Any
+) -> None:
+    rig, publisher = large
+    monkeypatch.setattr("weir.broker.growing.OPEN_RUNS_MAX", 3)
+    for _ in range(2):
+        make_publisher(rig, publisher.info).pieces(b"given up")
+    rig.time.pass_ms(OPEN_VALUE_MS - 1)
+    indices = publisher.pieces(b"abc")
+    assert publisher.ask(b"de", chunk_at=3).code == Overloaded.code
+    rig.time.pass_ms(60_000)
+    indices += publisher.pieces(b"de", at=3)
+    assert publisher.close(5, *indices).offset == 0
+
+
+def test_a_value_in_too_many_places_is_refused(
+    large: Any, make_publisher: Any, monkeypatch: Any
+) -> None:
     rig, publisher = large
     other = make_publisher(rig, publisher.info)
     monkeypatch.setattr("weir.broker.growing.VALUE_RUNS_MAX", 2)
@@ -209,5 +271,3 @@ def test_a_chunk_is_no_part_of_a_larger_entry(large: Any) -> None:
     (payload,) = chunks(rig, publisher.info, first, 2).batches
     assert len(split(payload, publisher.info.addresses[0].group)) == 2
     assert [replies[number].offset for number in asked] == [0, -1, -1, 1, 2]
-
-

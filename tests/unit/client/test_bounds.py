@@ -100,7 +100,7 @@ def test_some_of_a_file_is_read_at_a_time(tmp_path: Path) -> None:
     for buffering in (-1, 0):
         with path.open("rb", buffering=buffering) as source:
             assert source.read(1) == b"a"
-            assert b"".join(iter(lambda: read_some(source, 2), b"")) == b"bcdef"  # noqa: B023
+            assert b"".join(iter(lambda: read_some(source, 2), b"")) == b"bcdef"
     assert read_some(io.BytesIO(b"xyz"), 2) == b"xy"
 
 
