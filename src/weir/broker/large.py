@@ -183,8 +183,9 @@ class ValueTable:
     ) -> ValueTable:
         """Return the table of a snapshot."""
         table = cls()
-        for producer, *numbers, packed in rows:
-            table._open[producer] = OpenValue(*numbers, array("Q", packed))
+        for producer, epoch, size, stamp, stored, hash_, packed in rows:
+            runs = array("Q", packed)
+            table._open[producer] = OpenValue(epoch, size, stamp, stored, hash_, runs)
         table._offsets.frombytes(offsets)
         table._firsts.frombytes(firsts)
         table._behind.frombytes(behind)

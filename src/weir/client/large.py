@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time as clock
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ O = TypeVar("O")  # noqa: E741  # whom to tell what became of the batch
 #: What a closing batch takes besides its columns and runs, roughly.
 _CLOSING_BYTES = 256
 _RUN_BYTES = 16
+#: A source that gives little sends it after so long: the broker forgets values that do not grow.
+_PIECE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +154,10 @@ async def send_large(
     return Receipt(handed.topic, lane.partition, done.offset, done.stamp, done.duplicate)
 
 
-async def pieces_of(source: Any) -> AsyncIterator[Buffer]:
-    """Yield a value in pieces of one chunk each, the last one shorter.
+async def pieces_of(
+    source: Any, now: Callable[[], float] = clock.monotonic
+) -> AsyncIterator[Buffer]:
+    """Yield a value in pieces of one chunk each, the last one shorter, and what takes five minutes.
 
     `source` is bytes (yielded as views of it), a file open for reading in binary mode, or an
     iterable or async iterable of bytes of whatever sizes. Raises `TypeError` for anything else.
@@ -162,7 +167,7 @@ async def pieces_of(source: Any) -> AsyncIterator[Buffer]:
         for at in range(0, len(view), VALUE_CHUNK_BYTES):
             yield view[at : at + VALUE_CHUNK_BYTES]
         return
-    gathered = bytearray()
+    gathered, since = bytearray(), now()
     async for data in _bytes_from(source):
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"a value comes in bytes, not {type(data).__name__}: encode it")
@@ -172,6 +177,11 @@ async def pieces_of(source: Any) -> AsyncIterator[Buffer]:
             if len(gathered) >= VALUE_CHUNK_BYTES:
                 yield bytes(gathered[:VALUE_CHUNK_BYTES])
                 del gathered[:VALUE_CHUNK_BYTES]
+                since = now()
+        if gathered and now() - since >= _PIECE_SECONDS:
+            yield bytes(gathered)
+            gathered.clear()
+            since = now()
     if gathered:
         yield bytes(gathered)
 

@@ -195,7 +195,8 @@ class Producer(Outgoing):
         partition: int | None,
     ) -> list[Handed]:
         handed = []
-        for first, last, size in cuts(values, self._options.batch_bytes):
+        found = cuts(values, self._options.batch_bytes, keys=keys, tags=tags, times=times)
+        for first, last, size in found:
             # A slice is also a copy: what the caller does to his list changes nothing here.
             whole = partial(
                 Gathered[Handed],
