@@ -100,7 +100,8 @@ class Background:
         """
         if self._process != os.getpid():
             return
-        if threading.get_ident() == self._thread.ident:
+        # By the thread itself: its number goes to another one when it has ended.
+        if threading.current_thread() is self._thread:
             raise RuntimeError(self._wrong())
         with self._lock:
             first, self._stopping = not self._stopping, True
@@ -133,7 +134,7 @@ class Background:
             )
         if not self._thread.is_alive():
             return _CLOSED
-        if threading.get_ident() == self._thread.ident:
+        if threading.current_thread() is self._thread:
             return (
                 "a callback of weir.sync runs in weir's own thread, where waiting for weir would "
                 "last for ever: note what to do, and do it outside"
