@@ -71,8 +71,9 @@ def pub(
         receipts = connected(url, work)
     except (WeirError, OSError):
         count = sum(batch.count for batch in confirmed)
-        many = "message was" if count == 1 else "messages were"
-        typer.echo(f"{count:,} {many} published before it failed:", err=True)
+        if count:
+            many = "message was" if count == 1 else "messages were"
+            typer.echo(f"{count:,} {many} published before it failed:", err=True)
         raise
     if as_json:
         settings = {"url": url, "topic": topic, "key": key, "tag": tag, "partition": partition,
