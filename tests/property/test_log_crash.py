@@ -20,12 +20,17 @@ from weir.codec.fields import U64, Buffer
 from weir.errors import DiskFailed
 from weir.log import log as log_module
 from weir.log.checkpoint import Kept, load, save
+from weir.log.copies import Copies, _Copy
+from weir.log.copying import CopyPiece
+from weir.log.disk import Disk
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.index import GroupIndex
 from weir.log.log import Log
 from weir.log.record import HardState, Record
 from weir.log.recovery import Recovered, recover
+from weir.log.scan import Read, Scan
+from weir.log.scrub import Scrubbed
 from weir.log.settings import Settings
 from weir.log.upkeep import Upkeep
 from weir.model.batch import encode
@@ -34,6 +39,8 @@ from weir.sim.disk import PowerCut, SimDisk
 
 SETTINGS = Settings(log=3, system=0x5157, segment_bytes=8192, entry_bytes_max=1500, spares=1)
 GROUPS = (1 << 16, 2 << 16, 2 << 16 | 1)
+#: Gets few entries and keeps them for long, so that they outlive all others in their segments.
+SLOW = GROUPS[2]
 KINDS = (Kind.BATCHES, Kind.CONTROL, Kind.NOOP, Kind.HARD_STATE)
 Open = Callable[..., Recovered]
 
@@ -56,7 +63,8 @@ class Driver:
         self.applied = dict.fromkeys(GROUPS, 0)
         self.needed = dict.fromkeys(GROUPS, 1)
         self.saved = 0
-        self.reused = 0
+        self.reused = self.copied = 0
+        self.lasting = self.dice.random() < 0.7
         self.log = self.open()
 
     def open(self) -> Log:
@@ -131,7 +139,7 @@ class Driver:
 
     def append(self) -> None:
         dice = self.dice
-        group = dice.choice(GROUPS)
+        group = dice.choice(GROUPS[:2] if self.lasting and dice.random() < 0.8 else GROUPS)
         self.serial += 1
         last = self.last_index(group)
         least = max(self.applied[group], self.needed[group] - 1) + 1
@@ -180,10 +188,12 @@ class Driver:
         self.disk.kill()
         self.saved += 1
         before = len(list(self.log._segments))
+        copies = len(self.log._upkeep.copies._naming)
         self.log.checkpoint_saved()
+        self.copied += copies
         self.reused += before - len(list(self.log._segments))
         for group in GROUPS:
-            if self.dice.random() < 0.7:
+            if self.dice.random() < (0.05 if self.lasting and group == SLOW else 0.7):
                 index = self.applied[group] + 1 - self.dice.choice((0, 0, 1, 3))
                 if index > self.needed[group]:
                     self.needed[group] = index
@@ -195,6 +205,37 @@ class Driver:
                 self.disk.cut_after(self.dice.randrange(6))
             chore.run(self.disk)
             self.disk.kill()
+
+    def copy(self) -> None:
+        """Copy some of what outlived its segments, or begin to."""
+        self.log.set_class(SLOW, self.dice.randint(1, 5))
+        for _ in range(self.dice.randrange(24)):
+            piece = self.log.next_copy()
+            if piece is None:
+                continue
+            if self.dice.random() < 0.1:
+                self.disk.cut_after(self.dice.randrange(6))
+            elif self.dice.random() < 0.05:
+                self.disk.fail_next("create", 28)
+            try:
+                found = piece.run(self.disk)
+            except OSError:
+                found = None
+            self.disk.kill()
+            self.log.copied(piece, found)
+        if self.dice.random() < 0.7:
+            self.checkpoint()
+        self.look()
+
+    def look(self) -> None:
+        """All that is durable and needed is there to be read, wherever it lies now."""
+        for group in GROUPS:
+            for index in range(self.needed[group], self.durable_index(group) + 1):
+                stored = self.log.stored(group, index)
+                assert stored is not None
+                record, payload = self.appended[stored.position]
+                assert (record.group, record.index) == (group, index)
+                assert self.log.load(stored) == payload
 
     def flush(self) -> None:
         flush = self.log.next_flush()
@@ -216,20 +257,22 @@ class Driver:
     def step(self) -> None:
         try:
             roll = self.dice.random()
-            if roll < 0.55:
+            if roll < 0.5:
                 for _ in range(self.dice.randrange(12) if self.uniform else 1):
                     self.append()
-            elif roll < 0.85:
+            elif roll < 0.75:
                 self.log.mark_idle()
                 self.flush()
-            elif roll < 0.9 and (spare := self.log.wants_spare()):
+            elif roll < 0.8 and (spare := self.log.wants_spare()):
                 if self.dice.random() < 0.2:
                     self.disk.cut_after(self.dice.randrange(4))
                 spare.run(self.disk)
                 self.disk.kill()
                 self.log.spare_ready(spare)
-            elif roll < 0.97:
+            elif roll < 0.9:
                 self.checkpoint()
+            elif roll < 0.97:
+                self.copy()
             elif roll < 0.98:
                 self.tidy()
             else:
@@ -239,13 +282,13 @@ class Driver:
             self.log = self.open()
 
 
-def drive(seed: int, open_log: Open = recover, disk: type[SimDisk] = SimDisk) -> int:
+def drive(seed: int, open_log: Open = recover, disk: type[SimDisk] = SimDisk) -> Driver:
     driver = Driver(seed, open_log, disk)
-    for _ in range(80):
+    for _ in range(120):
         driver.step()
     driver.disk.crash()
     driver.open()
-    return driver.reused
+    return driver
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -255,7 +298,9 @@ def test_a_log_keeps_what_it_promised_and_believes_nothing_else(seed: int) -> No
 
 
 def test_segments_are_used_again_in_these_runs() -> None:
-    assert sum(drive(seed) for seed in range(60)) > 3
+    drivers = [drive(seed) for seed in range(60)]
+    assert sum(driver.reused for driver in drivers) > 3
+    assert sum(driver.copied for driver in drivers) > 3
 
 
 class Careless(SimDisk):
@@ -299,7 +344,7 @@ def careless(disk: Careless, settings: Settings) -> Recovered:
         disk.recovering = False
 
 
-def seeds_until_caught(drive_one: Callable[[int], None], seeds: int) -> int | None:
+def seeds_until_caught(drive_one: Callable[[int], object], seeds: int) -> int | None:
     for seed in range(seeds):
         try:
             drive_one(seed)
@@ -347,3 +392,54 @@ def test_a_checkpoint_without_hard_states_is_found(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Upkeep, "_kept", forgetful)
     assert seeds_until_caught(drive, 100) is not None
+
+
+def test_a_copy_believed_before_it_is_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = CopyPiece.run
+
+    def hasty(self: CopyPiece, disk: Disk) -> Scrubbed:
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "sync", lambda name: None)
+            return honest(self, disk)
+
+    monkeypatch.setattr(CopyPiece, "run", hasty)
+    assert seeds_until_caught(drive, 300) is not None
+
+
+def test_a_copy_replayed_as_a_truncation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counterexample 12: copies taken behind all segments of new frames."""
+    catch_up, judge = Scan._catch_up, Scan.judge
+
+    def late(self: Scan, read: Read) -> None:
+        catch_up(self, self._replay)
+        judge(self, read)
+
+    monkeypatch.setattr(Scan, "_catch_up", lambda self, position: None)
+    monkeypatch.setattr(Scan, "judge", late)
+    assert seeds_until_caught(drive, 300) is not None
+
+
+def test_a_segment_freed_before_a_checkpoint_names_its_copies_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = Copies._end
+
+    def early(self: Copies, copy: _Copy) -> None:
+        honest(self, copy)
+        for move in copy.moves:
+            self._groups[move.group].move(move.first, move.positions, move.places)
+        self._segments.drop(copy.source)
+        self._reserve.recycle([copy.source.name])
+
+    monkeypatch.setattr(Copies, "_end", early)
+    assert seeds_until_caught(drive, 300) is not None
+
+
+def test_copies_that_no_checkpoint_names_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Copies.name
+
+    def silent(self: Copies, *arguments: object) -> object:
+        return (), honest(self, *arguments)[1]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Copies, "name", silent)
+    assert seeds_until_caught(drive, 300) is not None

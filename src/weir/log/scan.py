@@ -6,11 +6,12 @@ which only `judge` can say: the marks behind it tell (DESIGN §4 Damage; docs/ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from weir.codec.fields import U64
 from weir.log.checkpoint import Checkpoint, Kept
+from weir.log.class_scan import FoundCopies
 from weir.log.errors import LogDamaged
 from weir.log.frame import (
     HEADER_SIZE,
@@ -49,8 +50,13 @@ class Scan:
     to go on, `holes` all that was found damaged below the mark.
     """
 
-    def __init__(self, log: int, found: Checkpoint | None = None) -> None:
-        """Begin the log with this number, at position 0 or from its checkpoint on."""
+    def __init__(
+        self, log: int, found: Checkpoint | None = None, copies: FoundCopies | None = None
+    ) -> None:
+        """Begin the log with this number, at position 0 or from its checkpoint on, and take the
+        copies that it names among the segments.
+        """
+        self.copies = copies or FoundCopies(log)
         self.mark = found.durable if found else 0
         self.tail = 0
         self.index: dict[int, GroupIndex] = {}
@@ -83,24 +89,39 @@ class Scan:
 
     # -- taking ------------------------------------------------------------------------------
 
-    def known(self, segment: Segment, sections: Mapping[int, Rows]) -> None:
+    def known(self, segment: Segment, sections: Iterable[tuple[int, Rows]]) -> None:
         """Take a closed segment by what its index file says."""
-        for group, rows in sections.items():
-            kept = self._kept.get(group, _NONE)
-            # It may know of a start that no checkpoint knows of; of entries that one has applied.
-            start = max(kept.start, min(rows.start, kept.applied + 1))
-            if group in self.index:
-                self.index[group].drop(start)
-            if rows.positions and rows.first < start:
-                self._supersede(group, rows.first)
-            above = rows.above(start)
-            if above is not None:
-                index = self._index(group, above.first)
-                self._fill(segment, segment.end, group, index, above.first)
-                self._mend(group, index, above.base)
-                index.join(above)
+        self._catch_up(segment.base)
+        for group, rows in sections:
+            self._join(segment, segment.end, group, rows)
         self.live.append(segment)
         self.tail = segment.end
+
+    def _join(self, segment: Segment | None, position: int, group: int, rows: Rows) -> None:
+        """Take entries of a group below a log position, as an index file says where they lie."""
+        kept = self._kept.get(group, _NONE)
+        # It may know of a start that no checkpoint knows of; of entries that one has applied.
+        start = max(kept.start, min(rows.start, kept.applied + 1))
+        if group in self.index:
+            self.index[group].drop(start)
+        if rows.positions and rows.first < start:
+            self._supersede(group, rows.first)
+        above = rows.above(start)
+        if above is not None:
+            index = self._index(group, above.first)
+            self._fill(segment, position, group, index, above.first)
+            self._mend(group, index, above.base)
+            index.join(above)
+
+    def _catch_up(self, position: int) -> None:
+        """Take the copies of what lay below a log position."""
+        for group, found, place in self.copies.below(position):
+            if isinstance(found, Frame):
+                self._add(None, found, place)
+                if place in self.copies.bad_places:
+                    self._lost.add(group)
+            else:
+                self._join(None, position, group, found)
 
     def missing(self, segment: Segment) -> None:
         """Note that a segment that is needed cannot be found. Raises `LogDamaged` if a start needs
@@ -113,6 +134,7 @@ class Scan:
 
     def take(self, segment: Segment, data: bytes) -> None:
         """Read one segment, whole. Raises `LogDamaged` or `UnknownKind`."""
+        self._catch_up(segment.base)
         listed = segment.base < self._listed
         if segment.base < self._expected and not listed:
             reason = "another file holds these positions too"
@@ -136,13 +158,13 @@ class Scan:
         """Whether a place without a sound frame was met that `judge` has to decide about."""
         return self._bad is not None
 
-    def rows(self, segment: Segment) -> dict[int, Rows]:
+    def rows(self, segment: Segment) -> list[tuple[int, Rows]]:
         """Return what an index file of the segment taken last is to hold."""
-        return {
-            group: index.rows(segment.base, segment.end)
+        return [
+            (group, index.rows(segment.base, segment.end))
             for group, index in self.index.items()
             if index.uses(segment.base, segment.end)
-        }
+        ]
 
     # -- judging -----------------------------------------------------------------------------
 
@@ -152,6 +174,7 @@ class Scan:
         Raises `LogDamaged` where nobody can say whose frames are gone and they are needed for a
         start. Call it after the last segment.
         """
+        self._catch_up(self._replay)
         while self._bad is not None and self.tail < self.mark:
             bad, behind = self._bad, self._behind_bad
             self._behind_bad = []
@@ -221,6 +244,7 @@ class Scan:
 
     def _finish(self) -> None:
         """Stand in for entries at the ends of groups that the checkpoint knows to have been."""
+        self.holes += self.copies.holes
         for group, kept in self._kept.items():
             if kept.start not in (0, GONE):
                 index = self.index[group]
@@ -276,22 +300,30 @@ class Scan:
         if frame.kind is Kind.HARD_STATE:
             state = HardState.unpack(payload)
             self.hard_states[frame.group] = _joined(self.hard_states.get(frame.group), state)
-        elif frame.index < kept.start:
-            self._supersede(frame.group, frame.index)
         else:
-            index = self._index(frame.group, frame.index)
-            self._fill(segment, frame.position, frame.group, index, frame.index)
-            self._mend(frame.group, index, frame.first_offset)
-            index.add(
-                frame.index,
-                frame.term,
-                frame.kind,
-                frame.position,
-                frame.length,
-                frame.first_offset,
-                frame.next_offset,
-                frame.stamp,
-            )
+            self._add(segment, frame, frame.position)
+
+    def _add(self, segment: Segment | None, frame: Frame, place: int) -> None:
+        """Take an entry that lies at `place`."""
+        start = self._kept.get(frame.group, _NONE).start
+        if frame.index < start:
+            if start != GONE:
+                self._supersede(frame.group, frame.index)
+            return
+        index = self._index(frame.group, frame.index)
+        self._fill(segment, frame.position, frame.group, index, frame.index)
+        self._mend(frame.group, index, frame.first_offset)
+        index.add(
+            frame.index,
+            frame.term,
+            frame.kind,
+            frame.position,
+            frame.length,
+            frame.first_offset,
+            frame.next_offset,
+            frame.stamp,
+            place,
+        )
 
     def _supersede(self, group: int, index: int) -> None:
         """Let an entry that is not kept supersede those that are."""
@@ -320,13 +352,14 @@ class Scan:
         newest = index.get(index.last)
         least = newest.position if newest else 0
         holes = [one.position for one in self.holes if least <= one.position < position]
-        if not holes:
+        place = holes[-1] if holes else self.copies.lost_place
+        if place is None:
             name = segment.name if segment else "the checkpoint"
             reason = f"group {group}: entry {upto} cannot follow entry {index.last}: one is missing"
             gap = (index.last + 1, LogDamaged(self.log, name, position, reason))
             self._gaps.setdefault(group, gap)
-            holes = [least]
-        index.lose(upto - 1, holes[-1])
+            place = least
+        index.lose(upto - 1, holes[-1] if holes else least, place)
         self._lost.add(group)
 
     def _mend(self, group: int, index: GroupIndex, first_offset: int) -> None:

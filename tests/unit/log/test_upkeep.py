@@ -280,7 +280,7 @@ def test_an_index_file_that_is_not_to_be_believed_is_made_again(keeper: Keeper, 
         keeper.disk.flip(name, 40)
     else:
         other = replace(first, generation=99)
-        keeper.disk.replace(name, IndexFile(other, {}).pack())
+        keeper.disk.replace(name, IndexFile(other, []).pack())
     with pytest.raises(BadIndexFile):
         read_index(keeper.disk, first)
     places = [keeper.log.stored(GROUP, index) for index in range(1, 18)]
