@@ -19,6 +19,7 @@ from weir.broker.control import TopicCreated
 from weir.broker.restore import decode_checkpoint
 from weir.errors import Damaged, WeirError
 from weir.log import checkpoint
+from weir.log.class_scan import FoundCopies
 from weir.log.errors import ForeignSegment, LogDamaged, UnknownKind
 from weir.log.frame import HEADER_SIZE, BadFrame, Frame, Kind, frame_size, verify
 from weir.log.index import GroupIndex
@@ -182,7 +183,9 @@ class _Surveyor:
         found.log, found.system = owner(disk)
         saved = self._saved()
         files = find_files(disk, Settings(found.log, found.system), saved)
-        scan = Scan(found.log, saved)
+        copies = FoundCopies(found.log)
+        copies.read(disk, saved.copies if saved else (), files.copies)
+        scan = Scan(found.log, saved, copies)
         try:
             for segment in files.missing:
                 scan.missing(segment)

@@ -77,7 +77,8 @@ class FoundCopies:
             try:
                 frame = verify(view, at, generation=segment.generation, position=None)
             except BadFrame as bad:
-                self._damaged(found, at, str(bad))
+                known = bad.frame.position if isinstance(bad, BadPayload) else None
+                self._damaged(found, at, str(bad), known)
                 if not isinstance(bad, BadPayload):
                     found.unknown = True
                     at = next_frame(data, at + 8, generation=segment.generation, base=None)
@@ -89,10 +90,13 @@ class FoundCopies:
             heappush(self._heap, (frame.position, next(self._numbers), frame, place))
             at += frame_size(frame.length)
 
-    def _damaged(self, found: ClassSegment, at: int, reason: str) -> None:
+    def _damaged(
+        self, found: ClassSegment, at: int, reason: str, position: int | None = None
+    ) -> None:
         # Nothing is added there any more, and an index file would not tell of the damage.
         found.indexed = True
         place = found.segment.base + at
         if self.lost_place is None:
             self.lost_place = place
-        self.holes.append(LogDamaged(self._log, found.segment.name, place, reason))
+        position = place if position is None else position
+        self.holes.append(LogDamaged(self._log, found.segment.name, position, reason))
