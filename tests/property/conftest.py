@@ -1,4 +1,4 @@
-"""Drives a log through appends, flushes, checkpoints, copies, kills and power cuts, beside its twin.
+"""Drives a log through appends, flushes, checkpoints, copies and power cuts, beside its twin.
 
 The twin is a plain list of what was appended, which forgets nothing durable. Segments and records
 are tiny and mostly of equal size, so that the boundaries of dropped and new frames do align.

@@ -62,6 +62,7 @@ class FoundCopies:
     def _known(self, found: ClassSegment, sections: Iterable[tuple[int, Rows]]) -> None:
         found.indexed = True
         for group, rows in sections:
+            found.runs.setdefault(group, [])
             if rows.positions:
                 found.note(group, rows.first, rows.last)
             first = rows.positions[0] if rows.positions else 0

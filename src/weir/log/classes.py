@@ -45,7 +45,7 @@ class ClassSegment:
     saved: int = BLOCK
     done: int = BLOCK
     tail: int = BLOCK
-    #: First and last index of rows of entries that lie here, by group.
+    #: First and last index of rows of entries that lie here, by group; none left of some groups.
     runs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     missing: Spare | None = None
     lost: bool = False
@@ -64,7 +64,7 @@ class ClassSegment:
     def needed(self, groups: Mapping[int, GroupIndex]) -> bool:
         """Whether an entry that lies here is still needed, as far as is known."""
         return self.unknown or any(
-            group in groups and groups[group].first <= max(last for _, last in runs)
+            group in groups and groups[group].first <= max((last for _, last in runs), default=-1)
             for group, runs in self.runs.items()
         )
 

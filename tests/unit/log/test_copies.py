@@ -1,0 +1,389 @@
+"""What outlives its neighbours is copied once, and where it lies is never in doubt."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from weir.log.checkpoint import load, save
+from weir.log.classes import LONGEST, class_of
+from weir.log.copying import CopyPiece
+from weir.log.errors import LogDamaged
+from weir.log.index_file import IndexFile, index_name, read_index
+from weir.log.record import Record
+from weir.log.recovery import recover
+from weir.log.rows import GONE
+from weir.log.segment import CLASS_SPACE, Segment, unpack_header
+from weir.log.settings import Settings
+from weir.model.topic import FOREVER
+from weir.sim.disk import SimDisk
+
+Make = Callable[..., Record]
+FAST, SLOW, OTHER = 1 << 16, 2 << 16, 3 << 16
+HOUR = 3_600_000
+
+
+class Node:
+    """A log with a group that comes and goes and others that stay, and a host that does all."""
+
+    def __init__(self, settings: Settings, batches: Make, fast: int = 3, size: int = 900) -> None:
+        self.disk, self.settings = SimDisk(random.Random(3)), settings
+        self.batches, self.fast, self.size = batches, fast, size
+        self.log = recover(self.disk, settings).log
+        self.last: dict[int, int] = {}
+        self.pieces: list[CopyPiece] = []
+
+    def append(self, group: int, size: int) -> None:
+        index = self.last[group] = self.last.get(group, 0) + 1
+        self.log.append(self.batches(index, index - 1, group=group, size=size))
+
+    def write(self, segments: int, *slow: int) -> None:
+        """Append what takes about so many segments, with one entry of each slow group in each."""
+        for _ in range(segments):
+            for group in slow:
+                self.append(group, 60)
+            for _ in range(self.fast):
+                self.append(FAST, self.size)
+            self.upkeep()
+            flush = self.log.next_flush()
+            assert flush is not None
+            flush.run(self.disk)
+            self.log.flushed(flush)
+            self.upkeep()
+
+    def upkeep(self) -> None:
+        while spare := self.log.wants_spare():
+            spare.run(self.disk)
+            self.log.spare_ready(spare)
+        while chore := self.log.next_chore():
+            chore.run(self.disk)
+
+    def checkpoint(self) -> None:
+        save(self.disk, self.log.checkpoint(self.last, b""))
+        self.log.checkpoint_saved()
+        self.upkeep()
+
+    def let_go(self, group: int = FAST, keep: int = 1) -> None:
+        self.log.drop_below(group, self.last[group] + 1 - keep)
+
+    def copy(self) -> int:
+        """Copy all that is worth it; return how many pieces there were."""
+        before = len(self.pieces)
+        for _ in range(len(self.log._segments) + 20):
+            if (piece := self.log.next_copy()) is not None:
+                self.pieces.append(piece)
+                self.log.copied(piece, piece.run(self.disk))
+        return len(self.pieces) - before
+
+    def round(self, segments: int, *slow: int) -> None:
+        """Write, let go of all that is fast, and tidy up."""
+        self.write(segments, *slow)
+        self.let_go()
+        self.checkpoint()
+        self.copy()
+        self.checkpoint()
+
+    def restart(self) -> None:
+        self.disk.crash()
+        self.log = recover(self.disk, self.settings).log
+
+    def payload(self, group: int, index: int) -> bytes:
+        stored = self.log.stored(group, index)
+        assert stored is not None
+        return self.log.load(stored)
+
+    def whole(self, group: int, first: int = 1) -> None:
+        """Check that all of a group is there, as it was appended."""
+        for index in range(first, self.last[group] + 1):
+            record = self.batches(index, index - 1, group=group, size=60)
+            assert self.payload(group, index) == b"".join(record.payload)
+
+    def classes(self) -> list[int]:
+        return [segment.class_ for segment in self.log._segments.copies]
+
+
+@pytest.fixture
+def node(small: Settings, batches: Make) -> Node:
+    return Node(replace(small, cache_bytes_max=0), batches)
+
+
+def test_classes_follow_from_retention() -> None:
+    hours = (1, 2, 24, 25, 7 * 24, 8 * 24, 30 * 24, 31 * 24)
+    assert [class_of(h * HOUR) for h in hours] == [1, 2, 2, 3, 3, 4, 4, 5]
+    assert class_of(FOREVER) == LONGEST == 5
+    assert class_of(1) == 1
+
+
+def test_survivors_move_and_their_segments_are_used_again(node: Node) -> None:
+    node.log.set_class(SLOW, class_of(30 * 24 * HOUR))
+    node.round(8, SLOW)
+    assert len(node.log._segments) <= 3
+    assert node.classes() == [4]
+    stored = node.log.stored(SLOW, 1)
+    assert stored is not None
+    assert stored.position < CLASS_SPACE <= stored.place
+    node.whole(SLOW)
+    node.restart()
+    assert node.log.stored(SLOW, 1) == stored
+    node.whole(SLOW)
+    node.write(6, SLOW)
+    node.restart()
+    node.whole(SLOW)
+
+
+def test_the_file_says_class_and_original_positions(node: Node) -> None:
+    node.round(8, SLOW)
+    (segment,) = node.log._segments.copies
+    found, _, _ = unpack_header(segment.name, node.disk.read(segment.name, 0, 4096))
+    assert found == segment
+    assert found.class_ == LONGEST, "no class was set"
+    assert found.generation > max(one.generation for one in node.log._segments)
+
+
+def test_each_class_has_segments_of_its_own(node: Node) -> None:
+    node.log.set_class(SLOW, 2)
+    node.log.set_class(OTHER, 3)
+    node.round(8, SLOW, OTHER)
+    assert sorted(node.classes()) == [2, 3]
+    for group, class_ in ((SLOW, 2), (OTHER, 3)):
+        stored = node.log.stored(group, 1)
+        assert stored is not None
+        assert node.log._segments.find(stored.place).class_ == class_
+        node.whole(group)
+    assert {piece.target.class_ for piece in node.pieces} == {2, 3}
+
+
+def test_nothing_moves_before_the_checkpoint_is_durable(node: Node) -> None:
+    node.write(8, SLOW)
+    node.let_go()
+    node.checkpoint()
+    names = [one.name for one in node.log._segments]
+    assert node.copy()
+    data = node.log.checkpoint(node.last, b"")
+    stored = node.log.stored(SLOW, 1)
+    assert stored is not None
+    assert stored.place == stored.position
+    assert [one.name for one in node.log._segments] == names
+    save(node.disk, data)
+    node.log.checkpoint_saved()
+    assert len(node.log._segments) < len(names)
+    node.whole(SLOW)
+
+
+def test_a_copy_that_no_checkpoint_names_is_made_again(node: Node) -> None:
+    node.write(8, SLOW)
+    node.let_go()
+    node.checkpoint()
+    made = node.copy()
+    node.restart()
+    assert not node.classes()
+    node.whole(SLOW)
+    node.log.mark_idle()
+    node.write(1, SLOW)
+    node.checkpoint()
+    assert node.copy() >= made
+    node.checkpoint()
+    node.restart()
+    assert node.classes()
+    node.whole(SLOW)
+
+
+def test_what_is_more_than_a_quarter_alive_or_young_or_to_be_replayed_stays(node: Node) -> None:
+    node.write(8, SLOW)
+    assert not node.copy(), "no checkpoint says that it is applied"
+    node.checkpoint()
+    assert not node.copy(), "all is alive"
+    node.let_go()
+    applied = node.last[SLOW]
+    node.last[SLOW] = 2
+    node.checkpoint()
+    node.copy()
+    assert {piece.source.base for piece in node.pieces} <= {0, 8192}
+    node.last[SLOW] = applied
+    node.checkpoint()
+    node.copy()
+    young = {one.base for one in list(node.log._segments)[-2:]}
+    assert not young & {piece.source.base for piece in node.pieces}
+
+
+def test_a_reader_of_the_old_place_goes_on(node: Node) -> None:
+    node.write(8, SLOW)
+    node.let_go()
+    reading = node.log.read(SLOW, 0, 1, node.last[SLOW])
+    assert reading is not None
+    reading.pin()
+    node.checkpoint()
+    node.copy()
+    for _ in range(4):
+        node.round(4, SLOW)
+        assert reading.run(node.disk), "the old bytes are still there"
+    later = node.log.read(SLOW, 0, 1 << 20, node.last[SLOW])
+    assert later is not None
+    assert {span.segment.class_ for span in later.spans} == {0, LONGEST}
+    assert later.run(node.disk)[0] == reading.run(node.disk)[0]
+    assert len(later.run(node.disk)) == node.last[SLOW]
+    reading.release()
+    for _ in range(4):
+        node.round(4, SLOW)
+    with pytest.raises((LogDamaged, OSError)):
+        reading.run(node.disk)
+
+
+def test_a_full_class_segment_gets_an_index_file_and_is_not_read_at_start(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(6):
+        node.round(8, SLOW)
+    full, last = node.log._segments.copies[0], node.log._segments.copies[-1]
+    assert full is not last
+    assert read_index(node.disk, full).sections
+    with pytest.raises(Exception, match="no index file"):
+        read_index(node.disk, last)
+    places = [node.log.stored(SLOW, index) for index in range(1, node.last[SLOW] + 1)]
+    sizes: dict[str, int] = {}
+    honest = SimDisk.read
+
+    def count(self: SimDisk, name: str, offset: int, length: int) -> bytes:
+        sizes[name] = sizes.get(name, 0) + length
+        return honest(self, name, offset, length)
+
+    node.disk.crash()
+    monkeypatch.setattr(SimDisk, "read", count)
+    node.log = recover(node.disk, node.settings).log
+    assert [node.log.stored(SLOW, index) for index in range(1, node.last[SLOW] + 1)] == places
+    assert sizes[full.name] == 4096
+    assert sizes[last.name] > 4096
+    node.whole(SLOW)
+    node.disk.remove(index_name(full.name))
+    node.restart()
+    assert [node.log.stored(SLOW, index) for index in range(1, node.last[SLOW] + 1)] == places
+    node.upkeep()
+    assert read_index(node.disk, full).sections, "it is made again"
+
+
+def test_class_segments_are_used_again_when_all_in_them_is_gone(node: Node) -> None:
+    for round in range(40):
+        node.round(4, SLOW)
+        node.let_go(SLOW, keep=60)
+        if round == 20:
+            files = set(node.disk.names())
+    assert len([n for n in node.disk.names() if n.startswith("segment")]) <= len(files)
+    node.checkpoint()
+    assert 1 < len(node.log._segments.copies) < 8
+    node.restart()
+    node.whole(SLOW, first=node.last[SLOW] - 59)
+
+
+def test_what_cannot_be_read_is_not_copied(node: Node) -> None:
+    node.write(8, SLOW)
+    node.let_go()
+    node.checkpoint()
+    stored = node.log.stored(SLOW, 3)
+    assert stored is not None
+    segment = node.log._segments.find(stored.place)
+    node.disk.flip(segment.name, stored.position - segment.base + 70)
+    node.copy()
+    node.checkpoint()
+    assert segment in node.log._segments
+    tried = [piece.source for piece in node.pieces].count(segment)
+    node.round(4, SLOW)
+    assert [piece.source for piece in node.pieces].count(segment) == tried == 1
+    with pytest.raises(LogDamaged, match=segment.name):
+        node.payload(SLOW, 3)
+    assert node.payload(SLOW, 2)
+
+
+def test_without_room_a_copy_is_tried_again_later(node: Node) -> None:
+    node.write(8, SLOW)
+    node.let_go()
+    node.checkpoint()
+    piece = None
+    while piece is None:
+        piece = node.log.next_copy()
+    assert node.log.next_copy() is None, "one at a time"
+    assert piece.missing is not None, "nothing of the reserve is taken"
+    node.disk.fail_next("create", 28)
+    with pytest.raises(OSError, match="No space"):
+        piece.run(node.disk)
+    node.log.copied(piece, None)
+    with pytest.raises(ValueError, match="under way"):
+        node.log.copied(piece, None)
+    node.checkpoint()
+    node.copy()
+    node.checkpoint()
+    assert node.pieces[0].missing == piece.missing
+    assert piece.source in [one.source for one in node.pieces]
+    node.restart()
+    node.whole(SLOW)
+
+
+def test_a_group_that_is_gone_does_not_come_back_from_its_copies(node: Node) -> None:
+    node.round(8, SLOW, OTHER)
+    node.log.drop_group(OTHER)
+    del node.last[OTHER]
+    for _ in range(6):
+        node.round(8, SLOW)
+        found = load(node.disk)
+        assert found is not None
+        assert found.groups[OTHER].start == GONE, "its copies lie beside others"
+        node.restart()
+        assert node.log.stored(OTHER, 1) is None
+        node.log.mark_idle()
+    node.whole(SLOW)
+
+
+def test_what_is_let_go_of_while_it_is_copied_is_no_harm(node: Node) -> None:
+    node.write(8, SLOW, OTHER)
+    node.let_go()
+    node.checkpoint()
+    for step in range(200):
+        if (piece := node.log.next_copy()) is not None:
+            node.log.copied(piece, piece.run(node.disk))
+        if step == 6:
+            node.let_go(SLOW, keep=2)
+            node.log.drop_group(OTHER)
+    del node.last[OTHER]
+    node.checkpoint()
+    node.restart()
+    node.whole(SLOW, first=node.last[SLOW] - 1)
+
+
+def test_a_log_with_copies_and_without_a_checkpoint_is_refused(node: Node) -> None:
+    node.append(OTHER, 60)
+    node.write(1, SLOW)
+    for _ in range(2):
+        node.round(8, SLOW)
+    for name in ("checkpoint", "checkpoint-copy"):
+        node.disk.flip(name, 30)
+    with pytest.raises(LogDamaged):
+        recover(node.disk, node.settings)
+
+
+def test_what_is_kept_a_month_costs_one_copy_beside_what_is_kept_an_hour(
+    small: Settings, batches: Make
+) -> None:
+    """Counterexample 12: 99 parts kept for 1, beside 1 part kept for 720."""
+    settings = replace(small, segment_bytes=65536, entry_bytes_max=4096, cache_bytes_max=0)
+    node = Node(settings, batches, fast=15, size=3800)
+    written = 0
+    for _ in range(180):
+        before = node.log.group_bytes(SLOW)
+        node.round(4, SLOW)
+        written += node.log.group_bytes(SLOW) - before
+        assert len(node.log._segments) <= 8
+    copies = node.log._upkeep.copies
+    assert 0.9 < copies.copied_bytes / written <= 1, "each byte was copied, and none twice"
+    kept = len(node.log._segments.copies) * settings.segment_bytes
+    assert kept < 2 * written + 2 * settings.segment_bytes
+    assert node.log.tail > 60 * written
+    node.restart()
+    node.whole(SLOW)
+
+
+def test_index_files_of_class_segments_name_their_use(node: Node) -> None:
+    file = IndexFile(Segment("segment-00000009", 1 << 31, CLASS_SPACE, 8192, 2), [])
+    file.run(node.disk)
+    assert read_index(node.disk, file.segment) == file
