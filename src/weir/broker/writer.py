@@ -172,7 +172,8 @@ class Writer:
             self._ask_for_spare()
         grown = self.log.tail - self._saved_tail
         failed = self._tried_tail != self._saved_tail
-        if grown and (now >= self._save_after or (grown > self._checkpoint_bytes and not failed)):
+        due = now >= self._save_after and (grown or self.log.copies_wait)
+        if due or (grown > self._checkpoint_bytes and not failed):
             self.checkpoint()
 
     def checkpoint(self) -> None:

@@ -107,6 +107,11 @@ class Copies:
         #: How many bytes of frames were copied since the start.
         self.copied_bytes = 0
 
+    @property
+    def wait(self) -> bool:
+        """Whether copies were made that no durable checkpoint names."""
+        return bool(self._done)
+
     def set_class(self, group: int, class_: int) -> None:
         """Say which class a group's survivors belong to from now on; without, to the longest."""
         self._classes[group] = class_

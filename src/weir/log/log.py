@@ -210,6 +210,11 @@ class Log(Lookups):
         """
         return self._upkeep.copies.next_piece()
 
+    @property
+    def copies_wait(self) -> bool:
+        """Whether copies were made that count with the next checkpoint."""
+        return self._upkeep.copies.wait
+
     def copied(self, piece: CopyPiece, found: Scrubbed | None) -> None:
         """Take what the piece's `run` returned; None where it failed."""
         self._upkeep.copies.copied(piece, found)
