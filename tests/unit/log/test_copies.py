@@ -134,6 +134,27 @@ def test_survivors_move_and_their_segments_are_used_again(node: Node) -> None:
     node.whole(SLOW)
 
 
+def test_cuts_and_offsets_are_the_same_after_a_start(node: Node) -> None:
+    for _ in range(3):
+        node.round(8, SLOW, OTHER)
+        node.let_go(OTHER, keep=17)
+
+    def cuts() -> list[object]:
+        log, last = node.log, node.last[SLOW]
+        groups = (SLOW, OTHER)
+        return [
+            [log.cut_by_size(group, size) for group in groups for size in range(0, 4000, 150)],
+            [log.cut_by_stamp(group, at) for group in groups for at in range(last + 2)],
+            [log.stamp_of(group, at) for group in groups for at in range(last + 2)],
+            [(log.group_bytes(group), log.next_offset(group)) for group in groups],
+        ]
+
+    node.checkpoint()
+    before = cuts()
+    node.restart()
+    assert cuts() == before
+
+
 def test_the_file_says_class_and_original_positions(node: Node) -> None:
     node.round(8, SLOW)
     (segment,) = node.log._segments.copies
