@@ -213,6 +213,8 @@ class Driver:
         if self.dice.random() < 0.7:
             self.checkpoint()
         self.look()
+        if self.dice.random() < 0.4:
+            self.tidy()
 
     def look(self) -> None:
         """All that is durable and needed is there to be read, wherever it lies now."""

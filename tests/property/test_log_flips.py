@@ -241,8 +241,11 @@ def test_a_lost_class_segment_costs_its_own_entries_for_good(written: Written, i
         log.checkpoint_saved()
 
 
-def test_a_flip_in_each_frame_of_a_class_segment_costs_one_entry(written: Written) -> None:
-    """Wherever it is: in a payload, in a header, in the open segment that a start reads whole."""
+@pytest.mark.parametrize("index", ["with", "without"])
+def test_a_flip_in_each_frame_of_a_class_segment_costs_one_entry(
+    written: Written, index: str
+) -> None:
+    """Wherever it is: in a payload, in a header, told of by an index file or read by a start."""
     groups = written.log._groups
     places = {
         stored.place: written.log._segments.find(stored.place)
@@ -254,8 +257,19 @@ def test_a_flip_in_each_frame_of_a_class_segment_costs_one_entry(written: Writte
         for at in (9, 33, 90, 200):
             data = bytearray(written.files[segment.name])
             data[place - segment.base + at] ^= 4
-            recovered = recover(disk_with({**written.files, segment.name: bytes(data)}), SETTINGS)
-            assert judge(recovered, written) == 1
+            files = {**written.files, segment.name: bytes(data)}
+            if index == "without":
+                del files[index_name(segment.name)]
+            disk = disk_with(files)
+            for _ in range(2):
+                recovered = recover(disk, SETTINGS)
+                assert judge(recovered, written) == 1
+                assert len(recovered.holes) == (index == "without")
+                applied = {g: len(e) for g, e in written.entries.items()}
+                save(disk, recovered.log.checkpoint(applied, b"body"))
+                recovered.log.checkpoint_saved()
+                while chore := recovered.log.next_chore():
+                    chore.run(disk)
 
 
 def test_the_scrub_finds_what_rots_in_a_class_segment(written: Written) -> None:

@@ -14,7 +14,7 @@ from weir.log.classes import ClassSegment
 from weir.log.disk import Readable
 from weir.log.errors import BadIndexFile, LogDamaged
 from weir.log.frame import BadFrame, BadPayload, Frame, frame_size, next_frame, verify
-from weir.log.index_file import read_index
+from weir.log.index_file import IndexFile, read_index
 from weir.log.rows import Rows
 from weir.log.segment import BLOCK, Segment
 
@@ -41,8 +41,13 @@ class FoundCopies:
             if found.lost:
                 self._damaged(found, BLOCK, "this segment is missing or unreadable")
             try:
-                self._known(found, read_index(disk, segment).sections)
+                index = read_index(disk, segment)
             except BadIndexFile:
+                pass
+            else:
+                if index.end <= end:
+                    self._known(found, index)
+            if found.indexed < end:
                 found.unknown = found.lost
                 if not found.lost:
                     self._walk(found, disk.read(segment.name, 0, end))
@@ -59,9 +64,9 @@ class FoundCopies:
                 heappush(self._heap, (later.positions[0], next(self._numbers), later, at))
             yield at, now, 0
 
-    def _known(self, found: ClassSegment, sections: Iterable[tuple[int, Rows]]) -> None:
-        found.indexed = True
-        for group, rows in sections:
+    def _known(self, found: ClassSegment, index: IndexFile) -> None:
+        found.indexed = index.end
+        for group, rows in index.sections:
             found.runs.setdefault(group, [])
             if rows.positions:
                 found.note(group, rows.first, rows.last)
@@ -69,8 +74,8 @@ class FoundCopies:
             heappush(self._heap, (first, next(self._numbers), rows, group))
 
     def _walk(self, found: ClassSegment, data: bytes) -> None:
-        """Take all frames; where one is bad, go on behind it."""
-        segment, view, at = found.segment, memoryview(data), BLOCK
+        """Take all frames that no index file tells of; where one is bad, go on behind it."""
+        segment, view, at = found.segment, memoryview(data), found.indexed
         if len(data) < found.saved:
             self._damaged(found, len(data), "the file is cut short")
             found.unknown = True
@@ -94,8 +99,7 @@ class FoundCopies:
     def _damaged(
         self, found: ClassSegment, at: int, reason: str, position: int | None = None
     ) -> None:
-        # Nothing is added there any more, and an index file would not tell of the damage.
-        found.indexed = True
+        found.damaged = True
         place = found.segment.base + at
         if self.lost_place is None:
             self.lost_place = place

@@ -45,14 +45,16 @@ class ClassSegment:
     saved: int = BLOCK
     done: int = BLOCK
     tail: int = BLOCK
-    #: First and last index of rows of entries that lie here, by group; none left of some groups.
+    #: First and last index of rows of saved entries, by group; none are left of some groups.
     runs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     missing: Spare | None = None
     lost: bool = False
     #: Whether damaged entries lie here of which nobody can say which they were: it stays.
     unknown: bool = False
-    #: Whether an index file has been written, or given out to be.
-    indexed: bool = False
+    #: Whether something is damaged: nothing is added, and an index file would not tell of it.
+    damaged: bool = False
+    #: Up to which byte an index file tells, or one that was given out.
+    indexed: int = BLOCK
 
     def note(self, group: int, first: int, last: int) -> None:
         """Take entries into the runs, joined with those before where they follow on them."""
@@ -69,11 +71,11 @@ class ClassSegment:
         )
 
     def index_file(self, groups: Mapping[int, GroupIndex]) -> IndexFile:
-        """Return where the entries lie that are left of those here."""
-        self.indexed = True
+        """Return where the entries lie that are left of those that stand in a checkpoint."""
+        self.indexed = self.saved
         sections = [
             (group, groups[group].rows_of(first, last) if group in groups else gone())
             for group, runs in self.runs.items()
             for first, last in runs
         ]
-        return IndexFile(self.segment, sections)
+        return IndexFile(self.segment, sections, self.saved)

@@ -84,9 +84,7 @@ class Copies:
             if not one.lost:
                 segments.ends[one.segment.name] = one.saved
         #: By class, the one to which copies are added.
-        self._open = {
-            one.segment.class_: one for one in self._held if not one.lost and not one.indexed
-        }
+        self._open = {one.segment.class_: one for one in self._held if not one.damaged}
         self._base = max((one.segment.end for one in self._held), default=CLASS_SPACE)
         self._classes: dict[int, int] = {}
         self._copy: _Copy | None = None
@@ -122,6 +120,8 @@ class Copies:
 
     def holds(self, group: int) -> bool:
         """Whether frames of a group lie in class segments, needed or not."""
+        if any(move.group == group for copy in self._done for move in copy.moves):
+            return True
         return any(group in one.runs for one in self._held)
 
     # -- checkpoints -------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Copies:
         """
         ready = free and all(copy.source.end <= replay for copy in self._done)
         self._naming = list(self._done) if ready else []
-        self._dropping = [one for one in self._held if free and self._dead(one, ready)]
+        self._dropping = [one for one in self._held if free and self._dead(one)]
         self._named = [
             (one, one.done if ready else one.saved)
             for one in self._held
@@ -152,6 +152,7 @@ class Copies:
         """
         for copy in self._naming:
             for move in copy.moves:
+                move.into.note(move.group, move.first, move.first + len(move.places) - 1)
                 if (entries := self._groups.get(move.group)) is not None:
                     entries.move(move.first, move.positions, move.places)
             self._done.remove(copy)
@@ -170,8 +171,8 @@ class Copies:
         self._news = True
         return [one.segment for one in dropped if not one.lost and one.missing is None]
 
-    def _dead(self, one: ClassSegment, ready: bool) -> bool:
-        if one.tail != one.done or (one.done != one.saved and not ready):
+    def _dead(self, one: ClassSegment) -> bool:
+        if not one.tail == one.done == one.saved:
             return False
         begun = one.done == BLOCK and self._open.get(one.segment.class_) is one
         return not begun and not one.needed(self._groups)
@@ -208,10 +209,11 @@ class Copies:
             self._end(copy)
 
     def next_index(self) -> IndexFile | None:
-        """Return the index file of a class segment that is full and in a durable checkpoint."""
+        """Return the index file of a class segment of which a checkpoint says more than the last
+        one told.
+        """
         for one in self._held:
-            settled = one.tail == one.done == one.saved > BLOCK
-            if settled and not one.indexed and self._open.get(one.segment.class_) is not one:
+            if one.indexed < one.saved and not one.damaged:
                 return one.index_file(self._groups)
         return None
 
@@ -320,8 +322,6 @@ class Copies:
         """All is written: the next checkpoint may name it."""
         for one in self._held:
             one.done = one.tail
-        for move in copy.moves:
-            move.into.note(move.group, move.first, move.first + len(move.places) - 1)
         if copy.moves:
             self._done.append(copy)
         self._let_go(copy)

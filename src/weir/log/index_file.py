@@ -1,6 +1,7 @@
 """Index files: where the entries of one closed segment lie, so that a start need not read it.
 
-    magic "WIDX", u16 version, u16 0, u32 generation, u32 groups, u64 base, u64 size of the segment
+    magic "WIDX", u16 version, u16 0, u32 generation, u32 groups, u64 base, u64 size of the segment,
+    u64 the byte of the segment up to which it tells, 0 for all
     a section for each row of entries of a group (`weir.log.rows`)
     the CRC-32C of everything before
 
@@ -23,7 +24,7 @@ from weir.log.segment import Segment, segment_number
 
 MAGIC = b"WIDX"
 VERSION = 2
-_HEAD = struct.Struct("<4sHHIIQQ")
+_HEAD = struct.Struct("<4sHHIIQQQ")
 _PREFIX = "index-"
 
 
@@ -39,16 +40,26 @@ def is_index(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """One closed segment's rows, each with its group."""
+    """One closed segment's rows, each with its group; or a class segment's, up to byte `end`."""
 
     segment: Segment
     sections: Sequence[tuple[int, Rows]]
+    end: int = 0
 
     def pack(self) -> bytes:
         """Return the file."""
         one = self.segment
         parts: list[Buffer] = [
-            _HEAD.pack(MAGIC, VERSION, 0, one.generation, len(self.sections), one.base, one.size)
+            _HEAD.pack(
+                MAGIC,
+                VERSION,
+                0,
+                one.generation,
+                len(self.sections),
+                one.base,
+                one.size,
+                self.end,
+            )
         ]
         for group, rows in self.sections:
             parts.extend(rows.pack(group))
@@ -70,7 +81,7 @@ def read_index(disk: Readable, segment: Segment) -> IndexFile:
     body = memoryview(data)[: -U32.size]
     if len(body) < _HEAD.size or U32.unpack_from(data, len(body))[0] != crc32c(data[: len(body)]):
         raise BadIndexFile(f"{name} fails its CRC-32C")
-    magic, version, _, generation, groups, base, size = _HEAD.unpack_from(body)
+    magic, version, _, generation, groups, base, size, end = _HEAD.unpack_from(body)
     if (magic, version) != (MAGIC, VERSION):
         raise BadIndexFile(f"{name} is no index file of version {VERSION}")
     if (generation, base, size) != (segment.generation, segment.base, segment.size):
@@ -79,4 +90,4 @@ def read_index(disk: Readable, segment: Segment) -> IndexFile:
     for _ in range(groups):
         group, rows, at = unpack(body, at)
         found.append((group, rows))
-    return IndexFile(segment, found)
+    return IndexFile(segment, found, end)
