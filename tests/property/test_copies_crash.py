@@ -33,9 +33,9 @@ def test_a_copy_replayed_as_a_truncation_is_found(
     """Counterexample 12: copies taken behind all segments of new frames."""
     honest, finish = Joining.catch_up, Joining.finish
 
-    def late(self: Joining, replay: int) -> None:
-        honest(self, replay)
-        finish(self, replay)
+    def late(self: Joining) -> None:
+        honest(self, self._replay)
+        finish(self)
 
     monkeypatch.setattr(Joining, "catch_up", lambda self, position: None)
     monkeypatch.setattr(Joining, "finish", late)

@@ -29,6 +29,8 @@ class FoundCopies:
         self.holes: list[LogDamaged] = []
         self.lost_place: int | None = None
         self.bad_places: set[int] = set()
+        #: By group, the start that index files know of, perhaps a later one than the checkpoint.
+        self.starts: dict[int, int] = {}
         self._log = log
         self._heap: list[tuple[int, int, Rows | Frame, int]] = []
         self._numbers = count()
@@ -68,6 +70,7 @@ class FoundCopies:
         found.indexed = index.end
         for group, rows in index.sections:
             found.runs.setdefault(group, [])
+            self.starts[group] = max(rows.start, self.starts.get(group, 0))
             if rows.positions:
                 found.note(group, rows.first, rows.last)
             first = rows.positions[0] if rows.positions else 0

@@ -31,9 +31,10 @@ class Joining:
         kept: Mapping[int, Kept],
         copies: FoundCopies,
         holes: list[LogDamaged],
+        replay: int,
     ) -> None:
-        """Begin with what a checkpoint says. `holes` is the scan's list of damaged places, which
-        grows meanwhile.
+        """Begin with what a checkpoint says, whose `replay` this is. `holes` is the scan's list of
+        damaged places, which grows meanwhile.
         """
         self.index: dict[int, GroupIndex] = {}
         self.lost: set[int] = set()
@@ -41,22 +42,25 @@ class Joining:
         self._kept = kept
         self._copies = copies
         self._holes = holes
+        self._replay = replay
         #: By group: the first entry that is missing without a hole, and what to say if it stays so.
         self._gaps: dict[int, tuple[int, LogDamaged]] = {}
         for group, one in kept.items():
             if one.start not in (0, GONE):
                 index = self.index[group] = GroupIndex(one.start)
                 index.base = one.base
+                index.drop(self._start(group, 0))
 
     def join(self, segment: Segment | None, position: int, group: int, rows: Rows) -> None:
         """Take entries of a group below a log position, as an index file says where they lie."""
         kept = self._kept.get(group, UNKNOWN)
-        # It may know of a start that no checkpoint knows of; of entries that one has applied.
-        start = max(kept.start, min(rows.start, kept.applied + 1))
+        start = self._start(group, rows.start)
         if group in self.index:
             self.index[group].drop(start)
         if rows.positions and rows.first < start:
             self._supersede(group, rows.first)
+        if kept.applied and position <= self._replay:
+            rows = rows.through(kept.applied)
         above = rows.above(start)
         if above is not None:
             index = self._index(group, above.first)
@@ -76,7 +80,9 @@ class Joining:
 
     def add(self, segment: Segment | None, frame: Frame, place: int) -> None:
         """Take an entry that lies at `place`."""
-        start = self._kept.get(frame.group, UNKNOWN).start
+        start = self._start(frame.group, 0)
+        if self.stale(frame):
+            return
         if frame.index < start:
             if start != GONE:
                 self._supersede(frame.group, frame.index)
@@ -96,7 +102,15 @@ class Joining:
             place,
         )
 
-    def finish(self, replay: int) -> None:
+    def stale(self, frame: Frame) -> bool:
+        """Whether an entry was superseded by others, which need not be there any more.
+
+        What is above a group's applied entries lies at or above `replay`, or was superseded.
+        """
+        applied = self._kept.get(frame.group, UNKNOWN).applied
+        return 0 < applied < frame.index and frame.position < self._replay
+
+    def finish(self) -> None:
         """Stand in for entries at the ends of groups that the checkpoint knows to have been.
 
         Raises `LogDamaged` where an entry is missing and nothing says why.
@@ -104,10 +118,18 @@ class Joining:
         for group, kept in self._kept.items():
             if kept.start not in (0, GONE):
                 index = self.index[group]
-                self._fill(None, replay, group, index, kept.applied + 1)
+                self._fill(None, self._replay, group, index, kept.applied + 1)
                 self._mend(group, index, kept.behind)
         for _, error in self._gaps.values():
             raise error
+
+    def _start(self, group: int, told: int) -> int:
+        """Return from which entry on a group is needed. Index files may know of a start that no
+        checkpoint knows of; of entries that one has applied.
+        """
+        kept = self._kept.get(group, UNKNOWN)
+        told = max(told, self._copies.starts.get(group, 0))
+        return max(kept.start, min(told, kept.applied + 1))
 
     def _supersede(self, group: int, index: int) -> None:
         """Let an entry that is not kept supersede those that are."""

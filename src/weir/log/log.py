@@ -116,7 +116,7 @@ class Log(Lookups):
             if index is None:
                 index = self._groups[record.group] = GroupIndex(record.index)
             elif record.index <= index.last:
-                self._upkeep.superseded = position
+                self._upkeep.supersede(position, index.position_of(record.index))
             index.add(
                 record.index,
                 record.term,

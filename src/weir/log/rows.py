@@ -74,6 +74,13 @@ class Rows:
         base = max(self.base, self.behind[count - 1])
         return Rows(self.start, start, base, self.totals[count - 1], *columns)
 
+    def through(self, last: int) -> Rows:
+        """Return the entries up to index `last`."""
+        if last >= self.last:
+            return self
+        columns = (column[: max(last + 1 - self.first, 0)] for column in self.columns)
+        return Rows(self.start, self.first, self.base, self.total, *columns)
+
     def split(self, position: int) -> tuple[Rows, Rows | None]:
         """Return the entries below a log position, and those from there on; None if none are."""
         count = bisect_left(self.positions, position)

@@ -63,10 +63,10 @@ class Scan:
         self.holes: list[LogDamaged] = []
         self.log = log
         self._kept: Mapping[int, Kept] = found.groups if found else {}
-        self._copies = copies or FoundCopies(log)
-        self._joining = Joining(log, self._kept, self._copies, self.holes)
-        self.index = self._joining.index
         self._replay = found.replay if found else 0
+        self._copies = copies or FoundCopies(log)
+        self._joining = Joining(log, self._kept, self._copies, self.holes, self._replay)
+        self.index = self._joining.index
         #: Segments that may reach above the mark, with their bytes up to the END.
         self._young: list[tuple[Segment, memoryview]] = []
         #: The base of the next segment; those that the checkpoint names may leave holes.
@@ -201,7 +201,11 @@ class Scan:
         if frame.kind is Kind.HARD_STATE:
             if position >= self._replay and kept.start != GONE:
                 self.damage.setdefault(frame.group, error)
-        elif frame.kind is not Kind.MARK and kept.start <= frame.index:
+        elif (
+            frame.kind is not Kind.MARK
+            and kept.start <= frame.index
+            and not self._joining.stale(frame)
+        ):
             self._keep(segment, frame, memoryview(b""))
             self._joining.lost.add(frame.group)
             if frame.index > kept.applied:
@@ -210,7 +214,7 @@ class Scan:
 
     def _finish(self) -> None:
         self.holes += self._copies.holes
-        self._joining.finish(self._replay)
+        self._joining.finish()
 
     def _damaged(self, name: str, position: int, reason: str) -> LogDamaged:
         durable = f"{reason}, and all below position {self.mark:,} had been durable"

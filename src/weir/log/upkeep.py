@@ -52,6 +52,8 @@ class Upkeep:
         self.hard_states: dict[int, HardState] = {}
         #: Position of the last entry that superseded others: they are needed until it is durable.
         self.superseded = -1
+        #: The lowest position of those others: a power cut may bring them back until then.
+        self._returning: int | None = None
         self._unwritten: list[IndexFile] = []
         self._planned: list[Segment] = []
         #: Not needed, but still being read.
@@ -73,6 +75,12 @@ class Upkeep:
         self._gone[group] = tail
         self.copies.forget(group)
 
+    def supersede(self, position: int, old: int | None) -> None:
+        """Note that an entry at a position superseded others, from position `old` on."""
+        self.superseded = position
+        if old is not None:
+            self._returning = old if self._returning is None else min(self._returning, old)
+
     # -- checkpoints -------------------------------------------------------------------------
 
     def checkpoint(self, applied: Mapping[int, int], body: bytes, durable: int) -> bytes:
@@ -86,6 +94,11 @@ class Upkeep:
             position = entries.position_of(index + 1) if entries is not None else None
             replay = min(replay, durable if position is None else position)
         free = self.superseded < durable
+        if free:
+            self._returning = None
+        elif self._returning is not None:
+            # So that whatever lies below it, above what is applied, is known to be superseded.
+            replay = min(replay, self._returning)
         copies, sources = self.copies.name(replay, applied, self._serial + 1, free)
         planned = self._dead(replay) if free else []
         self._planned = planned = [*planned, *(one for one in sources if one not in planned)]
