@@ -259,6 +259,11 @@ def test_without_room_a_copy_is_tried_again_later(node: Any) -> None:
 
 
 def test_an_index_file_may_know_of_a_later_start_than_the_checkpoint(node: Any) -> None:
+    """And entries from before those that it left out are still there: their segment stays."""
+    node.write(2)
+    node.append(SLOW, 60)
+    for _ in range(3):
+        node.append(OTHER, 900)
     node.write(8, SLOW)
     node.let_go()
     node.checkpoint()
