@@ -69,3 +69,9 @@ def test_copies_that_no_checkpoint_names_are_found(
 
     monkeypatch.setattr(Copies, "name", silent)
     assert drive.caught(300)
+
+
+@pytest.mark.parametrize("seed", [40003, 40111, 52594])
+def test_executions_that_went_wrong_once(drive: Any, seed: int) -> None:
+    """Superseded entries that came back; an index file that knew of a later start."""
+    drive(seed)
