@@ -144,6 +144,7 @@ def _replies() -> list[dict[str, Any]]:
         number("subscribed", op.SUBSCRIBE, 7, 0),
         number("subscribed as another already", op.SUBSCRIBE, 7, BadRequest.code),
         number("notify: there is something to pull", op.NOTIFY, 7, 0),
+        number("notify: the subscription is over, its topic is gone", op.NOTIFY, 7, 4),
         delivery("nothing there", 7, Delivery()),
         delivery("two messages of one grant", 7, Delivery(3, 77, 1, [40, 41], [b"open", b""])),
         delivery("handed out the second time", 7, Delivery(0, U64, 2, [0], [b"\xff" * 3])),

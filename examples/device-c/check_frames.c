@@ -175,6 +175,27 @@ static void check_line(char *line)
         fail("not encoded to these bytes");
 }
 
+/* No golden frame is so wrong: a size that, added to, is small again where size_t has 32 bits. */
+static void check_sizes(void)
+{
+    static const uint32_t sizes[] = {1, 0x7FFFFFF4u, 0xFFFFFFF4u, 0xFFFFFFFFu};
+    for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+        uint8_t body[28] = {0};
+        uint8_t bytes[sizeof body + WEIR_FRAME_OVERHEAD];
+        weir_frame frame;
+        weir_reply reply;
+        weir_message message;
+        body[15] = 1; /* one message */
+        for (unsigned at = 0; at < 4; at++)
+            body[24 + at] = (uint8_t)(sizes[n] >> (24 - 8 * at));
+        size_t size = weir_encode(bytes, sizeof bytes, WEIR_PULL | WEIR_REPLY, 7, body, sizeof body);
+        if (weir_decode(bytes, size, &frame) != (long)size || weir_read_reply(&frame, &reply) != 0)
+            fail("a delivery that cannot be read");
+        else if (weir_next_message(&reply, &message) != -1)
+            fail("a message that is larger than its frame");
+    }
+}
+
 int main(int count, char **arguments)
 {
     static char line[4 * ROOM];
@@ -193,6 +214,7 @@ int main(int count, char **arguments)
         frames++;
     }
     fclose(file);
+    check_sizes();
     printf("%d frames checked, %d failures\n", frames, failures);
     return failures > 0 || frames == 0;
 }

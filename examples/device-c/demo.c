@@ -24,6 +24,7 @@ enum {
     SN = 7,              /* this lock, behind its hub */
     ROOM = 2048,         /* the largest frame that it takes, so the most that it pulls */
     ANSWER_MS = 5000,    /* without an answer for so long, it connects again */
+    HELLO_MS = 15000,    /* but for hello: it may have to wait to be let in */
     PING_MS = 30000,     /* a device that only waits says so, so often */
     TRIES_MAX = 12,      /* of one request; each waits twice as long as the one before */
     PAUSE_MS = 50,
@@ -59,6 +60,8 @@ static void pause_before(int attempt)
     long ms = PAUSE_MS;
     while (--attempt > 0 && ms < PAUSE_MS_MAX)
         ms *= 2;
+    if (ms > PAUSE_MS_MAX)
+        ms = PAUSE_MS_MAX;
     ms = ms / 2 + rand() % ms; /* many devices that lost one broker must not come back as one */
     struct timespec wait = {ms / 1000, ms % 1000 * 1000000};
     nanosleep(&wait, NULL);
@@ -108,6 +111,13 @@ static int receive(weir_reply *reply, int wait_ms)
     }
 }
 
+static void take_notify(const weir_reply *notify)
+{
+    if (notify->code != WEIR_OK)
+        die("the subscription is over: its topic is gone");
+    notified = 1;
+}
+
 /* Send a request and wait for its reply; what comes in between is a notify. 0, or -1 for a broken
  * connection. */
 static int exchange(const uint8_t *frame, size_t size, weir_reply *reply)
@@ -117,11 +127,11 @@ static int exchange(const uint8_t *frame, size_t size, weir_reply *reply)
     if (send_all(frame, size) != 0)
         return -1;
     for (;;) {
-        if (receive(reply, ANSWER_MS) != 1)
+        if (receive(reply, frame[6] == WEIR_HELLO ? HELLO_MS : ANSWER_MS) != 1)
             return -1;
         if (reply->opcode != WEIR_NOTIFY)
             return 0;
-        notified = 1;
+        take_notify(reply);
     }
 }
 
@@ -209,7 +219,8 @@ static void wait_for_notify(void)
     while (!notified) {
         int found = line < 0 ? -1 : receive(&reply, PING_MS);
         if (found == 1) {
-            notified |= reply.opcode == WEIR_NOTIFY;
+            if (reply.opcode == WEIR_NOTIFY)
+                take_notify(&reply);
         } else {
             uint8_t frame[ROOM];
             if (found < 0)

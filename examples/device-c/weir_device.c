@@ -210,9 +210,10 @@ int weir_next_message(weir_reply *reply, weir_message *message)
     message->offset = get(reply->messages, 8);
     message->size = (uint32_t)get(reply->messages + 8, 4);
     message->value = reply->code == WEIR_TOO_LARGE ? NULL : reply->messages + 12;
-    size_t taken = 12 + (message->value == NULL ? 0 : (size_t)message->size);
-    if (taken > reply->messages_size)
+    size_t size = message->value == NULL ? 0 : (size_t)message->size;
+    if (size > reply->messages_size - 12) /* 12 + size may not fit into a size_t */
         return -1;
+    size_t taken = 12 + size;
     reply->messages += taken;
     reply->messages_size -= taken;
     reply->count--;

@@ -213,8 +213,9 @@ class Halted(Refused):
 
 
 class DamagedRange(Refused):
-    """The log lost bytes that had been durable: of the messages asked for, or of what this partition
-    needs to take more. `detail` is their position in the log; the text names file and remedy.
+    """The log lost bytes that had been durable: of the messages asked for, or of what this
+    partition needs to take more. `detail` is their position in the log; the text names file and
+    remedy.
     """
 
     code = 42

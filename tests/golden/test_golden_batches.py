@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from weir.model.batch import Batch, encode
-from weir.model.chunks import References
+from weir.model.chunks import References, chained
 from weir.model.columns import Origins
 from weir.model.header import HEADER_SIZE, VERSION, Columns, Compression, stamped
 
@@ -118,3 +118,13 @@ def test_the_golden_bytes_cover_every_column_and_form_of_this_version() -> None:
 def test_the_golden_bytes_are_final_and_of_this_version() -> None:
     assert GOLDEN["final"] is True
     assert {case["version"] for case in GOLDEN["batches"]} == {VERSION} == {1}
+
+
+def test_the_hash_of_a_value_is_made_of_the_hashes_of_its_chunks() -> None:
+    """By hand: xxh3-64 of two u64, little-endian: the hash so far, from 0 on, and a chunk's."""
+    (first,) = (case for case in GOLDEN["batches"] if case["name"] == "a chunk in zstd")
+    (second,) = (case for case in GOLDEN["batches"] if case["name"] == "a chunk")
+    value = 0
+    for case in (first, second):
+        value = chained(value, Batch(golden_bytes(case)).header.hash)
+    assert value == 0xB5AD97EFFAFDA674

@@ -195,6 +195,7 @@ def test_a_folder_and_a_port_in_use_are_one_line(node: Node, tmp_path: Path) -> 
         done = weir(node, "serve", "--data", str(tmp_path / "d"), "--port", port)
     assert done.returncode == 1
     assert f"127.0.0.1:{port} is in use: stop what listens there" in done.stderr.decode()
+    assert not (tmp_path / "d").exists(), "a node that never served is not founded"
 
 
 def test_a_node_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:

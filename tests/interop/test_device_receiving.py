@@ -107,6 +107,32 @@ def test_a_subscription_outlives_its_connection(tmp_path: Path) -> None:
     on_a_node(tmp_path, body)
 
 
+def test_a_subscription_ends_with_its_topic_and_the_hub_goes_on(tmp_path: Path) -> None:
+    def body(port: int, publish: Publish) -> None:
+        async def administer(create: bool) -> None:
+            async with weir.connect(f"weir://127.0.0.1:{port}") as client:
+                await (client.create_topic("u") if create else client.delete_topic("u"))
+
+        asyncio.run(administer(create=True))
+        with Client("127.0.0.1", port, hub=1, boot=1, topic="t") as hub:
+            lock = hub.subscribe("locks", "u", sn=3)
+            asyncio.run(administer(create=False))
+            with pytest.raises(UnknownTopic, match="subscribe anew"):
+                lock.take(30)
+            hub._line.close()
+            assert hub.publish(b"over a new connection").code == 0
+            asyncio.run(administer(create=True))
+            assert hub.subscribe("locks", "u", sn=3).take(0.05) == []
+
+            asyncio.run(administer(create=False))
+            hub._line.close()
+            assert hub.publish_sequenced(b"told by the new connection").code == 0
+            with pytest.raises(UnknownTopic):
+                hub.subscribe("locks", "u", sn=3)
+
+    on_a_node(tmp_path, body)
+
+
 def test_what_does_not_fit_is_skipped_when_it_is_acked(tmp_path: Path) -> None:
     def body(port: int, publish: Publish) -> None:
         with Client("127.0.0.1", port, hub=1, boot=1, topic="t") as hub:

@@ -93,6 +93,23 @@ def test_half_frames_neither_fill_the_memory_nor_stop_the_node(tmp_path: Path) -
     attack(tmp_path, body)
 
 
+def test_a_frame_is_charged_whole_though_its_first_byte_came_alone(tmp_path: Path) -> None:
+    async def body(port: int, client: Client) -> None:
+        before = resident_mib()
+        held = [await asyncio.to_thread(send_all, port, HALF_FRAME[:1]) for _ in range(24)]
+        await client.ping()  # the node has read what came before this
+        for sock in held:
+            with contextlib.suppress(OSError):  # it is not read any more, or cut
+                await asyncio.to_thread(sock.sendall, HALF_FRAME[1:])
+        assert resident_mib() - before < 2 * BUDGET_MIB
+        await client.create_topic("t")
+        assert (await client.publish("t", b"honest")).offset == 0
+        for sock in held:
+            sock.close()
+
+    attack(tmp_path, body)
+
+
 def test_replies_that_nobody_reads_stay_within_the_budget(tmp_path: Path) -> None:
     async def body(port: int, client: Client) -> None:
         topic = await client.create_topic("t")
@@ -306,6 +323,26 @@ def test_those_who_come_too_fast_wait_and_are_served(
         await asyncio.to_thread(rush)
 
     attack(tmp_path, body, ConnectionsConfig(accepts_per_second=100))
+
+
+def test_those_who_lost_patience_in_the_lobby_keep_out_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "ACCEPT_BURST", 4)
+
+    async def body(port: int, client: Client) -> None:
+        await client.create_topic("t")
+        await client.publish("t", b"the partition is led now")
+
+        def rush() -> None:
+            for hub in range(300):  # who come for a minute at 5 a second, and go at once
+                with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+                    sock.sendall(device.hello(hub, 1, "t"))
+            greeted(port, 1_000).close()
+
+        await asyncio.to_thread(rush)
+
+    attack(tmp_path, body, ConnectionsConfig(accepts_per_second=5))
 
 
 def test_idle_connections_by_the_thousand_cost_little_and_hold_up_nobody(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from weir.bench.children import environment, python
 from weir.bench.node import Node, running_node, start_node
 from weir.cli.main import main
 from weir.model.message import Message
+from weir.server.folder import NodeFolder
 
 SECONDS = 60
 TINY = {"segment_mib": 32, "spares": 0, "shards": 1, "logs": 1}
@@ -187,6 +188,37 @@ def test_a_second_signal_ends_a_node_of_which_a_shard_hangs(tmp_path: Path) -> N
             assert select.select([end], [], [], SECONDS)[0]
             os.close(end)
     assert len(shards) == 2
+
+
+def test_a_shard_that_stands_still_is_replaced_and_the_node_goes_on(tmp_path: Path) -> None:
+    settings = {**TINY, "shards": 2, "logs": 2, "hang_seconds": 3}
+    with running_node(tmp_path / "d", **settings, listen="127.0.0.1:0") as node:
+        assert "asked for" not in node.said()
+        (page,) = re.findall(r"shard 0: metrics at (http://\S+)/metrics", node.said())
+        tasks = Path(f"/proc/{node.pid}/task").glob("*/children")
+        _, second = sorted(int(child) for task in tasks for child in task.read_text().split())
+        end = os.pidfd_open(second)
+        os.kill(second, signal.SIGSTOP)
+        assert select.select([end], [], [], SECONDS)[0], "it is killed"
+        os.close(end)
+
+        async def publish() -> None:
+            async with weir.connect(node.url) as client:
+                await client.create_topic("t", 2)
+                for partition in range(2):
+                    await client.publish("t", b"x", partition=partition)
+
+        asyncio.run(asyncio.wait_for(publish(), SECONDS))
+        with urllib.request.urlopen(f"{page}/readyz", timeout=SECONDS) as ready:
+            assert ready.status == 200
+        for words in ("shard 1 does not answer", "said nothing for 3 s", "shard 1 serves again"):
+            assert words in node.said()
+
+
+def test_a_node_of_fewer_logs_than_shards_says_so(tmp_path: Path) -> None:
+    NodeFolder(tmp_path / "d").found(1)
+    with running_node(tmp_path / "d", **{**TINY, "logs": 0, "shards": 4}) as node:
+        assert "WARNING 4 shards were asked for, and there are 1: each needs" in node.said()
 
 
 @pytest.mark.parametrize("shards", ["1", "2"])

@@ -301,7 +301,8 @@ def test_a_killed_shard_comes_back_and_nothing_confirmed_is_lost(
             stop.set()
             found = await asyncio.gather(*loads)
             stored = await values_of(w, "t")
-            assert (await values_of(w, "locks"))[:2] == await turning
+            turned = await turning
+            assert (await values_of(w, "locks"))[:2] == turned
         marks = {b"before", b"after", b"others go on"}
         for partition, confirmed in enumerate(found):
             assert [stored[partition][offset] for _, offset in confirmed] == [

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +19,8 @@ from weir.broker.shard import ShardSettings
 from weir.client.assembly import Assembly
 from weir.errors import ValueLost
 from weir.model.batch import split
-from weir.model.chunks import References, extend
+from weir.model.chunks import References, chained, extend
+from weir.model.header import parse
 from weir.sim.disk import SimDisk
 from weir.wire import messages as m
 
@@ -54,6 +54,7 @@ class Publisher:
     sequence: int = 0
     serial: int = 0
     growing: bytearray = field(default_factory=bytearray)
+    hash: int = 0
     runs: list[tuple[int, int]] = field(default_factory=list)
     held: list[Sent] = field(default_factory=list)
     done: list[bytes] = field(default_factory=list)
@@ -90,6 +91,8 @@ class Play:
     def piece(self, who: Publisher, size: int) -> None:
         piece = self.fresh(who, size)
         self.send(who, piece, chunk_at=len(who.growing))
+        chunk = parse(who.held[-1].request.batch).hash
+        who.hash = chained(who.hash if who.growing else 0, chunk)
         who.growing += piece
 
     def close(self, who: Publisher, size: int) -> None:
@@ -97,7 +100,7 @@ class Play:
         if not who.growing:
             return
         whole = bytes(who.growing)
-        references = References(len(whole), hash_of(whole, self.group), tuple(who.runs))
+        references = References(len(whole), who.hash, tuple(who.runs))
         self.send(who, references=references)
         who.held[-1].value = whole
         who.growing, who.runs = bytearray(), []
@@ -183,10 +186,6 @@ class Play:
             assembly.took(pieces)
             parts += pieces
         return b"".join(parts)
-
-
-def hash_of(whole: bytes, group: int) -> int:
-    return int(xxhash.xxh3_64_intdigest(whole, seed=group))
 
 
 MOVES = ["small", "piece", "piece", "close", "abandon", "wrong", "crash", "checkpoint", "settle"]

@@ -75,7 +75,7 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
         Opcode.HELLO,
         st.builds(m.Welcome, *[NATURAL] * 7, st.lists(NATURAL, max_size=3).map(tuple)),
     ),
-    m.Pong: (Opcode.PING, st.just(m.Pong())),
+    m.Pong: (Opcode.PING, st.builds(m.Pong, st.integers(0, 2**62))),
     m.TopicInfo: (Opcode.CREATE_TOPIC, INFO),
     m.TopicList: (
         Opcode.LIST_TOPICS,

@@ -11,6 +11,7 @@ frames of one size and catches it there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -137,8 +138,8 @@ def retention_takes_all(patch: pytest.MonkeyPatch) -> None:
     """What is too much goes, and what is not goes with it (DESIGN §4 Log)."""
     honest = Log.cut_by_size
 
-    def cut(self: Log, group: int, size: int) -> tuple[int, int] | None:
-        found = honest(self, group, size)
+    def cut(self: Log, group: int, size: int, *beside: Any) -> tuple[int, int] | None:
+        found = honest(self, group, size, *beside)
         return (found[0] + 1, 1 << 40) if found is not None else None
 
     patch.setattr(Log, "cut_by_size", cut)

@@ -8,7 +8,7 @@ from weir.broker.entries import of_control
 from weir.broker.group import Group
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.state import PartitionState
-from weir.errors import BadRequest, StaleGrant, UnknownCluster
+from weir.errors import BadRequest, StaleGrant, Unavailable, UnknownCluster
 from weir.model.limits import ACK_RANGES_MAX
 from weir.wire.messages import Ack, Acked
 
@@ -16,7 +16,7 @@ from weir.wire.messages import Ack, Acked
 class Acks:
     """Takes acks of one partition while this node leads it."""
 
-    __slots__ = ("_group", "_outbox", "_state", "_waiting")
+    __slots__ = ("_draining", "_group", "_outbox", "_state", "_waiting")
 
     def __init__(self, group: Group, state: PartitionState, outbox: Outbox) -> None:
         """Begin to lead; nobody waits for an answer yet."""
@@ -24,9 +24,19 @@ class Acks:
         self._state = state
         self._outbox = outbox
         self._waiting: dict[int, Caller] = {}
+        self._draining = False
+
+    def drain(self) -> None:
+        """Take no more: the node stops."""
+        self._draining = True
 
     def ack(self, caller: Caller, request: Ack) -> None:
-        """Propose acks; they are confirmed once committed. Raises `UnknownCluster`."""
+        """Propose acks; they are confirmed once committed.
+
+        Raises `UnknownCluster`, `BadRequest`, and `Unavailable` near the end of a stop.
+        """
+        if self._draining:
+            raise Unavailable("this node is stopping: ack at another, or again shortly")
         if request.cluster not in self._state.clusters:
             raise UnknownCluster(f"cluster {request.cluster!r} was never granted anything here")
         if not 1 <= len(request.ranges) <= ACK_RANGES_MAX:

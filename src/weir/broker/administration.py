@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from weir.broker.catalog import Catalog
+from weir.broker.catalog import Catalog, more_partitions
 from weir.broker.control import TopicAltered, TopicDeleted
 from weir.broker.outbox import Caller
-from weir.errors import BadRequest, Refused, UnknownTopic
+from weir.errors import Refused, UnknownTopic
 from weir.model.topic import Topic, check_settings, split_name
 from weir.wire.administration import AlterTopic, Deleted, DeleteTopic
 from weir.wire.messages import Reply, TopicInfo
@@ -50,15 +50,10 @@ class Administration:
     def alter(self, caller: Caller, request: AlterTopic) -> None:
         """Propose other settings, or more partitions. Raises `UnknownTopic` or `BadRequest`."""
         topic = self._named(request.name)
-        partitions = request.partitions or topic.partitions
-        if partitions < topic.partitions:
-            raise BadRequest(
-                f"topic {topic.full_name} has {topic.partitions} partitions, and never fewer: "
-                "what they hold would have no place. Make another topic and publish to it",
-                topic.partitions,
-            )
-        check_settings(partitions, topic.order)
-        record = TopicAltered(topic.id, partitions, request.settings.over(topic.settings))
+        check_settings(more_partitions(topic, request.partitions), topic.order)
+        request.settings.over(topic.settings)  # raises
+        # What others alter meanwhile stays: the entry says what to change, not what comes of it.
+        record = TopicAltered(topic.id, request.partitions, request.settings)
         self._waiting[self._propose(record)] = caller
 
     def delete(self, caller: Caller, request: DeleteTopic) -> None:

@@ -36,12 +36,16 @@ class Budget:
 
         While little is in use anything passes: what is larger than the limit never would else.
         """
+        self.check(size)
+        self.used += size
+
+    def check(self, size: int) -> None:
+        """Raise `Overloaded` if `charge` would; take nothing."""
         if not self.has_room(size):
             raise Overloaded(
                 f"this shard holds {self.used:,} of {self.limit:,} bytes: try again shortly",
                 RETRY_AFTER_MS,
             )
-        self.used += size
 
     def has_room(self, size: int) -> bool:
         """Return whether `size` bytes may be taken now."""

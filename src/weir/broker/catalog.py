@@ -8,17 +8,31 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weir.broker.control import ProducerOpened, TopicAltered, TopicCreated, TopicDeleted
-from weir.errors import UnknownTopic, UnknownVersion
+from weir.errors import BadRequest, UnknownTopic, UnknownVersion
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic, TopicSettings
 
-_VERSION = 2
+_VERSION = 3
 #: No partition has to know an id any more when only half of this has passed since its grant.
 _KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
 _FORGET_EVERY = stamp_at(3600 * 1000)
 #: A grant of a new epoch has no stamp of its own: it gets the next one that comes.
 _NOT_STAMPED = 0
+
+
+def more_partitions(topic: Topic, asked: int) -> int:
+    """Return how many partitions a topic has when it is asked to have so many (0: as it has).
+
+    Raises `BadRequest` for fewer.
+    """
+    if 0 < asked < topic.partitions:
+        raise BadRequest(
+            f"topic {topic.full_name} has {topic.partitions} partitions, and never fewer: "
+            "what they hold would have no place. Make another topic and publish to it",
+            topic.partitions,
+        )
+    return asked or topic.partitions
 
 
 class Holding(NamedTuple):
@@ -98,6 +112,7 @@ class Catalog:
             record.namespace,
             record.name,
             record.partitions,
+            record.partitions,
             "total" if record.order == "total" else "partition",
             record.stamp,
             record.settings,
@@ -107,10 +122,14 @@ class Catalog:
         return topic, True
 
     def alter(self, record: TopicAltered) -> Topic:
-        """Apply a change; return the topic as it is now. Raises `UnknownTopic` if it is gone."""
+        """Apply a change to what is set now; return the topic as it is then.
+
+        Raises `UnknownTopic` if it is gone, `BadRequest` if it has more partitions meanwhile.
+        """
         topic = self._known(record.topic)
-        partitions = max(topic.partitions, record.partitions)
-        topic = replace(topic, partitions=partitions, settings=record.settings)
+        partitions = more_partitions(topic, record.partitions)
+        settings = record.change.over(topic.settings)
+        topic = replace(topic, partitions=partitions, settings=settings)
         self._add(topic)
         return topic
 
@@ -166,7 +185,16 @@ class Catalog:
     def encode(self) -> object:
         """Return the state as MessagePack can hold it."""
         topics = [
-            (t.id, t.namespace, t.name, t.partitions, t.order, t.created, t.settings)
+            (
+                t.id,
+                t.namespace,
+                t.name,
+                t.partitions,
+                t.founded_with,
+                t.order,
+                t.created,
+                t.settings,
+            )
             for t in self._topics.values()
         ]
         producers = [(producer, *holding) for producer, holding in self._producers.items()]
@@ -192,9 +220,9 @@ class Catalog:
         catalog = cls()
         catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
         catalog.last_stamp = last_stamp
-        for id, namespace, name, partitions, order, created, settings in topics:
+        for id, namespace, name, partitions, founded_with, order, created, settings in topics:
             kept = msgspec.convert(settings, TopicSettings)
-            catalog._add(Topic(id, namespace, name, partitions, order, created, kept))
+            catalog._add(Topic(id, namespace, name, partitions, founded_with, order, created, kept))
         catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED

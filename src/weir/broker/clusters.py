@@ -119,12 +119,12 @@ class ClusterState:
 
     def lag(self, behind: int) -> int:
         """Return how many messages below offset `behind` are not done."""
-        return behind - self.cursor - _count(self.done)
+        return behind - self.cursor - self.done.count
 
     @property
     def granted(self) -> int:
         """How many messages are with consumers."""
-        return sum(_count(grant.left) for grant in self.grants.values())
+        return sum(grant.left.count for grant in self.grants.values())
 
     @property
     def attempts(self) -> int:

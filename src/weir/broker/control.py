@@ -10,7 +10,7 @@ import msgspec
 
 from weir.codec.fields import Buffer
 from weir.errors import Halted
-from weir.model.topic import TopicSettings
+from weir.model.topic import SettingsChange, TopicSettings
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -29,11 +29,13 @@ class TopicCreated(Record, frozen=True, array_like=True, tag="topic"):
 
 
 class TopicAltered(Record, frozen=True, array_like=True, tag="altered"):
-    """Registry: a topic has these settings, and so many partitions, never fewer, from here on."""
+    """Registry: what is to change in a topic's settings, and how many partitions it has from here
+    on, never fewer (0: as many as it has).
+    """
 
     topic: int
     partitions: int
-    settings: TopicSettings
+    change: SettingsChange
 
 
 class TopicDeleted(Record, frozen=True, array_like=True, tag="deleted"):
@@ -76,11 +78,13 @@ class GrantsReleased(Record, frozen=True, array_like=True, tag="release"):
 
 class LogStartMoved(Record, frozen=True, array_like=True, tag="start"):
     """Partition: messages below `offset` are gone, on all replicas at this entry (counterexample
-    13). What they lay in are the entries below Raft index `index`.
+    13). What they lay in are the entries below Raft index `index`. Open values whose last chunk
+    has a stamp below `untouched_since` are void.
     """
 
     index: int
     offset: int
+    untouched_since: int = 0
 
 
 class ClusterSought(Record, frozen=True, array_like=True, tag="seek"):

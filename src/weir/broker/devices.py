@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from weir.broker.admission import Authorize
+from weir.broker.admission import Authorize, Budget
+from weir.broker.effects import Hangup
 from weir.broker.identity import Identity
 from weir.broker.neighbours import Neighbours
 from weir.broker.outbox import Outbox
 from weir.broker.receivers import Receivers
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
-from weir.codec.fields import U64
 from weir.errors import NoHello, Refused, UnknownTopic
 from weir.model.ids import group_of
-from weir.model.topic import partition_for
 from weir.order.clock import Time
 from weir.wire.deliveries import BY_HUB, DeviceAck, DevicePull, DeviceSubscribe
 from weir.wire.device import (
@@ -41,6 +40,7 @@ class Devices:
         authorize: Authorize,
         time: Time,
         neighbours: Neighbours,
+        budget: Budget,
     ) -> None:
         """Serve what `topics` knows; pass on to `neighbours` what is published to theirs."""
         self._neighbours = neighbours
@@ -48,7 +48,7 @@ class Devices:
         self._topics = topics
         self._outbox = outbox
         self._authorize = authorize
-        self.receivers = Receivers(topics, outbox, authorize, time, neighbours.passing)
+        self.receivers = Receivers(topics, outbox, authorize, time, neighbours.passing, budget)
 
     def handle(self, session: Session, request: DeviceRequest, final: bool = False) -> bool:
         """Serve one frame, or the publishes of one read. See `Requests.handle` for the rest."""
@@ -77,7 +77,7 @@ class Devices:
             self._authorize(session.principal, "publish", topic.full_name)
             partition = request.partition
             if partition == BY_HUB:
-                partition = partition_for(U64.pack(request.hub), topic.partitions)
+                partition = topic.partition_of_hub(request.hub)
             elif partition >= topic.partitions:
                 raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
             group = group_of(topic.id, partition)
@@ -114,6 +114,10 @@ class Devices:
         return passing.shard_of(group) != passing.shard
 
     def _refuse(self, session: Session, publishes: DevicePublishes, error: Refused) -> None:
+        if session.seat is not None and session.seat.in_flight:
+            # Their confirms come later, and a refusal must not overtake them.
+            self._outbox.put(Hangup(session.id, str(error)))
+            return
         codes = [code or error.code for code in publishes.codes]
         details = [max(error.detail, 0)] * len(codes)
         confirms = encode_confirms(publishes.sns, publishes.sequences, codes, details)

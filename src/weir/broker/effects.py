@@ -31,7 +31,7 @@ class Send:
 class Pass:
     """Write a trunk frame to another shard of this node, or drop it if its trunk broke.
 
-    `charged` is what it is for `Send`.
+    `charged` is what it is for `Send`; it comes back by `Shard.passed_on`.
     """
 
     shard: int
@@ -59,11 +59,13 @@ class StartFlush:
     """Run `flush` on the log's disk off the loop, then `Flushed`.
 
     After an `OSError` (no room for a new segment) the host runs it again, after a pause each time;
-    a `DiskFailed` ends the host, here and below.
+    a `DiskFailed` ends the host, here and below. A flush of a crowd is reported no sooner than
+    `at_least_ms` after it began: the next one then holds many devices, at the price of few.
     """
 
     log: int
     flush: Flush
+    at_least_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

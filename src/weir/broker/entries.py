@@ -33,6 +33,8 @@ class BatchRecord(NamedTuple):
     fan_in: Batch | None = None
     #: Of a chunk where its piece lies in its value; of a closing batch what it refers to.
     large: Piece | References | None = None
+    #: Its bytes in the log, header included.
+    stored: int = 0
 
     @property
     def next_offset(self) -> int:
@@ -57,7 +59,7 @@ def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
     fan_in = batch if h.columns & _ORIGIN else None
     large = (batch.piece or batch.references) if h.columns & _LARGE else None
     return BatchRecord(
-        h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, fan_in, large
+        h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, fan_in, large, h.total_size
     )
 
 

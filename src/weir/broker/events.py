@@ -117,7 +117,12 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Take no more publishes, finish what is under way, save a checkpoint, then say `Stopped`."""
+    """Take no more publishes, finish what is under way, save a checkpoint, then say `Stopped`.
+
+    Acks of what was granted are taken for so long; then the log must come to rest.
+    """
+
+    acks_ms: int = 5_000
 
 
 TICK_MS = 50

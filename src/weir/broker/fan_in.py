@@ -128,8 +128,8 @@ class FanIn:
         seat.in_flight += len(publishes.sns)
         self._arrived.append((seat, publishes, charged, detail))
 
-    def cut(self) -> None:
-        """Turn what has arrived into batches, and hand them to the intake."""
+    def cut(self) -> int:
+        """Turn what has arrived into batches for the intake; return how many reads that were."""
         arrived, self._arrived = self._arrived, []
         gathering = _Gathering()
         for seat, publishes, charged, detail in arrived:
@@ -140,6 +140,7 @@ class FanIn:
                 self._close(gathering)
                 gathering = _Gathering()
         self._close(gathering)
+        return len(arrived)
 
     def _gather(
         self, into: _Gathering, seat: Seat, publishes: DevicePublishes, detail: int

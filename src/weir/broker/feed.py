@@ -2,9 +2,10 @@
 
 A follower says how far it has applied, and done. What a client was told of the registry holds
 everywhere: a reply leaves only when every shard that follows has done what it speaks of. A topic's
-partitions are led by then. A reply that fences a producer waits for *all* shards, for one that was
-away for a moment could go on to confirm what the old owner sends; and until what they had accepted
-is committed, so that who is told of the new epoch finds all that the old one will have written.
+partitions are led by then. A new producer's leaves at once: who does not know it yet asks. A reply
+that fences a producer waits for *all* shards, for one that was away for a moment could go on to
+confirm what the old owner sends; and until what they had accepted is committed, so that who is told
+of the new epoch finds all that the old one will have written.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from weir.order.clock import Time
 from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, Flags
 from weir.wire.messages import Opcode, Reply
 
-TOLD_WITHIN_MS = 10_000
+#: Longer than it takes to find that a shard stands still, and to start it again.
+TOLD_WITHIN_MS = 15_000
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -42,6 +44,11 @@ class _Held(NamedTuple):
 def is_fence(record: ControlRecord) -> bool:
     """Return whether a record ends an older epoch of a producer."""
     return isinstance(record, ProducerOpened) and record.epoch > 0
+
+
+def is_grant(record: ControlRecord) -> bool:
+    """Return whether a record opens a new producer: who does not know it yet asks (`Following`)."""
+    return isinstance(record, ProducerOpened) and not record.epoch
 
 
 @dataclass(slots=True)
@@ -80,11 +87,12 @@ class Feed:
 
     def reply(self, caller: Caller, reply: Reply) -> None:
         """Answer, once whoever follows knows what is being applied."""
-        if self._applying is None:
+        record = self._applying
+        if record is None or is_grant(record):
             self._outbox.reply(caller, reply)
             return
         until = self._time.monotonic_ms() + TOLD_WITHIN_MS
-        self._held.append(_Held(self._index, self._applying, until, caller, reply))
+        self._held.append(_Held(self._index, record, until, caller, reply))
 
     def refuse(self, caller: Caller, error: Refused) -> None:
         """Answer with a refusal."""

@@ -1,8 +1,8 @@
 """A shard's copy of the registry, which another shard leads (see `weir.broker.feed`).
 
 Whoever asks here for a topic or producer that is not in the copy *parks* until the leader was asked
-whether there is news. While the leader cannot be asked, what is not in the copy is not known to
-exist or not: `in_sync` says which it is.
+whether there is news. While the leader cannot be asked, or does not answer, what is not in the copy
+is not known to exist or not: `in_sync` says which it is.
 """
 
 from __future__ import annotations
@@ -17,20 +17,25 @@ from weir.broker.entries import read_back
 from weir.broker.passing import Passing
 from weir.broker.registry import Registry
 from weir.log.frame import Kind
+from weir.order.clock import Time
 from weir.wire import messages as m
 from weir.wire.client import decode_reply, encode_request
 from weir.wire.frame import CLIENT_HEADER, ClientFrame
 from weir.wire.messages import Opcode
 
+#: Who is parked waits no longer for news.
+NEWS_WITHIN_MS = 5_000
+#: How long to wait before asking again for what was refused.
+_AGAIN_AFTER_MS = 1_000
 _unpack = msgspec.msgpack.Decoder().decode
 
 
 class Following:
     """Keeps the copy, and gets this shard the producer id that it writes device messages with."""
 
-    __slots__ = ("_asking", "_doing", "_granted", "_has_producer", "_leader", "_owed", "_parked",
-                 "_passing", "_pinged", "_registry", "_resume", "_settled", "in_sync",
-                 "known")  # fmt: skip
+    __slots__ = ("_ask_at_ms", "_asking", "_doing", "_fed", "_granted", "_has_producer", "_late",
+                 "_leader", "_owed", "_parked", "_passing", "_pinged", "_pinged_ms", "_registry",
+                 "_resume", "_settled", "_time", "known")  # fmt: skip
 
     def __init__(
         self,
@@ -40,11 +45,13 @@ class Following:
         granted: Callable[[int], None],
         resume: Callable[[int], None],
         settled: Callable[[ControlRecord], bool],
+        time: Time,
     ) -> None:
         """Follow shard `leader`. `granted` is told the producer id, `resume` of each session that
         need not wait any more; `settled` says whether what a record means is done here.
         """
         self._settled = settled
+        self._time = time
         #: Records that are applied and not done, and the entry to acknowledge when they are.
         self._doing: list[ControlRecord] = []
         self._owed = 0
@@ -53,15 +60,23 @@ class Following:
         self._passing = passing
         self._granted = granted
         self._resume = resume
-        #: Whether the copy has all that the leader told anybody a moment ago.
-        self.in_sync = False
+        #: Whether the leader has sent all it has since the trunk was opened.
+        self._fed = False
+        #: Whether it was asked for news and has not answered in time.
+        self._late = False
         #: Whether there is a copy.
         self.known = False
         self._asking = self._has_producer = False
+        self._ask_at_ms = self._pinged_ms = 0
         self._parked: list[int] = []
         #: Of those parked, the ones whom the ping under way will let go on.
         self._pinged: list[int] = []
         passing.listen(self._received)
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether the copy has all that the leader told anybody a moment ago."""
+        return self._fed and not self._late
 
     def opened(self, shard: int) -> None:
         """A trunk is open: if it is the leader's, ask for all it has."""
@@ -71,7 +86,7 @@ class Following:
     def closed(self, shard: int) -> None:
         """A trunk broke: if it is the leader's, nothing new can be learnt until it is back."""
         if shard == self._leader:
-            self.in_sync = False
+            self._fed = self._late = False
             self._asking = False
             self._owed = 0
             self._pinged, self._parked = self._pinged + self._parked, []
@@ -85,6 +100,16 @@ class Following:
                 self._ask(m.Follow(self._owed))
                 self._owed = 0
 
+    def tick(self) -> None:
+        """Let nobody wait too long for news, and ask again for what was refused."""
+        now = self._time.monotonic_ms()
+        if self._pinged and now - self._pinged_ms >= NEWS_WITHIN_MS:
+            self._late = True
+            self._pinged, self._parked = self._pinged + self._parked, []
+            self._go_on()
+        if self._fed and now >= self._ask_at_ms:
+            self._ask_producer()
+
     def park(self, session: int) -> None:
         """Let a session wait until the copy has what the leader has now."""
         self._parked.append(session)
@@ -93,6 +118,7 @@ class Following:
 
     def _ping(self) -> None:
         self._pinged, self._parked = self._parked, []
+        self._pinged_ms = self._time.monotonic_ms()
         self._ask(m.Ping())
 
     def _go_on(self) -> None:
@@ -108,12 +134,14 @@ class Following:
             return
         match decode_reply(frame):
             case m.Pong():
+                self._late = False
                 self._go_on()
             case m.ProducerGrant(producer):
                 self._has_producer = True
                 self._granted(producer)
-            case m.Refusal():  # of the producer: asked for again with the next news
+            case m.Refusal():  # of the producer
                 self._asking = False
+                self._ask_at_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
 
     def _learn(self, index: int, news: Any) -> None:
         if isinstance(news, bytes):
@@ -123,9 +151,12 @@ class Following:
                 self._doing.append(payload.control)
         else:
             self._registry.restore(news)
-            self.in_sync = self.known = True
+            self._fed = self.known = True
         self._owed = index
         self.advance()
+        self._ask_producer()
+
+    def _ask_producer(self) -> None:
         if not (self._asking or self._has_producer):
             self._asking = True
             self._ask(m.OpenProducer())

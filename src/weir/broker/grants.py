@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from weir.broker.caps import Caps
 from weir.broker.clusters import Grant
 from weir.broker.control import GrantsReleased, MessagesGranted
 from weir.broker.entries import of_control
@@ -22,15 +23,12 @@ from weir.broker.reads import Reads
 from weir.broker.state import PartitionState
 from weir.broker.waits import Wait, Waits
 from weir.codec.fields import Buffer
-from weir.errors import BadRequest, Overloaded, Refused, Unavailable
+from weir.errors import BadRequest, Refused, Unavailable
 from weir.log.reading import Reading
 from weir.model.ids import Address
 from weir.model.limits import (
-    CLUSTERS_PER_TOPIC_MAX,
     FETCH_BYTES_MAX,
     GRANT_MS_MAX,
-    GRANTS_PER_CLUSTER_MAX,
-    RETRY_AFTER_MS,
     WAIT_MS_MAX,
     WATCHED_MAX,
 )
@@ -80,8 +78,9 @@ class _Queue:
 class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
-    __slots__ = ("_changing", "_doubtful", "_draining", "_group", "_intake", "_leases", "_members",
-                 "_outbox", "_promised", "_queues", "_reads", "_state", "_time")  # fmt: skip
+    __slots__ = ("_caps", "_changing", "_doubtful", "_draining", "_group", "_intake", "_leases",
+                 "_members", "_outbox", "_promised", "_queues", "_reads", "_state",
+                 "_time")  # fmt: skip
 
     def __init__(
         self,
@@ -100,6 +99,7 @@ class Grants:
         self._outbox = outbox
         self._time = time
         self._leases = Leases(state.clusters, state.last_stamp, time.monotonic_ms())
+        self._caps = Caps(state.clusters, self._leases, time)
         #: Only of clusters that somebody pulls for: a name costs nothing once it found nothing.
         self._queues: dict[str, _Queue] = {}
         self._promised: dict[int, tuple[Wait[Pull], Reading]] = {}
@@ -130,23 +130,17 @@ class Grants:
         check_name(request.cluster, "cluster")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a pull asks for a lease of 1 to {GRANT_MS_MAX:,} ms")
-        state, queue = self._state.clusters.get(request.cluster), self._queues.get(request.cluster)
-        if state is None and queue is None:
-            clusters = self._state.clusters.keys() | self._queues.keys()
-            if len(clusters) >= CLUSTERS_PER_TOPIC_MAX:
-                raise Overloaded(f"{len(clusters)} clusters read this topic", RETRY_AFTER_MS)
-        most = GRANTS_PER_CLUSTER_MAX
-        if request.max_messages and state is not None and len(state.grants) >= most:
-            raise Overloaded(
-                f"cluster {request.cluster} holds {most:,} grants: ack some", RETRY_AFTER_MS
-            )
+        now = self._time.monotonic_ms()
+        self._caps.check_name(request.cluster, self._queues.keys())
+        queue = self._queues.get(request.cluster)
         if queue is None:
             queue = _Queue()
+        if request.max_messages:
+            self._caps.check_grant(request.cluster, caller.session, len(queue.proposed))
         line = queue.pulls if request.max_messages else queue.watches
         line.check_room()
         self._queues[request.cluster] = queue
         self._members.setdefault(caller.session, set()).add(request.cluster)
-        now = self._time.monotonic_ms()
         line.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX)))
         self._serve(request.cluster, queue)
         self._end(request.cluster, queue, now)
@@ -245,6 +239,11 @@ class Grants:
         held = state.held if state is not None else {}
         return len(peers.union(filter(self._outbox.knows, held)))
 
+    def check_name(self, name: str) -> None:
+        """Raise `Overloaded` if a cluster is one too many beside those that begin just now."""
+        beginning = self._queues.keys() | self._changing.keys()
+        self._caps.check_name(name, beginning)
+
     def hold(self, name: str) -> None:
         """Grant a cluster nothing while a change of it is under way."""
         self._changing[name] += 1
@@ -275,7 +274,7 @@ class Grants:
         state = self._state.clusters.get(name)
         if name in self._changing or (state is not None and state.paused):
             return
-        while queue.pulls:
+        while queue.pulls and not self._caps.is_full(name, len(queue.proposed)):
             request = queue.pulls.first().request
             reading, first, behind = self._pick(name, queue, request)
             if reading is None:
@@ -288,7 +287,7 @@ class Grants:
             queue.proposed.append((first, behind))
             queue.freed.discard(first, behind)
             self._promised[self._propose(record)] = (waiter, reading)
-        if queue.watches:
+        if queue.watches and not self._caps.is_full(name, len(queue.proposed)):
             reading, first, behind = self._pick(name, queue, _ANY)
             for waiter in queue.told(0 if reading is None else behind - first):
                 nothing = Granted(waiter.request.address, 0, 0, first, behind)

@@ -14,11 +14,12 @@ from weir.model.limits import (
     RETRY_AFTER_MS,
     VALUE_RUNS_MAX,
 )
-from weir.model.stamp import milliseconds_of
+from weir.model.stamp import milliseconds_of, stamp_at
 
 #: A value this close to its end counts as over: the stamp that decides is given a moment later.
 _MARGIN_MS = 10_000
 _NONE = -1
+_AGAIN = "open another producer, and send the value again from its beginning"
 
 
 class Growing:
@@ -40,23 +41,20 @@ class Growing:
         producer, epoch = batch.header.producer, batch.header.epoch
         size = self._size(producer, epoch, now_ms)
         if (piece := batch.piece) is not None:
-            self._check_room(producer, piece)
+            self._check_room(producer, piece, stamp_at(now_ms - OPEN_VALUE_MS))
             if piece.position and piece.position != size:
                 raise ValueLost(
                     f"a piece from byte {piece.position:,} continues nothing: "
-                    f"{max(size, 0):,} bytes are there; send the value again from its beginning",
+                    f"{max(size, 0):,} bytes are there; {_AGAIN}",
                     max(size, 0),
                 )
         elif (references := batch.references) is not None:
             value = self._state.values.open(producer)
-            there = value is not None and (value.size, value.runs) == (
-                references.size,
-                references.runs,
-            )
+            there = value is not None and (value.size, value.hash, value.runs) == references
             if size != references.size or not there:
                 raise ValueLost(
                     f"the references of a value of {references.size:,} bytes are not its chunks: "
-                    "they expired, or were replaced; send the value again",
+                    f"they expired, or were replaced; {_AGAIN}",
                     max(size, 0),
                 )
 
@@ -71,6 +69,11 @@ class Growing:
         """All that a producer had under way is committed: the state knows it now."""
         self._sizes.pop(producer, None)
 
+    def _growing(self, since: int) -> int:
+        values = self._state.values
+        begun = sum(values.open(producer) is None for producer in self._sizes)
+        return values.growing(since) + begun
+
     def _size(self, producer: int, epoch: int, now_ms: int) -> int:
         ahead = self._sizes.get(producer)
         if ahead is not None:
@@ -81,10 +84,14 @@ class Growing:
         over = now_ms - milliseconds_of(value.stamp) > OPEN_VALUE_MS - _MARGIN_MS
         return _NONE if over else value.size
 
-    def _check_room(self, producer: int, piece: Piece) -> None:
+    def _check_room(self, producer: int, piece: Piece, since: int) -> None:
+        """What nobody touched since stamp `since` takes no room: this very chunk's entry voids it.
+
+        Were it counted, values given up could keep out those whose entries would void them.
+        """
         values = self._state.values
         value = values.open(producer)
-        if value is None and len(values) + len(self._sizes) >= OPEN_VALUES_MAX:
+        if (value is None or value.stamp < since) and self._growing(since) >= OPEN_VALUES_MAX:
             raise Overloaded(
                 f"{OPEN_VALUES_MAX:,} large values are growing here: try again when some are done",
                 RETRY_AFTER_MS,
@@ -96,7 +103,7 @@ class Growing:
                 f"a value in {VALUE_RUNS_MAX:,} places: send it again in larger pieces",
                 VALUE_RUNS_MAX,
             )
-        if values.open_runs >= OPEN_RUNS_MAX:
+        if values.open_runs(since) >= OPEN_RUNS_MAX:
             raise Overloaded(
                 f"large values grow in {OPEN_RUNS_MAX:,} places here: send larger pieces, or try "
                 "again when some are done",

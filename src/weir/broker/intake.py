@@ -114,8 +114,8 @@ class Intake:
         """Whether `cut` has something to propose."""
         return bool(self._staged)
 
-    def check(self, batch: memoryview) -> Batch:
-        """Check a client's batch: the first thing that happens to it.
+    def open(self, batch: memoryview) -> Batch:
+        """Open a client's batch: the first thing that happens to it, at a cost by its bytes alone.
 
         Raises `BadChecksum` if it changed on the way, and `BadRequest` if it was meant so: then
         sending it again would not help, and every reader would refuse it for ever.
@@ -134,15 +134,22 @@ class Intake:
             raise BadChecksum(f"{error}: send it again") from None
         if header.columns & _ORIGIN:
             raise BadRequest("only a shard writes an origin column")
+        return opened
+
+    def look_into(self, batch: Batch) -> None:
+        """Raise `BadRequest` for a batch that readers could not open; compressed ones inflate.
+
+        What is inflated lives as long as `batch` does. The last thing before a batch is taken:
+        only who may publish, and what is next in line, costs it.
+        """
         try:
-            opened.check_columns()
+            batch.check_columns()
         except BadBatch as error:
             raise BadRequest(str(error)) from None
         except MissingLibrary as error:
             raise BadRequest(
                 f'this broker cannot check it, use compression="none": {error}'
             ) from None
-        return opened
 
     def judge(self, header: Header) -> Pending | Confirm | None:
         """Decide by the whole log, pending entries included: None if the batch is the next one.

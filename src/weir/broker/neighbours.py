@@ -21,7 +21,7 @@ from weir.order.clock import Time
 class Neighbours:
     """The trunks of a shard, and its part in the registry: it leads it, or has a copy."""
 
-    __slots__ = ("_registry", "_settled", "copy", "feed", "passing")
+    __slots__ = ("_registry", "_settled", "_time", "copy", "feed", "passing")
 
     _registry: Registry
 
@@ -40,6 +40,7 @@ class Neighbours:
         `settled` says whether this shard has done what a record of the registry means for it.
         """
         self._settled = settled
+        self._time = time
         self.passing = Passing(layout, shard, sessions, outbox, budget)
         self.feed = Feed(outbox, time, layout.shards - 1, settled)
         self.copy: Following | None = None
@@ -51,7 +52,9 @@ class Neighbours:
         self._registry = self.feed.registry = registry
         leader = self.passing.registry_shard
         if leader != self.passing.shard:
-            self.copy = Following(leader, registry, self.passing, granted, resume, self._settled)
+            self.copy = Following(
+                leader, registry, self.passing, granted, resume, self._settled, self._time
+            )
 
     @property
     def settled(self) -> bool:
@@ -83,6 +86,13 @@ class Neighbours:
             self.feed.advance()
         else:
             self.copy.advance()
+
+    def tick(self) -> None:
+        """Let nobody wait for ever."""
+        if self.copy is None:
+            self.feed.tick()
+        else:
+            self.copy.tick()
 
     def closed(self, session: Session) -> None:
         """A peer is gone, or another shard as one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from weir.broker.admission import Budget
@@ -28,7 +29,7 @@ class Caller(NamedTuple):
 class Outbox:
     """Collects the effects of one `handle` call, in order, and counts what is not answered yet."""
 
-    __slots__ = ("_budget", "_effects", "_open", "counts", "kept")
+    __slots__ = ("_budget", "_effects", "_open", "_touched", "counts", "kept")
 
     def __init__(self, budget: Budget) -> None:
         """Begin empty; messages on their way to peers are charged to `budget`."""
@@ -36,6 +37,7 @@ class Outbox:
         self.counts = Counts()
         self._effects: list[Effect] = []
         self._open: dict[int, int] = {}
+        self._touched: dict[int, dict[int, None]] = {}
         #: Replies to requests that were made for devices; `Receivers` takes them out.
         self.kept: deque[tuple[Caller, Reply]] = deque()
 
@@ -43,9 +45,15 @@ class Outbox:
         """Begin to count the requests of a peer."""
         self._open[session] = 0
 
-    def closed(self, session: int) -> None:
-        """Forget a peer."""
+    def touches(self, session: int, group: int) -> None:
+        """A peer may come to wait in a partition, or to hold messages of it."""
+        if session in self._open:
+            self._touched.setdefault(session, {})[group] = None
+
+    def closed(self, session: int) -> Iterable[int]:
+        """Forget a peer; return the groups that must be told, so that it costs what it used."""
         self._open.pop(session, None)
+        return self._touched.pop(session, {})
 
     def knows(self, session: int) -> bool:
         """Return whether a peer is still there."""

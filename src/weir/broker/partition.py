@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from weir import raft
 from weir.broker.acks import Acks
@@ -27,6 +28,7 @@ from weir.broker.intake import Intake
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.broker.retention import new_start
+from weir.broker.settling import Settling
 from weir.broker.state import PartitionState
 from weir.broker.steering import Change, Steering
 from weir.errors import DamagedRange, Halted, Refused, Unavailable
@@ -63,6 +65,7 @@ class _Leading:
     grants: Grants
     acks: Acks
     steering: Steering
+    settling: Settling
     fan_in: FanIn | None = None
 
 
@@ -88,12 +91,26 @@ class Partition:
     @property
     def waiting(self) -> bool:
         """Whether a fetch or pull waits here for data or its deadline."""
-        return self.fetches.waiting or (self._leading is not None and self._leading.grants.waiting)
+        leading = self._leading
+        return self.fetches.waiting or (
+            leading is not None and (leading.grants.waiting or bool(leading.settling))
+        )
 
     # -- requests ----------------------------------------------------------------------------
 
-    def positions(self, stamp: int) -> PositionsReply:
-        """Return where this partition begins, ends, and where messages from `stamp` on begin."""
+    def positions(self, caller: Caller, stamp: int) -> None:
+        """Say where this partition begins, ends, and where messages from `stamp` on begin.
+
+        With a stamp, all that is stamped below it, now or later, lies before that end.
+        """
+        self._check_applied()
+        if stamp and self._leading is not None:
+            self._shared.outbox.touches(caller.session, self.group.id)
+            self._leading.settling.ask(caller, stamp, partial(self._positions, stamp))
+        else:
+            self._shared.outbox.reply(caller, self._positions(stamp))
+
+    def _positions(self, stamp: int) -> PositionsReply:
         begin, end = self.state.log_start, self.state.next_offset
         if not stamp:
             return PositionsReply(begin, end, begin)
@@ -104,7 +121,7 @@ class Partition:
         """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
         self._shared.admit()
         intake = self._led().intake
-        batch = intake.check(request.batch)
+        batch = intake.open(request.batch)
         own(batch.header)
         verdict = intake.judge(batch.header)
         if isinstance(verdict, Confirm):
@@ -113,6 +130,8 @@ class Partition:
         repeats = verdict is not None
         if verdict is None:
             intake.check_seen(request.seen)
+            self._shared.budget.check(batch.header.raw_size)
+            intake.look_into(batch)
             intake.check_large(batch)
             self._shared.budget.charge(len(request.batch))
             verdict = intake.accept(batch, request.seen)
@@ -140,8 +159,9 @@ class Partition:
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
         """Read by offset."""
-        if self.group.damage is None:
-            self._led()
+        if self.group.damage is None or request.offset >= self.state.next_offset:
+            self._led()  # what a damaged one held behind its end, nobody knows
+        self._shared.outbox.touches(caller.session, self.group.id)
         self.fetches.fetch(caller, request)
 
     def fetch_chunks(self, caller: Caller, request: FetchChunks) -> None:
@@ -151,7 +171,9 @@ class Partition:
 
     def pull(self, caller: Caller, request: Pull) -> None:
         """Ask for a grant."""
-        self._led().grants.pull(caller, request)
+        grants = self._led().grants
+        self._shared.outbox.touches(caller.session, self.group.id)
+        grants.pull(caller, request)
 
     def ack(self, caller: Caller, request: Ack) -> None:
         """Ack messages of grants."""
@@ -159,8 +181,9 @@ class Partition:
 
     def describe(self) -> PartitionInfo:
         """Return what this partition holds."""
+        self._check_applied()
         state, group = self.state, self.group
-        stored = group.log.group_bytes(group.id)
+        stored = group.log.group_bytes(group.id) + state.values.stored
         return PartitionInfo(state.log_start, state.next_offset, stored, sorted(state.clusters))
 
     def list_clusters(self, caller: Caller, request: ListClusters) -> None:
@@ -173,25 +196,33 @@ class Partition:
 
     # -- time and peers ----------------------------------------------------------------------
 
-    def cut(self) -> None:
-        """Propose all that has gathered since the last flush began."""
+    def cut(self) -> int:
+        """Propose all that has gathered since the last flush began; return from how many devices,
+        or rather from how many reads of their connections.
+        """
         if self._leading is None:
-            return
+            return 0
+        devices = 0
         if self._leading.fan_in is not None and self._leading.fan_in.has_arrived:
-            self._leading.fan_in.cut()
+            devices = self._leading.fan_in.cut()
         self._leading.intake.cut()
+        return devices
 
     def tick(self) -> None:
         """Let waits end that are over."""
         self.fetches.tick()
         if self._leading is not None:
             self._leading.grants.tick()
+            self._leading.settling.tick()
 
-    def drain(self) -> None:
-        """The node stops: let nobody wait any more; fetches and acks go on."""
+    def drain(self, acks: bool) -> None:
+        """The node stops: let nobody wait any more; fetches go on, and so do `acks` for a while."""
         self.fetches.drain()
         if self._leading is not None:
             self._leading.grants.drain()
+            self._leading.steering.drain()
+            if not acks:
+                self._leading.acks.drain()
 
     def retain(self, settings: TopicSettings) -> None:
         """Propose a later start if its topic's settings let messages go."""
@@ -207,6 +238,7 @@ class Partition:
         self.fetches.end(error)
         if self._leading is not None:
             self._leading.grants.end(error)
+            self._leading.settling.end(error)
 
     @property
     def at_rest(self) -> bool:
@@ -227,6 +259,7 @@ class Partition:
         self.fetches.closed(session)
         if self._leading is not None:
             self._leading.grants.closed(session)
+            self._leading.settling.closed(session)
 
     # -- the machine -------------------------------------------------------------------------
 
@@ -296,6 +329,7 @@ class Partition:
         self.fetches.wake()
         if self._leading is not None:
             self._leading.grants.wake()
+            self._leading.settling.wake()
 
     def _lead_now(self) -> None:
         shared = self._shared
@@ -304,7 +338,8 @@ class Partition:
         grants = Grants(self.group, self.state, intake, shared.reads, shared.outbox, shared.time)
         steering = Steering(self.group, self.state, grants, shared.outbox, shared.time)
         acks = Acks(self.group, self.state, shared.outbox)
-        self._leading = _Leading(intake, grants, acks, steering)
+        settling = Settling(intake, self.state, shared.outbox, shared.time)
+        self._leading = _Leading(intake, grants, acks, steering, settling)
 
     def _fan_in(self) -> FanIn:
         shared, leading = self._shared, self._led()
@@ -319,6 +354,11 @@ class Partition:
                 shared.budget.release,
             )
         return leading.fan_in
+
+    def _check_applied(self) -> None:
+        """Raise unless all that was ever confirmed is applied here, or never will be."""
+        if self.group.damage is None:
+            self._led()
 
     def _led(self) -> _Leading:
         if self._leading is None:

@@ -11,27 +11,51 @@ from collections.abc import Callable, Sequence
 
 from weir.broker.admission import ANONYMOUS, Budget
 from weir.broker.effects import Hangup, Pass, Send
+from weir.broker.lanes import SMALL, Lanes
 from weir.broker.layout import Layout
 from weir.broker.outbox import TO_DEVICE, Caller, Outbox
 from weir.broker.sessions import SHARD, Session
 from weir.codec.fields import Buffer, total
-from weir.errors import Refused, Unavailable
-from weir.model.limits import KIB
+from weir.errors import Overloaded, Refused, Unavailable
+from weir.model.limits import RETRY_AFTER_MS
 from weir.wire import messages as m
 from weir.wire import trunk
 from weir.wire.client import decode_reply, encode_request
 from weir.wire.device import DevicePublishes, DeviceRequest, count_confirms
 from weir.wire.frame import CLIENT_VERSION, ClientFrame, take_client_frame
+from weir.wire.messages import Opcode
 from weir.wire.trunk import OWN_SESSION, Kind, TrunkFrame
 
-#: A request up to this size always passes: acks must, whatever the budget says.
-_SMALL = 4 * KIB
+#: What may be asked again if there is no room for the answer: nothing changes by it.
+_READS = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS})
+
+
+class _Trunk:
+    """An open trunk: which sessions the other shard knows, and what it was passed of each."""
+
+    __slots__ = ("known", "pending")
+
+    def __init__(self) -> None:
+        self.known: set[int] = set()
+        self.pending: dict[int, dict[Caller, None]] = {}
+
+    def asks(self, caller: Caller) -> None:
+        self.pending.setdefault(caller.session, {})[caller] = None
+
+    def answered(self, caller: Caller) -> bool:
+        callers = self.pending.get(caller.session, {})
+        if caller not in callers:
+            return False
+        del callers[caller]
+        if not callers:
+            del self.pending[caller.session]
+        return True
 
 
 class Passing:
     """The asking ends of this shard's trunks."""
 
-    __slots__ = ("_budget", "_known", "_layout", "_outbox", "_own", "_pending", "_sessions",
+    __slots__ = ("_budget", "_layout", "_outbox", "_own", "_sessions", "_trunks", "lanes",
                  "shard")  # fmt: skip
 
     def __init__(
@@ -44,15 +68,16 @@ class Passing:
         self._outbox = outbox
         self._budget = budget
         self._sessions = sessions
-        #: By shard whose trunk is open, which sessions it knows, and which requests it was passed.
-        self._known: dict[int, set[int]] = {}
-        self._pending: dict[int, dict[Caller, None]] = {}
+        #: What is on its way.
+        self.lanes = Lanes(budget, layout.shards - 1)
+        #: By shard, those that are open.
+        self._trunks: dict[int, _Trunk] = {}
         self._own: Callable[[ClientFrame], None] | None = None
 
     @property
     def waiting(self) -> bool:
         """Whether a request that was passed on has no answer yet."""
-        return any(self._pending.values())
+        return any(one.pending for one in self._trunks.values())
 
     def shard_of(self, group: int) -> int:
         """Return the shard that serves a group."""
@@ -65,52 +90,50 @@ class Passing:
 
     def opened(self, shard: int) -> None:
         """The trunk to a shard is open."""
-        self._known[shard] = set()
-        self._pending[shard] = {}
+        self._trunks[shard] = _Trunk()
 
     def closed(self, shard: int) -> None:
         """The trunk to a shard broke: refuse what it had, and let its devices connect again."""
-        self._known.pop(shard, None)
-        for caller in self._pending.pop(shard, {}):
-            self._outbox.refuse(caller, _gone(shard))
+        broken = self._trunks.pop(shard, _Trunk())
+        for callers in broken.pending.values():
+            for caller in callers:
+                self._outbox.refuse(caller, _gone(shard))
         for session in self._sessions.values():
             if session.seat is not None and self.shard_of(session.seat.group) == shard:
                 self._outbox.put(Hangup(session.id, str(_gone(shard))))
 
     def left(self, session: Session) -> None:
         """A peer of this shard is gone."""
-        for shard, known in self._known.items():
-            if session.id in known:
-                known.remove(session.id)
+        for shard, one in self._trunks.items():
+            if session.id in one.known:
+                one.known.remove(session.id)
+                one.pending.pop(session.id, None)
                 self._put(shard, trunk.encode(Kind.CLOSED, session.id))
-                gone = [c for c in self._pending[shard] if c.session == session.id]
-                for caller in gone:
-                    del self._pending[shard][caller]
 
     # -- asking ------------------------------------------------------------------------------
 
     def request(self, session: Session, caller: Caller, frame: ClientFrame, shard: int) -> None:
         """Pass a client's request on. Raises `Unavailable`, or `Overloaded`."""
-        self._introduce(session.id, session.principal, shard)
+        to = self._introduce(session.id, session.principal, shard)
         charged = len(frame.body)
-        if charged > _SMALL:
-            self._budget.charge(charged)
-        else:
-            self._budget.take(charged)
-        self._pending[shard][caller] = None
+        self.lanes.take(shard, charged)
+        to.asks(caller)
         self._put(shard, trunk.encode_client(session.id, frame), charged)
 
     def device(self, session: Session, request: DeviceRequest) -> None:
-        """Pass a device's hello or publishes on to where its seat is. Raises `Unavailable`."""
+        """Pass a device's hello or publishes on to where its seat is.
+
+        Raises `Unavailable`, or `Overloaded`.
+        """
         seat = session.seat
         assert seat is not None
         shard = self.shard_of(seat.group)
         self._introduce(session.id, session.principal, shard)
         buffers = trunk.encode_device(session.id, request)
+        charged = total(buffers)
+        self.lanes.take(shard, charged)
         if isinstance(request, DevicePublishes):
             seat.in_flight += len(request.sns)
-        charged = total(buffers)
-        self._budget.take(charged)
         self._put(shard, buffers, charged)
 
     def ask(self, caller: Caller, request: m.Request, shard: int) -> None:
@@ -119,8 +142,7 @@ class Passing:
         Raises `Unavailable`.
         """
         session = self._sessions[caller.session]
-        self._introduce(session.id, session.principal, shard)
-        self._pending[shard][caller] = None
+        self._introduce(session.id, session.principal, shard).asks(caller)
         header, *rest = encode_request(request, caller.correlation)
         self._put(shard, trunk.encode(Kind.CLIENT, session.id, header, *rest))
 
@@ -150,15 +172,17 @@ class Passing:
         self._own(take_client_frame(body))
 
     def _to_peer(self, shard: int, session: Session, body: memoryview) -> None:
+        to = self._trunks[shard]
         if body[0] == CLIENT_VERSION:
             frame = take_client_frame(body)
             device = Caller(session.id, TO_DEVICE, frame.correlation)
-            if device in self._pending[shard]:
-                del self._pending[shard][device]
+            if to.answered(device):
                 self._outbox.reply(device, decode_reply(frame))
                 return
             caller = Caller(session.id, frame.opcode, frame.correlation)
-            self._pending[shard].pop(caller, None)
+            to.answered(caller)
+            if not self._budget.has_room(len(body)) and not self._takes(caller, len(body)):
+                return
             self._outbox.answered(session.id)
         elif session.seat is not None:
             session.seat.in_flight -= count_confirms(body)
@@ -166,14 +190,29 @@ class Passing:
         self._budget.take(charged)
         self._outbox.put(Send(session.id, (body,), charged))
 
-    def _introduce(self, session: int, principal: str, shard: int) -> None:
-        known = self._known.get(shard)
-        if known is None:
+    def _takes(self, caller: Caller, size: int) -> bool:
+        """Return whether a reply is handed on though there is no room for it; if not, that is said
+        to the peer. What it does not read must not pile up here.
+        """
+        if size <= SMALL or caller.opcode not in (*_READS, Opcode.PULL):
+            return True
+        error = f"no room for {size:,} bytes from another shard of this node: try again shortly"
+        if caller.opcode == Opcode.PULL:  # what it was granted goes back as it goes
+            self._outbox.answered(caller.session)
+            self._outbox.put(Hangup(caller.session, error))
+        else:
+            self._outbox.refuse(caller, Overloaded(error, RETRY_AFTER_MS))
+        return False
+
+    def _introduce(self, session: int, principal: str, shard: int) -> _Trunk:
+        one = self._trunks.get(shard)
+        if one is None:
             raise _gone(shard)
-        if session not in known:
-            known.add(session)
+        if session not in one.known:
+            one.known.add(session)
             name = (principal or ANONYMOUS).encode()
             self._put(shard, trunk.encode(Kind.OPENED, session, name))
+        return one
 
     def _put(self, shard: int, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
         self._outbox.put(Pass(shard, buffers, charged))

@@ -24,6 +24,11 @@ class Ranges:
     def __len__(self) -> int:
         return len(self._firsts)
 
+    @property
+    def count(self) -> int:
+        """How many numbers are in the set."""
+        return sum(self._nexts) - sum(self._firsts)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ranges) and list(self) == list(other)
 

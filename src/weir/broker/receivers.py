@@ -7,52 +7,39 @@ broker takes values out of batches.
 
 from __future__ import annotations
 
-from functools import partial
-
-from weir.broker.admission import Authorize
-from weir.broker.outbox import TO_DEVICE, Caller, Outbox
+from weir.broker.admission import Authorize, Budget
+from weir.broker.asking import Asking
+from weir.broker.outbox import Outbox
 from weir.broker.passing import Passing
+from weir.broker.pulling import Pulling
 from weir.broker.sessions import Session
-from weir.broker.subscriptions import Receiver, Rest, Subscription, Then, partitions_of
+from weir.broker.subscriptions import WATCH_BYTES, Receiver, Subscription, partitions_of
 from weir.broker.topics import Topics
-from weir.broker.unpacking import take
-from weir.codec.fields import Buffer
-from weir.errors import (
-    BadBatch,
-    BadRequest,
-    MissingLibrary,
-    NoHello,
-    NotSubscribed,
-    Overloaded,
-    Refused,
-    Unavailable,
-)
+from weir.broker.watching import Watching
+from weir.errors import BadRequest, NoHello, NotSubscribed, Overloaded, Refused
 from weir.model.ids import Address, group_of
-from weir.model.limits import (
-    DEVICE_BODY_BYTES_MAX,
-    DEVICE_WATCHES_MAX,
-    GRANT_MS_MAX,
-    REQUESTS_PENDING_MAX,
-    RETRY_AFTER_MS,
-    WAIT_MS_MAX,
-)
-from weir.model.topic import check_name
+from weir.model.limits import DEVICE_WATCHES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS
+from weir.model.topic import Topic, check_name
 from weir.order.clock import Time
 from weir.wire import messages as m
 from weir.wire.deliveries import (
+    ALL_PARTITIONS,
     PULL_BYTES_MIN,
-    Delivery,
     DeviceAck,
     DevicePull,
     DeviceSubscribe,
 )
-from weir.wire.device import DeviceOpcode, encode_acked, encode_code, encode_delivery
+from weir.wire.device import DeviceOpcode, encode_acked, encode_code
+
+#: Of the budget, all subscriptions of a shard together: they are held for as long as they last.
+_SHARE = 4
 
 
 class Receivers:
     """All connections of devices that receive."""
 
-    __slots__ = ("_authorize", "_of", "_outbox", "_passing", "_quiet", "_time", "_topics")
+    __slots__ = ("_asking", "_authorize", "_budget", "_charged", "_of", "_outbox", "_pulling",
+                 "_topics", "_watching")  # fmt: skip
 
     def __init__(
         self,
@@ -61,16 +48,20 @@ class Receivers:
         authorize: Authorize,
         time: Time,
         passing: Passing,
+        budget: Budget,
     ) -> None:
-        """Begin with none. What lies in other shards is asked by way of `passing`."""
-        self._passing = passing
+        """Begin with none. What lies in other shards is asked by way of `passing`; subscriptions
+        are charged to `budget`.
+        """
         self._topics = topics
         self._outbox = outbox
         self._authorize = authorize
-        self._time = time
+        self._budget = budget
+        self._charged = 0
+        self._asking = Asking(topics, outbox, passing)
         self._of: dict[int, Receiver] = {}
-        #: Session and `sn` of those that the next tick looks after.
-        self._quiet: set[tuple[int, int]] = set()
+        self._watching = Watching(self._asking, outbox, time, self._release)
+        self._pulling = Pulling(self._asking, self._watching, outbox, time)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -82,17 +73,17 @@ class Receivers:
             old = known.subscriptions.get(request.sn) if known else None
             if old is None:
                 fresh = self._joined(session, request, known)
+                self._charge(fresh)
             elif old.request != request:
                 raise BadRequest(f"device {request.sn} is subscribed: connect again to change it")
         except Refused as error:
-            code = error.code
+            code, fresh = error.code, None
         opcode = DeviceOpcode.SUBSCRIBE
         self._outbox.send(session.id, encode_code(opcode, request.sn, code))
         if fresh is not None:
             receiver = self._of.setdefault(session.id, Receiver(session.id))
             receiver.subscriptions[request.sn] = fresh
-            for partition in fresh.addresses:
-                self._watch(receiver, fresh, partition)
+            self._watching.watch(receiver, fresh, *fresh.addresses)
 
     def _joined(
         self, session: Session, request: DeviceSubscribe, known: Receiver | None
@@ -111,6 +102,43 @@ class Receivers:
         addresses = {p: Address(0, 0, group_of(topic.id, p)) for p in partitions}
         return Subscription(request, addresses)
 
+    def _charge(self, subscription: Subscription) -> None:
+        size = subscription.memory
+        most = self._share
+        if self._charged + size > most:
+            text = f"the devices of this shard hold {self._charged:,} of {most:,} bytes"
+            raise Overloaded(f"{text}: connect to another, or raise memory.budget", RETRY_AFTER_MS)
+        self._budget.charge(size)
+        self._charged += size
+
+    def grown(self, topic: Topic) -> None:
+        """Watch the partitions that a topic got, for those who subscribed to all it has.
+
+        A subscription that cannot have them ends: it would miss messages, and not know it.
+        """
+        for receiver in self._of.values():
+            for subscription in list(receiver.subscriptions.values()):
+                known = subscription.addresses
+                if subscription.request.partition != ALL_PARTITIONS or subscription.id != topic.id:
+                    continue
+                added = range(len(known), topic.partitions)
+                fits = receiver.watches + len(added) <= DEVICE_WATCHES_MAX
+                if not fits or self._charged + WATCH_BYTES * len(added) > self._share:
+                    self._watching.end(receiver, subscription, Overloaded.code)
+                    continue
+                known.update((p, Address(0, 0, group_of(topic.id, p))) for p in added)
+                self._budget.take(WATCH_BYTES * len(added))  # of its share: it is not refused
+                self._charged += WATCH_BYTES * len(added)
+                self._watching.watch(receiver, subscription, *added)
+
+    @property
+    def _share(self) -> int:
+        return self._budget.limit // _SHARE
+
+    def _release(self, subscription: Subscription) -> None:
+        self._charged -= subscription.memory
+        self._budget.release(subscription.memory)
+
     def pull(self, session: Session, request: DevicePull) -> None:
         """Hand out messages; nothing where there is nothing."""
         try:
@@ -124,7 +152,7 @@ class Receivers:
             self._outbox.send(session.id, code)
             return
         subscription.pull, subscription.told = request, False
-        self._pull(receiver, subscription)
+        self._pulling.pull(receiver, subscription)
 
     def ack(self, session: Session, request: DeviceAck) -> None:
         """Ack messages; confirmed once that is committed."""
@@ -138,207 +166,32 @@ class Receivers:
             address = subscription.addresses.get(request.partition)
             if address is None:
                 raise BadRequest(f"partition {request.partition} is not subscribed")
-            ranges = [(request.fence, request.first, request.next)]
-            self._ask(receiver, m.Ack(address, subscription.request.cluster, ranges), answer)
         except Refused as error:
             self._outbox.send(session.id, encode_acked(error.code, request))
+            return
+        ranges = [(request.fence, request.first, request.next)]
+        ack = m.Ack(address, subscription.request.cluster, ranges)
+        self._asking.ask(receiver, ack, answer)
 
     # -- time and replies --------------------------------------------------------------------
 
     def advance(self) -> None:
         """Go on with whatever was answered."""
-        kept = self._outbox.kept
-        while kept:
-            caller, reply = kept.popleft()
-            receiver = self._of.get(caller.session)
-            if receiver is not None:
-                receiver.asked.pop(caller.correlation)(reply)
+        self._asking.advance(self._of)
 
     def tick(self) -> None:
-        """Try again what was refused."""
-        quiet, self._quiet = self._quiet, set()
-        for session, sn in quiet:
-            if (receiver := self._of.get(session)) is None:
-                continue
-            subscription = receiver.subscriptions[sn]
-            partitions, subscription.quiet = subscription.quiet, set()
-            for partition in partitions:
-                self._watch(receiver, subscription, partition)
-            self._notify(receiver, subscription)
+        """Try again what was refused, where its pause is over."""
+        self._watching.tick(self._of)
 
     def closed(self, session: int) -> None:
         """A connection is gone; what it was granted is released by the partitions."""
-        self._of.pop(session, None)
-
-    # -- inside ------------------------------------------------------------------------------
+        receiver = self._of.pop(session, None)
+        if receiver is not None:
+            for subscription in receiver.subscriptions.values():
+                self._release(subscription)
 
     def _subscribed(self, session: int, sn: int) -> tuple[Receiver, Subscription]:
         receiver = self._of.get(session)
         if receiver is None or sn not in receiver.subscriptions:
             raise NotSubscribed(f"device {sn} must subscribe first")
         return receiver, receiver.subscriptions[sn]
-
-    def _ask(self, receiver: Receiver, request: m.Pull | m.Fetch | m.Ack, then: Then) -> None:
-        """Ask a partition; `then` gets the reply. Raises `Refused`."""
-        if len(receiver.asked) >= REQUESTS_PENDING_MAX:
-            raise Overloaded(f"{REQUESTS_PENDING_MAX} requests wait", RETRY_AFTER_MS)
-        receiver.correlation += 1
-        caller = Caller(receiver.session, TO_DEVICE, receiver.correlation)
-        owner = self._passing.shard_of(request.address.group)
-        if owner != self._passing.shard:
-            self._passing.ask(caller, request, owner)
-            receiver.asked[caller.correlation] = then
-            return
-        _, partition = self._topics.partition(request.address.group)
-        receiver.asked[caller.correlation] = then
-        try:
-            match request:
-                case m.Pull():
-                    partition.pull(caller, request)
-                case m.Fetch():
-                    partition.fetch(caller, request)
-                case m.Ack():
-                    partition.ack(caller, request)
-        except Refused:
-            del receiver.asked[caller.correlation]
-            raise
-
-    def _watch(self, receiver: Receiver, subscription: Subscription, partition: int) -> None:
-        address, request = subscription.addresses[partition], subscription.request
-        pull = m.Pull(address, request.cluster, 0, 0, WAIT_MS_MAX, request.lease_ms)
-        try:
-            self._ask(receiver, pull, partial(self._watched, receiver, subscription, partition))
-        except Refused:
-            self._rest_until_tick(receiver, subscription, partition)
-
-    def _watched(
-        self, receiver: Receiver, subscription: Subscription, partition: int, reply: m.Reply
-    ) -> None:
-        if not isinstance(reply, m.Granted):
-            self._rest_until_tick(receiver, subscription, partition)
-        elif reply.next_offset > reply.offset:
-            subscription.ready.append(partition)
-            self._notify(receiver, subscription)
-        else:
-            self._watch(receiver, subscription, partition)
-
-    def _rest_until_tick(
-        self, receiver: Receiver, subscription: Subscription, *partitions: int
-    ) -> None:
-        subscription.quiet.update(partitions)
-        self._quiet.add((receiver.session, subscription.request.sn))
-
-    def _notify(self, receiver: Receiver, subscription: Subscription) -> None:
-        """Say that there is something, once, until the device pulls."""
-        something = subscription.ready or subscription.rest is not None
-        if something and not subscription.told and subscription.pull is None:
-            subscription.told = True
-            notify = encode_code(DeviceOpcode.NOTIFY, subscription.request.sn, 0)
-            self._outbox.send(receiver.session, notify)
-
-    def _pull(self, receiver: Receiver, subscription: Subscription) -> None:
-        """Go on with the pull under way: what is left of a grant, what is ready, or nothing."""
-        wanted, request, rest = subscription.pull, subscription.request, subscription.rest
-        assert wanted is not None
-        size = wanted.max_bytes or DEVICE_BODY_BYTES_MAX
-        try:
-            if rest is not None and rest.until_ms > self._time.monotonic_ms():
-                fetch = m.Fetch(subscription.addresses[rest.partition], rest.next, size)
-                self._ask(receiver, fetch, partial(self._fetched, receiver, subscription))
-                return
-            subscription.rest = None
-            if subscription.ready or subscription.quiet:
-                # What is not watched may have something: nobody says that it has not.
-                ready, quiet = subscription.ready, subscription.quiet
-                partition = ready.popleft() if ready else min(quiet)
-                self._rest_until_tick(receiver, subscription, partition)  # if this is refused
-                pull = m.Pull(
-                    subscription.addresses[partition], request.cluster, wanted.max_messages, size,
-                    0, request.lease_ms,
-                )  # fmt: skip
-                # Counted from here, this end of the lease comes before the leader's.
-                until_ms = self._time.monotonic_ms() + request.lease_ms
-                then = partial(self._granted, receiver, subscription, partition, until_ms)
-                self._ask(receiver, pull, then)
-                subscription.quiet.discard(partition)
-                return
-        except Refused as error:
-            self._refuse(receiver, subscription, error.code)
-            return
-        self._deliver(receiver, subscription, Delivery())
-
-    def _granted(
-        self,
-        receiver: Receiver,
-        subscription: Subscription,
-        partition: int,
-        until_ms: int,
-        reply: m.Reply,
-    ) -> None:
-        if isinstance(reply, m.Refusal):
-            self._rest_until_tick(receiver, subscription, partition)
-            self._refuse(receiver, subscription, reply.code)
-            return
-        assert isinstance(reply, m.Granted)
-        if reply.next_offset > reply.offset:
-            subscription.rest = Rest(
-                partition, reply.fence, reply.attempts, reply.offset, reply.next_offset,
-                until_ms,
-            )  # fmt: skip
-            self._hand_out(receiver, subscription, subscription.rest, reply.batches)
-        else:
-            self._pull(receiver, subscription)
-        self._watch(receiver, subscription, partition)
-
-    def _fetched(self, receiver: Receiver, subscription: Subscription, reply: m.Reply) -> None:
-        rest = subscription.rest
-        if isinstance(reply, m.Refusal):
-            self._refuse(receiver, subscription, reply.code)
-        elif rest is not None and isinstance(reply, m.Fetched) and reply.batches:
-            self._hand_out(receiver, subscription, rest, reply.batches)
-        else:
-            subscription.rest = None
-            self._pull(receiver, subscription)
-
-    def _hand_out(
-        self,
-        receiver: Receiver,
-        subscription: Subscription,
-        rest: Rest,
-        batches: tuple[Buffer, ...],
-    ) -> None:
-        wanted = subscription.pull
-        assert wanted is not None
-        room = min(wanted.max_bytes or DEVICE_BODY_BYTES_MAX, DEVICE_BODY_BYTES_MAX)
-        try:
-            most = wanted.max_messages
-            taken = take(batches, rest.next, rest.behind, most, room - PULL_BYTES_MIN)
-        except (BadBatch, MissingLibrary):
-            self._refuse(receiver, subscription, Unavailable.code)
-            return
-        if not taken.offsets:
-            subscription.rest = None  # void from here on
-            self._pull(receiver, subscription)
-            return
-        if taken.values:
-            counts = self._outbox.counts.partition(subscription.addresses[rest.partition].group)
-            counts.gave(len(taken.values), sum(map(len, taken.values)))
-        rest.next = taken.offsets[-1] + 1
-        subscription.rest = rest if rest.next < rest.behind else None
-        delivery = Delivery(
-            rest.partition, rest.fence, rest.attempts, taken.offsets, taken.values, taken.too_large
-        )
-        self._deliver(receiver, subscription, delivery)
-
-    def _deliver(self, receiver: Receiver, subscription: Subscription, delivery: Delivery) -> None:
-        subscription.pull = None
-        reply = encode_delivery(subscription.request.sn, delivery)
-        self._outbox.send_messages(receiver.session, reply)
-        self._notify(receiver, subscription)
-
-    def _refuse(self, receiver: Receiver, subscription: Subscription, code: int) -> None:
-        """Answer a pull with a number; a notify follows at the next tick, if it is worth one."""
-        subscription.pull = None
-        sn = subscription.request.sn
-        self._outbox.send(receiver.session, encode_code(DeviceOpcode.PULL, sn, code))
-        self._rest_until_tick(receiver, subscription)

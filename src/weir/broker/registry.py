@@ -21,7 +21,14 @@ from weir.errors import (
 )
 from weir.model.ids import Address
 from weir.model.limits import TOPICS_MAX
-from weir.model.topic import DEFAULT_SETTINGS, Topic, check_settings, split_name
+from weir.model.topic import (
+    DEFAULT_SETTINGS,
+    FOREVER,
+    Topic,
+    TopicSettings,
+    check_settings,
+    split_name,
+)
 from weir.order.clock import HybridClock, Time
 from weir.wire.messages import CreateTopic, OpenProducer, ProducerGrant, TopicInfo
 
@@ -184,10 +191,9 @@ class Registry:
         if request.if_absent and same and request.settings.agrees(topic.settings):
             return self.describe(topic)
         raise TopicExists(
-            f"topic {topic.full_name} exists with {topic.partitions} partitions, "
-            f"order={topic.order}, retention_ms={topic.settings.retention_ms} and "
-            f"retention_bytes={topic.settings.retention_bytes}; choose another name, use it as it "
-            "is, or alter it",
+            f"topic {topic.full_name} exists with {_many_partitions(topic.partitions)}, "
+            f"order={topic.order}, {_kept(topic.settings)}; choose another name, use it as it is, "
+            "or alter it",
             topic.id,
         )
 
@@ -195,3 +201,20 @@ class Registry:
         if self.group is None or not self.ready:
             raise Unavailable("this node is starting or stopping: try again shortly")
         return self.group.propose(of_control(record))
+
+
+def _many_partitions(count: int) -> str:
+    return f"{count} partition" if count == 1 else f"{count} partitions"
+
+
+def _kept(settings: TopicSettings) -> str:
+    """Return a topic's retention with the largest units in which the numbers are whole."""
+    age, size = settings.retention_ms, settings.retention_bytes
+    days = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms"))
+    long = next((f"{age // ms}{unit}" for ms, unit in days if not age % ms), "")
+    powers = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+    large = next((f"{size // one}{unit}" for one, unit in powers if not size % one), "")
+    return (
+        f"retention={'forever' if age == FOREVER else long} and "
+        f"retention-bytes={'none' if size == FOREVER else large}"
+    )

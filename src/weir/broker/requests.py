@@ -28,6 +28,7 @@ from weir.errors import (
 from weir.model.header import Header
 from weir.model.limits import BATCH_BYTES_MAX, KIB, PIPELINE_WINDOW
 from weir.model.topic import split_name
+from weir.order.clock import Time
 from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire.client import decode_request
@@ -51,6 +52,7 @@ class Requests:
         authorize: Authorize,
         neighbours: Neighbours,
         ports: Sequence[int],
+        time: Time,
     ) -> None:
         """Serve what `topics` and `registry` know; pass on to `neighbours` what they serve.
 
@@ -59,6 +61,7 @@ class Requests:
         self._neighbours = neighbours
         self._passing = neighbours.passing
         self._ports = tuple(ports)
+        self._time = time
         self._identity = identity
         self._topics = topics
         self._registry = registry
@@ -137,7 +140,7 @@ class Requests:
         self._outbox.reply(caller, welcome)
 
     def _ping(self, session: Session, caller: Caller, request: m.Ping) -> None:
-        self._outbox.reply(caller, m.Pong())
+        self._outbox.reply(caller, m.Pong(self._time.wall_ms()))
 
     def _describe(self, session: Session, caller: Caller, request: m.DescribeTopic) -> None:
         topic = self._topics.named(request.name)
@@ -201,7 +204,7 @@ class Requests:
     def _positions(self, session: Session, caller: Caller, request: m.Positions) -> None:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "read", topic.full_name)
-        self._outbox.reply(caller, partition.positions(request.stamp))
+        partition.positions(caller, request.stamp)
 
     def _produce(self, session: Session, caller: Caller, request: m.Produce) -> None:
         topic, partition = self._topics.partition(request.address.group)

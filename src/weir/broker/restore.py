@@ -29,11 +29,14 @@ _KINDS = {Kind.NOOP: raft.EntryKind.NOOP, Kind.CONFIGURATION: raft.EntryKind.CON
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A log as the host opened it: recovered groups, and the broker's part of the checkpoint."""
+    """A log as the host opened it: recovered groups, the broker's part of the checkpoint, and the
+    places that were found damaged.
+    """
 
     log: Log
     groups: Mapping[int, RecoveredGroup] = field(default_factory=dict)
     checkpoint: bytes = b""
+    holes: Sequence[LogDamaged] = ()
 
 
 def covered(groups: Iterable[Group]) -> dict[int, tuple[int, int]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 from weir.log.errors import LogDamaged
 from weir.log.log import Log
 from weir.log.scrub import Scrubbed, ScrubPiece
@@ -24,15 +27,15 @@ class Scrubber:
 
     __slots__ = ("_due_ms", "_log", "_piece", "_segment", "_time", "damage", "rounds", "size")
 
-    def __init__(self, log: Log, time: Time) -> None:
-        """Begin a first round some time after the start."""
+    def __init__(self, log: Log, time: Time, known: Iterable[LogDamaged] = ()) -> None:
+        """Begin a first round some time after the start, which found what is `known` to be bad."""
         self._log = log
         self._time = time
         self._due_ms = time.monotonic_ms() + FIRST_MS
         self._segment: Segment | None = None
         self._piece: ScrubPiece | None = None
         #: What was found bad, by log position; how many bytes were verified; rounds that are done.
-        self.damage: dict[int, LogDamaged] = {}
+        self.damage = {bad.position: bad for bad in islice(known, _PLACES_MAX)}
         self.size = 0
         self.rounds = 0
 

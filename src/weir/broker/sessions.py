@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weir.broker.admission import ANONYMOUS
-from weir.broker.fan_in import Seat
+from weir.broker.admission import ANONYMOUS, Budget
+from weir.broker.fan_in import ROW_BYTES, Seat
 from weir.errors import BadRequest, NoHello
-from weir.wire.device import DeviceRequest
-from weir.wire.frame import ClientFrame
+from weir.model.limits import PARKED_BYTES_MAX
+from weir.wire.device import DevicePublishes, DeviceRequest
+from weir.wire.frame import CLIENT_HEADER, ClientFrame
 
 #: What the principal of a shard begins with; no peer's has a colon in it.
 SHARD = "shard:"
@@ -30,6 +32,8 @@ class Session:
     seat: Seat | None = None
     #: What came while it has to wait for news of the registry; None while it need not.
     parked: list[ClientFrame | DeviceRequest] | None = None
+    #: What is charged for it.
+    _parked_bytes: int = 0
 
     @property
     def is_shard(self) -> bool:
@@ -40,6 +44,23 @@ class Session:
     def greeted(self) -> bool:
         """Whether the peer said hello."""
         return self.welcomed or self.seat is not None
+
+    def keep(self, frames: Sequence[ClientFrame | DeviceRequest], budget: Budget) -> bool:
+        """Park frames, charged to `budget`; False, and nothing is kept, if that is too much."""
+        size = sum(_bytes_of(frame) for frame in frames)
+        if self._parked_bytes + size > PARKED_BYTES_MAX:
+            return False
+        self.parked = [*(self.parked or ()), *frames]
+        self._parked_bytes += size
+        budget.take(size)
+        return True
+
+    def take_kept(self, budget: Budget) -> Sequence[ClientFrame | DeviceRequest]:
+        """Return what was parked: it need not wait any more."""
+        frames, self.parked = self.parked or (), None
+        budget.release(self._parked_bytes)
+        self._parked_bytes = 0
+        return frames
 
     def sit(self, hub: int, boot: int, group: int) -> None:
         """Take a device's hello. Raises `BadRequest` if it changes something too early.
@@ -61,6 +82,14 @@ class Session:
         """Raise `NoHello` unless a client hello came first."""
         if not self.welcomed:
             raise NoHello("say hello first: the first frame of a connection is Hello")
+
+
+def _bytes_of(frame: ClientFrame | DeviceRequest) -> int:
+    if isinstance(frame, ClientFrame):
+        return CLIENT_HEADER.size + len(frame.body)
+    if isinstance(frame, DevicePublishes):
+        return sum(map(len, frame.values)) + ROW_BYTES * len(frame.sns)
+    return ROW_BYTES
 
 
 class Strangers:

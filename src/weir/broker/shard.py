@@ -40,6 +40,7 @@ from weir.model.limits import (
     REQUESTS_PENDING_MAX,
     RETENTION_EVERY_MS,
 )
+from weir.model.topic import Topic
 from weir.order.clock import Highest, HybridClock, Time
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
@@ -107,7 +108,7 @@ class Shard:
         feed = self._neighbours.feed
         self.topics = Topics(catalog)
         self._groups = Groups(identity.node, layout, self._writer, self.topics, self._shared)
-        opened, closed = self._groups.open_topic, self._groups.close_topic
+        opened, closed = self._open_topic, self._groups.close_topic
         self.registry = Registry(catalog, feed, time, clock, layout.place, opened, closed)
         self._neighbours.join(self.registry, self._fan_in_opened, self._go_on)
         self._requests = Requests(
@@ -118,13 +119,15 @@ class Shard:
             settings.authorize,
             self._neighbours,
             settings.ports,
+            time,
         )
         self._devices = Devices(
-            identity, self.topics, outbox, settings.authorize, time, self._neighbours
+            identity, self.topics, outbox, settings.authorize, time, self._neighbours, self.budget
         )
         self._holding = False
         self._stopping = False
         self._stopped = False
+        self._acks_until_ms = 0
         self._fan_in_asked = False
         self._sweep = Sweep(self.topics, time, settings.retention_every_ms)
 
@@ -144,6 +147,10 @@ class Shard:
     def _knows_topics(self) -> bool:
         """Whether the whole of the registry is known here."""
         return self.registry.ready if self._leads_registry else self._neighbours.settled
+
+    def passed_on(self, shard: int, size: int) -> None:
+        """Give back what was charged for `Pass`: it has left this process, or was dropped."""
+        self._neighbours.passing.lanes.sent(shard, size)
 
     def start(self) -> list[Effect]:
         """Bring the registry up, then all partitions; the effects end in elections won."""
@@ -178,8 +185,9 @@ class Shard:
                 self._writer[log].chore_done(event)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._neighbours.handle(event)
-            case ev.Stopping():
+            case ev.Stopping(acks_ms):
                 self._stopping = True
+                self._acks_until_ms = self._time.monotonic_ms() + acks_ms
         return self._after()
 
     # -- events ------------------------------------------------------------------------------
@@ -199,7 +207,7 @@ class Shard:
         if session is None:
             return
         if session.parked is not None:
-            session.parked += frames
+            self._keep(session, frames)
             return
         for at, frame in enumerate(frames):
             if isinstance(frame, ClientFrame):
@@ -219,27 +227,32 @@ class Shard:
 
     def _park(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Keep what asks for what is not known here until that is sure; and what comes behind."""
-        session.parked = [*frames]
         copy = self._neighbours.copy
         assert copy is not None  # who leads the registry is sure at once
         copy.park(session.id)
+        self._keep(session, frames)
+
+    def _keep(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
+        if not session.keep(frames, self.budget):
+            self._outbox.put(Hangup(session.id, "too much was sent behind what waits for news"))
 
     def _go_on(self, number: int) -> None:
         """Serve what was parked: what is not known now is not there."""
         session = self._sessions.get(number)
         if session is not None and session.parked is not None:
-            frames, session.parked = session.parked, None
-            self._received(number, frames, final=True)
+            self._received(number, session.take_kept(self.budget), final=True)
 
     def _closed(self, number: int) -> None:
         session = self._sessions.pop(number, None)
         if session is None:
             return
+        session.take_kept(self.budget)
         self._neighbours.closed(session)
-        self._outbox.closed(number)
+        touched = self._outbox.closed(number)
         self._devices.receivers.closed(number)
-        for partition in self.topics.partitions():
-            partition.closed(number)
+        for group in touched:
+            if group in self.topics:
+                self.topics.partition(group)[1].closed(number)
 
     def _tick(self) -> None:
         now = self._time.monotonic_ms()
@@ -247,7 +260,7 @@ class Shard:
             if partition.waiting:
                 partition.tick()
         self._devices.receivers.tick()
-        self._neighbours.feed.tick()
+        self._neighbours.tick()
         if self._groups.all_open and not self._stopping:
             self._sweep.tick()
         # A checkpoint holds the groups that are open: it must not be made before they all are.
@@ -285,7 +298,7 @@ class Shard:
         # Nothing begins any more but acks of what was granted: else the log is never idle.
         self.registry.group = None
         for partition in self.topics.partitions():
-            partition.drain()
+            partition.drain(acks=self._time.monotonic_ms() < self._acks_until_ms)
         for writer in self._writers:
             writer.log.mark_idle()
             writer.advance()
@@ -300,6 +313,10 @@ class Shard:
             self._outbox.put(Stopped())
 
     # -- groups ------------------------------------------------------------------------------
+
+    def _open_topic(self, topic: Topic) -> None:
+        self._groups.open_topic(topic)
+        self._devices.receivers.grown(topic)
 
     def _writer_for(self, group: int) -> Writer:
         return self._writer[self._layout.log_of(group)]

@@ -22,7 +22,7 @@ from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
 
-_VERSION = 2
+_VERSION = 4
 _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 _EXPIRE_EVERY = stamp_at(3600 * 1000)
 
@@ -58,13 +58,13 @@ class PartitionState:
 
     def apply(self, batch: BatchRecord, index: int) -> None:
         """Take note of a committed batch of the entry at Raft index `index`."""
-        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in, large = batch
+        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in, large, size = batch
         self.values.at(producer, epoch, stamp)
         behind, answer = offset + messages, offset
         if large is not None:
             if isinstance(large, Piece):
                 behind, answer = offset, chunk_answer(index)
-                self.values.grow(producer, epoch, large, index, stamp)
+                self.values.grow(producer, epoch, large, hash_, index, stamp, size)
             else:
                 self.values.close(producer, large, offset)
         self.producers.record(producer, epoch, Answer(sequence, messages, answer, stamp, hash_))
@@ -96,7 +96,11 @@ class PartitionState:
                 self.clusters.pop(name, None)
 
     def move_start(self, record: LogStartMoved) -> None:
-        """Let the log start later; what clusters had not done below it they never will."""
+        """Let the log start later; what clusters had not done below it they never will.
+
+        First, open values go that nobody touched since the record's stamp.
+        """
+        self.values.void(record.untouched_since)
         if record.offset <= self.log_start:
             return
         self.log_start, self.first_index = record.offset, record.index

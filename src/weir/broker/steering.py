@@ -12,8 +12,7 @@ from weir.broker.grants import Grants
 from weir.broker.group import Group
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.state import PartitionState
-from weir.errors import ClusterInUse, OffsetOutOfRange, Overloaded, UnknownCluster
-from weir.model.limits import CLUSTERS_PER_TOPIC_MAX, RETRY_AFTER_MS
+from weir.errors import ClusterInUse, OffsetOutOfRange, Unavailable, UnknownCluster
 from weir.model.stamp import milliseconds_of
 from weir.model.topic import check_name
 from weir.order.clock import Time
@@ -33,7 +32,7 @@ Change = SeekCluster | PauseCluster | DeleteCluster
 class Steering:
     """Lists and changes the clusters of one partition while this node leads it."""
 
-    __slots__ = ("_grants", "_group", "_outbox", "_state", "_time", "_waiting")
+    __slots__ = ("_draining", "_grants", "_group", "_outbox", "_state", "_time", "_waiting")
 
     def __init__(
         self, group: Group, state: PartitionState, grants: Grants, outbox: Outbox, time: Time
@@ -45,6 +44,11 @@ class Steering:
         self._outbox = outbox
         self._time = time
         self._waiting: dict[int, Caller] = {}
+        self._draining = False
+
+    def drain(self) -> None:
+        """Change nothing any more: the node stops."""
+        self._draining = True
 
     def list(self, caller: Caller, request: ListClusters) -> None:
         """Say how far one cluster is, or all."""
@@ -56,8 +60,11 @@ class Steering:
     def change(self, caller: Caller, request: Change) -> None:
         """Propose a change; the answer comes when it is committed.
 
-        Raises `BadName`, `OffsetOutOfRange`, `UnknownCluster`, `ClusterInUse` or `Overloaded`.
+        Raises `BadName`, `OffsetOutOfRange`, `UnknownCluster`, `ClusterInUse` or `Overloaded`, and
+        `Unavailable` once the node stops.
         """
+        if self._draining:
+            raise Unavailable("this node is stopping: ask another, or again shortly")
         name = check_name(request.cluster, "cluster")
         record = self._record(name, request)
         self._grants.hold(name)
@@ -84,8 +91,7 @@ class Steering:
                     consumers,
                 )
             return ClusterDeleted(name)
-        if name not in state.clusters and len(state.clusters) >= CLUSTERS_PER_TOPIC_MAX:
-            raise Overloaded(f"{len(state.clusters)} clusters read this topic", RETRY_AFTER_MS)
+        self._grants.check_name(name)
         if isinstance(request, PauseCluster):
             return ClusterPaused(name, request.paused)
         start, behind = state.log_start, state.next_offset

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weir.codec.fields import U64
 from weir.errors import UnknownTopic
-from weir.model.ids import Address
-from weir.model.topic import Topic, partition_for
+from weir.model.ids import Address, topic_of
+from weir.model.limits import KIB, RETRY_AFTER_MS, RETRY_AFTER_MS_MAX
+from weir.model.topic import Topic
 from weir.wire import messages as m
 from weir.wire.deliveries import ALL_PARTITIONS, BY_HUB, DevicePull, DeviceSubscribe
 
 Then = Callable[[m.Reply], None]
 
+#: What a subscription takes in memory, about, and each watch of it.
+SUBSCRIPTION_BYTES = KIB // 2
+WATCH_BYTES = KIB + KIB // 2
+
 
 @dataclass(slots=True)
 class Rest:
-    """What is left of a grant that one reply did not take: the next pulls get it first."""
+    """What is left of a grant that one reply did not take: the next pulls get it first, until
+    monotonic time `until_ms`.
+    """
 
     partition: int
     fence: int
@@ -32,17 +38,35 @@ class Rest:
 class Subscription:
     """One device of a connection in one cluster.
 
-    A partition is watched (the broker will say when it has something), `ready` (it has), or `quiet`
-    (it could not be watched: tried again at the next tick).
+    A partition is watched (the broker will say when it has something), `ready` (it has), `quiet`
+    (it could not be watched: tried again after a pause), or `lost`: never to be watched again.
     """
 
     request: DeviceSubscribe
     addresses: dict[int, Address]
-    ready: deque[int] = field(default_factory=deque)
-    quiet: set[int] = field(default_factory=set)
+    ready: dict[int, None] = field(default_factory=dict)
+    quiet: dict[int, None] = field(default_factory=dict)
+    lost: int = 0
     rest: Rest | None = None
     pull: DevicePull | None = None
     told: bool = False
+    #: Whether a pull was refused, so that no notify makes it come again before the pause is over.
+    hushed: bool = False
+    #: Whether it is among those that `Resting` knows.
+    rests: bool = False
+    pause_ms: int = 0
+    #: Whether it is no subscription any more: replies may still come for it.
+    over: bool = False
+
+    @property
+    def id(self) -> int:
+        """The id of its topic."""
+        return topic_of(next(iter(self.addresses.values())).group)
+
+    @property
+    def memory(self) -> int:
+        """What it is charged to the budget, in bytes."""
+        return SUBSCRIPTION_BYTES + WATCH_BYTES * len(self.addresses)
 
 
 @dataclass(slots=True)
@@ -60,12 +84,39 @@ class Receiver:
         return sum(len(s.addresses) for s in self.subscriptions.values())
 
 
+class Resting:
+    """Subscriptions that were refused something: each has a pause, twice as long every time."""
+
+    __slots__ = ("_due",)
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._due: list[tuple[int, int, int]] = []
+
+    def add(self, session: int, subscription: Subscription, now_ms: int) -> None:
+        """Let a subscription rest, unless it does."""
+        if not subscription.rests:
+            subscription.rests = True
+            longer = max(2 * subscription.pause_ms, RETRY_AFTER_MS)
+            subscription.pause_ms = min(longer, RETRY_AFTER_MS_MAX)
+            due_ms = now_ms + subscription.pause_ms
+            heapq.heappush(self._due, (due_ms, session, subscription.request.sn))
+
+    def over(self, now_ms: int) -> list[tuple[int, int]]:
+        """Return session and `sn` of those whose pause is over."""
+        found = []
+        while self._due and self._due[0][0] <= now_ms:
+            _, session, sn = heapq.heappop(self._due)
+            found.append((session, sn))
+        return found
+
+
 def partitions_of(topic: Topic, asked: int, hub: int) -> list[int]:
     """Return the partitions that a device asks for. Raises `UnknownTopic`."""
     if asked == ALL_PARTITIONS:
         return list(range(topic.partitions))
     if asked == BY_HUB:
-        return [partition_for(U64.pack(hub), topic.partitions)]
+        return [topic.partition_of_hub(hub)]
     if asked >= topic.partitions:
         raise UnknownTopic(f"topic {topic.full_name} has no partition {asked}")
     return [asked]

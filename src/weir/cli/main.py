@@ -9,12 +9,25 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import bench, clusters, config, dev, doctor, init, inspect, pub, serve, tail, topics
+from weir.cli import (
+    bench,
+    clusters,
+    config,
+    dev,
+    doctor,
+    init,
+    inspect,
+    pub,
+    serve,
+    sub,
+    tail,
+    topics,
+)
 from weir.cli.backup import verbs as backup
 from weir.errors import WeirError
 
 FIRST_WORDS = """\
-weir, a message broker with one order over all partitions.
+weir, a durable message broker: every message once, in one order in its partition.
 
   weir dev                         a node to play with; or, to keep: weir serve
   weir topic create flights        then, in a second terminal, make a topic
@@ -26,7 +39,7 @@ Next: weir dev          All verbs: weir --help        A tour: weir demo
 
 app = typer.Typer(
     name="weir",
-    help="A message broker with one order over all partitions.",
+    help="A durable message broker: every message once, in one order in its partition.",
     add_completion=False,
     pretty_exceptions_enable=False,
     # Plain help: the rich one would double the time that `weir --help` takes.
@@ -39,6 +52,7 @@ app.add_typer(topics.app)
 app.add_typer(clusters.app)
 app.command()(pub.pub)
 app.command()(tail.tail)
+app.command()(sub.sub)
 app.command()(inspect.inspect)
 app.add_typer(config.app)
 app.command()(doctor.doctor)
@@ -52,7 +66,7 @@ def weir(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """A message broker with one order over all partitions."""
+    """A durable message broker: every message once, in one order in its partition."""
     if version:
         from weir import __version__
 
@@ -89,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except WeirError as error:
-        return _say(str(error), 1)
+        for problem in getattr(error, "problems", (str(error),)):
+            _say(problem, 1)
+        return 1
     except OSError as error:
         reason = error.strerror or str(error)
         return _say(f"{error.filename}: {reason}" if error.filename else reason, 1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +24,13 @@ def pub(
     ] = None,
     key: Annotated[str | None, typer.Option(help="The key of all of them.")] = None,
     tag: Annotated[str | None, typer.Option(help="The tag of all of them.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A header of all of them; again for more."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Publish this file as one message, of any length.")
+    ] = None,
     partition: Annotated[
         int | None, typer.Option(min=0, help="The partition. [default: by key, or in turn]")
     ] = None,
@@ -34,27 +42,57 @@ def pub(
     """Publish messages; returns when all of them are durable."""
     from weir.cli.output import hint, print_json
     from weir.client.receipts import Receipt
+    from weir.errors import WeirError
 
+    if file is not None and values:
+        raise typer.BadParameter("give a file or values, not both", param_hint="--file")
+    about: dict[str, Any] = {
+        "key": key,
+        "tag": tag,
+        "headers": dict(_header(text) for text in header or ()) or None,
+        "partition": partition,
+    }
     confirmed: list[Confirmed] = []
 
     async def work(client: Client) -> list[Receipt]:
         sent: list[Sent] = []
         async with client.producer(topic, on_confirm=confirmed.append) as producer:
+            if file is not None:
+                with file.open("rb") as source:
+                    return [await producer.publish_from(source, **about)]
             async for value in _given(values) if values else _lines():
                 await producer.ready()
-                one = producer.send(value, key=key, tag=tag, partition=partition)
+                one = producer.send(value, **about)
                 if as_json:  # else a receipt for each of many lines would only fill the memory
                     sent.append(one)
         return [await one for one in sent]
 
-    receipts = connected(url, work)
+    try:
+        receipts = connected(url, work)
+    except (WeirError, OSError):
+        count = sum(batch.count for batch in confirmed)
+        if count:
+            many = "message was" if count == 1 else "messages were"
+            typer.echo(f"{count:,} {many} published before it failed:", err=True)
+        raise
     if as_json:
-        settings = {"url": url, "topic": topic, "key": key, "tag": tag, "partition": partition}
+        settings = {"url": url, "topic": topic, "key": key, "tag": tag, "partition": partition,
+                    "header": header, "file": file and str(file)}  # fmt: skip
         print_json("weir.pub/1", settings, {"receipts": receipts})
         return
-    for line in _summary(topic, confirmed):
+    if file is not None:
+        (receipt,) = receipts
+        print(f"{topic}/{receipt.partition}: offset {receipt.offset:,}")
+    for line in _summary(topic, confirmed) if file is None else ():
         print(line)
     hint(f"Next: weir tail {topic} --from earliest")
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"{text!r}: write NAME=VALUE", param_hint="--header")
+    return name, os.fsencode(value)
 
 
 def _summary(topic: str, confirmed: list[Confirmed]) -> list[str]:
@@ -91,7 +129,10 @@ async def _lines() -> AsyncIterator[bytes]:
         for line in lines:
             yield line
         if len(rest) > BATCH_BYTES_MAX:
-            raise TooLarge(f"a line of stdin is over {BATCH_BYTES_MAX:,} bytes: send smaller ones")
+            raise TooLarge(
+                f"a line of stdin is over {BATCH_BYTES_MAX:,} bytes: send smaller ones, or a file "
+                "as one message with --file"
+            )
         await asyncio.sleep(0)  # batches go out while lines keep coming
     if rest:
         yield rest

@@ -24,18 +24,18 @@ def kept_seconds(text: str | None) -> str | float | None:
     """Return `--retention` as the client takes it."""
     from weir.server.quantity import quantity
 
-    return (
-        text if text is None or text == "forever" else _number("--retention", text, quantity, "s")
-    )
+    if text is None or text == "forever":
+        return text
+    return _number("--retention", text, quantity, "s", "forever")
 
 
-def kept_bytes(text: str | None) -> int | None:
+def kept_bytes(text: str | None) -> int | str | None:
     """Return `--retention-bytes` as the client takes it."""
     from weir.server.quantity import quantity
 
     if text is None or text in ("none", "forever"):
-        return None if text is None else 0
-    return round(_number("--retention-bytes", text, quantity, "B"))
+        return None if text is None else "forever"
+    return round(_number("--retention-bytes", text, quantity, "B", "none"))
 
 
 def shown_retention(settings: TopicSettings) -> str:
@@ -61,11 +61,18 @@ def size_of(size: int) -> str:
     return f"{size}B"
 
 
-def _number(option: str, text: str, quantity: Callable[[str, str], float], unit: str) -> float:
+def _number(
+    option: str, text: str, quantity: Callable[[str, str], float], unit: str, endless: str
+) -> float:
     try:
         number = quantity(text, unit)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
     if number < 0:
         raise typer.BadParameter(f"{text!r} is below 0", param_hint=option)
+    if not number:
+        raise typer.BadParameter(
+            f"0 would keep nothing, or everything: write {endless!r} to keep everything",
+            param_hint=option,
+        )
     return number

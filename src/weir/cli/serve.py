@@ -12,34 +12,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from weir.server.config import Config
+    from weir.server.sources import Resolved
+
+
+FromFile = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.")]
+Data = Annotated[
+    str | None, typer.Option(help="The folder to keep everything in. [default: ./weir-data]")
+]
+Host = Annotated[str | None, typer.Option(help="The address to listen on. [default: 127.0.0.1]")]
+Port = Annotated[int | None, typer.Option(help="The port; 0 takes a free one. [default: 6800]")]
+Shards = Annotated[
+    int | None, typer.Option(help="Processes that share the work. [default: one a core]")
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz there."),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--log-format", help="How it tells what it does: text or json. [default: text]"),
+]
 
 
 def serve(
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="The folder to keep everything in. [default: ./weir-data]")
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option(help="The address to listen on. [default: 127.0.0.1]")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="The port; 0 takes a free one. [default: 6800]")
-    ] = None,
-    shards: Annotated[
-        int | None,
-        typer.Option(help="Processes that share the work. [default: one a core]"),
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz there."),
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(
-            "--log-format", help="How it tells what it does: text or json. [default: text]"
-        ),
-    ] = None,
+    config: FromFile = None,
+    data: Data = None,
+    host: Host = None,
+    port: Port = None,
+    shards: Shards = None,
+    metrics: Metrics = None,
+    log_format: LogFormat = None,
     until_eof: Annotated[
         bool, typer.Option("--until-eof", hidden=True, help="Stop when stdin ends.")
     ] = False,
@@ -52,15 +54,7 @@ def serve(
     from weir.server.main import run
     from weir.server.status import configure
 
-    flags = {
-        "node.data": ("--data", data),
-        "node.host": ("--host", host),
-        "node.port": ("--port", port),
-        "node.shards": ("--shards", shards),
-        "metrics.listen": ("--metrics", metrics),
-        "status.format": ("--log-format", log_format),
-    }
-    settings = _settings(config, flags)
+    settings = resolved(config, data, host, port, shards, metrics, log_format).config
     configure(settings.status)
 
     def started(host: str, port: int) -> None:
@@ -80,14 +74,30 @@ def serve(
         raise typer.Exit(1)
 
 
-def _settings(config: Path | None, flags: dict[str, tuple[str, Any]]) -> Config:
+def resolved(
+    config: Path | None,
+    data: str | None,
+    host: str | None,
+    port: int | None,
+    shards: int | None,
+    metrics: str | None,
+    log_format: str | None,
+) -> Resolved:
     """Return the file's settings, those of the environment over them, and the given flags'."""
     import os
 
     from weir.server.sources import resolve
 
+    flags: dict[str, tuple[str, Any]] = {
+        "node.data": ("--data", data),
+        "node.host": ("--host", host),
+        "node.port": ("--port", port),
+        "node.shards": ("--shards", shards),
+        "metrics.listen": ("--metrics", metrics),
+        "status.format": ("--log-format", log_format),
+    }
     given = {key: flag for key, flag in flags.items() if flag[1] is not None}
-    return resolve(config, os.environ, given).config
+    return resolve(config, os.environ, given)
 
 
 def _stop_at_eof() -> None:

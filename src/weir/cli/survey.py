@@ -8,9 +8,9 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from weir.broker import control
@@ -79,6 +79,8 @@ class LogSurvey:
     unreadable: list[str] = field(default_factory=list)
     groups: list[GroupSurvey] = field(default_factory=list)
     entries: list[Frame] = field(default_factory=list)
+    #: Full names of topics by id, which only the log of the registry knows.
+    topics: dict[int, str] = field(default_factory=dict)
     #: By group, the index that the checkpoint holds its state of.
     checkpoint: dict[int, int] | None = None
 
@@ -94,7 +96,31 @@ def log_folders(folder: Path) -> list[Path]:
         return sorted(logs)
     if any(segment_number(path.name) is not None for path in folder.iterdir()):
         return [folder]
+    if founded:
+        raise NotALog(
+            f"{folder} is a node's folder in which nothing is written yet: "
+            f"weir serve --data {folder}"
+        )
     raise NotALog(f"{folder} holds no log: give a node's data folder, or one log of it")
+
+
+def survey_all(folder: Path, group: int | None = None, limit: int = 20) -> list[LogSurvey]:
+    """Survey every log of a node's folder, or one log; names that one knows go to all.
+
+    Raises `NotALog`, `FolderInUse`.
+    """
+    found = [survey(path, group, limit) for path in log_folders(folder)]
+    topics = {number: name for one in found for number, name in one.topics.items()}
+    for one in found:
+        one.groups = [replace(g, name=_group_name(g.group, topics)) for g in one.groups]
+    return found
+
+
+def _group_name(group: int, topics: Mapping[int, str]) -> str:
+    if group == REGISTRY_GROUP:
+        return "registry"
+    topic = topic_of(group)
+    return f"{topics.get(topic, f'topic {topic}')}/{partition_of(group)}"
 
 
 def survey(folder: Path, group: int | None = None, limit: int = 20) -> LogSurvey:
@@ -206,9 +232,13 @@ class _Surveyor:
                 found.damage = "; ".join(str(hole) for hole in scan.holes)
         finally:
             found.mark, found.tail = scan.mark, scan.tail
+            found.topics = {topic.id: topic.full_name for topic in self._catalog.topics()}
             found.groups = [
                 GroupSurvey(
-                    group, self._name(group), scan.index.get(group), scan.hard_states.get(group)
+                    group,
+                    _group_name(group, found.topics),
+                    scan.index.get(group),
+                    scan.hard_states.get(group),
                 )
                 for group in sorted(scan.index.keys() | scan.hard_states.keys())
             ]
@@ -262,10 +292,3 @@ class _Surveyor:
             record = control.decode(payload)
             if isinstance(record, TopicCreated):
                 self._catalog.create(record)
-
-    def _name(self, group: int) -> str:
-        if group == REGISTRY_GROUP:
-            return "registry"
-        topic = self._catalog.by_id(topic_of(group))
-        name = topic.full_name if topic else f"topic {topic_of(group)}"
-        return f"{name}/{partition_of(group)}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,7 @@ from weir.cli.connecting import DEFAULT_URL, Url, connected
 if TYPE_CHECKING:
     from weir.client.client import Client
     from weir.client.reader import Reader
+    from weir.client.start import Start
     from weir.model.message import Message
 
 
@@ -30,8 +33,9 @@ def tail(
         str | None,
         typer.Option(
             "--from",
-            metavar="earliest|latest|OFFSET",
-            help="Where to begin. [default: latest, or earliest with --no-follow]",
+            metavar="earliest|latest|OFFSET|-1h|TIME",
+            help="Where to begin; a time as in -1h or 2026-11-22T10:00. [default: latest, or "
+            "earliest with --no-follow]",
         ),
     ] = None,
     follow: Annotated[
@@ -43,6 +47,12 @@ def tail(
     partition: Annotated[
         int | None, typer.Option(min=0, help="Only this partition. [default: all]")
     ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="Only messages of this key; again for more.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Only messages of this tag; again for more.")
+    ] = None,
     form: Annotated[
         Form, typer.Option("-o", "--output", help="json: an object a line.")
     ] = Form.text,
@@ -51,26 +61,22 @@ def tail(
     """Show the messages of a topic until Ctrl-C."""
     # At the latest there is nothing before today's end.
     begin = start or ("latest" if follow else "earliest")
-    if begin not in ("earliest", "latest") and not begin.isdecimal():
-        raise typer.BadParameter(
-            f"{begin!r}: give earliest, latest, or an offset from 0 on", param_hint="--from"
-        )
+    place = _place(begin)
 
     async def work(client: Client) -> None:
-        async with await _reader(client, topic, begin, partition, follow) as reader:
+        where = await _where(client, topic, place, partition)
+        only = None if partition is None and not isinstance(where, dict) else [partition or 0]
+        async with client.reader(
+            topic, start=where, partitions=only, follow=follow, key=key or None, tag=tag or None
+        ) as reader:
             await _show(reader, count, form)
 
     from weir.cli.output import hint
     from weir.errors import OffsetOutOfRange
 
     try:
-        connected(url, work)
-    except KeyboardInterrupt:
-        pass  # how a tail ends
-    except BrokenPipeError:
-        # Whoever read our output has enough, as `head` does. What is still buffered must not
-        # fail once more when the interpreter flushes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with ending_quietly():
+            connected(url, work)
     except OffsetOutOfRange as error:
         raise OffsetOutOfRange(
             f"{topic} does not hold what --from {begin} asks for; the nearest offset is "
@@ -81,16 +87,44 @@ def tail(
         hint(f"Next: weir pub {topic} hello, or weir tail {topic} --from earliest -o json")
 
 
-async def _reader(
-    client: Client, topic: str, begin: str, partition: int | None, follow: bool
-) -> Reader:
+@contextmanager
+def ending_quietly() -> Iterator[None]:
+    """Take Ctrl-C, and a reader of our output who has enough, for what they are: the end."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # As `head` does. What is still buffered must not fail once more when the interpreter
+        # flushes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _place(begin: str) -> Start | int:
+    """Return what `--from` means; an offset as a number."""
+    from weir.client.start import at
     from weir.errors import BadRequest
 
-    partitions = None if partition is None else [partition]
-    if begin == "earliest":
-        return client.reader(topic, start="earliest", partitions=partitions, follow=follow)
-    if begin == "latest":
-        return client.reader(topic, start="latest", partitions=partitions, follow=follow)
+    if begin in ("earliest", "latest"):
+        return begin
+    if begin.isdecimal():
+        return int(begin)
+    try:
+        return at(begin)
+    except BadRequest:
+        raise typer.BadParameter(
+            f"{begin!r}: give earliest, latest, an offset from 0 on, or a time as in -1h or "
+            "2026-11-22T10:00",
+            param_hint="--from",
+        ) from None
+
+
+async def _where(client: Client, topic: str, place: Start | int, partition: int | None) -> Start:
+    """Return where to begin; an offset means something in one partition only."""
+    from weir.errors import BadRequest
+
+    if not isinstance(place, int):
+        return place
     if partition is None:
         count = len((await client.describe(topic)).addresses)
         if count > 1:
@@ -98,8 +132,7 @@ async def _reader(
                 f"{topic} has {count} partitions, each with offsets of its own: say which one "
                 f"with --partition 0 to {count - 1}"
             )
-    only = partition or 0
-    return client.reader(topic, start={only: int(begin)}, partitions=[only], follow=follow)
+    return {partition or 0: place}
 
 
 async def _show(reader: Reader, count: int | None, form: Form) -> None:

@@ -156,7 +156,7 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
 def alter(
     name: Topic,
     partitions: Annotated[
-        int | None, typer.Option(help="So many from now on; never fewer than there are.")
+        int | None, typer.Option(min=1, help="So many from now on; never fewer than there are.")
     ] = None,
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,

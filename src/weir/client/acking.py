@@ -105,7 +105,11 @@ class Acking:
         self.stale += 1
         self._awaited.discard((partition, fence))
         if self._on_stale is not None:
-            self._on_stale(Stale(self._topic, partition, first, behind))
+            try:
+                self._on_stale(Stale(self._topic, partition, first, behind))
+            except Exception:
+                # Its error must not cost the reports, and acks, of the ranges behind this one.
+                log.exception("on_stale= of a consumer of %s raised", self._topic)
             return
         log.warning(
             "%s/%d: messages %d to %d were acked after their lease had ended; others of cluster "

@@ -15,7 +15,9 @@ from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.start import Start, begin_of
 from weir.errors import BadRequest, ClusterInUse, OffsetOutOfRange, UnknownCluster
-from weir.model.ids import Address
+from weir.model.ids import LIMIT_MAX, Address
+from weir.model.limits import MAX_AHEAD_MS
+from weir.model.stamp import milliseconds_of
 from weir.model.topic import FOREVER, SettingsChange
 from weir.wire import administration as a
 from weir.wire import messages as m
@@ -25,6 +27,8 @@ R = TypeVar("R")
 #: A place that was asked for may be past retention by the time it is sought.
 _SEEK_TRIES = 5
 _ASKED_TOGETHER = 256
+#: What sets no limit on a retention.
+_KEPT_FOR_EVER = "forever"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +105,36 @@ class Cluster:
 
     @property
     def paused(self) -> bool:
-        """Whether it is granted nothing."""
+        """Whether it is granted nothing, at least in part."""
         return any(share.paused for share in self.shares)
 
+    @property
+    def paused_in_part(self) -> bool:
+        """Whether some partitions grant it messages, and some do not."""
+        return self.paused and not all(share.paused for share in self.shares)
 
-def change_of(retention: str | float | None, retention_bytes: int | None) -> SettingsChange:
-    """Return what to ask for. Raises `BadRequest` or `ValueError` for what is no retention."""
-    if retention_bytes is not None and retention_bytes < 0:
-        raise BadRequest(
-            f"retention_bytes={retention_bytes}: give bytes, or {FOREVER} for no limit"
-        )
-    if retention is None:
-        return SettingsChange(None, retention_bytes)
-    ms = FOREVER if retention == "forever" else round(seconds(retention) * 1_000)
-    return SettingsChange(ms, retention_bytes)
+
+def change_of(retention: str | float | None, retention_bytes: int | str | None) -> SettingsChange:
+    """Return what to ask for. Raises `BadRequest` or `ValueError` for what is no retention.
+
+    Only the word means for ever: a number that comes to nothing would do the opposite of what it
+    says.
+    """
+    ms, size = retention, retention_bytes
+    if ms is not None:
+        ms = _KEPT_FOR_EVER if ms == _KEPT_FOR_EVER else round(seconds(ms) * 1_000)
+        ms = _limit(ms, f"retention={retention!r}: give 1 second or more")
+    if size is not None:
+        size = _limit(size, f"retention_bytes={retention_bytes!r}: give 1 byte or more")
+    return SettingsChange(ms, size)
+
+
+def _limit(value: int | str, advice: str) -> int:
+    if value == _KEPT_FOR_EVER:
+        return FOREVER
+    if not isinstance(value, int) or not 0 < value <= LIMIT_MAX:
+        raise BadRequest(f'{advice}, {LIMIT_MAX:,} at most, or "{_KEPT_FOR_EVER}"')
+    return value
 
 
 class Administration:
@@ -125,8 +145,21 @@ class Administration:
         self._link = link
 
     async def alter(self, name: str, change: SettingsChange, partitions: int) -> m.TopicInfo:
-        """Change a topic's settings or number of partitions."""
-        return await self._link.request(a.AlterTopic(name, change, partitions), m.TopicInfo)
+        """Change a topic's settings or number of partitions.
+
+        A cluster that is paused is so in new partitions too, before this returns.
+        """
+        request = a.AlterTopic(name, change, partitions)
+        if not partitions:
+            return await self._link.request(request, m.TopicInfo)
+        places = await Places.find(self._link, name)
+        known = len(places)
+        paused = [cluster.name for cluster in await self._clusters(places, "") if cluster.paused]
+        info = await self._link.request(request, m.TopicInfo)
+        await places.find_again()
+        for cluster in paused:
+            await self._pause(places, cluster, True, [*range(known, len(places))])
+        return info
 
     async def delete(self, name: str) -> None:
         """Delete a topic. By its id, so that a second try deletes no other of that name."""
@@ -154,6 +187,10 @@ class Administration:
         """Let a cluster go on elsewhere. Raises `UnknownCluster` unless it may be created."""
         begin = begin_of(to)
         places = await self._known(topic, name, create)
+        if begin.needs_clock:
+            begin = begin.settled(await self._link.wall_ms())
+        elif begin.stamp:
+            await self._has_come(begin.stamp)
         chosen = [*(range(len(places)) if partitions is None else partitions)]
         if begin.offsets is not None:
             chosen = [*begin.offsets]
@@ -172,14 +209,30 @@ class Administration:
         (cluster,) = await self._clusters(places, name)
         return cluster
 
+    async def _has_come(self, stamp: int) -> None:
+        """Raise `BadRequest` for a time ahead, as far as no leader stamps anything."""
+        if milliseconds_of(stamp) > await self._link.wall_ms() + MAX_AHEAD_MS:
+            raise BadRequest(
+                "this is a time ahead of the broker's clock, and nothing is stamped then: give a "
+                'time that has passed, or "latest" to go on behind all there is'
+            )
+
     async def pause(self, topic: str, name: str, paused: bool) -> Cluster:
         """Pause a cluster in every partition, or let it go on."""
         places = await self._known(topic, name, create=False)
-        await _each(
-            places, lambda _, address: a.PauseCluster(address, name, paused), a.ClusterChanged
-        )
+        await self._pause(places, name, paused)
         (cluster,) = await self._clusters(places, name)
         return cluster
+
+    async def _pause(
+        self, places: Places, name: str, paused: bool, partitions: list[int] | None = None
+    ) -> None:
+        await _each(
+            places,
+            lambda _, address: a.PauseCluster(address, name, paused),
+            a.ClusterChanged,
+            partitions,
+        )
 
     async def forget(self, topic: str, name: str) -> None:
         """Delete a cluster; nothing is deleted if it has consumers anywhere when this begins."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from weir.errors import WeirError
 
 R = TypeVar("R")
+
+#: Seconds that what runs may take to end when it is told to.
+_END_WITHIN = 10.0
+_CLOSED = "the connection is closed: connect again"
 
 
 class Background:
@@ -22,14 +28,17 @@ class Background:
     def __init__(self, name: str) -> None:
         """Start the thread."""
         self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._calls: dict[Future[Any], Coroutine[Any, Any, Any]] = {}
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     @property
     def running(self) -> bool:
         """Whether `run` can be used here: not stopped, and not a copy made by a fork."""
-        return self._thread.is_alive() and self._process == os.getpid()
+        return not self._stopping and self._thread.is_alive() and self._process == os.getpid()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Return what the coroutine does; Ctrl-C cancels it. Raises `RuntimeError` where unusable.
@@ -37,12 +46,32 @@ class Background:
         What weir raises comes without the other thread's frames: they say nothing to the caller.
         """
         wrong = self._wrong()
-        if wrong:
+        future = None if wrong else self._begin(coroutine)
+        if future is None:
             coroutine.close()
-            raise RuntimeError(wrong)
+            raise RuntimeError(wrong or _CLOSED)
+        return self._result(future)
+
+    def _begin(self, coroutine: Coroutine[Any, Any, R]) -> Future[R] | None:
+        """Hand over a coroutine, unless the thread is about to end."""
+        with self._lock:  # so that whatever is handed over comes before the end, and is ended
+            if self._stopping:
+                return None
+            return self._hand(coroutine)
+
+    def _hand(self, coroutine: Coroutine[Any, Any, R]) -> Future[R]:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        self._calls[future] = coroutine
+        future.add_done_callback(lambda done: self._calls.pop(done, None))
+        return future
+
+    def _result(self, future: Future[R]) -> R:
         try:
             error = future.exception()
+        except CancelledError:
+            if self._stopping:
+                raise RuntimeError(_CLOSED) from None
+            raise
         except BaseException:
             future.cancel()
             raise
@@ -64,13 +93,38 @@ class Background:
         while (item := self.run(following())) is not None:
             yield item
 
-    def stop(self) -> None:
-        """End what still runs, and the thread."""
-        if self.running:
-            self.run(_cancel_others())
-            self._loop.call_soon_threadsafe(self._loop.stop)
+    def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Run `last`, end what still runs, and the thread; what others wait for ends too.
+
+        Whoever comes second waits until it is done. Nothing happens in a copy made by a fork.
+        """
+        if self._process != os.getpid():
+            return
+        # By the thread itself: its number goes to another one when it has ended.
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(self._wrong())
+        with self._lock:
+            first, self._stopping = not self._stopping, True
+            ending = self._hand(last()) if first and last is not None else None
+        try:
+            if ending is not None:
+                self._result(ending)
+        finally:
+            if first:
+                self._loop.call_soon_threadsafe(self._end)
             self._thread.join()
-            self._loop.close()
+
+    def _end(self) -> None:
+        self._ending = self._loop.create_task(_end_others())
+
+    def _work(self) -> None:
+        """Be the thread."""
+        self._loop.run_forever()
+        self._loop.close()
+        for future, coroutine in [*self._calls.items()]:
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
+            future.cancel()
 
     def _wrong(self) -> str:
         if self._process != os.getpid():
@@ -79,8 +133,8 @@ class Background:
                 "process by itself, after the fork"
             )
         if not self._thread.is_alive():
-            return "the connection is closed: connect again"
-        if threading.get_ident() == self._thread.ident:
+            return _CLOSED
+        if threading.current_thread() is self._thread:
             return (
                 "a callback of weir.sync runs in weir's own thread, where waiting for weir would "
                 "last for ever: note what to do, and do it outside"
@@ -88,9 +142,16 @@ class Background:
         return ""
 
 
-async def _cancel_others() -> None:
+async def _end_others() -> None:
+    """Cancel all other tasks, and stop the loop when they have ended."""
+    loop = asyncio.get_running_loop()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    await asyncio.get_running_loop().shutdown_asyncgens()
+    if others:
+        ended, _ = await asyncio.wait(others, timeout=_END_WITHIN)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # it was told to whoever waits, or to nobody
+    await loop.shutdown_asyncgens()
+    loop.stop()

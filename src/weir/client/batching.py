@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Generic, Protocol, TypeVar
@@ -14,12 +14,27 @@ from weir.codec.fields import Buffer
 from weir.errors import BadRequest
 from weir.model.batch import encode
 from weir.model.header import Compression
-from weir.model.limits import BATCH_MESSAGES_MAX
+from weir.model.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    KIB,
+    TAG_BYTES_MAX,
+    TAGS_PER_BATCH_MAX,
+)
 from weir.model.topic import partition_for
 
 #: What a message takes beside its own bytes: offsets, key hash, padding. An estimate for cutting.
 MESSAGE_OVERHEAD = 8
 BATCH_BYTES = 256 * 1024
+#: What columns take of a message beside its bytes, at most: also of one that has none of its own,
+#: where another message of the batch has a key, a tag, a time or headers.
+_KEY_BYTES, _TAG_BYTES, _TIME_BYTES, _HEADERS_BYTES = 9, 4, 8, 4
+_COLUMNS_BYTES = _KEY_BYTES + _TAG_BYTES + _TIME_BYTES + _HEADERS_BYTES
+#: What a batch of several messages is cut for at most, whatever its producer chose: the rest is for
+#: its tag list, which is longer than estimated where tags are not ASCII, and for padding.
+_BATCH_BYTES_MAX = BATCH_BYTES_MAX - TAGS_PER_BATCH_MAX * TAG_BYTES_MAX - 64 * KIB
+#: One less than a batch may have: no tag counts as one.
+_TAGS_MAX = TAGS_PER_BATCH_MAX - 1
 
 O = TypeVar("O")  # noqa: E741  # whom to tell what became of the batch
 T = TypeVar("T")
@@ -135,7 +150,7 @@ def size_of(
 class Batcher(Generic[O]):
     """Gathers messages into batches by bytes and count; what is cut waits in order."""
 
-    __slots__ = ("_batch_bytes", "_batch_messages", "_cut", "_open")
+    __slots__ = ("_batch_bytes", "_batch_messages", "_cut", "_open", "_tags")
 
     def __init__(
         self, batch_bytes: int = BATCH_BYTES, batch_messages: int = BATCH_MESSAGES_MAX
@@ -145,6 +160,7 @@ class Batcher(Generic[O]):
         self._batch_messages = batch_messages
         self._cut: deque[Whole[O]] = deque()
         self._open: Gathered[O] | None = None
+        self._tags: set[str] = set()
 
     @property
     def gathering(self) -> Gathered[O] | None:
@@ -158,7 +174,11 @@ class Batcher(Generic[O]):
 
     def fits(self, size: int) -> bool:
         """Whether a message of `size` bytes goes into the batch that is being gathered."""
-        return self._open is not None and self._open.size + size <= self._batch_bytes
+        if self._open is None:
+            return False
+        size += self._open.size
+        columns = (len(self._open) + 1) * _COLUMNS_BYTES
+        return size <= self._batch_bytes and size + columns <= _BATCH_BYTES_MAX
 
     def begin(self, owner: O, now: int) -> Gathered[O]:
         """Cut what was gathered and begin a batch of `owner`; `now` is in µs since 1970."""
@@ -186,7 +206,10 @@ class Batcher(Generic[O]):
         batch.times = grown(batch.times, time, batch.base_time, place)
         batch.headers = grown(batch.headers, headers, _NO_HEADERS, place)
         batch.size += size
-        if batch.size >= self._batch_bytes or place + 1 >= self._batch_messages:
+        if tag is not None:
+            self._tags.add(tag)
+        full = batch.size >= self._batch_bytes or place + 1 >= self._batch_messages
+        if full or len(self._tags) >= _TAGS_MAX:
             self.cut()
         return place
 
@@ -200,6 +223,7 @@ class Batcher(Generic[O]):
         if self._open is not None:
             self._cut.append(self._open)
             self._open = None
+            self._tags.clear()
 
     def take(self) -> Whole[O] | None:
         """Return the next batch that was cut, or None."""
@@ -207,22 +231,40 @@ class Batcher(Generic[O]):
 
 
 def cuts(
-    values: Sequence[bytes], batch_bytes: int, batch_messages: int = BATCH_MESSAGES_MAX
+    values: Sequence[bytes],
+    batch_bytes: int,
+    batch_messages: int = BATCH_MESSAGES_MAX,
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    tags: Sequence[str | None] | None = None,
+    times: Sequence[int] | None = None,
 ) -> list[tuple[int, int, int]]:
-    """Cut many values into batches: (first, behind the last, bytes) each; one over alone."""
+    """Cut many messages into batches: (first, behind the last, bytes) each; one over alone."""
     n = len(values)
-    size = sum(map(len, values)) + n * MESSAGE_OVERHEAD
-    if size <= batch_bytes and n <= batch_messages:  # the usual case costs one pass
+    batch_bytes = min(batch_bytes, _BATCH_BYTES_MAX)
+    overhead = MESSAGE_OVERHEAD
+    overhead += (keys is not None) * _KEY_BYTES + (times is not None) * _TIME_BYTES
+    overhead += (tags is not None) * _TAG_BYTES
+    columns = (values, *(column for column in (keys, tags) if column is not None))
+    size = sum(sum(map(_length, column)) for column in columns) + n * overhead
+    if size <= batch_bytes and n <= min(batch_messages, _TAGS_MAX):  # the usual case costs one pass
         return [(0, n, size)] if n else []
-    ends = list(accumulate((len(value) + MESSAGE_OVERHEAD for value in values), initial=0))
+    rows = zip(*(map(_length, column) for column in columns), strict=True)
+    ends = list(accumulate((sum(row) + overhead for row in rows), initial=0))
     found = []
     first = 0
     while first < n:
         last = bisect_right(ends, ends[first] + batch_bytes, first + 1) - 1
         last = min(max(last, first + 1), first + batch_messages, n)
+        while tags is not None and len(set(tags[first:last])) > _TAGS_MAX:
+            last = first + (last - first) // 2
         found.append((first, last, ends[last] - ends[first]))
         first = last
     return found
+
+
+def _length(item: Sized | None) -> int:
+    return 0 if item is None else len(item)
 
 
 def rows_by_partition(

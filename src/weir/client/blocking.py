@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import cast
 
+from weir.codec.fields import Buffer
 from weir.errors import Disconnected, RemoteProtocolError, refusal
 from weir.model.ids import Address
 from weir.wire import messages as m
@@ -18,9 +19,20 @@ from weir.wire.frame import CLIENT_HEADER, ClientFrame, Flags, client_frame_size
 class BlockingClient:
     """One connection, one request at a time. After any `WeirError` but a refusal it is closed."""
 
-    def __init__(self, host: str, port: int, timeout: float = 30.0, name: str = "blocking") -> None:
-        """Connect and say hello; `timeout` in seconds bounds every call. Raises `Disconnected`."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        timeout: float = 30.0,
+        name: str = "blocking",
+        allocate: Callable[[int], Buffer] = bytearray,
+    ) -> None:
+        """Connect and say hello; `timeout` in seconds bounds every call. Raises `Disconnected`.
+
+        `allocate` gives the memory, 8-aligned, that a reply of so many bytes is received into.
+        """
         self._timeout = timeout
+        self._allocate = allocate
         self._last = 0
         self._place = f"{host}:{port}"
         try:
@@ -123,8 +135,8 @@ class BlockingClient:
         body = memoryview(self._exactly(length, deadline))
         return ClientFrame(flags, opcode, correlation, body)
 
-    def _exactly(self, size: int, deadline: float) -> bytearray:
-        found = bytearray(size)
+    def _exactly(self, size: int, deadline: float) -> Buffer:
+        found = self._allocate(size)
         view = memoryview(found)
         while len(view):
             self._socket.settimeout(max(deadline - time.monotonic(), 0.001))

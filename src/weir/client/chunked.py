@@ -9,6 +9,7 @@ from weir.client.assembly import Assembly
 from weir.client.delivered import Delivered, LargeDelivered
 from weir.client.places import Places
 from weir.codec.fields import Buffer
+from weir.errors import BadBatch
 from weir.model.chunks import References
 from weir.model.ids import Address
 from weir.model.limits import MIB
@@ -59,8 +60,18 @@ class Chunks:
 
 
 async def loaded(delivered: Delivered, size_max: int) -> Delivered:
-    """Return `delivered`, its value fetched if it lies in chunks and has up to `size_max` bytes."""
+    """Return `delivered`, its value fetched if it lies in chunks and has up to `size_max` bytes.
+
+    Raises `BadBatch`, which says how to go on.
+    """
     if not isinstance(delivered, LargeDelivered) or delivered.references.size > size_max:
         return delivered
     (message,) = delivered.messages()
-    return replace(delivered, loaded=await message.read())
+    try:
+        return replace(delivered, loaded=await message.read())
+    except BadBatch as error:
+        raise BadBatch(
+            f"offset {delivered.offset} of {delivered.topic}/{delivered.partition} cannot be read: "
+            f"{error}. To skip it, read with start={{{delivered.partition}: "
+            f"{delivered.next_offset}}}"
+        ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +19,7 @@ from weir.client.producer import Producer, ProducerOptions
 from weir.client.reader import Reader, ReaderOptions
 from weir.client.receipts import Confirmed, Receipt
 from weir.client.start import Start, Until
-from weir.errors import Refused, WeirError
+from weir.errors import Refused, UnknownTopic, WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.wire import messages as m
 
@@ -59,17 +60,24 @@ class Client:
         `value` is bytes, text (sent as UTF-8) or anything msgspec writes as JSON; `time` is in µs
         since 1970. Publishes of the same turn of the event loop share a batch.
         """
-        producer = self._producers.get(topic) or await self._shared(topic)
+        known = self._producers.get(topic)
+        producer = known or await self._shared(topic)
+        send = partial(
+            Producer.publish, key=key, tag=tag, time=time, headers=headers, partition=partition
+        )
         try:
-            return await producer.publish(
-                value, key=key, tag=tag, time=time, headers=headers, partition=partition
-            )
-        except Refused:
+            return await send(producer, value)
+        except Refused as error:
             # A refused batch may have ended the producer: the next publish opens a new one.
             # What the old one has under way to other partitions goes on.
-            if producer.error is not None and self._producers.get(topic) is producer:
+            if producer.error is None:
+                raise
+            if self._producers.get(topic) is producer:
                 self._retired.append(self._producers.pop(topic))
-            raise
+            if known is None or not isinstance(error, UnknownTopic):
+                raise
+        # It was deleted since, and may have been made again: a name means what it means now.
+        return await send(await self._shared(topic), value)
 
     def producer(
         self,
@@ -143,8 +151,7 @@ class Client:
             cluster, max_messages, max_bytes, lease, ack_within, on_stale, value_bytes_max
         )
         consumer = Consumer(self._link, topic, options)
-        self._consumers = [old for old in self._consumers if not old.closed]
-        self._consumers.append(consumer)
+        self._consumers = [*(old for old in self._consumers if not old.closed), consumer]
         return consumer
 
     # Topics.
@@ -157,13 +164,13 @@ class Client:
         if_absent: bool = True,
         *,
         retention: str | float | None = None,
-        retention_bytes: int | None = None,
+        retention_bytes: int | str | None = None,
     ) -> m.TopicInfo:
         """Create a topic, or take the one that exists if `if_absent` and its settings agree.
 
         Messages go when they are older than `retention` ("7d", seconds, or "forever"), and the
-        oldest of a partition with more than `retention_bytes` (0: no limit). None: the broker's
-        default, or whatever an existing topic has.
+        oldest of a partition with more than `retention_bytes` (a number, or "forever": all stay).
+        None: the broker's default, or whatever an existing topic has.
         """
         change = change_of(retention, retention_bytes)
         request = m.CreateTopic(name, partitions, order, if_absent, change)
@@ -176,7 +183,7 @@ class Client:
         *,
         partitions: int | None = None,
         retention: str | float | None = None,
-        retention_bytes: int | None = None,
+        retention_bytes: int | str | None = None,
     ) -> m.TopicInfo:
         """Change what is given, see `create_topic`; return the topic as it is now.
 
@@ -287,8 +294,7 @@ class Client:
         # Only a link that was never told to end: one that ended by itself was told of already.
         if self._link.error is None:
             warnings.warn(
-                "a connection to weir was not closed: enter it with `async with`, or "
-                "`await client.close()`",
+                "a connection to weir was not closed: use `async with`, or `await client.close()`",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import re
 import socket
 from collections.abc import Callable
 from itertools import count
 from typing import cast
+from weakref import WeakSet
 
 from weir.client.session import Session
 from weir.errors import Disconnected, RemoteProtocolError, refusal
@@ -40,6 +44,7 @@ class Connection(asyncio.Protocol):
         self._beat: asyncio.TimerHandle | None = None
         self._why: Exception | None = None
         self.over = asyncio.Event()
+        _HERE.add(self)
 
     @property
     def writable(self) -> bool:
@@ -75,8 +80,9 @@ class Connection(asyncio.Protocol):
                 reply = await waiter
         except TimeoutError:
             raise Disconnected(
-                f"no answer to {type(request).__name__} within {timeout:g} s; it may or may not "
-                "have happened. Look at the load of the broker, or give a longer request_timeout"
+                f"the broker did not answer within {timeout:.1f} s ({_in_words(request)}); it may "
+                "or may not have happened. Look at the load of the broker, or give a longer "
+                "request_timeout"
             ) from None
         if isinstance(reply, m.Refusal):
             raise refusal(reply.code, reply.message, reply.detail)
@@ -134,6 +140,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits."""
+        if self._transport is not None:
+            _hang_up(self._transport)
         self._transport = None
         if self._beat is not None:
             self._beat.cancel()
@@ -155,6 +163,43 @@ class Connection(asyncio.Protocol):
             self.send(m.Ping(), _ignore)
         wait = PING_AFTER - silence if silence < PING_AFTER else DEAD_AFTER - silence
         self._beat = self._loop.call_later(max(min(wait, PING_AFTER), 0.001), self._listen)
+
+
+def _in_words(request: m.Request) -> str:
+    """Return what was asked, as in "open producer"."""
+    return re.sub("(?<!^)(?=[A-Z])", " ", type(request).__name__).lower()
+
+
+#: What a fork copies and must let go of.
+_HERE: WeakSet[Connection] = WeakSet()
+
+
+def _hang_up(transport: asyncio.Transport) -> None:
+    """End the connection itself: closing ends only our hold of it, and a fork may have another."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        # By a handle of our own: what uvloop gives as its socket refuses to be shut down.
+        with (
+            contextlib.suppress(OSError),  # the other side was first
+            socket.socket(fileno=os.dup(sock.fileno())) as own,
+        ):
+            own.shutdown(socket.SHUT_RDWR)
+
+
+def _let_go_in_child() -> None:
+    """After a fork: a connection is its parent's alone, and ends when that ends."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for connection in [*_HERE]:
+        transport = connection._transport
+        sock = None if transport is None else transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            # The number stays taken: whoever closes it later closes nobody else's file.
+            os.dup2(nothing, sock.fileno(), inheritable=False)
+    os.close(nothing)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def _ignore(_: int, __: m.Reply | Disconnected) -> None:

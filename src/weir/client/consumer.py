@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from itertools import chain
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from weir.client.acking import Acking, Stale
-from weir.client.chunked import Chunks, loaded
-from weir.client.delivered import Delivered, deliver
+from weir.client.chunked import loaded
+from weir.client.delivered import Delivered
 from weir.client.duration import seconds
 from weir.client.feed import Feed
-from weir.client.growth import watch
 from weir.client.link import Link
+from weir.client.pace import Pace
 from weir.client.places import Places
-from weir.client.reader import EMPTY_PAUSE, LONG_POLL
-from weir.errors import BadRequest, WeirError
-from weir.model.ids import Address
+from weir.client.pulling import Grant, Pulled, Pulling, with_values
+from weir.errors import BadRequest, ValueLost, WeirError
 from weir.model.limits import FETCH_BYTES_MAX, GRANT_MS_MAX, VALUE_BYTES_LOADED_MAX
 from weir.model.message import Message
 from weir.model.topic import check_name
-from weir.wire import messages as m
+
+__all__ = ["Consumer", "ConsumerOptions", "Grant"]
+
+log = logging.getLogger(__name__)
+
+#: Seconds for the acks that wait when pulling has failed; without them messages come again.
+_LAST_ACKS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +57,6 @@ class ConsumerOptions:
             raise BadRequest(f"lease={self.lease!r}: give 1 ms to {GRANT_MS_MAX // 1_000:,} s")
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A lease of messages [offset, next_offset) until `deadline`, a stamp."""
-
-    topic: str
-    partition: int
-    fence: int
-    deadline: int
-    offset: int
-    next_offset: int
-    attempts: int
-    batches: tuple[Delivered, ...]
-
-    def messages(self) -> Iterator[Message]:
-        """Split into messages as people read them."""
-        return chain.from_iterable(delivered.messages() for delivered in self.batches)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pulled:
-    grant: Grant
-    slot: asyncio.Semaphore
-
-
 class Consumer:
     """Iterate it for messages: asking for the next one says that the last is done.
 
@@ -93,13 +75,17 @@ class Consumer:
         self._link: Link | None = None
         self._options = options
         self._ack_within = seconds(options.ack_within)
-        self._places: Places | None = None
-        self._feed: Feed[_Pulled] | None = None
-        self._grant: Grant | None = None
+        self._pace = Pace(options.max_messages, seconds(options.lease))
+        self._pulling: Pulling | None = None
+        self._feed: Feed[Pulled] | None = None
+        #: The grant whose messages are being handed out, and since when; or one to hand out whole.
+        self._taken: Pulled | None = None
+        self._began = 0.0
+        self._ready: Pulled | None = None
         self._messages: Iterator[Message] = iter(())
         self._unopened: deque[Delivered] = deque()
-        # Of the grant, all below these offsets was handed out; is done; is noted as done.
-        self._handed = self._done = self._noted = 0
+        # Of the grant, all below these offsets was handed out; is done; is noted as done; is there.
+        self._handed = self._done = self._noted = self._end = 0
         self._acking = Acking(topic, options.cluster, options.on_stale)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._due = False
@@ -110,6 +96,11 @@ class Consumer:
     def stale(self) -> int:
         """How many acks came too late."""
         return self._acking.stale
+
+    @property
+    def attempts(self) -> int:
+        """The how-manieth time the last message was handed to a consumer: 1, unless work failed."""
+        return 0 if self._taken is None else self._taken.grant.attempts
 
     @property
     def unfinished(self) -> bool:
@@ -126,12 +117,16 @@ class Consumer:
             self._link = self._home.another()
             try:
                 await self._link.start()
-                self._places = await Places.find(self._link, self.topic)
+                places = await Places.find(self._link, self.topic)
             except BaseException:
                 await self._disconnect()
                 raise
             self.closed = False
-            self._acking.begin(self._places)
+            self._acking.begin(places)
+            options = self._options
+            self._pulling = Pulling(
+                self._home, places, options.cluster, options.max_bytes, seconds(options.lease)
+            )
         return self
 
     async def close(self) -> None:
@@ -141,12 +136,13 @@ class Consumer:
         if self._timer is not None:
             self._timer.cancel()
         self._due = False
+        self._ready = None
         if feed is not None:
             await feed.close()
         if self._flushes:
             await asyncio.wait(self._flushes)
         self._note()
-        self._grant, self._messages = None, iter(())
+        self._taken, self._messages = None, iter(())
         self._unopened.clear()
         try:
             for partition in self._acking.waiting():
@@ -184,33 +180,49 @@ class Consumer:
         """Say that the last message is done; return the next if it is here, else await `more`."""
         self.done()
         message = next(self._messages, None)
-        if message is not None:
+        if message is not None and self._taken is not None:
+            if self._taken.over:
+                self._drop()
+                return None
             self._handed = message.offset + 1
         return message
 
     async def more(self) -> None:
         """Wait for a grant, so that `at_hand` has a message. Messages handed out before are done.
 
-        Whatever of the last grant holds no messages is done with it.
+        Whatever of the last grant holds no messages is done with it. What is left of one whose
+        lease has ended is not handed out: it is another consumer's.
         """
-        if self._unopened:
+        if not self._unopened:
+            await self._next_grant()
+            return
+        assert self._taken is not None  # they are of this grant
+        if self._taken.over:
+            self._drop()
+            return
+        try:
             delivered = await loaded(self._unopened[0], self._options.value_bytes_max)
+        except ValueLost as error:
+            self._skip(self._unopened.popleft(), error)
+        else:
             self._unopened.popleft()
             self._messages = delivered.messages()
-            return
-        if self._grant is not None:
-            if self._handed >= _end_of(self._grant):
-                self._done = self._handed = self._grant.next_offset
-            self._note()
-        self._grant = None
-        self._grant = grant = await self._take()
-        self._handed = self._done = self._noted = grant.offset
-        self._unopened.extend(grant.batches)
 
     async def batches(self) -> AsyncIterator[Grant]:
-        """Yield grants; `ack` each when its messages are done."""
+        """Yield grants of up to `max_messages`; `ack` each when its messages are done.
+
+        Large values are loaded up to `value_bytes_max` a grant, together; others are streamed.
+        """
         while True:
-            yield await self._take()
+            if self._ready is None or self._ready.over:
+                await self.open()
+                assert self._pulling is not None  # `open` has made it
+                self._pulling.size = self._options.max_messages
+                self._ready = await self._take()
+                self._ready.slot.release()
+            grant = await with_values(self._ready.grant, self._options.value_bytes_max)
+            self._ready = None
+            yield grant
 
     async def ack(self, grant: Grant) -> bool:
         """Say that all of a grant is done; return when a majority knows.
@@ -236,10 +248,54 @@ class Consumer:
 
     def _note(self) -> None:
         """Note what is done of the grant, for the next request that acks."""
-        grant, done = self._grant, self._done
-        if grant is not None and done > self._noted:
-            self._acking.done(grant.partition, grant.fence, self._noted, done)
+        taken, done = self._taken, self._done
+        if taken is not None and done > self._noted:
+            self._acking.done(taken.grant.partition, taken.grant.fence, self._noted, done)
             self._noted = done
+
+    async def _next_grant(self) -> None:
+        self._finish()
+        await self.open()
+        assert self._pulling is not None  # `open` has made it
+        self._pulling.size = self._pace.size
+        taken = await self._take()
+        if self._pace.ahead:
+            taken.slot.release()
+        self._began = time.monotonic()
+        self._handed = self._done = self._noted = taken.grant.offset
+        self._unopened.extend(taken.grant.batches)
+        self._end = _end_of(taken.grant)
+        # An opened batch may be a thousand times as large as what came: only the user keeps it.
+        self._taken = replace(taken, grant=replace(taken.grant, batches=()))
+
+    def _finish(self) -> None:
+        """Note that the last grant is done, and how long it took."""
+        taken = self._taken
+        if taken is None:
+            return
+        if self._handed >= self._end:
+            self._done = self._handed = taken.grant.next_offset
+        self._note()
+        assert self._pulling is not None  # it was pulled
+        taken_for = time.monotonic() - self._began
+        self._pace.took(self._handed - taken.grant.offset, taken_for, self._pulling.partitions)
+        if taken.slot.locked():
+            taken.slot.release()
+        self._taken = None
+
+    def _drop(self) -> None:
+        """Hand out nothing more of a grant whose lease has ended: others do it."""
+        self._messages = iter(())
+        self._unopened.clear()
+
+    def _skip(self, delivered: Delivered, error: ValueLost) -> None:
+        """Pass over a message whose value is gone, without saying that it is done."""
+        self._note()
+        self._handed = self._done = self._noted = delivered.next_offset
+        log.warning(
+            "%s/%d: message %d is skipped, its value is gone: %s",
+            self.topic, delivered.partition, delivered.offset, error,
+        )  # fmt: skip
 
     async def _flush_or_tell(self, partition: int) -> None:
         try:
@@ -253,88 +309,37 @@ class Consumer:
         if link is not None:
             await link.close()
 
-    async def _take(self) -> Grant:
+    async def _take(self) -> Pulled:
+        """Return the next grant whose lease runs. One who gives up waiting loses none."""
         feed = self._feed or await self._start()
-        try:
-            pulled = await feed.take()
-        except BaseException:
-            self._feed = None
-            await feed.close()
-            raise
-        assert pulled is not None  # pullers do not end by themselves
-        pulled.slot.release()
-        return pulled.grant
+        while True:
+            try:
+                pulled = await feed.take()
+            except Exception:
+                await self._reset()
+                raise
+            assert pulled is not None  # pullers do not end by themselves
+            if not pulled.over:
+                return pulled
+            pulled.slot.release()
 
-    async def _start(self) -> Feed[_Pulled]:
+    async def _reset(self) -> None:
+        """End the feed and the connection: what the broker grants to its pulls goes to others."""
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            await feed.close()
+        with contextlib.suppress(WeirError, TimeoutError):
+            async with asyncio.timeout(_LAST_ACKS):
+                for partition in self._acking.waiting():
+                    await self._acking.flush(partition)
+        await self._disconnect()
+
+    async def _start(self) -> Feed[Pulled]:
         self._loop = asyncio.get_running_loop()
         await self.open()
-        places = self._places
-        assert places is not None  # `open` has found them
-        self._feed = Feed(partial(self._pull, places, p) for p in range(len(places)))
-        self._feed.add(partial(self._watch, places))
+        assert self._pulling is not None  # `open` has made it
+        self._feed = self._pulling.feed()
         return self._feed
-
-    async def _watch(self, places: Places, feed: Feed[_Pulled]) -> None:
-        """Work on partitions that are added later, too."""
-
-        def grown(partitions: range) -> None:
-            for partition in partitions:
-                feed.add(partial(self._pull, places, partition))
-
-        await watch(places, grown)
-
-    async def _pull(self, places: Places, partition: int, feed: Feed[_Pulled]) -> None:
-        # One grant ahead of the user, no more: its lease runs while it waits.
-        slot = asyncio.Semaphore(1)
-        while True:
-            await slot.acquire()
-            grant = await self._pull_once(places, partition)
-            if grant is None:
-                slot.release()
-                await asyncio.sleep(EMPTY_PAUSE)
-            else:
-                feed.put(_Pulled(grant, slot))
-
-    async def _pull_once(self, places: Places, partition: int) -> Grant | None:
-        options = self._options
-        delivered: list[Delivered] = []
-
-        def request(address: Address) -> m.Request:
-            return m.Pull(
-                address,
-                options.cluster,
-                options.max_messages,
-                options.max_bytes,
-                int(LONG_POLL * 1_000),
-                int(seconds(options.lease) * 1_000),
-            )
-
-        def check(granted: m.Granted) -> None:
-            delivered[:] = deliver(
-                granted.batches,
-                places[partition].group,
-                self.topic,
-                partition,
-                granted.offset,
-                granted.next_offset,
-                Chunks(places),
-            )
-
-        granted = await places.ask(partition, request, m.Granted, wait=LONG_POLL, check=check)
-        if granted.fence == 0:
-            return None
-        for part in delivered:
-            self._home.saw(part.batch.header.stamp)
-        return Grant(
-            self.topic,
-            partition,
-            granted.fence,
-            granted.deadline,
-            granted.offset,
-            granted.next_offset,
-            granted.attempts,
-            tuple(delivered),
-        )
 
 
 def _end_of(grant: Grant) -> int:

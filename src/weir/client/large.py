@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
+import time as clock
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-import xxhash
-
 from weir.client.batching import PLAIN, Packing, Whole
+from weir.client.daemon import in_daemon, read_some
 from weir.client.lane import Lane
 from weir.client.receipts import Confirmed, Handed, Receipt
 from weir.codec.fields import Buffer
 from weir.model.batch import encode
-from weir.model.chunks import References, extend
+from weir.model.chunks import References, chained, extend
+from weir.model.header import parse
 from weir.model.limits import VALUE_CHUNK_BYTES
 
 O = TypeVar("O")  # noqa: E741  # whom to tell what became of the batch
@@ -24,6 +24,8 @@ O = TypeVar("O")  # noqa: E741  # whom to tell what became of the batch
 #: What a closing batch takes besides its columns and runs, roughly.
 _CLOSING_BYTES = 256
 _RUN_BYTES = 16
+#: A source that gives little sends it after so long: the broker forgets values that do not grow.
+_PIECE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,18 @@ class Columns:
 
 
 @dataclass(slots=True, eq=False)
+class Chain:
+    """The hash of the chunks of one value that were encoded so far."""
+
+    hash: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class Chunk(Generic[O]):
-    """One piece of a value, from byte `position` on."""
+    """One piece of a value, from byte `position` on; its hash goes to the chain."""
 
     owner: O
+    chain: Chain
     now: int
     position: int
     piece: Buffer
@@ -53,8 +63,11 @@ class Chunk(Generic[O]):
     def encode(
         self, group: int, producer: int, epoch: int, sequence: int, packing: Packing = PLAIN
     ) -> bytearray:
-        """Return the sealed chunk. Raises as `weir.model.batch.encode`."""
-        return encode(
+        """Return the sealed chunk. Raises as `weir.model.batch.encode`.
+
+        Chunks are encoded in order, each one once.
+        """
+        chunk = encode(
             [self.piece],
             group=group,
             producer=producer,
@@ -65,6 +78,9 @@ class Chunk(Generic[O]):
             compression=packing.kind,
             level=packing.level,
         )
+        # Of the bytes that go out: those of the caller may be others by now.
+        self.chain.hash = chained(self.chain.hash, parse(chunk).hash)
+        return chunk
 
 
 @dataclass(slots=True, eq=False)
@@ -118,20 +134,19 @@ async def send_large(
     What was sent before an error expires at the broker, or goes with the producer's next large
     value: nobody ever sees it.
     """
-    hash_ = xxhash.xxh3_64(seed=lane.address.group)
+    chain = Chain()
     position, runs, waiting = 0, list[tuple[int, int]](), deque[Handed]()
     # Of one producer, a partition lets one value grow at a time.
     async with lane.large:
         async for piece in pieces:
-            hash_.update(piece)
-            whole = partial(Chunk, now=columns.now, position=position, piece=piece)
+            whole = partial(Chunk, chain=chain, now=columns.now, position=position, piece=piece)
             waiting.append(await hands.hand(lane, len(piece), 1, whole))
             position += len(piece)
             while waiting and waiting[0].settled:
                 extend(runs, (await waiting.popleft()).index)
         while waiting:
             extend(runs, (await hands.confirmed(waiting.popleft())).index)
-        references = References(position, hash_.intdigest(), tuple(runs))
+        references = References(position, chain.hash, tuple(runs))
         closing = partial(Closing, columns=columns, references=references)
         size = _CLOSING_BYTES + _RUN_BYTES * len(runs)
         handed = await hands.hand(lane, size, 1, closing)
@@ -139,8 +154,10 @@ async def send_large(
     return Receipt(handed.topic, lane.partition, done.offset, done.stamp, done.duplicate)
 
 
-async def pieces_of(source: Any) -> AsyncIterator[Buffer]:
-    """Yield a value in pieces of one chunk each, the last one shorter.
+async def pieces_of(
+    source: Any, now: Callable[[], float] = clock.monotonic
+) -> AsyncIterator[Buffer]:
+    """Yield a value in pieces of one chunk each, the last one shorter, and what takes five minutes.
 
     `source` is bytes (yielded as views of it), a file open for reading in binary mode, or an
     iterable or async iterable of bytes of whatever sizes. Raises `TypeError` for anything else.
@@ -150,7 +167,7 @@ async def pieces_of(source: Any) -> AsyncIterator[Buffer]:
         for at in range(0, len(view), VALUE_CHUNK_BYTES):
             yield view[at : at + VALUE_CHUNK_BYTES]
         return
-    gathered = bytearray()
+    gathered, since = bytearray(), now()
     async for data in _bytes_from(source):
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"a value comes in bytes, not {type(data).__name__}: encode it")
@@ -160,13 +177,18 @@ async def pieces_of(source: Any) -> AsyncIterator[Buffer]:
             if len(gathered) >= VALUE_CHUNK_BYTES:
                 yield bytes(gathered[:VALUE_CHUNK_BYTES])
                 del gathered[:VALUE_CHUNK_BYTES]
+                since = now()
+        if gathered and now() - since >= _PIECE_SECONDS:
+            yield bytes(gathered)
+            gathered.clear()
+            since = now()
     if gathered:
         yield bytes(gathered)
 
 
 async def _bytes_from(source: Any) -> AsyncIterator[Any]:
     if hasattr(source, "read"):
-        while data := await asyncio.to_thread(source.read, VALUE_CHUNK_BYTES):
+        while data := await in_daemon(partial(read_some, source, VALUE_CHUNK_BYTES)):
             yield data
     elif isinstance(source, AsyncIterable):
         async for data in source:

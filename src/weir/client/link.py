@@ -18,6 +18,9 @@ from weir.errors import Disconnected, Overloaded, Refused, Unavailable, WeirErro
 from weir.wire import messages as m
 
 DIAL_TIMEOUT = 5.0
+#: The first try is a short one, and each next one twice as long: a node's shared port leads to any
+#: of its shards, so that another try may well meet one that answers.
+_FIRST_DIAL_TIMEOUT = 1.0
 
 R = TypeVar("R")
 
@@ -169,6 +172,10 @@ class Link:
                 raise TypeError(f"{type(request).__name__} was answered by {reply!r}")
             return reply
 
+    async def wall_ms(self) -> int:
+        """Return what the clock of the broker says, in milliseconds since 1970."""
+        return (await self.request(m.Ping(), m.Pong)).wall_ms
+
     def pause(self, attempt: int, error: Exception) -> float:
         """Return the seconds to wait before trying again after `error`."""
         asked = error.detail / 1_000 if isinstance(error, Overloaded) else 0.0
@@ -177,7 +184,14 @@ class Link:
     async def _toward(self, request: m.Request, timeout: float) -> Connection:
         way = self._ways.toward(request)
         if way is not None:
-            await way.decided()
+            loop = asyncio.get_running_loop()
+            until = loop.time() + timeout
+            try:
+                async with asyncio.timeout(timeout):
+                    await way.decided()
+            except TimeoutError:
+                raise Disconnected(f"no way to shard {way.shard} within {timeout:g} s") from None
+            timeout = max(until - loop.time(), 0.0)
             if way.connection is not None and self.error is None:
                 return way.connection
         return await self._connected(timeout)
@@ -206,7 +220,8 @@ class Link:
         while True:
             host, port = self._hosts[attempt % len(self._hosts)]
             try:
-                connection = await self._dial(host, port)
+                timeout = min(_FIRST_DIAL_TIMEOUT * 2 ** min(attempt, 8), DIAL_TIMEOUT)
+                connection = await self._dial(host, port, timeout)
             except Refused as error:
                 if not error.retryable:
                     self._end(error)
@@ -228,8 +243,8 @@ class Link:
                 return
             await asyncio.sleep(self.retry.delay(attempt, self.random.random()))
 
-    async def _dial(self, host: str, port: int) -> Connection:
-        connection, self.welcome = await self._greeted(host, port, DIAL_TIMEOUT)
+    async def _dial(self, host: str, port: int, timeout: float) -> Connection:
+        connection, self.welcome = await self._greeted(host, port, timeout)
         await self._ways.welcomed(host, self.welcome)
         return connection
 

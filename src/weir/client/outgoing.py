@@ -91,6 +91,8 @@ class Outgoing:
         grant = await self._link.request(m.OpenProducer(), m.ProducerGrant)
         places = Places(self._link, self.topic, info)
         self._lanes = [self._new_lane(p, places[p], grant) for p in range(len(places))]
+        # Programs that publish one message each must not all begin with the same partition.
+        self._turn = self._link.random.randrange(len(self._lanes))
         self._lane(self._options.partition)
         self._link.senders.add(self)
         loop = asyncio.get_running_loop()
@@ -166,8 +168,11 @@ class Outgoing:
 
     async def confirmed(self, batch: Handed) -> Confirmed:
         """Return a batch's confirm. Raises `Disconnected` after `request_timeout` without any."""
-        await self._patience.until(partial(_is_settled, batch), self._stalled)
+        await self._settles(batch)
         return await batch
+
+    async def _settles(self, batch: Handed) -> None:
+        await self._patience.until(partial(_is_settled, batch), self._stalled)
 
     async def flush(self) -> None:
         """Return when all that was sent before is confirmed; raise the first error since the last.
@@ -189,6 +194,7 @@ class Outgoing:
     def begun(self, batch: Handed) -> None:
         """A batch begins: `flush` waits for it from now on."""
         self._unsettled.add(batch)
+        batch.patience = self._settles
 
     def settled(self, batch: Handed, result: Confirmed | Exception) -> None:
         """A batch is confirmed or given up: tell all who wait."""

@@ -95,17 +95,20 @@ class Pick:
         self._hashes = {_HASH.pack(key_hash(key)) for key in self.keys or ()}
 
     def passes(self, delivered: list[Delivered]) -> tuple[list[Delivered], int | None]:
-        """Return what is wanted, and the offset of the first message at the ceiling, if it came."""
+        """Return what may be wanted, by its stamp alone, so that nothing is opened yet; and the
+        offset of the first message at the ceiling, if it came.
+        """
         found: list[Delivered] = []
         for part in delivered:
             stamp = part.batch.header.stamp
             if stamp >= self.ceiling:
                 return found, part.offset
-            if stamp >= self.floor and (wanted := self._of(part)) is not None:
-                found.append(wanted)
+            if stamp >= self.floor:
+                found.append(part)
         return found, None
 
-    def _of(self, part: Delivered) -> Delivered | None:
+    def wanted(self, part: Delivered) -> Delivered | None:
+        """Return what is wanted of a batch by key and tag; None if nothing is."""
         batch = part.batch
         rows: Iterable[int] = range(part.skip, part.skip + len(part))
         if self.tags is not None:

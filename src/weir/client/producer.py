@@ -87,7 +87,7 @@ class Producer(Outgoing):
         )
         try:
             async with asyncio.timeout(self._link.request_timeout):
-                return await sent
+                return await sent._settled()
         except TimeoutError:
             raise self._stalled() from None
 
@@ -195,7 +195,8 @@ class Producer(Outgoing):
         partition: int | None,
     ) -> list[Handed]:
         handed = []
-        for first, last, size in cuts(values, self._options.batch_bytes):
+        found = cuts(values, self._options.batch_bytes, keys=keys, tags=tags, times=times)
+        for first, last, size in found:
             # A slice is also a copy: what the caller does to his list changes nothing here.
             whole = partial(
                 Gathered[Handed],

@@ -16,6 +16,7 @@ from weir.client.growth import watch
 from weir.client.link import Link
 from weir.client.picking import Pick
 from weir.client.places import Places
+from weir.client.seeking import exact
 from weir.client.start import Begin, End, Start, Until, begin_of, end_of
 from weir.client.values import key_bytes
 from weir.errors import BadRequest, OffsetOutOfRange
@@ -174,7 +175,7 @@ class Reader:
 
     async def _next(self) -> Delivered | None:
         """Return the next batch; None at the end. `positions` moves over what holds no messages."""
-        while not self._rest:
+        while (delivered := self._wanted()) is None:
             if self._piece is not None:
                 piece, self._piece = self._piece, None
                 self.positions[piece.partition] = piece.next_offset
@@ -187,8 +188,19 @@ class Reader:
                 raise
             if self._piece is None:
                 return None
+            # Moved, not copied: what is handed out is in nobody's hands but the user's, since an
+            # opened batch may be a thousand times as large as what came.
             self._rest.extend(self._piece.delivered)
-        return await self._whole(self._rest.popleft())
+            self._piece.delivered.clear()
+        return await self._whole(delivered)
+
+    def _wanted(self) -> Delivered | None:
+        """Return the next batch at hand with messages that are wanted, or nothing."""
+        while self._rest:
+            delivered = self._pick.wanted(self._rest.popleft())
+            if delivered is not None:
+                return delivered
+        return None
 
     async def _whole(self, delivered: Delivered) -> Delivered:
         """Fetch a value that lies in chunks, unless it is over the limit."""
@@ -204,25 +216,43 @@ class Reader:
         mine = [*dict.fromkeys(options.partitions or range(len(places)))]
         for partition in [*self.positions, *mine, *((self._end and self._end.offsets) or ())]:
             places[partition]  # raises if the topic has no such partition
+        await self._settle()
         found = await places.positions(self._begin.stamp, mine)
-        for partition, reply in found.items():
-            if partition not in self.positions:
-                begin = self._begin.offset(partition, reply)
-                self.positions[partition] = self._found[partition] = begin
+        new = {p: reply for p, reply in found.items() if p not in self.positions}
+        begins = {p: self._begin.offset(p, reply) for p, reply in new.items()}
+        if self._begin.stamp:
+            # Offsets say nothing of times: whoever goes on at them must get nothing older.
+            begins = await exact(places, self._begin.stamp, new)
+        self.positions.update(begins)
+        self._found.update(begins)
         if self._ends is None and (self._end is not None or not options.follow):
             end = self._end or End()
+            if end.needs_clock:
+                # Asked for this very stamp: what is stamped below it lies before the end then.
+                found = await places.positions(end.stamp, mine)
             self._ends = {p: end.offset(p, reply, options.follow) for p, reply in found.items()}
         self._feed = Feed(partial(self._pull, places, partition) for partition in mine)
         if options.partitions is None and self._ends is None:
             self._feed.add(partial(self._watch, places))
         return self._feed
 
+    async def _settle(self) -> None:
+        """Turn times into stamps, once: iterating again goes on with the same ones."""
+        begin, end = self._begin, self._end
+        if begin.needs_clock or (end is not None and end.needs_clock):
+            now_ms = await self._link.wall_ms()
+            self._begin = begin.settled(now_ms)
+            self._end = None if end is None else end.settled(now_ms)
+            self._pick.floor = self._begin.stamp
+            self._pick.ceiling = STAMP_MAX if self._end is None else self._end.stamp
+
     async def _watch(self, places: Places, feed: Feed[_Piece]) -> None:
         """Read partitions that are added later, too: all that is in them is new."""
 
         def grown(partitions: range) -> None:
             for partition in partitions:
-                self.positions.setdefault(partition, 0)
+                if partition not in self.positions:
+                    self.positions[partition] = self._found[partition] = 0
                 feed.add(partial(self._pull, places, partition))
 
         await watch(places, grown)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
+
+from weir.errors import WeirError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ class Handed:
     A future exists only if somebody waits, one for all who do.
     """
 
-    __slots__ = ("_future", "_result", "count", "partition", "size", "topic")
+    __slots__ = (
+        "_future", "_result", "_watching", "count", "partition", "patience", "size", "topic",
+    )  # fmt: skip
 
     def __init__(self, topic: str, partition: int) -> None:
         """Begin a batch of a partition."""
@@ -50,6 +54,9 @@ class Handed:
         self.count = 0
         self._result: Confirmed | Exception | None = None
         self._future: asyncio.Future[Confirmed] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        #: Returns when this is settled, or raises when nothing has moved for too long.
+        self.patience: Callable[[Handed], Awaitable[None]] | None = None
 
     @property
     def settled(self) -> bool:
@@ -68,7 +75,17 @@ class Handed:
             future.set_result(result)
 
     async def wait(self) -> Confirmed:
-        """Return when the batch is confirmed, or raise what kept it from being so."""
+        """Return when the batch is confirmed, or raise what kept it from being so.
+
+        Raises `Disconnected` after `request_timeout` in which its producer got no confirm at all.
+        """
+        if self._result is None and self.patience is not None and self._watching is None:
+            watch = self._watch(self.patience)
+            self._watching = asyncio.get_running_loop().create_task(watch, name="weir patience")
+        return await self._settlement()
+
+    async def _settlement(self) -> Confirmed:
+        """Return what became of the batch, however long that takes."""
         if self._result is None:
             if self._future is None:
                 self._future = asyncio.get_running_loop().create_future()
@@ -77,6 +94,17 @@ class Handed:
         if isinstance(self._result, Exception):
             raise self._result
         return self._result
+
+    async def _watch(self, patience: Callable[[Handed], Awaitable[None]]) -> None:
+        """Tell all who wait when it has taken too long: one task for a batch, not for each."""
+        try:
+            await patience(self)
+        except WeirError as error:
+            future, self._future = self._future, None
+            if future is not None and not future.done():
+                future.set_exception(error)
+        finally:
+            self._watching = None
 
     def __await__(self) -> Generator[object, None, Confirmed]:
         return self.wait().__await__()
@@ -93,8 +121,17 @@ class Sent:
         self._place = place
 
     async def wait(self) -> Receipt:
-        """Return when the message is confirmed, or raise what kept it from being so."""
-        done = await self._batch.wait()
+        """Return when the message is confirmed, or raise what kept it from being so.
+
+        Raises `Disconnected` after `request_timeout` in which its producer got no confirm at all.
+        """
+        return self._receipt(await self._batch.wait())
+
+    async def _settled(self) -> Receipt:
+        """Return the receipt, however long that takes: whoever asks has a timeout of his own."""
+        return self._receipt(await self._batch._settlement())
+
+    def _receipt(self, done: Confirmed) -> Receipt:
         batch = self._batch
         return Receipt(
             batch.topic, batch.partition, done.offset + self._place, done.stamp, done.duplicate

@@ -8,18 +8,19 @@
     at(...)      the same, from text or seconds
     {0: 17}      by partition, an offset, as `Reader.positions` gives it
 
-A time is compared with a message's stamp, which is its leader's, to the millisecond.
+A time is compared with a message's stamp, which is its leader's, to the millisecond. So what is
+"ago", and what lies ahead, is told by the broker's clock, not by this machine's.
 """
 
 from __future__ import annotations
 
-import time as clock
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from weir.client.duration import seconds
 from weir.errors import BadRequest
+from weir.model.limits import MAX_AHEAD_MS
 from weir.model.stamp import STAMP_MAX, milliseconds_of, stamp_at
 from weir.wire.messages import PositionsReply
 
@@ -39,6 +40,13 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
+class Ago:
+    """The first message that was stamped within so many milliseconds, by the broker's clock."""
+
+    milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Last:
     """The last `count` messages of each partition; fewer where there are fewer."""
 
@@ -52,17 +60,21 @@ class Last:
             )
 
 
-Start = str | datetime | At | Last | Mapping[int, int]
-Until = str | datetime | At | Mapping[int, int]
+Start = str | datetime | At | Ago | Last | Mapping[int, int]
+Until = str | datetime | At | Ago | Mapping[int, int]
 
 
-def at(time: datetime | str | float, now: Callable[[], float] = clock.time) -> At:
+def at(time: datetime | str | float) -> At | Ago:
     """Return "stamped at this time or later" for `start=` and `until=` of a reader.
 
-    `time`: a datetime, "2026-11-22T10:00" (ISO 8601), "-1h" (ago), or seconds since 1970.
+    `time`: a datetime, "2026-11-22T10:00" (ISO 8601), "-1h" (ago, as of when reading begins), or
+    seconds since 1970. Without a zone a time is local, as Python has it.
     """
     if isinstance(time, str):
-        time = _moment(time, now)
+        moment = _moment(time)
+        if isinstance(moment, Ago):
+            return moment
+        time = moment
     elif isinstance(time, datetime):
         time = time.timestamp()
     # By way of whole microseconds: a float of milliseconds may lie just below its own number.
@@ -74,10 +86,10 @@ def last(count: int) -> Last:
     return Last(count)
 
 
-def _moment(text: str, now: Callable[[], float]) -> float:
+def _moment(text: str) -> float | Ago:
     try:
         if text.startswith("-"):
-            return now() - seconds(text[1:])
+            return Ago(round(seconds(text[1:]) * 1_000))
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise BadRequest(
@@ -94,6 +106,18 @@ class Begin:
     stamp: int = 0
     count: int = 0
     offsets: Mapping[int, int] | None = None
+    ago: Ago | None = None
+
+    @property
+    def needs_clock(self) -> bool:
+        """Whether it means something only once it is `settled`."""
+        return self.ago is not None
+
+    def settled(self, now_ms: int) -> Begin:
+        """Return it as of the broker's clock, which says `now_ms`."""
+        if self.ago is None:
+            return self
+        return replace(self, stamp=_stamp_of(self.ago, now_ms), ago=None)
 
     def offset(self, partition: int, reply: PositionsReply) -> int:
         """Return where a partition begins, by what the broker said of it for `stamp`."""
@@ -112,6 +136,27 @@ class End:
 
     stamp: int = STAMP_MAX
     offsets: Mapping[int, int] | None = None
+    ago: Ago | None = None
+
+    @property
+    def needs_clock(self) -> bool:
+        """Whether it means something only once it is `settled`."""
+        return self.stamp < STAMP_MAX or self.ago is not None
+
+    def settled(self, now_ms: int) -> End:
+        """Return it as of the broker's clock. Raises `BadRequest` for a time ahead of that.
+
+        As far as a leader stamps ahead of its clock if asked to, it may be: clocks differ.
+        """
+        if self.ago is not None:
+            return replace(self, stamp=_stamp_of(self.ago, now_ms), ago=None)
+        if self.stamp < STAMP_MAX and milliseconds_of(self.stamp) > now_ms + MAX_AHEAD_MS:
+            raise BadRequest(
+                "until= is a time ahead of the broker's clock: nobody can say yet what will be "
+                "stamped before it. Give a time that has passed, or offsets, or follow and stop "
+                "by yourself"
+            )
+        return self
 
     def offset(self, partition: int, reply: PositionsReply, follow: bool) -> int:
         """Return the offset that a partition ends at."""
@@ -121,7 +166,7 @@ class End:
         return wanted if follow else min(wanted, reply.end)
 
 
-def begin_of(start: Start, now: Callable[[], float] = clock.time) -> Begin:
+def begin_of(start: Start) -> Begin:
     """Return what `start` means. Raises `BadRequest` naming what can be given."""
     match start:
         case "earliest":
@@ -134,29 +179,32 @@ def begin_of(start: Start, now: Callable[[], float] = clock.time) -> Begin:
             return Begin("last", count=count)
         case At(stamp):
             return Begin(stamp=stamp)
+        case Ago():
+            return Begin(ago=start)
         case datetime():
-            return Begin(stamp=at(start).stamp)
+            return begin_of(at(start))
         case str() if start.startswith("-"):
-            return Begin(stamp=at(start, now).stamp)
+            return begin_of(at(start))
         case Mapping():
             return Begin(offsets=_offsets("start", start))
     raise BadRequest(f"start={start!r}: give {_WORDS}, or {{partition: offset}}")
 
 
-def end_of(until: Until, now: Callable[[], float] = clock.time) -> End:
-    """Return what `until` means. Raises `BadRequest`, for a time ahead too: see there."""
+def end_of(until: Until) -> End:
+    """Return what `until` means. Raises `BadRequest` naming what can be given."""
     if isinstance(until, Mapping):
         return End(offsets=_offsets("until", until))
     if isinstance(until, str | datetime):
-        until = at(until, now)
+        until = at(until)
+    if isinstance(until, Ago):
+        return End(ago=until)
     if not isinstance(until, At):
         raise BadRequest(f"until={until!r}: give a time, or {{partition: offset}}")
-    if milliseconds_of(until.stamp) > now() * 1_000:
-        raise BadRequest(
-            "until= is a time ahead: nobody can say yet what will be stamped before it. Give a "
-            "time that has passed, or offsets, or follow and stop by yourself"
-        )
     return End(stamp=until.stamp)
+
+
+def _stamp_of(ago: Ago, now_ms: int) -> int:
+    return stamp_at(max(now_ms - ago.milliseconds, 0))
 
 
 def _offsets(name: str, given: Mapping[int, int]) -> Mapping[int, int]:

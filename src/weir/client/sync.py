@@ -32,7 +32,11 @@ from weir.client import reader as readers
 from weir.client import receipts
 from weir.client.background import Background
 from weir.client.delivered import Delivered
-from weir.client.sync_large import without_async
+from weir.client.sync_large import (
+    delivered_without_async,
+    grant_without_async,
+    without_async,
+)
 from weir.errors import WeirError
 from weir.model.message import Message
 from weir.wire import messages as m
@@ -217,7 +221,8 @@ class Reader(Twin[readers.Reader]):
 
     def batches(self) -> Iterator[Delivered]:
         """Yield checked batches; `skip` of the first one may be above 0."""
-        return self._background.iterate(self._of.batches())
+        for delivered in self._background.iterate(self._of.batches()):
+            yield delivered_without_async(delivered, self._background)
 
     def __iter__(self) -> Reader:
         return self
@@ -259,6 +264,11 @@ class Consumer(Twin[consumers.Consumer]):
         return self._of.stale
 
     @property
+    def attempts(self) -> int:
+        """The how-manieth time the last message was handed to a consumer: 1, unless work failed."""
+        return self._of.attempts
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._of.closed
@@ -283,8 +293,9 @@ class Consumer(Twin[consumers.Consumer]):
         return None if message is None else without_async(message, self._background)
 
     def batches(self) -> Iterator[consumers.Grant]:
-        """Yield grants; `ack` each when its messages are done."""
-        return self._background.iterate(self._of.batches())
+        """Yield grants of up to `max_messages`; `ack` each when its messages are done."""
+        for grant in self._background.iterate(self._of.batches()):
+            yield grant_without_async(grant, self._background)
 
     def __iter__(self) -> Consumer:
         return self
@@ -331,11 +342,7 @@ class Client(Twin[asynchronous.Client]):
 
     def close(self) -> None:
         """Flush the publishes under way, then end the connection and all that runs over it."""
-        if self._background.running:
-            try:
-                self._background.run(self._of.close())
-            finally:
-                self._background.stop()
+        self._background.stop(self._of.close)
 
     def __enter__(self) -> Client:
         return self

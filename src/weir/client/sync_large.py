@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from weir.client.background import Background
+from weir.client.delivered import Delivered, LargeDelivered
+from weir.client.pulling import Grant
 from weir.codec.fields import Buffer
 from weir.model.message import LargeMessage, Message
 
@@ -34,3 +37,40 @@ def without_async(message: Message, background: Background) -> Message:
     assert isinstance(large, BlockingLargeMessage)  # `of` makes what it is called on
     large._background = background
     return large
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingLargeDelivered(LargeDelivered):
+    """The twin of a `LargeDelivered`: its message needs no event loop."""
+
+    background: Background | None = None
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the one message, a `BlockingLargeMessage` unless its value was loaded."""
+        assert self.background is not None  # `delivered_without_async` gives it
+        for message in LargeDelivered.messages(self):
+            yield without_async(message, self.background)
+
+
+def delivered_without_async(delivered: Delivered, background: Background) -> Delivered:
+    """Return the batch itself, or the twin of one whose value lies in chunks."""
+    if not isinstance(delivered, LargeDelivered):
+        return delivered
+    return BlockingLargeDelivered(
+        delivered.topic,
+        delivered.partition,
+        delivered.batch,
+        delivered.offset,
+        delivered.next_offset,
+        delivered.source,
+        delivered.loaded,
+        background,
+    )
+
+
+def grant_without_async(grant: Grant, background: Background) -> Grant:
+    """Return a grant whose messages need no event loop."""
+    if not any(isinstance(one, LargeDelivered) for one in grant.batches):
+        return grant
+    twins = tuple(delivered_without_async(one, background) for one in grant.batches)
+    return replace(grant, batches=twins)

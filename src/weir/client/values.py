@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, overload
 
@@ -20,14 +21,33 @@ def as_bytes(value: Any) -> Buffer:
 
 
 def value_bytes(value: Any) -> bytes:
-    """Return bytes as they are, text as UTF-8, and anything else as JSON."""
+    """Return bytes as they are, text as UTF-8, and anything else as JSON; None is its `null`.
+
+    Raises `ValueError` for NaN and the infinities, for which JSON has no number.
+    """
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    return _json(value)
+    text = _json(value)
+    if b"null" in text:  # what they would become, without a word
+        _check_finite(msgspec.to_builtins(value, str_keys=True))
+    return text
+
+
+def _check_finite(value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(
+            f"JSON has no number for {value}: publish None, or bytes of a format that has one"
+        )
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple | set | frozenset):
+        return
+    for part in value:
+        _check_finite(part)
 
 
 @overload

@@ -31,7 +31,7 @@ class Way:
         """Dial nothing yet; `changed` is called whenever requests go another way from then on."""
         self.connection: Connection | None = None
         self._place = host, port
-        self._shard = shard
+        self.shard = shard
         self._dial = dial
         self._changed = changed
         self._keeper: asyncio.Task[None] | None = None
@@ -57,6 +57,7 @@ class Way:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
+        self._tried.set()  # nobody will try any more
         if self.connection is not None:
             await self.connection.close()
 
@@ -68,7 +69,7 @@ class Way:
             except (OSError, WeirError, TimeoutError):
                 rest = min(2 * rest, _REST_MOST)
             else:
-                if welcome.shard == self._shard:
+                if welcome.shard == self.shard:
                     rest = _REST_FIRST
                     await self._use(connection)
                 else:  # another one's port by now

@@ -49,7 +49,6 @@ class Client:
         self._next: dict[int, int] = {}
         #: What is not confirmed, in order.
         self._held: list[Publish] = []
-        self._subscribed: set[int] = set()
         self._line.connect(time.monotonic() + timeout)
 
     def close(self) -> None:
@@ -135,12 +134,11 @@ class Client:
 
         `partition` may be `ALL_PARTITIONS`. Raises what the broker refused.
         """
-        if sn in self._subscribed:
+        if self._line.is_subscribed(sn):
             raise BadRequest(f"lock {sn} is subscribed: connect again to change it")
         frame = wire.subscribe(sn, cluster, topic, partition, round(lease * 1_000))
         self._line.ask(frame, again=True)
-        self._line.say_first(frame)
-        self._subscribed.add(sn)
+        self._line.subscribed(sn, frame)
         return Subscription(self._line, sn)
 
     def _drop(self, sn: int) -> None:

@@ -33,8 +33,11 @@ class Line:
         self.unread: deque[DeviceReply] = deque()
         #: Locks that were told that there is something to pull.
         self.notified: set[int] = set()
+        #: Locks whose subscription the broker has ended, and why.
+        self.ended: dict[int, int] = {}
         self._place = (host, port)
-        self._first = [hello]
+        self._hello = hello
+        self._subscribes: dict[int, bytes] = {}
         self._random = random
         self._socket: socket.socket | None = None
         self._replies = wire.DeviceReplies()
@@ -45,9 +48,19 @@ class Line:
             self._socket.close()
             self._socket = None
 
-    def say_first(self, frame: bytes) -> None:
-        """Send this on every new connection, behind hello."""
-        self._first.append(frame)
+    def subscribed(self, sn: int, frame: bytes) -> None:
+        """Subscribe the lock `sn` again on every new connection."""
+        self.ended.pop(sn, None)
+        self._subscribes[sn] = frame
+
+    def is_subscribed(self, sn: int) -> bool:
+        """Return whether the lock `sn` is subscribed, as far as is known."""
+        return sn in self._subscribes
+
+    def end(self, sn: int, code: int) -> None:
+        """The broker does not know the subscription of the lock `sn` any more."""
+        self.ended[sn] = code
+        self._subscribes.pop(sn, None)
 
     def ask(self, frame: bytes, *, again: bool, fine: Container[int] = (0,)) -> DeviceReply:
         """Send one frame and return its reply; over a new connection if it may be sent `again`.
@@ -110,18 +123,25 @@ class Line:
         self._replies = wire.DeviceReplies()
         self.unread.clear()
         self.notified.clear()
-        for frame in self._first:
-            self.write(frame, deadline)
-            self.fill(deadline)
-            self._check(self.unread.popleft())
+        self._check(self._greet(self._hello, deadline))
+        for sn, frame in list(self._subscribes.items()):
+            code = self._greet(frame, deadline)
+            if code and not refusal(code, "").retryable:
+                self.end(sn, code)  # the hub's other locks go on
+            else:
+                self._check(code)
 
-    def _check(self, welcome: DeviceReply) -> None:
-        if welcome.code == 0:
+    def _greet(self, frame: bytes, deadline: float) -> int:
+        self.write(frame, deadline)
+        self.fill(deadline)
+        return self.unread.popleft().code
+
+    def _check(self, code: int) -> None:
+        if code == 0:
             return
         self.close()
         error = refusal(
-            welcome.code,
-            f"the broker refused the hub with code {welcome.code}: check topic and partition",
+            code, f"the broker refused the hub with code {code}: check topic and partition"
         )
         if not error.retryable:
             raise error
@@ -161,12 +181,15 @@ class Line:
         for reply in replies:
             if reply.opcode == DeviceOpcode.NOTIFY:
                 self.notified.add(reply.sn)
+                if reply.code:
+                    self.end(reply.sn, reply.code)
             else:
                 self.unread.append(reply)
 
     def pause(self, attempt: int, deadline: float, why: Exception) -> None:
         """Wait, longer each time. Raises `Disconnected` if the deadline comes first."""
-        wait = self._random.random() * min(RETRY_MOST, RETRY_FIRST * 2 ** min(attempt, 16))
+        longest = min(RETRY_MOST, RETRY_FIRST * 2 ** min(attempt - 1, 16))
+        wait = (0.5 + self._random.random()) * longest
         if isinstance(why, Overloaded):
             wait += why.detail / 1_000
         if time.monotonic() + wait >= deadline:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from weir.device.line import Line
-from weir.errors import TooLarge
+from weir.errors import NotSubscribed, Refused, TooLarge, UnknownTopic, refusal
 from weir.wire import device as wire
 from weir.wire.deliveries import Delivery
 
@@ -41,12 +41,19 @@ class Subscription:
     def pull(self, max_messages: int = PULL_MESSAGES, max_bytes: int = 0) -> list[Received]:
         """Return what there is, up to so many in a reply of so many bytes (0: 64 KiB).
 
-        Raises `TooLarge` where the next message does not fit: see `unfit`.
+        Raises `TooLarge` where the next message does not fit: see `unfit`. Raises why the broker
+        ended the subscription, if it did: its topic is gone, or never serves again.
         """
+        self._check()
         # What is on its way when a connection ends comes again: a pull is sent again too.
         self._line.notified.discard(self._sn)
         frame = wire.pull(self._sn, max_messages, max_bytes)
-        reply = self._line.ask(frame, again=True, fine=(0, TooLarge.code))
+        try:
+            reply = self._line.ask(frame, again=True, fine=(0, TooLarge.code))
+        except (UnknownTopic, NotSubscribed) as error:
+            self._line.end(self._sn, self._line.ended.get(self._sn, error.code))
+            self._check()
+            raise
         delivery = reply.content
         assert isinstance(delivery, Delivery)  # which DeviceReplies puts into both codes
         found = [
@@ -62,6 +69,12 @@ class Subscription:
             )
         return found
 
+    def _check(self) -> None:
+        if (code := self._line.ended.get(self._sn)) is not None:
+            raise refusal(
+                code, f"the broker ended this subscription with code {code}: subscribe anew"
+            )
+
     def take(self, seconds: float, max_messages: int = PULL_MESSAGES) -> list[Received]:
         """Pull, and if there is nothing wait so long for a notify; empty if none came."""
         deadline = time.monotonic() + seconds
@@ -75,8 +88,14 @@ class Subscription:
 
         Raises `StaleGrant` if one went to another device meanwhile; the rest is done.
         """
+        refused: Refused | None = None
         for partition, fence, first, behind in _runs(messages):
-            self._line.ask(wire.ack(self._sn, partition, fence, first, behind), again=True)
+            try:
+                self._line.ask(wire.ack(self._sn, partition, fence, first, behind), again=True)
+            except Refused as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     def serve(self, handle: Callable[[Received], None], seconds: float) -> int:
         """Call `handle` for each message, then ack it, until none comes for so long.

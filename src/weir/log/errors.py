@@ -24,7 +24,7 @@ class LogDamaged(Damaged):
             f"log {log} is damaged at position {position:,} in {segment}: {reason}. "
             "These bytes had been durable, so dropping them could lose confirmed messages or a "
             "vote. Check the disk and copy this folder before anything else; then restore it from "
-            "a backup, or let this node join again, empty and under a new voter id."
+            "a backup. What can still be read, `weir backup` copies while the node runs."
         )
         self.log = log
         self.segment = segment

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from weir.log.errors import BadRecord
@@ -16,6 +16,8 @@ from weir.log.frame import Kind, frame_size
 from weir.log.rows import Rows, empty
 
 _BATCHES = int(Kind.BATCHES)
+#: Of a lost entry until the next messages tell: what is not known to be old must not go by age.
+_UNKNOWN = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class GroupIndex:
 
     @property
     def batch_bytes(self) -> int:
-        """The bytes of all batches stored."""
+        """The bytes of all entries with messages; chunks, which have no offset, do not count."""
         return self._totals[-1] - self._total if self._totals else 0
 
     def add(
@@ -109,13 +111,16 @@ class GroupIndex:
         if next_offset >= 0:
             if self.base < 0:
                 self.base = first_offset
+            if last == _UNKNOWN:
+                self._settle(stamp)
+                last = stamp
             behind, last = max(behind, next_offset), max(last, stamp)
         self._positions.append(position)
         self._places.append(position if place is None else place)
         self._terms.append(term)
         self._behind.append(behind)
         self._stamps.append(last)
-        self._totals.append(total + length if kind is Kind.BATCHES else total)
+        self._totals.append(total + length if next_offset > first_offset else total)
         self._lengths.append(length)
         self._kinds.append(kind)
 
@@ -127,10 +132,20 @@ class GroupIndex:
         for index in range(self.last + 1, last + 1):
             self.add(index, term, Kind.BATCHES, position, 1, place=place)
 
-    def mend(self, first_offset: int) -> None:
-        """Let the last entry, which was lost, be the one that held the offsets below this one."""
-        if self._behind:
-            self._behind[-1] = max(self._behind[-1], first_offset)
+    def mend(self, lost: int, first_offset: int) -> None:
+        """Let entry `lost`, and none of those behind it, be the one that held the offsets below
+        `first_offset`, which is that of the next messages.
+        """
+        if lost < self.first:  # and dropped meanwhile: what it held lies before all that is left
+            self.base = max(self.base, first_offset)
+        for at in range(max(lost - self.first, 0), len(self._behind)):
+            self._behind[at] = max(self._behind[at], first_offset)
+            self._stamps[at] = _UNKNOWN
+
+    def _settle(self, stamp: int) -> None:
+        """Let the lost entries at the end have been stamped up to `stamp`."""
+        at = bisect_left(self._stamps, _UNKNOWN)
+        self._stamps[at:] = array("q", [stamp]) * (len(self._stamps) - at)
 
     def check(self, index: int) -> None:
         """Raise `BadRecord` if an entry at `index` would leave a gap."""
@@ -193,6 +208,8 @@ class GroupIndex:
             self._total = rows.total
         if self.base < 0:
             self.base = rows.base
+        if self._stamps and self._stamps[-1] == _UNKNOWN and rows.stamps:
+            self._settle(rows.stamps[0])
         total = self._totals[-1] if self._totals else self._total
         for mine, more in zip(self._columns, rows.columns, strict=True):
             mine.extend(more)
@@ -263,23 +280,33 @@ class GroupIndex:
         return self._messages(bisect_left(self._stamps, stamp), durable)
 
     def stamp_of(self, offset: int) -> int | None:
-        """Return the stamp of the entry that holds `offset`; None if none is stored."""
+        """Return the stamp of the entry that holds `offset`; None if none is stored, or known."""
         at = bisect_right(self._behind, offset)
-        return self._stamps[at] if self.base <= offset and at < len(self._stamps) else None
+        if offset < self.base or at == len(self._stamps) or self._stamps[at] == _UNKNOWN:
+            return None
+        return self._stamps[at]
 
-    def at_size(self, size: int, durable: int) -> tuple[int, int] | None:
-        """Return Raft index and first offset of the first entry with messages from which on all
-        batches together take up to `size` bytes, but at most those of the last one; None if no
-        messages lie below log position `durable`.
+    def at_size(
+        self, size: int, durable: int, beside: Callable[[int], int] = lambda _: 0
+    ) -> tuple[int, int] | None:
+        """Return Raft index and first offset of the last entry from which on all messages together
+        take at least `size` bytes, of the first one if they never do; None if no messages lie below
+        log position `durable`. `beside` says what messages from an offset on take elsewhere.
         """
         stop = bisect_left(self._positions, durable)
         if not stop:
             return None
-        # The first entry of which all before it hold what is too much.
-        before = bisect_left(self._totals, self._totals[stop - 1] - size, 0, stop)
-        start = before + 1 if self._totals[stop - 1] - self._total > size else 0
+        whole = self._totals[stop - 1]
+
+        def without(row: int) -> int:
+            """Return minus the bytes that are left from a row on, so that they rise."""
+            before = self._totals[row - 1] if row else self._total
+            first = max(self._behind[row - 1], self.base) if row else self.base
+            return before - whole - beside(first)
+
+        start = bisect_right(range(stop), -size, key=without) - 1
         last = bisect_left(self._behind, self._behind[stop - 1], 0, stop)
-        return self._messages(min(start, last), durable)
+        return self._messages(min(max(start, 0), last), durable)
 
     def _messages(self, at: int, durable: int) -> tuple[int, int] | None:
         """Return index and first offset of the first entry with messages from row `at` on."""

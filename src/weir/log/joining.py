@@ -21,9 +21,7 @@ UNKNOWN = Kept(0, 0, 0, 0, 0, -1, -1)
 
 
 class Joining:
-    """Builds the `index` of all groups; `lost` are those whose last entry so far was lost: it may
-    have held messages.
-    """
+    """Builds the `index` of all groups."""
 
     def __init__(
         self,
@@ -37,7 +35,8 @@ class Joining:
         damaged places, which grows meanwhile.
         """
         self.index: dict[int, GroupIndex] = {}
-        self.lost: set[int] = set()
+        #: By group: the first entry lost behind all messages so far, which may have held some.
+        self._lost: dict[int, int] = {}
         self._log = log
         self._kept = kept
         self._copies = copies
@@ -64,6 +63,7 @@ class Joining:
         above = rows.above(start)
         if above is not None:
             index = self._index(group, above.first)
+            self._forget(group, above.first)
             self._fill(segment, position, group, index, above.first)
             self._mend(group, index, above.base)
             index.join(above)
@@ -74,7 +74,7 @@ class Joining:
             if isinstance(found, Frame):
                 self.add(None, found, place)
                 if place in self._copies.bad_places:
-                    self.lost.add(group)
+                    self.lose(found)
             else:
                 self.join(None, position, group, found)
 
@@ -88,6 +88,7 @@ class Joining:
                 self._supersede(frame.group, frame.index)
             return
         index = self._index(frame.group, frame.index)
+        self._forget(frame.group, frame.index)
         self._fill(segment, frame.position, frame.group, index, frame.index)
         self._mend(frame.group, index, frame.first_offset)
         index.add(
@@ -101,6 +102,11 @@ class Joining:
             frame.stamp,
             place,
         )
+
+    def lose(self, frame: Frame) -> None:
+        """Know an entry that was taken as lost; its header tells no more than that it was there."""
+        if self._start(frame.group, 0) <= frame.index and not self.stale(frame):
+            self._lost.setdefault(frame.group, frame.index)
 
     def stale(self, frame: Frame) -> bool:
         """Whether an entry was superseded by others, which need not be there any more.
@@ -134,8 +140,14 @@ class Joining:
     def _supersede(self, group: int, index: int) -> None:
         """Let an entry that is not kept supersede those that are."""
         self._gaps.pop(group, None)
+        self._forget(group, index)
         if group in self.index:
             self.index[group].cut(index)
+
+    def _forget(self, group: int, index: int) -> None:
+        """Let lost entries from `index` on be superseded."""
+        if index <= self._lost.get(group, -1):
+            del self._lost[group]
 
     def _index(self, group: int, first: int) -> GroupIndex:
         index = self.index.get(group)
@@ -165,11 +177,10 @@ class Joining:
             gap = (index.last + 1, LogDamaged(self._log, name, position, reason))
             self._gaps.setdefault(group, gap)
             place = least
+        self._lost.setdefault(group, index.last + 1)
         index.lose(upto - 1, holes[-1] if holes else least, place)
-        self.lost.add(group)
 
     def _mend(self, group: int, index: GroupIndex, first_offset: int) -> None:
-        """Where the last entry was lost, let it be what held the offsets up to `first_offset`."""
-        if group in self.lost and first_offset >= 0:
-            self.lost.discard(group)
-            index.mend(first_offset)
+        """Where an entry was lost, let it be what held the offsets up to `first_offset`."""
+        if first_offset >= 0 and (lost := self._lost.pop(group, None)) is not None:
+            index.mend(lost, first_offset)

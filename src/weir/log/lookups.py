@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
 
 from weir.codec.fields import Buffer
@@ -115,12 +116,15 @@ class Lookups:
         index = self._groups.get(group)
         return index.at_stamp(stamp, self._durable) if index else None
 
-    def cut_by_size(self, group: int, size: int) -> tuple[int, int] | None:
-        """Return Raft index and first offset of the first durable entry with messages from which on
-        batches take up to `size` bytes, at most those of the last one; None if there is none.
+    def cut_by_size(
+        self, group: int, size: int, beside: Callable[[int], int]
+    ) -> tuple[int, int] | None:
+        """Return Raft index and first offset of the last durable entry from which on messages take
+        at least `size` bytes, of the first one if they never do; None if there is none. `beside`
+        says what messages from an offset on take elsewhere: the chunks of their values.
         """
         index = self._groups.get(group)
-        return index.at_size(size, self._durable) if index else None
+        return index.at_size(size, self._durable, beside) if index else None
 
     def stamp_of(self, group: int, offset: int) -> int | None:
         """Return the stamp of the last message of the entry that holds `offset`; None if none."""
@@ -128,7 +132,7 @@ class Lookups:
         return index.stamp_of(offset) if index else None
 
     def group_bytes(self, group: int) -> int:
-        """Return the bytes of all batches that a group holds."""
+        """Return the bytes of all entries with messages that a group holds; chunks apart."""
         index = self._groups.get(group)
         return index.batch_bytes if index else 0
 

@@ -38,7 +38,7 @@ from weir.log.log import Log
 from weir.log.record import HardState
 from weir.log.reserve import Reserve
 from weir.log.scan import Scan
-from weir.log.segment import BLOCK, MAGIC, Segment, segment_number, unpack_header
+from weir.log.segment import BLOCK, Segment, segment_number, unpack_header
 from weir.log.segments import Segments
 from weir.log.settings import Settings
 from weir.log.upkeep import Upkeep
@@ -179,9 +179,7 @@ def _opened(disk: Readable, settings: Settings) -> dict[str, Segment]:
         try:
             segment, log, system = unpack_header(name, block)
         except BadFrame as bad:
-            if len(block) < BLOCK and block.startswith(
-                MAGIC
-            ):  # no unfinished file: those are zeros
+            if len(block) < BLOCK and any(block):  # no unfinished file: those are zeros
                 raise LogDamaged(settings.log, name, 0, str(bad)) from bad
             continue  # a spare, or the scan will tell
         if (log, system) != (settings.log, settings.system):

@@ -28,7 +28,8 @@ class Rows:
     """Entries `first` and up of a group, without a gap, a column for each field.
 
     `start` is the group's start when they were taken. `base` and `total` sum up everything before
-    them: the offset behind it, -1 where that is not known, and the bytes of all batches.
+    them: the offset behind it, -1 where that is not known, and the bytes of all entries with
+    messages.
     """
 
     start: int

@@ -193,7 +193,9 @@ class Scan:
             if position >= self._replay:
                 raise error
             self.holes.append(error)
-            return next_frame(data, at + 8, generation=segment.generation, base=segment.base)
+            sound = next_frame(data, at + 8, generation=segment.generation, base=segment.base)
+            # Where nothing sound follows, what is lost ends with what had been durable.
+            return sound if sound < len(data) else min(sound, self.mark - segment.base)
         self.holes.append(error)
         kept = self._kept.get(frame.group, UNKNOWN)
         if frame.kind is Kind.END:
@@ -207,7 +209,7 @@ class Scan:
             and not self._joining.stale(frame)
         ):
             self._keep(segment, frame, memoryview(b""))
-            self._joining.lost.add(frame.group)
+            self._joining.lose(frame)
             if frame.index > kept.applied:
                 self.damage.setdefault(frame.group, error)
         return at + frame_size(frame.length)

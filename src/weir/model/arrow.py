@@ -6,6 +6,8 @@ alive. Only tags are copied, because a batch holds each of them once.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import pyarrow as pa
 
@@ -62,10 +64,10 @@ def record_batch(
     except (pa.ArrowInvalid, pa.ArrowIndexError) as error:
         raise BadBatch(f"the columns of the batch make no sense: {error}") from None
     given = [
-        pa.repeat(pa.scalar(topic, pa.string()), rows),
-        pa.repeat(pa.scalar(partition, pa.int32()), rows),
-        pa.array(np.arange(first, first + rows, dtype=np.int64)),
-        pa.repeat(pa.scalar(batch.header.stamp, pa.int64()), rows),
+        _repeated(topic, pa.string(), rows),
+        _repeated(partition, pa.int32(), rows),
+        _numbers(pa.int64(), np.arange(first, first + rows, dtype=np.int64)),
+        _numbers(pa.int64(), np.full(rows, batch.header.stamp, dtype=np.int64)),
     ]
     return pa.RecordBatch.from_arrays(given + columns, schema=SCHEMA)
 
@@ -79,9 +81,9 @@ def _stored(batch: Batch, large: bytes | None) -> list[pa.Array]:
         value = pa.array([large], pa.binary())
     times = batch.numbers(Columns.TIME)
     if times is None:
-        time = pa.repeat(pa.scalar(batch.header.base_time, _TIME), n)
+        time = _numbers(_TIME, np.full(n, batch.header.base_time, dtype=np.int64))
     else:
-        time = pa.Array.from_buffers(_TIME, n, [None, pa.py_buffer(times)])
+        time = _numbers(_TIME, times)
     if (keys := batch.key_column) is None:
         key = pa.nulls(n, pa.binary())
     else:
@@ -104,18 +106,33 @@ def _tags(batch: Batch) -> pa.Array:
     if (column := batch.tag_column) is None:
         return pa.nulls(len(batch), pa.string())
     names, places = column
-    indices = pa.Array.from_buffers(pa.int32(), len(batch), [None, pa.py_buffer(places)])
+    indices = _numbers(pa.int32(), places)
     return pa.array([name or None for name in names], pa.string()).take(indices)
 
 
 def _headers(batch: Batch) -> pa.Array:
-    n = len(batch)
     if (column := batch.headers_column) is None:
-        offsets, pairs = pa.py_buffer(bytes(4 * (n + 1))), _NO_PAIRS
-    else:
-        arrays = [_bytes(pa.string(), column[1]), _bytes(pa.binary(), column[2])]
-        offsets = pa.py_buffer(column[0])
-        pairs = pa.StructArray.from_arrays(arrays, fields=list(_PAIRS))
-    array = pa.Array.from_buffers(_HEADERS, n, [None, offsets], children=[pairs])
+        return _no_headers(len(batch))
+    arrays = [_bytes(pa.string(), column[1]), _bytes(pa.binary(), column[2])]
+    pairs = pa.StructArray.from_arrays(arrays, fields=list(_PAIRS))
+    buffers = [None, pa.py_buffer(column[0])]
+    array = pa.Array.from_buffers(_HEADERS, len(batch), buffers, children=[pairs])
     array.validate(full=True)
     return array
+
+
+def _numbers(kind: pa.DataType, numbers: memoryview | np.ndarray) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+# Batches that follow one another are mostly of one partition and of one size. Arrow's arrays never
+# change, so they can share what says the same. Few are kept: a large batch has many rows.
+@lru_cache(maxsize=4)
+def _repeated(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), rows)
+
+
+@lru_cache(maxsize=1)
+def _no_headers(rows: int) -> pa.Array:
+    buffers = [None, pa.py_buffer(bytes(4 * (rows + 1)))]
+    return pa.Array.from_buffers(_HEADERS, rows, buffers, children=[_NO_PAIRS])

@@ -29,6 +29,7 @@ from weir.model.header import (
 from weir.model.limits import (
     BATCH_MESSAGES_MAX,
     HEADERS_PER_BATCH_MAX,
+    INFLATION_MAX,
     KEY_BYTES_MAX,
     TAG_BYTES_MAX,
     TAGS_PER_BATCH_MAX,
@@ -70,9 +71,9 @@ def encode(
 
     Times are microseconds since 1970. `chunk_at`: the one value is a piece of a larger one, from
     that byte on; `references`: it stands for a value of chunks, and `values` is left empty.
-    `compression` is kept only where it makes the batch smaller. Raises `TooLarge` over 8 MiB
-    or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a column's length is not that
-    of `values`.
+    `compression` is kept only where it makes the batch smaller, and not over 256 times smaller.
+    Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
+    column's length is not that of `values`.
     """
     if references is not None:
         values = [references.pack()]
@@ -126,15 +127,17 @@ def assembled(
     """Return the sealed batch of its buffers, each padded to 8 bytes; `fields` as for `seal`.
 
     `bare` begins with room for the header, and lies as it is; `parts` are compressed where that
-    makes them smaller. Raises `TooLarge` and `MissingLibrary`.
+    makes them smaller, and where readers may inflate it (`INFLATION_MAX`).
+    Raises `TooLarge` and `MissingLibrary`.
     """
     if compression:
         col.check_size(total(bare) + total(parts))
         raw = b"".join(parts)
         packed = deflate(compression, raw, level)
-        if padded(len(packed)) < len(raw):
+        size = total(bare) + padded(len(packed))
+        raw_size = total(bare) - HEADER_SIZE + len(raw)
+        if padded(len(packed)) < len(raw) and raw_size <= INFLATION_MAX * size:
             batch = bytearray().join((*bare, packed, padding(len(packed))))
-            raw_size = len(batch) - padded(len(packed)) - HEADER_SIZE + len(raw)
             seal(batch, fields, group, Packed(compression, raw_size, len(packed)))
             return batch
         parts = [raw]
@@ -221,10 +224,10 @@ class Batch:
         if (keys := self.key_column) is not None:
             keys[1].check()
         if (tags := self.tag_column) is not None:
-            col.tag_indices(tags[1], len(tags[0]))
+            col.check_tag_indices(tags[1], len(tags[0]))
         if (headers := self.headers_column) is not None:
             ends, names, values = headers
-            col.rising(ends)
+            col.check_rising(ends)
             col.check_names(names)
             values.check()
 

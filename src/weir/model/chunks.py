@@ -6,7 +6,7 @@ sequence of its producer, one entry of the partition's log, no offset. Behind th
 key, tag, time and headers. Where its value would lie it has references (little-endian):
 
     u64 bytes of the whole value
-    u64 xxh3-64 of the whole value, seeded with the group id
+    u64 hash of the whole value: that of its chunks in order, see `chained`
     then, in order, u64 Raft index of a chunk, u64 number of chunks in entries from there on
 
 A producer has one open value in a partition: a piece at position 0 begins one, and any other
@@ -18,6 +18,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import xxhash
 
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch
@@ -88,6 +90,16 @@ class References(NamedTuple):
         if not found.chunks <= size <= found.chunks * BATCH_BYTES_MAX:
             raise BadBatch(f"{size:,} bytes cannot lie in {found.chunks:,} chunks")
         return found
+
+
+def chained(value: int, chunk: int) -> int:
+    """Return a value's hash with one more chunk behind those that made hash `value`, 0 at first.
+
+    `chunk` is the hash in the chunk's header: it covers the piece, its place, its producer and its
+    partition. So whoever takes chunks knows their value's hash without reading them again. The
+    result is the xxh3-64 of both numbers, u64 little-endian each.
+    """
+    return int(xxhash.xxh3_64_intdigest(_PAIR.pack(value, chunk)))
 
 
 def runs_of(indices: Sequence[int]) -> tuple[tuple[int, int], ...]:

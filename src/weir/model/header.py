@@ -20,7 +20,8 @@ Behind the header lie the columns (`weir.model.columns`). With compression, the 
 CHUNK column, if there are any, lie as they are; everything behind them is one compressed part of
 the size that byte 52 tells, padded with zeros to a multiple of 8: an LZ4 block (without a size of
 its own), or a zstd frame that tells its content size. Inflated, it makes the columns' size at
-byte 48. A batch with origins or references is never compressed.
+byte 48, which are at most 256 times the batch's total size. A batch with origins or references is
+never compressed.
 
 A batch with CHUNK holds a part of a value too large for one batch. It has one "message", uses one
 sequence, and takes no offset: its first offset is that of the next message (`weir.model.chunks`).
@@ -36,7 +37,7 @@ from typing import NamedTuple
 from weir.codec.crc import crc32c, xxh3
 from weir.codec.fields import ALIGNMENT, Buffer, padded
 from weir.errors import BadBatch
-from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, INFLATION_MAX
 
 MAGIC = b"weir"
 VERSION = 1
@@ -180,6 +181,11 @@ def _check_compression(header: Header) -> None:
     if header.raw_size + HEADER_SIZE > BATCH_BYTES_MAX:
         raise BadBatch(
             f"batch says {header.raw_size:,} bytes of columns; {BATCH_BYTES_MAX:,} are allowed"
+        )
+    if header.raw_size > INFLATION_MAX * header.total_size:
+        raise BadBatch(
+            f"batch of {header.total_size:,} bytes says {header.raw_size:,} bytes of columns, over "
+            f"{INFLATION_MAX} times as many: send it uncompressed"
         )
     stored = header.total_size - HEADER_SIZE
     if not 0 < padded(header.packed_size) <= stored < header.raw_size:

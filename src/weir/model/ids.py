@@ -8,7 +8,9 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 #: A number that fits a signed field and has no meaning below 0, wherever a body may name one.
-Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+#: What fits in every field of the wire and of the log.
+LIMIT_MAX = (1 << 63) - 1
+Natural = Annotated[int, Meta(ge=0, le=LIMIT_MAX)]
 
 PARTITION_BITS = 16
 PARTITIONS_MAX = 1 << PARTITION_BITS

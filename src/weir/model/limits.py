@@ -9,6 +9,9 @@ MIB = 1024 * KIB
 BATCH_BYTES_DEFAULT = 1 * MIB
 BATCH_BYTES_MAX = 8 * MIB
 BATCH_MESSAGES_MAX = 1 << 20
+# A compressed batch stands for at most so many bytes of columns a byte of its own; lz4 can say no
+# more. Looking into a batch costs by what it stands for, its sender only by what it sends.
+INFLATION_MAX = 256
 ENTRY_BYTES_MAX = 1 * MIB
 CLIENT_FRAME_BYTES_MAX = BATCH_BYTES_MAX + 64 * KIB
 CONTROL_FRAME_BYTES_MAX = 1 * MIB
@@ -58,8 +61,12 @@ WAIT_MS_MAX = 60_000
 GRANT_MS_DEFAULT = 30_000
 GRANT_MS_MAX = 12 * 3600 * 1000
 GRANTS_PER_CLUSTER_MAX = 10_000
+# So that one that acks nothing does not silence its cluster.
+GRANTS_PER_CONSUMER_MAX = 2_500
 ACK_RANGES_MAX = 10_000
 REQUESTS_PENDING_MAX = 1_024
+# What one connection may send behind a request that waits for news of the registry.
+PARKED_BYTES_MAX = 16 * MIB
 # How many partitions the devices of one connection may watch.
 DEVICE_WATCHES_MAX = 256
 # How many that watch for messages are told at a time.
@@ -69,6 +76,8 @@ WATCHED_MAX = 64
 BUDGET_BYTES_DEFAULT = 512 * MIB
 CACHE_BYTES_DEFAULT = 128 * MIB
 RETRY_AFTER_MS = 200
+# Who is refused again and again waits twice as long each time, up to this.
+RETRY_AFTER_MS_MAX = 5_000
 CONNECTIONS_MAX = 20_000
 HELLO_WITHIN_MS = 10_000
 # A frame that was begun is finished within this time, or its peer is let go.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -84,6 +84,16 @@ class LargeMessage(Message):
             "give the reader a larger value_bytes_max",
             self._size,
         )
+
+    def __iter__(self) -> Iterator[Any]:
+        """Raise `TooLarge`: unpacking would give a value that is none."""
+        return iter((self.value,))
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return a column by its place. Raises `TooLarge` where the value is among them."""
+        if 0 in range(len(self))[at if isinstance(at, slice) else slice(at, at + 1 or None)]:
+            _ = self.value
+        return super().__getitem__(at)
 
     @property
     def size(self) -> int:

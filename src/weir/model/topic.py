@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
 import xxhash
 
+from weir.codec.fields import U64
 from weir.errors import BadName, BadRequest
 from weir.model.ids import Natural, group_of
 from weir.model.limits import (
@@ -35,6 +37,7 @@ def check_name(name: str, what: str = "name") -> str:
     return name
 
 
+@lru_cache(maxsize=1024)
 def split_name(name: str) -> tuple[str, str]:
     """Split `namespace/topic`, or `topic` of the default namespace, into its two checked names."""
     namespace, slash, topic = name.rpartition("/")
@@ -87,12 +90,16 @@ class SettingsChange(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A named stream of partitions. `id` is never reused; `created` is the stamp of its entry."""
+    """A named stream of partitions. `id` is never reused; `created` is the stamp of its entry.
+
+    It was `founded_with` so many partitions: by these, and not by later ones, a hub has its place.
+    """
 
     id: int
     namespace: str
     name: str
     partitions: int
+    founded_with: int
     order: Order = "partition"
     created: int = 0
     settings: TopicSettings = DEFAULT_SETTINGS
@@ -105,6 +112,12 @@ class Topic:
     def groups(self) -> list[int]:
         """Return the group ids of all partitions, in order."""
         return [group_of(self.id, p) for p in range(self.partitions)]
+
+    def partition_of_hub(self, hub: int) -> int:
+        """Return where a hub publishes unless it names a partition. That never changes: only there
+        is known what it has published, so that nothing it sends again comes twice.
+        """
+        return partition_for(U64.pack(hub), self.founded_with)
 
 
 def check_settings(partitions: int, order: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import sys
@@ -22,7 +23,10 @@ from weir.server.observed import observed
 from weir.server.status import configure
 from weir.server.stopping import drain
 from weir.server.tether import (
+    ALIVE_SECONDS,
+    Alive,
     Assignment,
+    Away,
     Drained,
     Failed,
     NewTrunk,
@@ -30,7 +34,10 @@ from weir.server.tether import (
     Stop,
     Tether,
     ToShard,
+    TrunkLost,
 )
+
+log = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 #: The supervisor is gone, and with it everybody who would start this process again.
@@ -43,8 +50,12 @@ class _Led:
     def __init__(self, end: socket.socket) -> None:
         self.assignment: asyncio.Future[Assignment] = asyncio.get_running_loop().create_future()
         self.stopping = Event()
+        #: Whether it has been ready.
+        self.served = False
         self.tether = Tether(end, ToShard, self._told, _end)
-        self._trunks: Queue[tuple[NewTrunk, socket.socket]] = Queue()
+        #: The shards of the node that do not serve now.
+        self.away: tuple[int, ...] = ()
+        self._trunks: Queue[tuple[NewTrunk, socket.socket] | Away] = Queue()
 
     def _told(self, message: ToShard, end: socket.socket | None) -> None:
         match message:
@@ -55,31 +66,70 @@ class _Led:
                 self._trunks.put_nowait((message, end))
             case Stop():
                 self.stopping.set()
+            case Away(shards):
+                self.away = shards
+                self._trunks.put_nowait(message)
 
     @contextlib.asynccontextmanager
     async def joining(self, driver: Driver) -> AsyncIterator[None]:
-        """Take trunks as they come."""
+        """Take trunks as they come, and leave shards that stand still."""
 
         async def join() -> None:
             while True:
-                trunk, end = await self._trunks.get()
-                await driver.trunks.join(end, trunk.shard, trunk.asks)
+                match await self._trunks.get():
+                    case Away(_, silent):
+                        driver.trunks.leave(silent)
+                    case trunk, end:
+                        await driver.trunks.join(end, trunk.shard, trunk.asks)
 
-        task = asyncio.get_running_loop().create_task(join(), name="weir trunks")
-        try:
+        def lost(shard: int) -> None:
+            self.tether.tell(TrunkLost(shard))
+
+        driver.trunks.lost = lost
+
+        async with _running(join(), "weir trunks"):
             yield
-        finally:
-            task.cancel()
+
+    @contextlib.asynccontextmanager
+    async def living(self) -> AsyncIterator[None]:
+        """Tell again and again that this loop turns."""
+
+        async def tell() -> None:
+            while True:
+                self.tether.tell(Alive())
+                await asyncio.sleep(ALIVE_SECONDS)
+
+        async with _running(tell(), "weir alive"):
+            yield
+
+
+@contextlib.asynccontextmanager
+async def _running(doing: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    task = asyncio.get_running_loop().create_task(doing, name=name)
+    task.add_done_callback(_end_if_failed)
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _end_if_failed(task: asyncio.Task[None]) -> None:
+    """End the process: a shard without its trunks or its sign of life is none."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("%s ended", task.get_name(), exc_info=error)
+        logging.shutdown()
+        os._exit(EXIT_FAILED)
 
 
 async def _be_shard(led: _Led) -> bool:
     given = await led.assignment
-    configure(given.config.status)
+    configure(given.config.status, shard=given.shard)
     share = Share(given.shard, given.shards, given.ports)
     host, own = given.config.node.host, given.ports[given.shard]
     async with (
+        led.living(),
         hosting(given.config, given.founded, share) as (driver, shard),
-        observed(driver, shard, given.config, led.stopping),
+        observed(driver, shard, given.config, led.stopping, lambda: led.away),
         led.joining(driver),
     ):
         try:
@@ -88,6 +138,7 @@ async def _be_shard(led: _Led) -> bool:
                     listening(driver, host, given.port, shared=True),
                     listening(driver, host, own, shared=True),
                 ):
+                    led.served = True
                     led.tether.tell(Ready())
                     await driver.wait(led.stopping)
         finally:
@@ -113,11 +164,11 @@ async def _main(descriptor: int) -> int:
     led = _Led(socket.socket(fileno=descriptor))
     try:
         drained = await _be_shard(led)
-    except WeirError as error:
-        led.tether.tell(Failed(str(error)))
-        return EXIT_FAILED
-    except OSError as error:
-        led.tether.tell(Failed(str(error), error.errno or 0))
+    except (WeirError, OSError) as error:
+        if led.served:  # it could serve, so the next start may as well
+            log.critical("the shard ends", exc_info=error)
+        else:
+            led.tether.tell(Failed(str(error), getattr(error, "errno", None) or 0))
         return EXIT_FAILED
     led.tether.tell(Drained(drained))
     return 0

@@ -7,8 +7,11 @@ the commented file. A new setting is one line in a section here: both take it up
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+import contextlib
+import ipaddress
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -30,6 +33,9 @@ from weir.server.doors import Doors
 from weir.server.setting import Setting
 
 DEFAULT_PORT = 6800
+_PORT_MAX = 65_535
+#: Who listens on these has the port on every address.
+_ALL = frozenset({"0.0.0.0", "::"})
 
 #: The largest frame must fit in a quarter of it, and the largest batch four times in a segment.
 _LEAST_MIB = 4 * BATCH_BYTES_MAX // MIB
@@ -72,6 +78,15 @@ class NodeConfig(msgspec.Struct, frozen=True):
             description="Numbered logs, fixed when the node is founded; 0 for one a core, from 2.",
         ),
     ] = 0
+    hang_seconds: Annotated[
+        float,
+        Meta(
+            ge=3,
+            le=3_600,
+            description="A shard that says nothing for so long is killed and started again.",
+            extra={"unit": "s"},
+        ),
+    ] = 10.0
 
 
 class MemoryConfig(msgspec.Struct, frozen=True):
@@ -200,7 +215,7 @@ class Config(msgspec.Struct, frozen=True):
         problems = [
             problem for setting in settings() if (problem := setting.problem(self.value(setting)))
         ]
-        problems = problems or [*_contradictions(self)]
+        problems = problems or [problem for _, problem in contradictions(self)]
         if problems:
             raise BadConfig(problems)
         return self
@@ -221,38 +236,107 @@ def settings() -> Iterator[Setting]:
                 unit = (info.extra or {}).get("unit", "")
                 info = info.type
             least, most = getattr(info, "ge", None), getattr(info, "le", None)
+            kind = get_args(field.type)[0]
+            choices = get_args(kind) if get_origin(kind) is Literal else ()
             yield Setting(
-                section.name, field.name, field.type, field.default, about, unit, least, most
-            )
+                section.name, field.name, field.type, field.default, about, unit, least, most,
+                choices,
+            )  # fmt: skip
 
 
-def _contradictions(config: Config) -> Iterator[str]:
-    """Yield what does not go together, of values that are each fine."""
+def contradictions(config: Config, unknown: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield what values that are each fine are not together: the setting to change, and why.
+
+    Settings that are `unknown`, by key, are compared with nothing.
+    """
+    for keys, check in _CHECKS.items():
+        if not any(key in unknown for key in keys) and (problem := check(config)):
+            yield keys[0], problem
+
+
+def _cache(config: Config) -> str:
     memory = config.memory
-    if memory.cache_mib > memory.budget_mib:
-        yield (
-            f"memory.cache_mib is {memory.cache_mib}, above memory.budget_mib "
-            f"{memory.budget_mib}: lower the cache, or raise the budget (a shard takes both)"
+    if memory.cache_mib <= memory.budget_mib:
+        return ""
+    return (
+        f"memory.cache_mib is {memory.cache_mib}, above memory.budget_mib {memory.budget_mib}: "
+        "lower the cache, or raise the budget (a shard takes both)"
+    )
+
+
+def _shards(config: Config) -> str:
+    node = config.node
+    if not 0 < node.logs < node.shards:
+        return ""
+    return (
+        f"node.shards is {node.shards}, above node.logs {node.logs}: each shard needs a log of its "
+        "own, so lower the shards, or found the node with more logs"
+    )
+
+
+def _host(config: Config) -> str:
+    host = config.node.host
+    if _is_name(host):
+        return ""
+    return f"node.host is {host!r}: that is no name of a machine, and no address"
+
+
+def _listen(config: Config) -> str:
+    try:
+        if config.metrics.listen:
+            split_address(config.metrics.listen)
+    except ValueError as error:
+        return f"metrics.listen {error}"
+    return ""
+
+
+def _ports(config: Config) -> str:
+    return "" if _listen(config) else metrics_ports(config, config.node.shards or 1)
+
+
+def metrics_ports(config: Config, shards: int) -> str:
+    """Return what is wrong with the ports of the figures of so many shards; empty if nothing."""
+    if not config.metrics.listen:
+        return ""
+    host, port = split_address(config.metrics.listen)
+    last, node = port + shards - 1, config.node
+    if not port:
+        return ""
+    if last > _PORT_MAX:
+        return (
+            f"metrics.listen is {config.metrics.listen}, and {shards} shards take the ports {port} "
+            f"to {last}: begin at {_PORT_MAX + 1 - shards} at most"
         )
-    if not _is_name(config.node.host):
-        yield f"node.host is {config.node.host!r}: that is no name of a machine, and no address"
-    if config.metrics.listen:
-        try:
-            host, port = split_address(config.metrics.listen)
-        except ValueError as error:
-            yield f"metrics.listen {error}"
-            return
-        if port and (host, port) == (config.node.host, config.node.port):
-            yield f"metrics.listen and node.port are both {port}: give metrics a port of their own"
+    if not port <= node.port <= last or not (host == node.host or {host, node.host} & _ALL):
+        return ""
+    if shards == 1:
+        return f"metrics.listen and node.port are both {port}: give metrics a port of their own"
+    return (
+        f"metrics.listen is {config.metrics.listen}, and {shards} shards take the ports {port} to "
+        f"{last}: node.port {node.port} is one of them, give metrics ports of their own"
+    )
+
+
+#: By the settings that each compares.
+_CHECKS: dict[tuple[str, ...], Callable[[Config], str]] = {
+    ("memory.cache_mib", "memory.budget_mib"): _cache,
+    ("node.shards", "node.logs"): _shards,
+    ("node.host",): _host,
+    ("metrics.listen",): _listen,
+    ("metrics.listen", "node.host", "node.port", "node.shards"): _ports,
+}
 
 
 def _is_name(host: str) -> bool:
-    """Return whether one can even ask for a host: no part of a name is empty or endless."""
+    """Return whether one can even ask for a host: an address, or parts of letters and digits."""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
     try:
-        host.encode("idna")
+        name = host.encode("idna").decode("ascii")
     except UnicodeError:
         return False
-    return True
+    return re.fullmatch(r"[A-Za-z0-9_.-]+", name) is not None
 
 
 def split_address(text: str) -> tuple[str, int]:

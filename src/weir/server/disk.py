@@ -79,14 +79,14 @@ class FileDisk:
     def zero(self, name: str) -> None:
         """Write zeros over the whole file. Raises `DiskFailed`."""
         self.write(name, 0, _zeros(self.size(name)))
-        with _or_die(f"sync {self._path(name)}"):
+        with _or_die("sync", self._folder, name):
             os.fsync(self._handle(name))
         self._sync_folder()
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers from byte `offset` on. Raises `DiskFailed`."""
         handle = self._handle(name)
-        with _or_die(f"write {self._path(name)}"):
+        with _or_die("write", self._folder, name):
             _write(handle, offset, buffers)
 
     def read(self, name: str, offset: int, length: int) -> bytes:
@@ -102,7 +102,7 @@ class FileDisk:
     def sync(self, name: str) -> None:
         """Make every finished write to the file durable. Raises `DiskFailed`."""
         handle = self._handle(name)
-        with _or_die(f"sync {self._path(name)}"):
+        with _or_die("sync", self._folder, name):
             os.fdatasync(handle)
 
     def replace(self, name: str, data: Buffer) -> None:
@@ -171,7 +171,7 @@ class FileDisk:
             os.close(handle)
 
     def _sync_folder(self) -> None:
-        with _or_die(f"sync folder {self._folder}"):
+        with _or_die("sync folder", self._folder):
             os.fsync(self._directory)
 
 
@@ -197,7 +197,7 @@ def _sync_new(handle: int, path: Path) -> None:
     """Sync a file that nobody uses yet. Raises `DiskFailed`, or `OSError` if there is no room:
     some systems tell that only now, and nothing is lost with the file, which must go then.
     """
-    with _or_die(f"sync new file {path}", but=_FULL):
+    with _or_die("sync new file", path, but=_FULL):
         os.fsync(handle)
 
 
@@ -211,7 +211,7 @@ def _behind(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
 
 
 @contextmanager
-def _or_die(doing: str, but: Sequence[int] = ()) -> Iterator[None]:
+def _or_die(doing: str, folder: Path, name: str = "", but: Sequence[int] = ()) -> Iterator[None]:
     """Turn an `OSError`, `but` those numbers, into `DiskFailed`: what the disk holds is unknown."""
     try:
         yield
@@ -219,6 +219,7 @@ def _or_die(doing: str, but: Sequence[int] = ()) -> Iterator[None]:
         if error.errno in but:
             raise
         raise DiskFailed(
-            f"could not {doing}: {error.strerror or error}. What the disk holds is unknown now, so "
-            "this process must end; check the disk, then start again: the log is verified then"
+            f"could not {doing} {folder / name}: {error.strerror or error}. What the disk holds is "
+            "unknown now, so this process must end; check the disk, then start again: the log is "
+            "verified then"
         ) from error

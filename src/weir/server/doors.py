@@ -36,7 +36,11 @@ class Doors:
 
 
 class Lobby:
-    """A token bucket: those who come too fast wait, in turn, and nothing is read from them."""
+    """A token bucket: those who come too fast wait, in turn, and nothing is read from them.
+
+    Who hangs up meanwhile takes no token, else devices that lose patience and come again would keep
+    out each other, and themselves.
+    """
 
     __slots__ = ("_rate", "_then", "_tokens", "_waiting")
 
@@ -57,13 +61,17 @@ class Lobby:
         return True
 
     def entering(self, now: float) -> list[Peer]:
-        """Return those who may come in by now."""
-        if not self._waiting:
-            return []
+        """Return those who may come in by now; cut those who are gone."""
         self._refill(now)
-        count = min(int(self._tokens), len(self._waiting))
-        self._tokens -= count
-        return [self._waiting.popleft() for _ in range(count)]
+        found: list[Peer] = []
+        while self._waiting and self._tokens >= 1:
+            peer = self._waiting.popleft()
+            if peer.gone:
+                peer.cut()
+            else:
+                self._tokens -= 1
+                found.append(peer)
+        return found
 
     def _refill(self, now: float) -> None:
         self._tokens = min(ACCEPT_BURST, self._tokens + self._rate * (now - self._then))

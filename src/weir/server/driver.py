@@ -40,9 +40,7 @@ SWEEP_SECONDS = 5.0
 class Driver:
     """Hosts one shard on the running asyncio loop."""
 
-    def __init__(
-        self, shard: Shard, disks: Mapping[int, Disk], doors: Doors | None = None
-    ) -> None:
+    def __init__(self, shard: Shard, disks: Mapping[int, Disk], doors: Doors | None = None) -> None:
         """Drive `shard`, whose log number n lies on `disks[n]`; let peers in through `doors`."""
         self._shard = shard
         self._disks = disks
@@ -61,6 +59,7 @@ class Driver:
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
         self._held = False
+        self._doing = False
         self._ready = asyncio.Event()
         self._broken: asyncio.Future[None] = self._loop.create_future()
         self._stopped = asyncio.Event()
@@ -90,7 +89,7 @@ class Driver:
         """Drain: finish what is under way, save, hang up. False if time ran out."""
         drained = False
         if not self._broken.done():
-            self.handle(ev.Stopping())
+            self.handle(ev.Stopping(acks_ms=int(drain_seconds * 500)))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wait(self._stopped), drain_seconds)
                 drained = True
@@ -195,7 +194,8 @@ class Driver:
         """Take bytes of the budget for what is being read, or give them back (below 0)."""
         budget = self._shard.budget
         budget.take(size)
-        if budget.should_hold(self._held) != self._held:
+        # Effects keep their order: while some are done, the next event sees to it.
+        if not self._doing and budget.should_hold(self._held) != self._held:
             self.handle(ev.Ticked())
 
     def take(self, size: int) -> None:
@@ -210,11 +210,17 @@ class Driver:
         """Give back bytes of the budget that were sent."""
         self._shard.budget.release(size)
 
+    def passed_on(self, shard: int, size: int) -> None:
+        """Give back bytes of the budget that another shard of this node was sent."""
+        self._shard.passed_on(shard, size)
+
     # -- effects ------------------------------------------------------------------------------
 
     def _do(self, effects: list[ef.Effect]) -> None:
+        self._doing = True
         for effect in effects:
             self._actions[type(effect)](effect)
+        self._doing = False
         if not self._ready.is_set() and self._shard.ready:
             self._ready.set()
 
@@ -238,7 +244,7 @@ class Driver:
         self.trunks.update()
 
     def _start_flush(self, effect: ef.StartFlush) -> None:
-        self._flushers[effect.log].start(effect.flush)
+        self._flushers[effect.log].start(effect.flush, effect.at_least_ms / 1000)
 
     def _in_loop(self, number: int) -> Callable[[Flush, BaseException | None], None]:
         def done(flush: Flush, error: BaseException | None) -> None:

@@ -59,4 +59,5 @@ def _labels(labels: Labels) -> str:
 
 
 def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.9g}"
+    # In full: nine digits of a time in seconds are off by minutes.
+    return str(int(value)) if value == int(value) else repr(value)

@@ -28,6 +28,7 @@ Started = Callable[[str, int], None]
 _NODE = "node.json"
 _ENDPOINT = "endpoint.json"
 _LOCK = "lock"
+_OF_A_BACKUP = "manifest.json"
 
 
 class BadFolder(WeirError):
@@ -88,29 +89,48 @@ class NodeFolder:
     def found(self, logs: int = 0, folders: Mapping[int, str] | None = None) -> Founded:
         """Return what is fixed here, fixing it the first time: so many `logs`, 0 for the default.
 
-        Raises `BadFolder`, also if it was founded with another number of logs.
+        Raises `BadFolder`, also if it was founded with another number of logs; `FolderInUse` if
+        another process is founding it.
         """
         founded = self.founded()
         if founded is None:
-            founded = self._draw(logs or default_logs(), folders or {})
-        elif logs not in (0, founded.logs) or folders:
+            self._check_free(logs or default_logs(), folders or {})
+            with self.held():  # another process may be founding it as well
+                if self.founded() is None:
+                    return self._draw(logs or default_logs(), folders or {})
+            founded = self.founded()
+            assert founded is not None
+        if logs not in (0, founded.logs) or folders:
             raise BadFolder(
                 f"{self.path} was founded with {founded.logs} logs, for good: found another node "
                 "for another number, or other places"
             )
         return founded
 
-    def _draw(self, logs: int, folders: Mapping[int, str]) -> Founded:
+    def _check_free(self, logs: int, folders: Mapping[int, str]) -> None:
         if not 1 <= logs <= LOGS_MAX:
             raise BadFolder(f"{logs} logs: give 1 to {LOGS_MAX}")
         beyond = [number for number in folders if not 0 <= number < logs]
         if beyond:
             raise BadFolder(f"there is no log {beyond[0]} to place: logs are 0 to {logs - 1}")
-        self.path.mkdir(parents=True, exist_ok=True)
-        if any(self.path.glob("log-*")):
+        if (self.path / _OF_A_BACKUP).exists():
+            raise BadFolder(
+                f"{self.path} holds a backup: weir restore {self.path} puts it back, this folder "
+                "stays what it is"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise BadFolder(
+                f"{self.path} is a file, or lies below one: give --data a folder"
+            ) from None
+        # In this order: whoever founds it now writes the one before it makes the others.
+        if any(self.path.glob("log-*")) and self.founded() is None:
             raise BadFolder(
                 f"{self.path / _NODE} is missing, but there are logs: restore it from a backup"
             )
+
+    def _draw(self, logs: int, folders: Mapping[int, str]) -> Founded:
         places = {str(n): os.path.abspath(place) for n, place in folders.items()}
         founded = Founded(secrets.randbits(62) + 1, 0, 1, logs, places)
         self._replace(_NODE, msgspec.json.encode(founded))

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -22,13 +23,14 @@ from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.limits import LISTEN_BACKLOG, MIB
 from weir.server.clock import SystemTime
-from weir.server.config import Config
+from weir.server.config import BadConfig, Config, metrics_ports
 from weir.server.disk import FileDisk, FolderInUse
 from weir.server.doors import open_doors
 from weir.server.driver import EXIT_DISK, Driver
 from weir.server.folder import Founded, NodeFolder, Started
 from weir.server.loops import run_loop
 from weir.server.observed import observed
+from weir.server.ports import check_free
 from weir.server.stopping import drain, stop_by_signal
 
 log = logging.getLogger(__name__)
@@ -53,8 +55,22 @@ def run(config: Config, started: Started | None = None) -> bool:
     `started` is told host and port once clients may connect. Raises `WeirError` if the folder or
     a log cannot be used, or a shard cannot be kept running, and `OSError` if the port cannot.
     """
-    founded = NodeFolder(config.node.data).found(config.node.logs)
+    folder = NodeFolder(config.node.data)
+    if folder.founded() is None:
+        check_free(config)
+    founded = folder.found(config.node.logs)
     shards = min(config.node.shards or os.cpu_count() or 1, founded.logs)
+    if config.node.shards > shards:
+        log.warning(
+            "%d shards were asked for, and there are %d: each needs one of the %d logs that the "
+            "node was founded with",
+            config.node.shards,
+            shards,
+            founded.logs,
+            extra={"fields": {"shards": shards, "logs": founded.logs}},
+        )
+    if problem := metrics_ports(config, shards):
+        raise BadConfig([problem])
     if shards == 1:
         return run_loop(serve(config, started))
     from weir.server.supervisor import DiskGone, supervise
@@ -131,11 +147,20 @@ async def listening(
     loop = asyncio.get_running_loop()
     # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
     server = await loop.create_server(
-        driver.protocol, host, port, backlog=LISTEN_BACKLOG, reuse_port=shared or None
+        driver.protocol,
+        host,
+        port,
+        backlog=LISTEN_BACKLOG,
+        reuse_port=shared or None,
+        start_serving=False,
     )
     try:
+        for sock in server.sockets:  # connections inherit it: a call less for each that comes
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        await server.start_serving()
         host, port = server.sockets[0].getsockname()[:2]
-        log.info("listening on %s:%d", host, port)
+        fields = {"host": host, "port": port}
+        log.info("listening on %s:%d", host, port, extra={"fields": fields})
         yield host, port
     finally:
         server.close()
@@ -156,5 +181,6 @@ async def _disk(folder: Path) -> FileDisk:
 def _open(disk: FileDisk, settings: Settings) -> Opened:
     recovered = recover(disk, settings)
     for hole in recovered.holes:
-        log.error("found at the start: %s", hole)
-    return Opened(recovered.log, recovered.groups, recovered.body)
+        fields = {"log": hole.log, "segment": hole.segment, "position": hole.position}
+        log.error("found at the start: %s", hole, extra={"fields": fields})
+    return Opened(recovered.log, recovered.groups, recovered.body, recovered.holes)

@@ -92,16 +92,20 @@ class Metrics:
 
     def _of_clusters(self) -> Iterator[Family]:
         lags: list[Sample] = []
+        behind: list[Sample] = []
         leased: list[Sample] = []
         skipped: list[Sample] = []
         paused: list[Sample] = []
         for labels, next_offset, cluster in islice(self._clusters(), CLUSTERS_SHOWN_MAX):
-            lags.append((labels, next_offset - cluster.cursor))
+            lags.append((labels, cluster.lag(next_offset)))
+            behind.append((labels, next_offset - cluster.cursor))
             leased.append((labels, len(cluster.grants)))
             skipped.append((labels, cluster.skipped))
             paused.append((labels, int(cluster.paused)))
-        about = "Messages behind a consumer cluster's cursor."
+        about = "Messages that are not done."
         yield Family("weir_cluster_lag_messages", "gauge", about, lags)
+        about = "Messages from the first one that is not done on."
+        yield Family("weir_cluster_behind_messages", "gauge", about, behind)
         about = "Grants that are neither acked in full nor replaced."
         yield Family("weir_cluster_grants", "gauge", about, leased)
 
@@ -178,7 +182,7 @@ class Metrics:
         about = "Bytes that were read again and verified in the background."
         yield Family("weir_scrubbed_bytes_total", "counter", about, sizes)
         yield Family("weir_scrub_rounds_total", "counter", "Times that all was verified.", rounds)
-        about = "Places that were found bad since the start."
+        about = "Places that the start, or a check since then, found bad."
         yield Family("weir_scrub_damage", "gauge", about, bad)
 
     def _of_process(self) -> Iterator[Family]:

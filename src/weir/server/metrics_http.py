@@ -2,15 +2,20 @@
 
 /metrics  all figures        /healthz  200 while the process serves its loop
 /readyz   200 once it leads all its partitions, 503 while it starts or stops
+
+In a crowd the oldest connection that asks nothing makes room. Where all ask, only pages that cost
+next to nothing are served: nobody can make a node look dead by asking for its figures.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 
 CONNECTIONS_MAX = 16
+#: Connections beyond which nobody is listened to: their requests are being answered.
+CROWD_MAX = 8 * CONNECTIONS_MAX
 HEAD_BYTES_MAX = 8_192
 REQUEST_SECONDS = 5.0
 
@@ -31,10 +36,13 @@ PLAIN = "text/plain; charset=utf-8"
 class Pages:
     """Answers requests for the pages it was given."""
 
-    def __init__(self, pages: Mapping[str, Page]) -> None:
-        """Take the pages by path."""
+    def __init__(self, pages: Mapping[str, Page], cheap: Collection[str] = ()) -> None:
+        """Take the pages by path; those that are `cheap` are served in a crowd too."""
         self._pages = pages
+        self._cheap = cheap
         self._open = 0
+        #: Connections that have not asked for anything yet, the oldest first.
+        self._silent: dict[asyncio.StreamWriter, None] = {}
 
     @contextlib.asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[int]:
@@ -48,20 +56,35 @@ class Pages:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
+        crowded = self._open > CONNECTIONS_MAX and not self._make_room()
+        self._silent[writer] = None
         try:
-            if self._open <= CONNECTIONS_MAX:
+            if self._open <= CROWD_MAX:
                 async with asyncio.timeout(REQUEST_SECONDS):
-                    writer.write(await self._respond(reader))
+                    writer.write(await self._respond(reader, writer, crowded))
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # whoever asked is gone, or takes too long to say what he wants
         finally:
             self._open -= 1
+            self._silent.pop(writer, None)
             writer.close()
 
-    async def _respond(self, reader: asyncio.StreamReader) -> bytes:
+    def _make_room(self) -> bool:
+        """Let go of whoever has waited longest without asking; False if all have asked."""
+        oldest = next(iter(self._silent), None)
+        if oldest is None:
+            return False
+        del self._silent[oldest]
+        oldest.transport.abort()
+        return True
+
+    async def _respond(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, crowded: bool
+    ) -> bytes:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
+            self._silent.pop(writer, None)
         except asyncio.LimitOverrunError:
             return _response("", (400, PLAIN, f"a request of over {HEAD_BYTES_MAX} bytes\n"))
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
@@ -74,6 +97,8 @@ class Pages:
         if page is None:
             known = ", ".join(self._pages)
             return _response(method, (404, PLAIN, f"no such page; there are {known}\n"))
+        if crowded and path not in self._cheap:
+            return _response(method, (503, PLAIN, "too many ask: try again shortly\n"))
         return _response(method, await page())
 
 

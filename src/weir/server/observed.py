@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from weir.broker.shard import Shard
 from weir.server.addresses import in_words
@@ -17,16 +17,22 @@ from weir.server.loop_lag import LoopLag
 from weir.server.metrics import Metrics
 from weir.server.metrics_http import PLAIN, Answer, Pages
 from weir.server.notify import Notifier
+from weir.server.recent import Recent
 
 log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
 async def observed(
-    driver: Driver, shard: Shard, config: Config, stopping: asyncio.Event
+    driver: Driver,
+    shard: Shard,
+    config: Config,
+    stopping: asyncio.Event,
+    away: Callable[[], Sequence[int]] = tuple,
 ) -> AsyncIterator[Notifier]:
     """Serve figures and health during the block, if that is configured; yields the notifier.
 
+    `away` returns the node's shards that do not serve: while there are any, none is ready.
     Raises `BadAddress` if that cannot be listened on.
     """
     notifier = Notifier(os.environ)
@@ -38,18 +44,23 @@ async def observed(
         port += shard.identity.shard if port else 0
         with LoopLag() as lag:
             metrics = Metrics(shard, driver, config.node.data, lag.seconds)
-            pages = _pages(metrics, shard, stopping)
+            pages = _pages(metrics, shard, stopping, away)
             async with contextlib.AsyncExitStack() as stack:
                 with in_words(host, port, "--metrics"):
                     bound = await stack.enter_async_context(pages.listening(host, port))
                 shown = f"[{host}]" if ":" in host else host
-                log.info("metrics at http://%s:%d/metrics", shown, bound)
+                url = f"http://{shown}:{bound}/metrics"
+                log.info("metrics at %s", url, extra={"fields": {"url": url}})
                 yield notifier
 
 
-def _pages(metrics: Metrics, shard: Shard, stopping: asyncio.Event) -> Pages:
+def _pages(
+    metrics: Metrics, shard: Shard, stopping: asyncio.Event, away: Callable[[], Sequence[int]]
+) -> Pages:
+    recent = Recent(metrics.text)
+
     async def figures() -> Answer:
-        return 200, CONTENT_TYPE, await metrics.text()
+        return 200, CONTENT_TYPE, await recent.text()
 
     async def healthy() -> Answer:
         return 200, PLAIN, "alive\n"
@@ -59,6 +70,10 @@ def _pages(metrics: Metrics, shard: Shard, stopping: asyncio.Event) -> Pages:
             return 503, PLAIN, "stopping\n"
         if not shard.ready:
             return 503, PLAIN, "starting\n"
+        if shards := away():
+            # The shared port leads to any shard, and any of them asks the others.
+            return 503, PLAIN, f"shards that do not serve: {', '.join(map(str, shards))}\n"
         return 200, PLAIN, "ready\n"
 
-    return Pages({"/metrics": figures, "/healthz": healthy, "/readyz": ready})
+    cheap = ("/healthz", "/readyz")
+    return Pages({"/metrics": figures, "/healthz": healthy, "/readyz": ready}, cheap)

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
+from weir.server.addresses import in_words
+from weir.server.config import Config, split_address
+
 
 class Ports(NamedTuple):
     """Where a node is reached: an address, the shared port there, the shards' own by number."""
@@ -32,6 +35,19 @@ def reserved(host: str, port: int, shards: int) -> Iterator[Ports]:
             stack.enter_context(_bound(family, address, port))
         own = [stack.enter_context(_bound(*found[0], 0)) for _ in range(shards)]
         yield Ports(found[0][1], port, tuple(one.getsockname()[1] for one in own))
+
+
+def check_free(config: Config) -> None:
+    """Raise `BadAddress`, or `OSError` of `node.port`, where the node could not listen.
+
+    That is before anything is made: a start that fails founds no node.
+    """
+    with reserved(config.node.host, config.node.port, 0):
+        pass
+    if config.metrics.listen:
+        host, port = split_address(config.metrics.listen)
+        with in_words(host, port, "--metrics"), reserved(host, port, 0):
+            pass
 
 
 def _bound(family: int, address: str, port: int, shared: bool = True) -> socket.socket:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from weir.server.config import BadConfig, Config, settings
+from weir.server.config import BadConfig, Config, contradictions, settings
 from weir.server.quantity import quantity
 from weir.server.setting import Setting
 
@@ -24,6 +24,7 @@ PREFIX = "WEIR__"
 
 _HEADING = re.compile(r"\s*\[\s*([\w.-]+)\s*\]")
 _KEY = re.compile(r"\s*([\w.-]+)\s*=")
+_TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 _TRUE_FALSE = {"true": True, "false": False}
 
 
@@ -43,6 +44,8 @@ class _Gathered:
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    #: Settings whose values are not known, for what was given is wrong.
+    bad: set[str] = field(default_factory=set)
 
     def take(self, key: str, value: object, origin: str) -> None:
         """Take one value, or the problem with it."""
@@ -54,9 +57,11 @@ class _Gathered:
             value = _fitted(setting, value)
         except ValueError as error:
             self.problems.append(f"{origin}: {key} {error}")
+            self.bad.add(key)
             return
         if problem := setting.problem(value):
             self.problems.append(f"{origin}: {problem}")
+            self.bad.add(key)
             return
         self.values[key], self.origins[key] = value, origin
 
@@ -77,15 +82,16 @@ def resolve(
         if name.startswith(PREFIX):
             key = name.removeprefix(PREFIX).lower().replace("__", ".", 1)
             gathered.take(key, value, name)
+        elif meant := _with_one_stroke(name, gathered.known):
+            gathered.problems.append(f"{name}: did you mean {meant}, with two strokes each?")
     for key, (flag, value) in (flags or {}).items():
         gathered.take(key, value, flag)
+    config = _built(gathered.values)
+    for key, problem in contradictions(config, gathered.bad):
+        origin = gathered.origins.get(key, str(path) if path else "")
+        gathered.problems.append(f"{origin}: {problem}" if origin else problem)
     if gathered.problems:
         raise BadConfig(gathered.problems)
-    config = _built(gathered.values)
-    try:
-        config.validate()
-    except BadConfig as error:  # the values are each fine: it is how they go together
-        raise BadConfig([f"{path}: {p}" if path else p for p in error.problems]) from None
     return Resolved(config, {key: gathered.origins.get(key, "default") for key in gathered.known})
 
 
@@ -96,12 +102,18 @@ def load(path: str | Path | None) -> Config:
 
 def _take_file(into: _Gathered, path: Path) -> None:
     try:
-        text = path.read_text(encoding="utf-8")
+        raw = path.read_bytes()
+        text = raw.decode("utf-8-sig")  # editors of some systems begin with a mark of the encoding
         data = tomllib.loads(text)
     except OSError as error:
         raise BadConfig([f"{path}: {error.strerror}"]) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadConfig([f"{path}: {error}"]) from None
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise BadConfig(
+            [f"{path}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8: save the file as UTF-8"]
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadConfig([_syntax(path, str(error), text)]) from None
     lines = dict(_lines(text))
     sections = {setting.section for setting in into.known.values()}
     for name, section in data.items():
@@ -115,6 +127,24 @@ def _take_file(into: _Gathered, path: Path) -> None:
             for key, value in section.items():
                 full = f"{name}.{key}"
                 into.take(full, value, _place(path, lines.get(full)))
+
+
+def _syntax(path: Path, says: str, text: str) -> str:
+    """Return what the parser says, with the line in front."""
+    place = _TOML_PLACE.search(says)
+    line, column = (
+        (int(place[1]), int(place[2])) if place else (max(len(text.splitlines()), 1), None)
+    )
+    says = says[: place.start()] if place else says
+    return f"{path}:{line}: {says[:1].lower()}{says[1:]}" + (f", at column {column}" * bool(column))
+
+
+def _with_one_stroke(name: str, known: Mapping[str, Setting]) -> str:
+    """Return the variable that one looks like which nobody reads, as WEIR_NODE_PORT."""
+    variables = {
+        setting.variable.replace("__", "_"): setting.variable for setting in known.values()
+    }
+    return variables.get(name, "") if name not in variables.values() else ""
 
 
 def _place(path: Path, line: int | None) -> str:

@@ -20,6 +20,11 @@ from weir.server.config import StatusConfig
 class JsonLines(logging.Formatter):
     """One JSON object a line."""
 
+    def __init__(self, shard: int | None = None) -> None:
+        """Name the shard in each object, if the node has several."""
+        super().__init__()
+        self._more = {} if shard is None else {"shard": shard}
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the object."""
         fields: dict[str, object] = {
@@ -28,29 +33,40 @@ class JsonLines(logging.Formatter):
             "event": record.getMessage(),
             "from": record.name,
         }
-        fields |= {k: v for k, v in _fields(record).items() if k not in fields}
+        more = {**self._more, **_fields(record)}
+        fields |= {k: v for k, v in more.items() if k not in fields}
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)
         return msgspec.json.encode(fields, enc_hook=str).decode()
 
 
 class TextLines(logging.Formatter):
-    """One line a person reads: time, level, sentence, fields."""
+    """One line a person reads: time, level, sentence, and those fields that it does not say."""
 
-    def __init__(self) -> None:
-        """Write the local time."""
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
+    def __init__(self, shard: int | None = None) -> None:
+        """Write the local time, and the shard, if the node has several."""
+        who = "" if shard is None else f"shard {shard}: "
+        super().__init__(f"%(asctime)s %(levelname)s {who}%(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line, fields behind."""
         line = super().formatMessage(record)
-        return " ".join([line, *(f"{name}={value}" for name, value in _fields(record).items())])
+        words = record.message.replace(":", " ").split()
+        fields = [
+            f"{name}={value}"
+            for name, value in _fields(record).items()
+            if str(value) not in (*words, *record.message.split())
+        ]
+        return " ".join([line, *fields])
 
 
-def configure(config: StatusConfig, stream: TextIO | None = None) -> None:
-    """Send all that is told to `stream`, stderr by default, in the form that is asked for."""
+def configure(config: StatusConfig, stream: TextIO | None = None, shard: int | None = None) -> None:
+    """Send all that is told to `stream`, stderr by default, in the form that is asked for.
+
+    `shard` is the one that this process is, where a node has several.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if config.format == "json" else TextLines())
+    handler.setFormatter(JsonLines(shard) if config.format == "json" else TextLines(shard))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(config.level.upper())

@@ -9,7 +9,6 @@ however it came, by the end of the stream.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -64,8 +63,31 @@ class Drained(msgspec.Struct, frozen=True, tag="drained"):
     everything: bool
 
 
-ToShard = Assignment | NewTrunk | Stop
-FromShard = Ready | Failed | Drained
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """This shard's loop turns; told every `ALIVE_SECONDS`."""
+
+
+class Away(msgspec.Struct, frozen=True, tag="away"):
+    """Which shards of the node do not serve now: it is not ready as a whole.
+
+    Those that stand still are `silent`: their trunks are cut, and given anew when they go on.
+    """
+
+    shards: tuple[int, ...]
+    silent: tuple[int, ...] = ()
+
+
+class TrunkLost(msgspec.Struct, frozen=True, tag="lost"):
+    """The trunk by which this shard asked `shard` broke."""
+
+    shard: int
+
+
+ToShard = Assignment | NewTrunk | Stop | Away
+FromShard = Ready | Failed | Drained | Alive | TrunkLost
+
+#: How often a shard says that it is alive.
+ALIVE_SECONDS = 1.0
 
 
 class Tether:
@@ -86,11 +108,19 @@ class Tether:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end, self._read)
 
-    def tell(self, message: ToShard | FromShard, end: socket.socket | None = None) -> None:
-        """Send a message, with a socket or without; in vain if the other end is gone."""
+    def tell(self, message: ToShard | FromShard, end: socket.socket | None = None) -> bool:
+        """Send a message, with a socket or without; in vain if the other end is gone.
+
+        False if the other end has not read for long, so that there is no room.
+        """
         line = msgspec.json.encode(message) + b"\n"
-        with contextlib.suppress(OSError):
-            socket.send_fds(self._end, [line], [] if end is None else [end.fileno()])
+        try:
+            sent = socket.send_fds(self._end, [line], [] if end is None else [end.fileno()])
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return sent == len(line)
 
     def close(self) -> None:
         """Hear and say nothing any more."""
@@ -114,7 +144,13 @@ class Tether:
         *lines, self._pending = (self._pending + data).split(b"\n")
         for line in lines:
             message = self._decode(line)
-            end = socket.socket(fileno=self._ends.popleft()) if _carries(message) else None
+            end = None
+            if _carries(message):
+                if not self._ends:  # this process has no file descriptor left
+                    self._loop.remove_reader(self._end)
+                    self._over()
+                    return
+                end = socket.socket(fileno=self._ends.popleft())
             self._told(message, end)
 
 

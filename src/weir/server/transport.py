@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 Frames = Sequence[ClientFrame | DeviceRequest]
 _ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS, Opcode.PULL})
 
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+#: The first byte of Linux's `struct tcp_info`, of a connection that neither side has ended.
+_ESTABLISHED = 1
 #: Above this much unsent, no more requests are taken from the peer: it does not take its replies.
 _UNSENT_BYTES_MAX = 16 * MIB
 #: Above this much unsent, small replies are charged as well.
@@ -63,22 +66,20 @@ class Peer(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
         self._transport = transport
         transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._driver.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Cut frames; a peer that breaks its dialect is dropped."""
         self._heard = self._driver.now()
+        begins = not self._connection.pending
         try:
             frames = self._connection.receive(data)
         except RemoteProtocolError as error:
             self.hang_up(str(error))
             return
-        if frames:
+        if frames or begins:
             self._began = self._heard
+        if frames:
             self._reserve(0)
         self._claim()
         if frames:
@@ -104,6 +105,19 @@ class Peer(asyncio.Protocol):
         self._driver.closed(self)
 
     # -- the driver calls ---------------------------------------------------------------------
+
+    @property
+    def gone(self) -> bool:
+        """Whether a peer that is not let in yet has hung up: it is not read from, so only the
+        system knows.
+        """
+        if self._inside or self._transport is None:
+            return self._transport is None
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.family not in _INTERNET:
+            return False
+        state: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        return state[0] != _ESTABLISHED
 
     def enter(self) -> None:
         """Be served from now on."""
@@ -147,15 +161,16 @@ class Peer(asyncio.Protocol):
     def sweep(self, doors: Doors) -> None:
         """Let a peer go that dribbles a frame, or a device that says nothing any more."""
         now = self._driver.now()
-        if self._full or self._driver.held or not self._inside:
-            self._began = now  # it is not read from: what is missing may be in the socket
-        elif self._connection.claimed and now - self._began > doors.frame_seconds:
-            log.warning("session %d: a frame took too long: cut", self.session)
+        if self.gone:
             self.cut()
-        elif not self._connection.claimed:
-            self._began = now
+        elif self._full or self._driver.held or not self._inside:
+            self._began = now  # it is not read from: what is missing may be in the socket
+        elif not self._connection.pending:
             if self._connection.is_device and now - self._heard > doors.idle_seconds:
                 self.hang_up(f"no frame for {doors.idle_seconds:g} s: ping to stay")
+        elif now - self._began > doors.frame_seconds:
+            log.warning("session %d: a frame took too long: cut", self.session)
+            self.cut()
 
     def update(self) -> None:
         """Read from the socket, or not: never while the peer is full or waits to be let in, and
@@ -164,7 +179,7 @@ class Peer(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if not self._driver.held and not self._reserved:
+        if not self._driver.held:
             self._claim()
         hold = self._driver.held and not self._reserved
         if self._full or hold or not self._inside:
@@ -212,11 +227,10 @@ class Peer(asyncio.Protocol):
 
     def _claim(self) -> None:
         """Charge the frame under way at its full size, unless the budget is used up already."""
-        claimed = self._connection.claimed
-        if claimed and not self._reserved and not self._driver.held:
-            self._reserve(claimed)
-        elif self._driver.held:
+        if self._driver.held:
             self.update()
+        elif self._connection.claimed > self._reserved:
+            self._reserve(self._connection.claimed)
 
     def _reserve(self, size: int) -> None:
         self._moved = self._driver.now()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from socket import socket
 from typing import TYPE_CHECKING, cast
 
@@ -65,13 +65,17 @@ class End(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Give everything back."""
         self._transport = None
-        self._driver.release(self._unsent)
+        self.give_back(self._unsent)
         self._unsent = 0
+
+    def give_back(self, size: int) -> None:
+        """These bytes have left this process, or never will."""
+        self._driver.release(size)
 
     def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
         """Write buffers as they are; `charged` bytes are given back once they are out."""
         if self._transport is None:
-            self._driver.release(charged)
+            self.give_back(charged)
             return
         if charged:
             self.settle()
@@ -83,7 +87,7 @@ class End(asyncio.Protocol):
         if self._transport is not None:
             sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
             self._unsent -= sent
-            self._driver.release(sent)
+            self.give_back(sent)
 
     def update(self) -> None:
         """The driver holds, or does not any more."""
@@ -113,6 +117,10 @@ class AskingEnd(End):
         super().connection_made(transport)
         self._driver.handle(ev.TrunkOpened(self.shard))
 
+    def give_back(self, size: int) -> None:
+        """There is room for more to this shard."""
+        self._driver.passed_on(self.shard, size)
+
     def take(self, frames: deque[TrunkFrame]) -> None:
         """Hand on what came back."""
         if frames:
@@ -127,9 +135,10 @@ class AskingEnd(End):
 class ServingEnd(End):
     """Another shard asks this one, for peers of its own: each is a session here."""
 
-    def __init__(self, driver: Driver, trunks: Trunks) -> None:
-        """Make the sessions known to `trunks`."""
+    def __init__(self, driver: Driver, shard: int, trunks: Trunks) -> None:
+        """Serve `shard`; make the sessions known to `trunks`."""
         super().__init__(driver)
+        self.shard = shard
         self._trunks = trunks
         self._numbers: dict[int, int] = {}
         self._waiting: deque[TrunkFrame] = deque()
@@ -159,7 +168,7 @@ class ServingEnd(End):
         """Read, or not: under a used-up budget only to finish what is charged already."""
         if self._transport is None or self._transport.is_closing():
             return
-        if not self._driver.held and not self._reserved:
+        if not self._driver.held and self._stream.claimed > self._reserved:
             self._reserve(self._stream.claimed)
         if self._full or (self._driver.held and not self._reserved):
             self._transport.pause_reading()
@@ -228,6 +237,8 @@ class Trunks:
         self._asking: dict[int, AskingEnd] = {}
         self._serving: set[ServingEnd] = set()
         self._guests: dict[int, Guest] = {}
+        #: Told of each other shard that cannot be asked any more, and might be by a new trunk.
+        self.lost: Callable[[int], None] = _nobody
 
     async def join(self, end: socket, shard: int, asks: bool) -> None:
         """Take one end of a socket pair whose other end `shard` has; a new one replaces an old."""
@@ -239,10 +250,22 @@ class Trunks:
                 old.cut()
             protocol = self._asking[shard] = AskingEnd(self._driver, shard, self._lost)
         else:
-            protocol = ServingEnd(self._driver, self)
+            protocol = ServingEnd(self._driver, shard, self)
             self._serving = {one for one in self._serving if one._transport is not None}
             self._serving.add(protocol)
         await loop.create_unix_connection(lambda: protocol, sock=end)
+
+    def leave(self, shards: Sequence[int]) -> None:
+        """Cut the trunks to and from shards that stand still: what they were asked is refused, and
+        what their peers hold or wait for here is given back.
+        """
+        for shard in shards:
+            if (asking := self._asking.pop(shard, None)) is not None:
+                self._driver.handle(ev.TrunkClosed(shard))
+                asking.cut()
+        for serving in self._serving:
+            if serving.shard in shards:
+                serving.cut()
 
     def send(self, effect: ef.Pass) -> None:
         """Write a frame to another shard."""
@@ -250,7 +273,7 @@ class Trunks:
         if end is not None:
             end.write(effect.buffers, effect.charged)
         else:
-            self._driver.release(effect.charged)
+            self._driver.passed_on(effect.shard, effect.charged)
 
     def guest(self, session: int) -> Guest | None:
         """Return the peer of another shard that has this session here."""
@@ -290,3 +313,8 @@ class Trunks:
         if self._asking.get(end.shard) is end:
             del self._asking[end.shard]
             self._driver.handle(ev.TrunkClosed(end.shard))
+            self.lost(end.shard)
+
+
+def _nobody(shard: int) -> None:
+    """There is nobody who could give a new trunk."""

@@ -116,6 +116,7 @@ class RisingStamps:
 
     def check(self, history: History) -> Iterator[str]:
         """Walk the drained log once: no hole, no falling stamp, no sequence left out."""
+        unseen = {(p.producer, p.sequence) for p in history.publishes if not p.values}
         for partition, records in history.drained.items():
             expected: dict[tuple[object, ...], int] = {}
             from_zero = not history.starts.get(partition, 0)
@@ -131,6 +132,8 @@ class RisingStamps:
                         continue
                     # A producer's first messages may be past retention.
                     wanted = expected.get(producer, 0 if from_zero else sequence)
+                    while (producer, wanted) in unseen and wanted < sequence:
+                        wanted += 1
                     if sequence != wanted:
                         yield f"{producer}: {sequence} where {wanted} belongs"
                     expected[producer] = sequence + 1
@@ -149,7 +152,8 @@ class RealTime:
         }
         events: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for publish in history.publishes:
-            offset = places.get(publish.partition, {}).get(publish.values[0])
+            first = publish.values[0] if publish.values else b""
+            offset = places.get(publish.partition, {}).get(first)
             if offset is None:
                 continue
             events[publish.partition].append((publish.sent, 0, offset))
@@ -163,6 +167,20 @@ class RealTime:
                     highest = max(highest, offset)
                 elif offset < highest:
                     yield f"partition {partition}: {offset} was sent after {highest} was confirmed"
+
+
+class Fenced:
+    """From when a new epoch of a producer is granted, nothing of an older one is accepted."""
+
+    name = "Fenced"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Look for messages of older epochs behind the end that was there after the grant."""
+        for partition, producer, epoch, end in history.fences:
+            ended = {("producer", producer, older) for older in range(epoch)}
+            for record in history.drained.get(partition, []):
+                if record.offset >= end and record.rows[0][0] in ended:
+                    yield f"epoch {epoch} was granted, then {record.rows[0]} wrote {record.offset}"
 
 
 class Retained:
@@ -317,6 +335,7 @@ CHECKERS: tuple[Checker, ...] = (
     OneOffset(),
     RisingStamps(),
     RealTime(),
+    Fenced(),
     Retained(),
     AckedOnce(),
     Honest(),

@@ -220,6 +220,12 @@ class SimDisk:
         if offset < len(file.stable):
             file.stable[offset] ^= 1 << bit
 
+    def truncate(self, name: str, size: int) -> None:
+        """Cut a file short, on the platter and in the cache."""
+        file = self._file(name)
+        del file.visible[size:]
+        del file.stable[size:]
+
     # -- how ---------------------------------------------------------------------------------
 
     def _step(self, operation: str) -> None:

@@ -33,6 +33,7 @@ class Publish:
     """Messages sent under one (producer, epoch, sequence), or a device's one message.
 
     `honest` is False for what a broker must refuse: a gap, or a used sequence with other bytes.
+    There are no `values` in a chunk, which readers never see.
     `sequence` is None where the device sent none, so that each send may be a message.
     """
 
@@ -94,6 +95,15 @@ class Seek:
     done: bool = False
 
 
+class Fence(NamedTuple):
+    """A producer's epoch was granted; a moment later a partition ended at `end`."""
+
+    partition: int
+    producer: int
+    epoch: int
+    end: int
+
+
 class Record(NamedTuple):
     """A batch of the drained log: `rows` are (producer, epoch, sequence) of each message."""
 
@@ -115,6 +125,11 @@ class History:
     grants: list[Grant] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
     seeks: list[Seek] = field(default_factory=list)
+    fences: list[Fence] = field(default_factory=list)
+    #: By partition and packed references, the value that they stand for.
+    wholes: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
+    #: Whether values in chunks that are not touched for a moment are given up.
+    values_expire: bool = False
     #: What a client found wrong on the spot, under the promise that it breaks.
     complaints: list[tuple[str, str]] = field(default_factory=list)
     #: By partition, what a reader found in the end, after the last power cut.

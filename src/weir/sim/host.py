@@ -45,6 +45,21 @@ class Host:
         """The processes that run."""
         return [process for process in self._processes if process is not None]
 
+    @property
+    def budget_bytes(self) -> int:
+        """The byte budget of each shard."""
+        return self._machine.shard.budget_bytes
+
+    @property
+    def shards(self) -> int:
+        """How many shards there are, or were, since the last start."""
+        return self._layout.shards
+
+    @property
+    def stopped(self) -> bool:
+        """Whether all processes have done what a node does that is told to end."""
+        return all(process.stopped for process in self.running)
+
     # -- life and death ------------------------------------------------------------------------
 
     def start(self) -> None:

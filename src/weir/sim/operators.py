@@ -1,8 +1,8 @@
-"""A simulated operator, who seeks, pauses and resumes a cluster while its consumers are at work."""
+"""A simulated operator: seeks, pauses and deletes a cluster while its consumers are at work."""
 
 from __future__ import annotations
 
-from weir.errors import OffsetOutOfRange, refusal
+from weir.errors import ClusterInUse, OffsetOutOfRange, UnknownCluster, refusal
 from weir.sim.history import History, Seek
 from weir.sim.host import Host
 from weir.sim.programs import Client
@@ -13,6 +13,7 @@ from weir.wire import messages as m
 _NEXT = (20 * MS, 300 * MS)
 _PAUSED = (5 * MS, 120 * MS)
 _PAUSE = 0.3
+_DELETE = 0.3
 _LAST = 4
 #: How far back or ahead a seek goes, of what the partition holds.
 _PLACES = (0.0, 0.3, 0.8, 1.0)
@@ -39,6 +40,7 @@ class Operator(Client):
         self._paused = False
         self._busy = False
         self._seek: Seek | None = None
+        self._deleting = False
         #: Seeks to make while it ends, when consumers are at work and no fault hides what comes.
         self._last = _LAST
 
@@ -51,6 +53,9 @@ class Operator(Client):
         """Undo a pause whose end was not heard of; else go on in a while."""
         if self._paused:
             self._resume()
+        elif not self.ending and self.world.chance(_DELETE):
+            self._busy = True  # before the consumers are back
+            self._delete(0)
         else:
             self._later()
 
@@ -83,6 +88,9 @@ class Operator(Client):
         if not isinstance(reply, m.PositionsReply):
             self._changed(reply)
             return
+        if not self.ending and self.world.chance(_DELETE):
+            self._delete(reply.start)
+            return
         part = self.world.dice.choice(_PLACES)
         offset = reply.start + int((reply.end - reply.start) * part)
         seek = Seek(self._partition, self._cluster, offset, self.world.now)
@@ -91,21 +99,32 @@ class Operator(Client):
         address = self.addresses[self._partition]
         self.ask(a.SeekCluster(address, self._cluster, offset), self._changed)
 
+    def _delete(self, start: int) -> None:
+        """What comes to be known of the cluster afterwards begins at the log's start."""
+        self._seek = Seek(self._partition, self._cluster, start, self.world.now)
+        self.history.seeks.append(self._seek)
+        self._deleting = True
+        self.ask(a.DeleteCluster(self.addresses[self._partition], self._cluster), self._changed)
+
     def _changed(self, reply: m.Reply) -> None:
         self._busy = False
         seek, self._seek = self._seek, None
+        unknown = False
         if isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
             gone = isinstance(error, OffsetOutOfRange) and self.history.retention_bytes
-            if not error.retryable and not gone:
+            busy = self._deleting and isinstance(error, ClusterInUse | UnknownCluster)
+            if not error.retryable and not gone and not busy:
                 self.complain("Honest", f"a change was refused: {error!r}")
+            # It was passed on, perhaps, to a shard that is gone now.
+            unknown = error.retryable and self.host.shards > 1
+        self._deleting = False
         if seek is not None:
             seek.settled = self.world.now
-            # One that was refused changed nothing.
             seek.done = isinstance(reply, a.ClusterChanged)
-            if not seek.done:
-                self.history.seeks.remove(seek)
-            elif self.ending and self._last:
+            if not seek.done and not unknown:
+                self.history.seeks.remove(seek)  # one that was refused changed nothing
+            elif seek.done and self.ending and self._last:
                 self._last -= 1
         if self._paused:
             self.world.after(self.world.between(*_PAUSED), self._resume)

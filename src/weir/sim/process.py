@@ -1,4 +1,4 @@
-"""A simulated process: one shard over its simulated disks, in virtual time; server.driver's twin."""
+"""A simulated process: one shard over simulated disks, in virtual time; server.driver's twin."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from weir.broker.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.errors import DiskFailed, RemoteProtocolError
 from weir.log import checkpoint, recovery
+from weir.log.errors import LogDamaged
 from weir.log.flush import Flush
 from weir.log.scrub import Scrubbed
 from weir.log.settings import Settings
@@ -25,6 +26,9 @@ from weir.sim.network import End, Link
 from weir.sim.trunks import Trunks
 from weir.sim.world import MS, SkewedTime, World
 from weir.wire.connection import Connection
+
+#: How work on a disk may fail and leave the process running.
+Failed = OSError | LogDamaged
 
 _READ = (50, 8 * MS)
 _SPARE = (1 * MS, 60 * MS)
@@ -61,6 +65,8 @@ class _Session:
 
     number: int
     stream: Connection
+    #: Whether it is being closed: nothing more is read from it.
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +76,7 @@ class _Job:
     name: str
     disk: SimDisk
     run: Callable[[], Any]
-    done: Callable[[Any, OSError | None], None]
+    done: Callable[[Any, Failed | None], None]
 
 
 class Process:
@@ -173,7 +179,7 @@ class Process:
     def received(self, link: Link, data: bytes) -> None:
         """Cut frames out of a peer's bytes and hand them to the shard."""
         session = self._links.get(link)
-        if session is None or self.shard is None:
+        if session is None or session.leaving or self.shard is None:
             return
         stream = session.stream
         before = stream.pending
@@ -214,7 +220,8 @@ class Process:
                     self._release(charged)
                     self._send(session, b"".join(buffers))
                 case ef.Pass(shard, buffers, charged):
-                    self._release(charged)
+                    assert self.shard is not None  # it has just asked for this
+                    self.shard.passed_on(shard, charged)
                     self.trunks.send(shard, b"".join(buffers))
                 case ef.StartFlush():
                     self._flush(effect)
@@ -247,6 +254,7 @@ class Process:
     def _hang_up(self, session: int, reason: str) -> None:
         self.world.note("hangup", reason)
         if (link := self._by_number.get(session)) is not None:
+            self._links[link].leaving = True
             link.finish()
         else:
             self.trunks.hang_up(session, reason)
@@ -259,7 +267,7 @@ class Process:
         self.trunks.hold(held)
 
     def _flush(self, effect: ef.StartFlush) -> None:
-        def done(_: None, error: OSError | None) -> None:
+        def done(_: None, error: Failed | None) -> None:
             if error is None:
                 self.handle(ev.Flushed(effect.log, effect.flush))
             else:  # no room for a new segment: as the real flusher does
@@ -282,30 +290,31 @@ class Process:
                 disk.fail_next("read", errno.EIO)
             return effect.reading.run(disk)
 
-        def done(payloads: list[bytes], error: OSError | None) -> None:
+        def done(payloads: list[bytes], error: Failed | None) -> None:
             if error is None:
                 self.handle(ev.ReadDone(effect.ticket, payloads))
             else:
-                self.handle(ev.ReadDone(effect.ticket, (), f"the read failed: {error}"))
+                at = error.position if isinstance(error, LogDamaged) else -1
+                self.handle(ev.ReadDone(effect.ticket, (), f"the read failed: {error}", at))
 
         self._start("read", disk, run, done, _READ)
 
     def _spare(self, effect: ef.MakeSpare) -> None:
-        def done(_: None, error: OSError | None) -> None:
+        def done(_: None, error: Failed | None) -> None:
             self.handle(ev.SpareMade(effect.log, effect.spare, error is None))
 
         disk = self.disks[effect.log]
         self._start("spare", disk, lambda: effect.spare.run(disk), done, _SPARE)
 
     def _save(self, effect: ef.SaveCheckpoint) -> None:
-        def done(_: None, error: OSError | None) -> None:
+        def done(_: None, error: Failed | None) -> None:
             self.handle(ev.CheckpointSaved(effect.log, error is None))
 
         disk = self.disks[effect.log]
         self._start("save", disk, lambda: checkpoint.save(disk, effect.data), done, _SAVE)
 
     def _chore(self, effect: ef.StartChore) -> None:
-        def done(found: Scrubbed | None, error: OSError | None) -> None:
+        def done(found: Scrubbed | None, error: Failed | None) -> None:
             self.handle(ev.ChoreDone(effect.log, effect.chore, found))
 
         disk = self.disks[effect.log]
@@ -316,7 +325,7 @@ class Process:
         name: str,
         disk: SimDisk,
         run: Callable[[], Any],
-        done: Callable[[Any, OSError | None], None],
+        done: Callable[[Any, Failed | None], None],
         delay: tuple[int, int],
     ) -> None:
         job = _Job(name, disk, run, done)
@@ -334,7 +343,7 @@ class Process:
             self.world.note("disk failed", self.number, job.name)
             self._disk_gone(self)
             return
-        except OSError as error:
+        except (OSError, LogDamaged) as error:
             failed = error
         self.world.note(job.name, self.number, failed is None)
         job.done(result, failed)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from weir.errors import Refused, SequenceGap, SequenceReused, refusal
+from weir.codec import compression
+from weir.errors import Fenced, Refused, SequenceGap, SequenceReused, ValueLost, refusal
 from weir.model.batch import encode
+from weir.model.chunks import References
 from weir.model.limits import PIPELINE_WINDOW
 from weir.sim.history import Confirmed, History, Operation, Publish
 from weir.sim.host import Host
@@ -17,10 +21,13 @@ _NEXT = (0, 25 * MS)
 _MISCHIEF = 0.15
 _RESEND = 0.1
 _TWICE = 0.1
+_COMPRESSIONS = (0, compression.LZ4, compression.ZSTD)
+#: How mischief is met.
+_EXPECTED = (SequenceGap, SequenceReused, ValueLost, Fenced)
 
 
 @dataclass(slots=True, eq=False)
-class _Batch:
+class Batch:
     """A batch of this producer's; `send` is the number of its latest send, 0 if it must go out."""
 
     publish: Publish
@@ -52,13 +59,14 @@ class Producer(Client):
         self._serial = 0
         self._sends = 0
         self._seen = 0
-        self._held: list[_Batch] = []
-        self._done: list[_Batch] = []
+        self._held: list[Batch] = []
+        self._done: list[Batch] = []
         self._paused = False
         self._running = False
         # Of one size in half of the runs, so that new frames begin where dropped ones did.
         self._sizes = world.dice.choice(((8,), (0, 0, 30, 200)))
         self._counts = (1,) if len(self._sizes) == 1 else (1, 1, 2, 5)
+        self._compression = world.dice.choice(_COMPRESSIONS)
 
     @property
     def finished(self) -> bool:
@@ -96,10 +104,10 @@ class Producer(Client):
         self._running = False
         if self.link is None or self.ending or not self._left:
             return
-        if len(self._held) < self._window:
+        if len(self._held) < self._window and (batch := self._compose()) is not None:
             self._left -= 1
-            self._held.append(self._batch(self._sequence, self.world.dice.choice(self._counts)))
-            self._sequence += len(self._held[-1].publish.values)
+            self._held.append(batch)
+            self._sequence += max(1, len(batch.publish.values))
             self._send_all()
             if self.world.chance(_TWICE):
                 self._send(self.world.dice.choice(self._held))
@@ -118,19 +126,39 @@ class Producer(Client):
             assert sequence is not None
         else:
             sequence = self._sequence + self.world.dice.randrange(1, 4)
-        batch = self._batch(sequence, 1, honest=False)
-        self._send(batch)
+        self._send(self._batch(sequence, [self._value()], honest=False))
 
-    def _batch(self, sequence: int, count: int, honest: bool = True) -> _Batch:
+    def _compose(self) -> Batch | None:
+        """Return the next batch; None if there is none now."""
+        count = self.world.dice.choice(self._counts)
+        return self._batch(self._sequence, [self._value() for _ in range(count)])
+
+    def _value(self, size: int = 0) -> bytes:
+        """Return a value that nobody had before, of any size from `size` on."""
+        self._serial += 1
+        name = f"{self.name}.{self._serial}".encode()
+        return name.ljust(max(size, self.world.dice.choice(self._sizes)), b".")
+
+    def _batch(
+        self, sequence: int, values: Sequence[bytes], honest: bool = True, **columns: Any
+    ) -> Batch:
+        """Seal a batch; `columns` are those of `weir.model.batch.encode`."""
         assert self._grant is not None
         producer, epoch = self._grant.producer, self._grant.epoch
-        values = []
-        for _ in range(count):
-            self._serial += 1
-            name = f"{self.name}.{self._serial}".encode()
-            values.append(name.ljust(self.world.dice.choice(self._sizes), b"."))
-        group = self.addresses[self._partition].group
-        data = encode(values, group=group, producer=producer, epoch=epoch, sequence=sequence)
+        data = encode(
+            values,
+            group=self.addresses[self._partition].group,
+            producer=producer,
+            epoch=epoch,
+            sequence=sequence,
+            compression=self._compression,
+            **columns,
+        )
+        references: References | None = columns.get("references")
+        if "chunk_at" in columns:
+            values = ()  # no reader ever sees it
+        elif references is not None:
+            values = (references.pack(),)
         publish = Publish(
             self._partition,
             ("producer", producer, epoch),
@@ -144,7 +172,7 @@ class Producer(Client):
             operation = self.history.begin(f"{self.name}: batch {sequence}", self.world.now)
         else:
             operation = Operation("mischief", self.world.now, self.world.now)
-        return _Batch(publish, bytes(data), operation)
+        return Batch(publish, bytes(data), operation)
 
     def _send_all(self) -> None:
         if self._paused:
@@ -153,14 +181,14 @@ class Producer(Client):
             if not batch.send and not batch.publish.confirms:
                 self._send(batch)
 
-    def _send(self, batch: _Batch) -> None:
+    def _send(self, batch: Batch) -> None:
         self._sends += 1
         batch.send = send = self._sends
         batch.publish.sends += 1
         request = m.Produce(self.addresses[self._partition], self._seen, memoryview(batch.data))
         self.ask(request, lambda reply: self._answered(batch, send, reply))
 
-    def _answered(self, batch: _Batch, send: int, reply: m.Reply) -> None:
+    def _answered(self, batch: Batch, send: int, reply: m.Reply) -> None:
         publish = batch.publish
         if isinstance(reply, m.Confirm):
             publish.confirms.append(Confirmed(self.world.now, reply.offset, reply.stamp))
@@ -169,12 +197,16 @@ class Producer(Client):
             if batch in self._held:
                 self._held.remove(batch)
                 self._done.append(batch)
+                self._confirmed(batch, reply)
         elif isinstance(reply, m.Refusal):
             self._refused(batch, send, refusal(reply.code, reply.message, reply.detail))
 
-    def _refused(self, batch: _Batch, send: int, error: Refused) -> None:
+    def _confirmed(self, batch: Batch, reply: m.Confirm) -> None:
+        """The first confirm of a batch came."""
+
+    def _refused(self, batch: Batch, send: int, error: Refused) -> None:
         if not batch.publish.honest:
-            if not error.retryable and not isinstance(error, SequenceGap | SequenceReused):
+            if not error.retryable and not isinstance(error, _EXPECTED):
                 self.complain("Honest", f"mischief met an odd refusal: {error!r}")
             return
         if batch.send != send:

@@ -154,6 +154,8 @@ class Client(Program):
                 text = f"{header.first_offset} follows {behind}"
                 self.complain("Honest", f"asked for {first}: in the answer {text}")
             behind = header.next_offset
+            if batch.piece is not None:
+                self.complain("Honest", f"a chunk was shown as {header.first_offset}")
             values = tuple(batch.values())
             self.history.seen.append(Seen(partition, header.first_offset, values, header.stamp))
         if found and behind <= first:

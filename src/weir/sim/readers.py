@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from weir.errors import OffsetOutOfRange, StaleGrant, refusal
+from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
 from weir.sim.history import Ack, Grant, History
 from weir.sim.host import Host
 from weir.sim.programs import Client
+from weir.sim.wholes import Wholes
 from weir.sim.world import MS, World
 from weir.wire import messages as m
 
@@ -13,7 +14,9 @@ _WAIT_MS = 100
 _LEASES_MS = (40, 100, 250)
 LEASE_MS_MAX = max(_LEASES_MS)
 _NEXT = (0, 15 * MS)
+_SIZES = (1, 500, 4_000)
 _REWIND = 0.05
+_WHOLE = 0.5
 _LINGER = 0.25
 _FORGET = 0.1
 _LATE = 0.1
@@ -38,11 +41,12 @@ class Reader(Client):
         self.at_end = False
         self._partition = partition
         self._fetching = False
+        self._wholes = Wholes(self, bool(history.retention_bytes))
 
     @property
     def finished(self) -> bool:
         """Whether the end was reached."""
-        return self.at_end
+        return self.at_end and not self._wholes.under_way
 
     def ready(self) -> None:
         """Go on from the position."""
@@ -52,6 +56,7 @@ class Reader(Client):
         """Forget the fetch that was under way."""
         super().closed()
         self._fetching = False
+        self._wholes.closed()
 
     def _fetch(self) -> None:
         if self.link is None or self._fetching or (self.ending and self.at_end):
@@ -59,7 +64,7 @@ class Reader(Client):
         dice = self.world.dice
         if self.position and not self.ending and self.world.chance(_REWIND):
             self.position = dice.randrange(self.position)
-        max_bytes = dice.choice((1, 500, 4000))
+        max_bytes = dice.choice(_SIZES)
         wait_ms = 0 if self.ending else dice.choice((0, _WAIT_MS))
         address, offset = self.addresses[self._partition], self.position
         self._fetching = True
@@ -74,6 +79,9 @@ class Reader(Client):
             behind = found[-1].header.next_offset if found else offset
             if behind != reply.next_offset or reply.committed < behind:
                 self.complain("Honest", f"said [{offset}, {reply.next_offset}), gave to {behind}")
+            for batch in found:
+                if self.world.chance(_WHOLE):
+                    self._wholes.read(self._partition, batch, self.world.dice.choice(_SIZES))
             self.position = behind
             self.at_end = behind >= reply.committed
         elif isinstance(reply, m.Refusal):
@@ -210,7 +218,7 @@ class Consumer(Client):
             ack.confirmed = self.world.now
         elif isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
-            if not error.retryable and not isinstance(error, StaleGrant):
+            if not error.retryable and not isinstance(error, StaleGrant | UnknownCluster):
                 self.complain("AckedOnce", f"an ack was refused: {error!r}")
         if self.ending and not self._pulling:
             self._pull()

@@ -13,15 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir.errors import OffsetOutOfRange, refusal
+from weir.sim import rot
 from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.history import History, record_of
 from weir.sim.host import Host
 from weir.sim.programs import Client
+from weir.sim.wholes import Wholes
 from weir.sim.workload import Nemesis, Shape, Workload, machine
 from weir.sim.world import SECOND, World
 from weir.wire import messages as m
 
 _DRAIN_WITHIN = 20 * SECOND
+_QUIET = 1 * SECOND
 _DRAIN_BYTES = 64 * 1024
 
 
@@ -65,6 +68,11 @@ class _Drain(Client):
 
     _waiting = 0
 
+    def __init__(self, world: World, host: Host, history: History, partitions: int) -> None:
+        """Look for so many partitions of the topic."""
+        super().__init__(world, host, history, "drain", partitions)
+        self._wholes = Wholes(self, may_be_gone=False)
+
     def ready(self) -> None:
         """Begin with the first partition."""
         for partition in range(len(self.addresses)):
@@ -88,7 +96,10 @@ class _Drain(Client):
             self.complain("Live", f"the drained log is refused: {reply}")
             return
         records = self.history.drained[partition]
-        records += [record_of(batch) for batch in self.check(partition, reply.batches, offset)]
+        found = self.check(partition, reply.batches, offset)
+        records += [record_of(batch) for batch in found]
+        for batch in found:
+            self._wholes.read(partition, batch, _DRAIN_BYTES)
         if reply.next_offset > offset:
             self._fetch(partition, reply.next_offset)
 
@@ -99,7 +110,7 @@ class _Drain(Client):
     @property
     def finished(self) -> bool:
         """Whether every partition was read to its end."""
-        return bool(self.addresses) and not self._asked and not self._waiting
+        return bool(self.addresses) and not (self._asked or self._waiting or self._wholes.under_way)
 
 
 class _Run:
@@ -112,6 +123,7 @@ class _Run:
         self.nemesis = Nemesis(self.world, self.host, shape)
         self.operations = 0
         self._shape = shape
+        self._rots = shape.rots[seed % len(shape.rots)]
         operated = shape.operators[seed % len(shape.operators)]
         self._workload = Workload(self.world, self.host, self.history, shape, operated)
 
@@ -135,16 +147,42 @@ class _Run:
         workload.retire()
         self.host.start()
         self._drain()
+        if self._rots and not history.complaints:
+            self._rot()
 
     def _drain(self) -> None:
-        drain = _Drain(self.world, self.host, self.history, "drain", self._shape.partitions)
+        drain = _Drain(self.world, self.host, self.history, self._shape.partitions)
         drain.start()
         self.world.run(self.world.now + _DRAIN_WITHIN, lambda: drain.finished)
+        drain.retired = True
         if self.host.ruined:
             complaint = ("Durable", f"the node cannot be started any more: {self.host.ruined}")
             self.history.complaints.append(complaint)
         elif not drain.finished:
             self.history.complaints.append(("Live", "the log could not be drained"))
+
+    def _rot(self) -> None:
+        """A stop, or a quiet moment and a kill, then bit rot, and a survey of what is served."""
+        world, host, complaints = self.world, self.host, self.history.complaints
+        if world.chance(0.5):
+            host.stop()
+            world.run(world.now + LIVE_WITHIN, lambda: host.stopped)
+            if not host.stopped:
+                complaints.append(("Live", "the node does not drain"))
+        else:
+            world.run(world.now + _QUIET)  # all is below the durable mark by then
+        host.die(power=False)
+        spoilt = [rot.spoil(world, host.disks) for _ in range(self._rots)]
+        survey = rot.Survey(world, host, self.history, self._shape.partitions)
+        host.start()
+        survey.start()
+        world.run(world.now + _DRAIN_WITHIN, lambda: survey.finished or bool(host.ruined))
+        if host.ruined:
+            if wrong := rot.complaint(host.ruined, spoilt):
+                complaints.append(("Honest", wrong))
+        elif not survey.finished:
+            complaints.append(("Live", f"{spoilt} rotted, and the rest could not be read"))
+        survey.judge(spoilt)
 
 
 def run_seed(seed: int, shape: Shape | None = None) -> Outcome:

@@ -130,7 +130,8 @@ class Trunks:
 
     def cut(self) -> None:
         """The process has ended, and its trunks with it."""
-        for end in (*self._asking.values(), *self._serving):
+        ends: list[_AskingEnd | _ServingEnd] = [*self._asking.values(), *self._serving]
+        for end in ends:
             assert end.link is not None
             end.link.cut()
 

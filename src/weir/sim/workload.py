@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from weir.broker.shard import ShardSettings
 from weir.log.settings import Settings
 from weir.model.limits import KIB
+from weir.sim.authors import Author, Pen
 from weir.sim.checkers import ENTRY_BYTES_MAX
 from weir.sim.history import History
 from weir.sim.host import Host
@@ -16,13 +17,16 @@ from weir.sim.process import Machine
 from weir.sim.producers import Producer
 from weir.sim.programs import Program
 from weir.sim.readers import Consumer, Reader
+from weir.sim.receivers import Receiver
 from weir.sim.world import MS, World
 
 CLUSTER = "crew"
+FIELD = "field"
 SYSTEM = 0x57454952
 _SKEW_MS = 8_000
 _RETENTION_EVERY_MS = 100
 #: A quick disk, and one that is so slow that clients lose patience, and power cuts fall into it.
+_BUDGETS = (12 * KIB, 256 * KIB, 1024 * KIB)
 #: How many logs a node is founded with; up to three shards serve them.
 _LOGS = (1, 1, 2, 3, 4)
 _FLUSHES = ((200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
@@ -37,13 +41,17 @@ class Shape:
     partitions: int = 2
     producers: int = 3
     hubs: int = 2
+    authors: int = 2
     consumers: int = 2
+    receivers: int = 2
     batches: int = 12
     device_messages: int = 12
     #: How many bytes of messages a partition keeps: the seeds take these in turn; 0: all.
     retentions: tuple[int, ...] = (0, 0, 2 * KIB, 600)
     #: Whether an operator seeks and pauses: taken in turn, too.
     operators: tuple[bool, ...] = (True, False, False, True)
+    #: How many places rot in the end, while the node is down: taken in turn, too.
+    rots: tuple[int, ...] = (0, 1, 0, 2, 1)
 
 
 def machine(world: World) -> Machine:
@@ -61,7 +69,7 @@ def machine(world: World) -> Machine:
         spares=dice.choice((0, 1, 2)),
     )
     shard = ShardSettings(
-        budget_bytes=dice.choice((3 * KIB, 256 * KIB, 1024 * KIB)),
+        budget_bytes=dice.choice(_BUDGETS),
         checkpoint_bytes=dice.choice((1 * KIB, 4 * KIB, 1024 * KIB)),
         retention_every_ms=_RETENTION_EVERY_MS,
     )
@@ -80,6 +88,7 @@ class Workload:
         self.consumers: list[Consumer] = []
         self.operators: list[Operator] = []
         self.readers: list[Reader] = []
+        self.receivers: list[Receiver] = []
         for n in range(shape.producers):
             self.producers.append(
                 Producer(
@@ -110,13 +119,30 @@ class Workload:
             self.consumers.append(
                 Consumer(world, host, history, f"consumer{n}", shape.partitions, 0, CLUSTER)
             )
+        pen = Pen()
+        for n in range(shape.authors):
+            self.producers.append(
+                Author(
+                    world,
+                    host,
+                    history,
+                    f"author{n}",
+                    shape.partitions,
+                    -1 % shape.partitions,
+                    2 * shape.batches,
+                    pen,
+                )
+            )
+        # The least budget has no room for a subscription.
+        for n in range(shape.receivers if host.budget_bytes > _BUDGETS[0] else 0):
+            self.receivers.append(Receiver(world, host, history, f"lock{n}", 8000 + n, 0, FIELD))
         if operated:
             operator = Operator(world, host, history, "operator", shape.partitions, 0, CLUSTER)
             self.operators.append(operator)
 
     def start(self) -> None:
         """Let all programs begin within the first moments."""
-        for program in (*self.producers, *self.readers, *self.consumers, *self.operators):
+        for program in self._all():
             self._world.after(self._world.between(0, 50 * MS), program.start)
 
     def end_producing(self) -> None:
@@ -130,10 +156,12 @@ class Workload:
             reader.ending, reader.at_end = True, False
         for consumer in self.consumers:
             consumer.ending, consumer.ending_since = True, self._world.now
+        for receiver in self.receivers:
+            receiver.end()
 
     def retire(self) -> None:
         """Let all programs be over."""
-        for program in (*self.producers, *self.readers, *self.consumers, *self.operators):
+        for program in self._all():
             program.retire()
 
     def produced(self) -> bool:
@@ -143,7 +171,16 @@ class Workload:
     def consumed(self) -> bool:
         """Whether readers are at the end and the cluster has nothing left."""
         readers = all(reader.finished for reader in self.readers)
-        return readers and all(consumer.finished for consumer in self.consumers)
+        return readers and all(one.finished for one in (*self.consumers, *self.receivers))
+
+    def _all(self) -> tuple[Program, ...]:
+        return (
+            *self.producers,
+            *self.readers,
+            *self.consumers,
+            *self.receivers,
+            *self.operators,
+        )
 
 
 class Nemesis:

@@ -70,7 +70,7 @@ def combined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         small.append(batch)
         rows += batch.num_rows
-        size += batch.nbytes
+        size += batch.get_total_buffer_size()  # `nbytes` takes as long as all checks together
         if rows >= COMBINED_ROWS_MIN or size >= COMBINED_BYTES_MIN:
             yield _joined(small)
             small, rows, size = [], 0, 0

@@ -11,7 +11,7 @@ be shortened to any offset. A cut given by barriers may not; `advance` is where 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from weir.spark.errors import BadOption, CheckpointMismatch, RangeLost
@@ -25,29 +25,51 @@ class Cut:
     """The next offset of each partition of one topic.
 
     `epoch` is the topic's id: ids are never reused, so a topic that was deleted and made again
-    under its old name is not taken for the one that the checkpoint speaks of.
+    under its old name is not taken for the one that the checkpoint speaks of. `begins` says where
+    partitions begin that a cut before this one does not know, if not at 0: retention may have been
+    faster than the query.
     """
 
     epoch: int
     positions: Mapping[int, int]
+    begins: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """Return what Spark stores: {"e": 1, "p": {"00000": 120, "00001": 7}}."""
-        ordered = sorted(self.positions.items())
-        return {"e": self.epoch, "p": {f"{p:0{_DIGITS}}": offset for p, offset in ordered}}
+        """Return what Spark stores: {"e": 1, "p": {"00000": 120, "00001": 7}}, and in "b" the
+        `begins`, if there are any.
+        """
+        text: dict[str, object] = {"e": self.epoch, "p": _by_number(self.positions)}
+        return {**text, "b": _by_number(self.begins)} if self.begins else text
+
+    @property
+    def bare(self) -> Cut:
+        """The same cut, as one that no other comes before."""
+        return Cut(self.epoch, self.positions)
+
+    def first(self, partition: int, end: Cut) -> int:
+        """Return where a micro-batch from this cut to `end` begins in a partition."""
+        return self.positions.get(partition, end.begins.get(partition, 0))
 
     @classmethod
     def from_json(cls, offset: Mapping[str, object]) -> Cut:
         """Read what `to_json` wrote. Raises `CheckpointMismatch` for anything else."""
         match offset:
             case {"e": int(epoch), "p": dict(positions)}:
-                return cls(
-                    epoch, {int(p): int(next_offset) for p, next_offset in positions.items()}
-                )
+                begins = offset.get("b", {})
+                if isinstance(begins, dict):
+                    return cls(epoch, _from_numbers(positions), _from_numbers(begins))
         raise CheckpointMismatch(
             f"{offset!r} is no offset of format('weir'): this checkpoint belongs to another "
             "source; give the query a checkpointLocation of its own"
         )
+
+
+def _by_number(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {f"{p:0{_DIGITS}}": offset for p, offset in sorted(offsets.items())}
+
+
+def _from_numbers(offsets: Mapping[str, int]) -> dict[int, int]:
+    return {int(p): int(offset) for p, offset in offsets.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +140,19 @@ def advance(start: Cut, end: Cut, rows_max: int | None) -> Cut:
 
     It moves whenever `end` lies behind `start` (counterexample 28): a limit below 1 counts as 1,
     because a cut that stays where it is would be returned for ever. A partition that `start` does
-    not know was added later and begins at 0. Equal to `start` in JSON if nothing is new.
+    not know was added later and begins where `end` says. Equal to `start` in JSON if nothing is
+    new.
     """
-    begin = {p: start.positions.get(p, 0) for p in end.positions}
+    begin = {p: start.first(p, end) for p in end.positions}
     lags = {p: max(behind - begin[p], 0) for p, behind in end.positions.items()}
     shares = fill(lags, None if rows_max is None else max(rows_max, 1))
-    return Cut(start.epoch, {p: begin[p] + share for p, share in shares.items()})
+    begins = {p: at for p, at in begin.items() if at > 0 and p not in start.positions}
+    return Cut(start.epoch, {p: begin[p] + share for p, share in shares.items()}, begins)
 
 
 def moved(start: Cut, end: Cut) -> bool:
     """Tell whether there is a message between the two cuts."""
-    return any(behind > start.positions.get(p, 0) for p, behind in end.positions.items())
+    return any(behind > start.first(p, end) for p, behind in end.positions.items())
 
 
 def ranges(start: Cut, end: Cut, tasks_min: int = 1, rows_max: int | None = None) -> list[Range]:
@@ -137,9 +161,9 @@ def ranges(start: Cut, end: Cut, tasks_min: int = 1, rows_max: int | None = None
     None has more than `rows_max` messages. Partitions are split in proportion to what they hold.
     """
     whole = [
-        Range(p, start.positions.get(p, 0), behind)
+        Range(p, start.first(p, end), behind)
         for p, behind in sorted(end.positions.items())
-        if behind > start.positions.get(p, 0)
+        if behind > start.first(p, end)
     ]
     total = sum(map(len, whole))
     if not whole:

@@ -83,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a query without a checkpoint begins; the same however often it is asked."""
         if self._initial is None:
             self._initial = self._first_cut()
-        return self._initial.to_json()
+        return self._initial.bare.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options set; Spark hands it to `latestOffset`."""
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offset:
         """Return the committed end, which the query's progress shows beside its own position."""
-        return self._end().to_json()
+        return self._end().bare.to_json()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the tasks of the micro-batch [start, end); a replay gets the same ranges."""
@@ -144,10 +144,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin
 
     def _end(self) -> Cut:
-        """Return the committed end, or where the options say that the stream ends if it is less."""
+        """Return the committed end, or where the options say that the stream ends if it is less;
+        and where each partition begins.
+        """
         ending = self._options.ending
         standing = self._cuts.standing(ending.stamp if isinstance(ending, Stamped) else 0)
-        end = standing.end
+        end = Cut(standing.info.id, standing.end.positions, standing.begin.positions)
         match ending:
             case Stamped(stamp):
                 least: Mapping[int, int] = self._cuts.first_from(standing, stamp)
@@ -156,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case _:
                 return end
         shortened = {p: min(at, least.get(p, at)) for p, at in end.positions.items()}
-        return Cut(end.epoch, shortened)
+        return Cut(end.epoch, shortened, end.begins)
 
 
 def _rows_max(limit: ReadLimit) -> int | None:

@@ -95,9 +95,12 @@ class Host:
         try:
             self._do(self._shard.handle(event))
         except Exception as error:
-            log.critical("the node broke at %s", type(event).__name__, exc_info=error)
-            self.error = error
-            self.end()
+            self._broke(type(event).__name__, error)
+
+    def _broke(self, where: str, error: Exception) -> None:
+        log.critical("the node broke at %s", where, exc_info=error)
+        self.error = error
+        self.end()
 
     # -- peers ---------------------------------------------------------------------------------
 
@@ -146,6 +149,12 @@ class Host:
         """Do what touches the disk; the power may have been cut in between."""
         if self._ended:
             return
+        try:
+            self._work_on(effect)
+        except Exception as error:
+            self._broke(type(effect).__name__, error)
+
+    def _work_on(self, effect: ef.Effect) -> None:
         disk = self._disk
         match effect:
             case ef.StartFlush(log, flush):
@@ -162,8 +171,7 @@ class Host:
             case ef.StartChore(log, chore):
                 self.handle(ev.ChoreDone(log, chore, chore.run(disk)))
             case _:
-                self.error = TypeError(f"a node of one shard is asked for {effect!r}")
-                self.end()
+                raise TypeError(f"a node of one shard is asked for {effect!r}")
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(ev.TICK_MS / 1_000, self._tick)

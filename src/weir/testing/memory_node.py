@@ -41,7 +41,7 @@ class Node:
     @property
     def up(self) -> bool:
         """Whether it serves."""
-        return self._host is not None
+        return self._host is not None and self._host.error is None
 
     def start(self) -> Node:
         """Start, with what the disk holds. Raises `OSError` if the port is taken."""
@@ -70,10 +70,11 @@ class Node:
             self._background.run(self._cut())
 
     def advance(self, seconds: float) -> None:
-        """Let the node's clocks be so much later: leases end, waits are over.
+        """Let the node's clocks be so much later: leases end, waits are over, "-10m" moves on.
 
         Its stamps are ahead of the machine's clock from then on; the application's clock is its
-        own. Raises `ValueError` below 0: clocks do not go back.
+        own, and so are times it makes of it, like `datetime.now()`. Raises `ValueError` below 0:
+        clocks do not go back.
         """
         if seconds < 0:
             raise ValueError(f"advance({seconds}): give 0 or more seconds")

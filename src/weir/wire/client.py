@@ -219,7 +219,7 @@ class ClientStream:
 
     @property
     def claimed(self) -> int:
-        """Bytes that the frame under way will take when it is whole; 0 between frames."""
+        """Bytes that the frame under way will take when it is whole; 0 until its header is."""
         return self._reassembler.claimed
 
     def receive(self, data: bytes) -> Sequence[ClientFrame]:

@@ -27,7 +27,7 @@ class Connection:
 
     @property
     def claimed(self) -> int:
-        """Bytes that the frame under way will take when it is whole; 0 between frames."""
+        """Bytes that the frame under way will take when it is whole; 0 until its header is."""
         return self.stream.claimed if self.stream else 0
 
     @property

@@ -21,7 +21,8 @@ its `sn`; every reply's body begins with a number: 0, or an error code of `weir.
               u64 offset, u32 size, value; after an error other than 7 the code alone
     opcode 7  ack           u16 partition, u64 fence, u64 first offset, u64 offset behind the last
               -> u16 code, then what was acked, as asked
-    opcode 8  notify        from the broker alone, with the top bit set: u16 0
+    opcode 8  notify        from the broker alone, with the top bit set: u16 0, or why the
+              subscription is over
 
 Rules for firmware:
 
@@ -31,6 +32,7 @@ Rules for firmware:
     A repeat of one of them, same bytes, is confirmed again (an offset of all ones: accepted, place
     not kept). Other bytes, or an older sequence, are refused with `SequenceReused`.
     The boot count never falls, and rises whenever sequences begin anew: no device is forgotten.
+    Sequences are counted in each partition: after hello to another place begin at 0 there.
 
     Each `sn` may subscribe once a connection. After a notify, pull; the next notify comes when
     there is something after that pull. One pull of an `sn` at a time. What was pulled and is not
@@ -45,6 +47,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 
 from weir.codec.fields import Buffer
 from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
@@ -70,6 +73,9 @@ _CODE = struct.Struct(">H")
 _WELCOME = struct.Struct(">HQ")
 _CONFIRM = struct.Struct(">HIQ")
 _FRAME_SIZE_MIN = _HEADER.size + 1
+#: What `xor` folds without making it smaller, and by how many bits each time.
+_SMALL = 64
+_SMALL_FOLDS = (256, 128, 64, 32, 16, 8)
 
 
 class DeviceOpcode(IntEnum):
@@ -155,11 +161,12 @@ _BODIES: dict[int, Callable[[int, bytes], DeviceRequest]] = {
 
 def xor(data: bytes | memoryview) -> int:
     """Return the XOR of all bytes, folding them as one number instead of going byte by byte."""
-    folded = int.from_bytes(data, "little")
-    half = 1 << max(len(data) - 1, 0).bit_length() >> 1
-    while half:
-        folded ^= folded >> (8 * half)
-        half >>= 1
+    folded, size = int.from_bytes(data, "little"), len(data)
+    while size > _SMALL:
+        size -= size // 2
+        folded = (folded >> (8 * size)) ^ (folded & ((1 << (8 * size)) - 1))
+    for bits in _SMALL_FOLDS:
+        folded ^= folded >> bits
     return folded & 0xFF
 
 
@@ -209,7 +216,7 @@ class DeviceStream:
 
     @property
     def claimed(self) -> int:
-        """Bytes that the frame under way will take when it is whole; 0 between frames."""
+        """Bytes that the frame under way will take when it is whole; 0 until its header is."""
         return self._reassembler.claimed
 
     def receive(self, data: bytes) -> list[DeviceRequest]:
@@ -255,8 +262,9 @@ class DeviceStream:
             return DeviceRefused(sn, opcode, BadRequest.code)
 
 
+@lru_cache(maxsize=512)
 def encode_welcome(sn: int, code: int, system: int) -> bytes:
-    """Return the reply to hello."""
+    """Return the reply to hello; thousands of devices that come at once get the same."""
     return frame(DeviceOpcode.HELLO | REPLY, sn, _WELCOME.pack(code, system))
 
 

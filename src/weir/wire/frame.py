@@ -86,8 +86,8 @@ class Reassembler:
 
     @property
     def claimed(self) -> int:
-        """Bytes that the frame under way will take when it is whole; 0 between frames."""
-        return len(self._start) if self._frame is None else self._size
+        """Bytes that the frame under way will take when it is whole; 0 until its header is."""
+        return 0 if self._frame is None else self._size
 
     def receive(self, data: bytes) -> list[memoryview]:
         """Take the next bytes of the stream; return the frames that are whole now, in order."""

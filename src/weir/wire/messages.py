@@ -80,7 +80,9 @@ class Ping(Control, frozen=True, array_like=True):
 
 
 class Pong(Control, frozen=True, array_like=True):
-    """The answer to `Ping`."""
+    """The answer to `Ping`, with the clock of who gives it, in milliseconds since 1970."""
+
+    wall_ms: Natural = 0
 
 
 class DescribeTopic(Control, frozen=True, array_like=True):
@@ -149,7 +151,11 @@ class ProducerGrant(Control, frozen=True, array_like=True):
 
 
 class Positions(Control, frozen=True, array_like=True):
-    """Ask where a partition begins and ends, and where what is stamped from `stamp` on begins."""
+    """Ask where a partition begins and ends, and where what is stamped from `stamp` on begins.
+
+    Unless `stamp` lies over a second ahead of the leader's clock, the answer comes once all that
+    is stamped below it is committed, and nothing will be stamped below it any more.
+    """
 
     address: Address
     stamp: Natural = 0

@@ -25,6 +25,7 @@ from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame, Reassemb
 _HEADER = struct.Struct("<B3xIQ")
 _DEVICE_KINDS: tuple[type[Any], ...] = get_args(DeviceRequest)
 _DEVICE_NUMBERS = {kind: number for number, kind in enumerate(_DEVICE_KINDS)}
+_DEVICE_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _DEVICE_KINDS}
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -65,8 +66,8 @@ def encode_client(session: int, frame: ClientFrame) -> tuple[Buffer, ...]:
 
 def encode_device(session: int, request: DeviceRequest) -> tuple[Buffer, ...]:
     """Return the buffers that pass a device's request on."""
-    number = _DEVICE_NUMBERS[type(request)]
-    content = [getattr(request, field.name) for field in fields(request)]
+    kind = type(request)
+    number, content = _DEVICE_NUMBERS[kind], [getattr(request, n) for n in _DEVICE_FIELDS[kind]]
     return encode(Kind.DEVICE, session, _pack((number, content)))
 
 
@@ -97,7 +98,7 @@ class TrunkStream:
 
     @property
     def claimed(self) -> int:
-        """Bytes that the frame under way will take when it is whole; 0 between frames."""
+        """Bytes that the frame under way will take when it is whole; 0 until its header is."""
         return self._reassembler.claimed
 
     def receive(self, data: bytes) -> Sequence[TrunkFrame]:

@@ -17,9 +17,14 @@ from weir.log import checkpoint
 from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.batch import encode
+from weir.model.chunks import References, chained, runs_of
+from weir.model.header import parse
 from weir.sim.disk import SimDisk
+from weir.wire import device as d
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_reply, encode_request
+from weir.wire.deliveries import Delivery
+from weir.wire.device import DeviceOpcode as Op
 from weir.wire.device import DeviceReplies, DeviceReply, DeviceStream
 
 SYSTEM = 99
@@ -182,6 +187,64 @@ class Rig:
                 self.replies.setdefault(session, []).append((frame.correlation, reply))
 
 
+LEASE_MS = 5_000
+
+
+class Doors:
+    """Devices in sessions 50 on, in one cluster of topic t; a client in session 1 publishes."""
+
+    def __init__(self, rig: Rig, partitions: int = 1) -> None:
+        self.rig = rig
+        rig.connect()
+        self.info = rig.topic(1, "t", partitions)
+        self.grant = rig.answer(1, m.OpenProducer())
+        self._sequences = [0] * partitions
+
+    def hub(self, session: int = 50) -> int:
+        self.rig.device(session, d.hello(session, 1, "t"))
+        assert self.replies(session)[0].code == 0
+        return session
+
+    def subscribed(self, session: int = 50, sn: int = 1, partition: int = 0) -> int:
+        self.hub(session)
+        self.rig.device(session, d.subscribe(sn, "crew", "t", partition, LEASE_MS))
+        assert self.replies(session)[0] == DeviceReply(Op.SUBSCRIBE, sn, 0)
+        return session
+
+    def publish(self, *values: bytes, partition: int = 0) -> None:
+        info = self.info
+        here = m.TopicInfo(
+            info.id, info.namespace, info.name, info.order, [info.addresses[partition]]
+        )
+        batch = self.rig.batch(here, self.grant, self._sequences[partition], *values)
+        assert isinstance(self.rig.answer(1, batch), m.Confirm)
+        self._sequences[partition] += len(values)
+
+    def replies(self, session: int = 50) -> list[DeviceReply]:
+        self.rig.settle()
+        found = list(self.rig.device_replies.get(session, ()))
+        self.rig.device_replies.get(session, []).clear()
+        return found
+
+    def ask(self, *frames: bytes, session: int = 50) -> list[DeviceReply]:
+        self.rig.device(session, *frames)
+        return self.replies(session)
+
+    def pull(self, most: int = 9, size: int = 0, sn: int = 1, session: int = 50) -> Delivery:
+        """Pull, and return what came; whatever else came is a notify."""
+        replies = self.ask(d.pull(sn, most, size), session=session)
+        (reply,) = [r for r in replies if r.opcode == Op.PULL]
+        assert all(r.opcode == Op.NOTIFY for r in replies if r.opcode != Op.PULL)
+        assert isinstance(reply.content, Delivery)
+        return reply.content
+
+    def ack(self, delivery: Delivery, session: int = 50) -> int:
+        first, last = delivery.offsets[0], delivery.offsets[-1]
+        frame = d.ack(1, delivery.partition, delivery.fence, first, last + 1)
+        (reply,) = [r for r in self.ask(frame, session=session) if r.opcode == Op.ACK]
+        return reply.code
+
+
 @pytest.fixture
 def time() -> FakeTime:
     return FakeTime()
@@ -201,3 +264,64 @@ def make_rig(time: FakeTime) -> Callable[..., Rig]:
 def rig(make_rig: Callable[..., Rig]) -> Rig:
     """A node that was just founded."""
     return make_rig()
+
+
+@pytest.fixture
+def make_doors(make_rig: Callable[..., Rig]) -> Callable[..., Doors]:
+    """Return a function that makes a topic of so many partitions, and what else a rig may be."""
+
+    def make(partitions: int = 1, cache: int = 1 << 20, **settings: Any) -> Doors:
+        return Doors(make_rig(cache, **settings), partitions)
+
+    return make
+
+
+@pytest.fixture
+def doors(make_doors: Callable[..., Doors]) -> Doors:
+    return make_doors()
+
+
+class Publisher:
+    """One producer that sends a value piece by piece."""
+
+    def __init__(self, rig: Any, info: m.TopicInfo, session: int = 1) -> None:
+        self.rig, self.info, self.session = rig, info, session
+        self.grant = rig.answer(session, m.OpenProducer())
+        self.sequence = 0
+        #: Of the chunks that were taken since the last piece at byte 0.
+        self.hash = 0
+
+    def ask(self, *values: bytes, **more: Any) -> Any:
+        batch = self.rig.batch(self.info, self.grant, self.sequence, *values, **more)
+        reply = self.rig.answer(self.session, batch)
+        if isinstance(reply, m.Confirm):
+            self.sequence += max(len(values), 1)
+            if "chunk_at" in more:
+                self.hash = chained(self.hash if more["chunk_at"] else 0, parse(batch.batch).hash)
+        return reply
+
+    def pieces(self, *pieces: bytes, at: int = 0) -> list[int]:
+        """Send pieces from byte `at` on; return the indices of their entries."""
+        indices = []
+        for piece in pieces:
+            confirm = self.ask(piece, chunk_at=at)
+            assert (confirm.offset, confirm.duplicate) == (-1, False)
+            indices.append(confirm.index)
+            at += len(piece)
+        return indices
+
+    def close(self, size: int, *indices: int, **more: Any) -> Any:
+        return self.ask(references=References(size, self.hash, runs_of(indices)), **more)
+
+
+@pytest.fixture
+def make_publisher() -> Callable[..., Publisher]:
+    """Return what opens one more producer: (rig, topic)."""
+    return Publisher
+
+
+@pytest.fixture
+def large(rig: Rig) -> tuple[Rig, Publisher]:
+    """A node that was just founded, and a producer there."""
+    rig.connect()
+    return rig, Publisher(rig, rig.topic(1))

@@ -57,6 +57,25 @@ def test_alterations_add_up_and_last(make_rig: Callable[..., Any], checkpoint_by
     assert rig.shard.partitions_led == 3
 
 
+def test_changes_under_way_together_all_hold(rig: Any) -> None:
+    rig.topic(rig.connect())
+    numbers = [
+        rig.ask(1, a.AlterTopic("t", SettingsChange(retention_ms=0))),
+        rig.ask(1, a.AlterTopic("t", SettingsChange(retention_bytes=9))),
+        rig.ask(1, a.AlterTopic("t", partitions=4)),
+        rig.ask(1, a.AlterTopic("t", SettingsChange(retention_bytes=8), partitions=2)),
+    ]
+    rig.settle()
+    replies = dict(rig.replies[1])
+    assert replies[numbers[3]].code == BadRequest.code, "it has 4 by then"
+    for _ in range(2):
+        info = rig.answer(1, m.DescribeTopic("t"))
+        assert info == replies[numbers[2]]
+        assert info.settings == TopicSettings(0, 9)
+        assert len(info.addresses) == 4
+        restart(rig)
+
+
 def test_new_partitions_take_messages_and_old_ones_keep_theirs(rig: Any) -> None:
     info = rig.topic(rig.connect())
     grant = rig.answer(1, m.OpenProducer())

@@ -79,3 +79,19 @@ def test_the_budget_is_whole_again_when_all_is_answered(make_rig: Callable[..., 
             rig.settle()
     rig.settle()
     assert rig.shard.budget.used == 0
+
+
+def test_what_a_batch_inflates_to_is_room_that_must_be_there(
+    make_rig: Callable[..., Any],
+) -> None:
+    rig = make_rig(budget_bytes=8_000)
+    info = rig.topic(rig.connect())
+    grant = rig.answer(1, m.OpenProducer())
+    first = rig.ask(1, rig.batch(info, grant, 0, b"a" * 2_500))
+    packed = rig.batch(info, grant, 1, b"b" * 7_000, compression=2)
+    assert len(packed.batch) < 200
+    asked = rig.ask(1, packed)
+    assert dict(rig.replies[1])[asked].code == Overloaded.code
+    rig.settle()
+    assert dict(rig.replies[1])[first].offset == 0
+    assert rig.answer(1, packed).offset == 1

@@ -9,18 +9,18 @@ import pytest
 
 from weir.broker import control as c
 from weir.errors import Halted
-from weir.model.topic import TopicSettings
+from weir.model.topic import SettingsChange, TopicSettings
 
 SETTINGS = TopicSettings(5, 6)
 RECORDS: list[c.ControlRecord] = [
     c.TopicCreated("ns", "t", 2, "partition", 70, SETTINGS),
-    c.TopicAltered(3, 4, SETTINGS),
+    c.TopicAltered(3, 4, SettingsChange(None, 6)),
     c.TopicDeleted(3),
     c.ProducerOpened(50, 1, "anonymous"),
     c.MessagesGranted("c", 7, 0, 5, 100, 90),
     c.MessagesAcked("c", [(5, 0, 3), (5, 4, 5)]),
     c.GrantsReleased(7),
-    c.LogStartMoved(12, 34),
+    c.LogStartMoved(12, 34, 56),
     c.ClusterSought("c", 9),
     c.ClusterPaused("c", True),
     c.ClusterDeleted("c"),

@@ -222,3 +222,16 @@ def test_a_damaged_registry_keeps_the_node_from_starting(make_rig: Callable[...,
     node.rig.disk.flip(segment.name, created.position - segment.base + 56)
     with pytest.raises(LogDamaged, match="restore it from a backup"):
         node.restart()
+
+
+def test_a_damaged_partition_does_not_say_that_nothing_lies_behind_its_end(
+    make_rig: Callable[..., Any],
+) -> None:
+    node = Restarted(make_rig(cache=0), 4)
+    node.flip(3)
+    node.restart()
+    fetched = node.answer(m.Fetch(node.address, 0, 1 << 20))
+    assert node.values(fetched) == [b"v0", b"v1", b"v2"]
+    refusal = node.answer(m.Fetch(node.address, 3, 1 << 20))
+    assert refusal.code == DamagedRange.code
+    assert "segment-0000000" in refusal.message

@@ -8,10 +8,12 @@ import pytest
 
 from weir.broker import events as ev
 from weir.broker import fan_in
+from weir.broker.effects import Hangup
 from weir.broker.fan_in import OFFSET_UNKNOWN
 from weir.errors import BadRequest, NoHello, Overloaded, SequenceReused, UnknownTopic
 from weir.model.limits import DEDUPE_HORIZON_MS, DEVICE_WINDOW, MAX_AHEAD_MS, RETRY_AFTER_MS
 from weir.model.stamp import milliseconds_of
+from weir.wire import administration as a
 from weir.wire import device as d
 from weir.wire import messages as m
 
@@ -57,6 +59,22 @@ def restart(rig: Any, checkpoint: bool) -> None:
     assert rig.device_replies[50].pop().code == 0
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_hub_keeps_its_place_when_a_topic_gets_more_partitions(
+    hub: Any, checkpoint: bool
+) -> None:
+    publish = d.publish(0, b"OPEN DOOR 3", 0)
+    assert answers(hub, publish) == [(0, 0)]
+    hub.answer(1, a.AlterTopic("t", partitions=64))
+    for _ in range(2):
+        replies = answers(hub, d.hello(HUB, 1, "t"), publish, d.publish(0, b"next", 1))
+        assert [code for code, _ in replies] == [0, 0, 0]
+        restart(hub, checkpoint)
+    assert state(hub, "t").next_offset == 2
+    topic = hub.shard.topics.catalog.find("default", "t")
+    assert {topic.partition_of_hub(number) for number in range(99)} == {0}
+
+
 def test_other_bytes_under_a_used_sequence_are_refused(hub: Any) -> None:
     """Counterexample 16: code 0 would say that the alarm is safe."""
     assert answers(hub, d.publish(1, b"door opened", 0)) == [(0, 0)]
@@ -72,6 +90,19 @@ def test_other_bytes_are_refused_while_the_first_are_under_way(hub: Any) -> None
     assert answers(hub, first, other, again) == [(0, 0), (SequenceReused.code, 0), (0, 0)]
     hub.device(50, d.publish(1, b"c", 1))
     assert answers(hub, d.publish(1, b"d", 1)) == [(0, 1), (SequenceReused.code, 0)]
+
+
+def test_no_refusal_overtakes_the_confirms_under_way(hub: Any) -> None:
+    """A publish without a sequence knows its reply by its place alone."""
+    topic = hub.shard.topics.named("t")
+    hub.device(50, d.publish(1, b"a"))
+    (taken,) = hub.shard.topics.take(topic)  # as when its topic is deleted
+    hub.device(50, d.publish(1, b"b"))
+    assert hub.device_replies[50] == []
+    assert [effect.session for effect in hub.others if isinstance(effect, Hangup)] == [50]
+    hub.settle()
+    assert [(r.code, r.offset) for r in hub.device_replies[50]] == [(0, 0)]
+    hub.shard.topics.add(taken)
 
 
 def test_the_window_is_answered_again_and_what_is_older_refused(hub: Any) -> None:

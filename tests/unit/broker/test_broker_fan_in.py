@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from weir.broker import fan_in
+from weir.broker.effects import StartFlush
 from weir.broker.fan_in import OFFSET_UNKNOWN
+from weir.broker.writer import CROWD, CROWD_FLUSH_MS
 from weir.errors import BadChecksum, Fenced, NoHello, Overloaded, SequenceGap, Unavailable
 from weir.model.batch import split
 from weir.model.columns import NO_SEQUENCE
@@ -52,6 +54,20 @@ def test_publishes_of_many_hubs_share_a_batch(hub: Any) -> None:
     assert answers(hub) == [(1, 0, 0, 0), (2, 0, 0, 1), (1, 1, 0, 3)]
     assert answers(hub, 51) == [(1, 0, 0, 2)]
     assert stored(hub) == [b"a", b"b", b"c", b"d"]
+
+
+def test_a_flush_that_a_crowd_made_may_take_its_time(hub: Any) -> None:
+    """One flush for each few devices of thousands would be most of what they cost."""
+    hub.settle()
+    hub.device(50, d.publish(1, b"alone"))
+    for reads, at_least_ms in ((CROWD - 1, 0), (CROWD, CROWD_FLUSH_MS), (1, 0)):
+        for _ in range(reads):
+            hub.device(50, d.publish(1, b"a"))
+        while not isinstance(hub.jobs[0], StartFlush):
+            hub.step()
+        hub.step()
+        flushes = [job for job in hub.jobs if isinstance(job, StartFlush)]
+        assert [flush.at_least_ms for flush in flushes] == [at_least_ms]
 
 
 def test_repeats_are_answered_behind_the_first(hub: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker import grants
+from weir.broker import caps
 from weir.broker.events import Closed
 from weir.errors import BadName, BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.batch import split
@@ -189,17 +189,43 @@ def test_requests_that_make_no_sense_are_refused(crew: Crew, monkeypatch: Any) -
     granted = rig.answer(1, crew.pull())
     for ranges in ([], [(granted.fence, 0, 0)], [(granted.fence, 0, 11)]):
         assert rig.answer(1, crew.ack(*ranges)).code == BadRequest.code
-    monkeypatch.setattr(grants, "CLUSTERS_PER_TOPIC_MAX", 1)
+    monkeypatch.setattr(caps, "CLUSTERS_PER_TOPIC_MAX", 1)
     assert rig.answer(1, m.Pull(address, "other", 1, 1)).code == Overloaded.code
-    monkeypatch.setattr(grants, "GRANTS_PER_CLUSTER_MAX", 1)
+    monkeypatch.setattr(caps, "GRANTS_PER_CLUSTER_MAX", 1)
     assert rig.answer(1, crew.pull()).code == Overloaded.code
+
+
+def test_a_cluster_at_its_limit_is_granted_again_what_nobody_acks_any_more(
+    crew: Crew, monkeypatch: Any
+) -> None:
+    rig = crew.rig
+    monkeypatch.setattr(caps, "GRANTS_PER_CLUSTER_MAX", 2)
+    assert [span(rig.answer(1, crew.pull(2))) for _ in range(2)] == [(0, 2), (2, 4)]
+    assert rig.answer(2, crew.pull(2)).code == Overloaded.code
+    rig.handle(Closed(1))
+    rig.settle()
+    held = [rig.answer(2, crew.pull(1)) for _ in range(2)]
+    assert [span(granted) for granted in held] == [(0, 1), (1, 2)]
+    last = rig.answer(2, crew.pull(1))
+    assert span(last) == (2, 3)
+    assert rig.answer(2, crew.pull(1)).code == Overloaded.code, "twice the limit"
+    rig.answer(2, crew.ack(*[(g.fence, *span(g)) for g in (*held, last)]))
+    assert span(rig.answer(2, crew.pull(1))) == (3, 4)
+
+
+def test_a_consumer_at_its_limit_leaves_the_rest_to_others(crew: Crew, monkeypatch: Any) -> None:
+    rig = crew.rig
+    monkeypatch.setattr(caps, "GRANTS_PER_CONSUMER_MAX", 1)
+    assert span(rig.answer(1, crew.pull(1))) == (0, 1)
+    assert rig.answer(1, crew.pull(1)).code == Overloaded.code
+    assert span(rig.answer(2, crew.pull(1))) == (1, 2)
 
 
 def test_clusters_of_a_snapshot_count_against_the_limit(crew: Crew, monkeypatch: Any) -> None:
     crew.rig.answer(1, crew.pull())
     crew.rig.boot()
     crew.rig.connect(1)
-    monkeypatch.setattr(grants, "CLUSTERS_PER_TOPIC_MAX", 1)
+    monkeypatch.setattr(caps, "CLUSTERS_PER_TOPIC_MAX", 1)
     request = m.Pull(crew.info.addresses[0], "other", 1, 1)
     assert crew.rig.answer(1, request).code == Overloaded.code
 
@@ -207,7 +233,7 @@ def test_clusters_of_a_snapshot_count_against_the_limit(crew: Crew, monkeypatch:
 def test_names_that_found_nothing_are_not_kept(crew: Crew, monkeypatch: Any) -> None:
     rig = crew.rig
     empty = rig.topic(1, "empty").addresses[0]
-    monkeypatch.setattr(grants, "CLUSTERS_PER_TOPIC_MAX", 2)
+    monkeypatch.setattr(caps, "CLUSTERS_PER_TOPIC_MAX", 2)
     for n in range(5):
         assert rig.answer(1, m.Pull(empty, f"typo{n}", 1, 1_000)).fence == 0
     rig.ask(1, m.Pull(empty, "one", 1, 1_000, 1_000))

@@ -2,67 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 
-from weir.broker.large import ValueTable
+from weir.client.assembly import Assembly
 from weir.errors import BadRequest, Overloaded, SequenceReused, TooLarge, ValueLost
 from weir.model.batch import Batch, split
 from weir.model.chunks import Piece, References
-from weir.model.header import HEADER_SIZE, Compression, Packed, parse, seal
 from weir.model.limits import OPEN_VALUE_MS, OPEN_VALUES_MAX
-from weir.model.stamp import stamp_at
-from weir.model.topic import SettingsChange
 from weir.wire import messages as m
-
-
-class Publisher:
-    """One producer that sends a value piece by piece."""
-
-    def __init__(self, rig: Any, info: m.TopicInfo, session: int = 1) -> None:
-        self.rig, self.info, self.session = rig, info, session
-        self.grant = rig.answer(session, m.OpenProducer())
-        self.sequence = 0
-
-    def ask(self, *values: bytes, **more: Any) -> Any:
-        batch = self.rig.batch(self.info, self.grant, self.sequence, *values, **more)
-        reply = self.rig.answer(self.session, batch)
-        if isinstance(reply, m.Confirm):
-            self.sequence += max(len(values), 1)
-        return reply
-
-    def pieces(self, *pieces: bytes, at: int = 0) -> list[int]:
-        """Send pieces from byte `at` on; return the indices of their entries."""
-        indices = []
-        for piece in pieces:
-            confirm = self.ask(piece, chunk_at=at)
-            assert (confirm.offset, confirm.duplicate) == (-1, False)
-            indices.append(confirm.index)
-            at += len(piece)
-        return indices
-
-    def close(self, size: int, *indices: int, **more: Any) -> Any:
-        runs = tuple((index, 1) for index in indices)
-        return self.ask(references=joined(References(size, 7, runs)), **more)
-
-
-def joined(references: References) -> References:
-    """The same references, neighbours in one run."""
-    runs: list[tuple[int, int]] = []
-    for first, count in references.runs:
-        if runs and sum(runs[-1]) == first:
-            runs[-1] = (runs[-1][0], runs[-1][1] + count)
-        else:
-            runs.append((first, count))
-    return References(references.size, references.hash, tuple(runs))
-
-
-@pytest.fixture
-def large(rig: Any) -> tuple[Any, Publisher]:
-    rig.connect()
-    return rig, Publisher(rig, rig.topic(1))
 
 
 def fetched(rig: Any, info: m.TopicInfo, offset: int = 0) -> list[Batch]:
@@ -130,13 +79,15 @@ def test_a_piece_that_continues_nothing_is_refused(large: Any, at: int) -> None:
     publisher.pieces(b"de", at=3)
 
 
-def test_references_that_are_not_the_open_value_are_refused(large: Any) -> None:
+def test_references_that_are_not_the_open_value_are_refused(
+    large: Any, make_publisher: Any
+) -> None:
     rig, publisher = large
     assert publisher.close(3, 2).code == ValueLost.code  # nothing is open
     first, second = publisher.pieces(b"abc", b"de")
     for size, *indices in ((4, first, second), (3, first), (5, first), (5, second, second + 1)):
         assert publisher.close(size, *indices).code == ValueLost.code
-    other = Publisher(rig, publisher.info)
+    other = make_publisher(rig, publisher.info)
     assert other.close(5, first, second).code == ValueLost.code  # of another producer
     assert publisher.close(5, first, second).offset == 0
     assert publisher.close(5, first, second).code == ValueLost.code  # closed already
@@ -151,6 +102,32 @@ def test_references_wait_for_no_chunk_under_way(large: Any) -> None:
     rig.ask(1, batch)
     refused = rig.ask(1, closing)
     assert dict(rig.replies[1])[refused].code == ValueLost.code
+
+
+def test_a_hash_that_is_not_that_of_the_chunks_is_refused(large: Any) -> None:
+    """Nobody could ever open that value, and its readers would come no further."""
+    rig, publisher = large
+    indices = publisher.pieces(b"given up")
+    indices = publisher.pieces(b"abc", b"de")
+    rig.tick(600_000)  # a checkpoint, and a start from it: the hash so far is part of it
+    rig.settle()
+    rig.boot()
+    rig.connect()
+    indices += publisher.pieces(b"f", at=5)
+    right = publisher.hash
+    for publisher.hash in (0, 7, right ^ 1):
+        refusal = publisher.close(6, *indices)
+        assert (refusal.code, "not its chunks" in refusal.message) == (ValueLost.code, True)
+    publisher.hash = right
+    assert publisher.close(6, *indices).offset == 0
+    (closing,) = fetched(rig, publisher.info)
+    assembly = Assembly(closing.references, publisher.info.addresses[0].group)
+    whole = b""
+    while (wanted := assembly.wanted()) is not None:
+        pieces = assembly.opened(chunks(rig, publisher.info, *wanted).batches)
+        assembly.took(pieces)
+        whole += b"".join(pieces)
+    assert whole == b"abcdef"
 
 
 def test_a_new_value_replaces_the_one_that_was_given_up(large: Any) -> None:
@@ -174,7 +151,7 @@ def test_chunks_of_an_ended_epoch_are_void(large: Any) -> None:
     assert state.values.open(publisher.grant.producer) is None
 
 
-def test_an_unfinished_value_expires(large: Any) -> None:
+def test_an_unfinished_value_expires(large: Any, make_publisher: Any) -> None:
     rig, publisher = large
     (index,) = publisher.pieces(b"abc")
     rig.time.pass_ms(OPEN_VALUE_MS + 1)
@@ -182,7 +159,7 @@ def test_an_unfinished_value_expires(large: Any) -> None:
     assert publisher.close(3, index).code == ValueLost.code
     state = rig.shard.topics.partition(publisher.info.addresses[0].group)[1].state
     assert len(state.values) == 1
-    Publisher(rig, publisher.info).ask(b"by anybody")
+    make_publisher(rig, publisher.info).ask(b"by anybody")
     assert len(state.values) == 0  # by the stamp of an entry, so on every replica alike
 
 
@@ -199,10 +176,12 @@ def test_a_restart_forgets_nothing_of_an_open_value(large: Any) -> None:
     assert publisher.close(5, *indices).offset == 0
 
 
-def test_the_number_of_open_values_is_bounded(large: Any, monkeypatch: Any) -> None:
+def test_the_number_of_open_values_is_bounded(
+    large: Any, make_publisher: Any, monkeypatch: Any
+) -> None:
     rig, publisher = large
     monkeypatch.setattr("weir.broker.growing.OPEN_VALUES_MAX", 2)
-    others = [Publisher(rig, publisher.info) for _ in range(2)]
+    others = [make_publisher(rig, publisher.info) for _ in range(2)]
     (index,) = publisher.pieces(b"abc")
     others[0].pieces(b"abc")
     assert others[1].ask(b"abc", chunk_at=0).code == Overloaded.code
@@ -211,9 +190,44 @@ def test_the_number_of_open_values_is_bounded(large: Any, monkeypatch: Any) -> N
     assert OPEN_VALUES_MAX > 2
 
 
-def test_a_value_in_too_many_places_is_refused(large: Any, monkeypatch: Any) -> None:
+def test_values_that_were_given_up_keep_nobody_out(
+    large: Any, make_publisher: Any, monkeypatch: Any
+) -> None:
+    """No entry has voided them yet: the one that will is that of the chunk itself."""
     rig, publisher = large
-    other = Publisher(rig, publisher.info)
+    monkeypatch.setattr("weir.broker.growing.OPEN_VALUES_MAX", 2)
+    for _ in range(2):
+        make_publisher(rig, publisher.info).pieces(b"given up")
+    state = rig.shard.topics.partition(publisher.info.addresses[0].group)[1].state
+    rig.time.pass_ms(OPEN_VALUE_MS - 1)
+    assert publisher.ask(b"abc", chunk_at=0).code == Overloaded.code
+    rig.time.pass_ms(60_000)
+    assert len(state.values) == 2
+    indices = publisher.pieces(b"abc", b"de")
+    assert len(state.values) == 1
+    assert publisher.close(5, *indices).offset == 0
+
+
+def test_the_places_of_values_that_were_given_up_keep_nobody_out(
+    large: Any, make_publisher: Any, monkeypatch: Any
+) -> None:
+    rig, publisher = large
+    monkeypatch.setattr("weir.broker.growing.OPEN_RUNS_MAX", 3)
+    for _ in range(2):
+        make_publisher(rig, publisher.info).pieces(b"given up")
+    rig.time.pass_ms(OPEN_VALUE_MS - 1)
+    indices = publisher.pieces(b"abc")
+    assert publisher.ask(b"de", chunk_at=3).code == Overloaded.code
+    rig.time.pass_ms(60_000)
+    indices += publisher.pieces(b"de", at=3)
+    assert publisher.close(5, *indices).offset == 0
+
+
+def test_a_value_in_too_many_places_is_refused(
+    large: Any, make_publisher: Any, monkeypatch: Any
+) -> None:
+    rig, publisher = large
+    other = make_publisher(rig, publisher.info)
     monkeypatch.setattr("weir.broker.growing.VALUE_RUNS_MAX", 2)
     monkeypatch.setattr("weir.broker.growing.OPEN_RUNS_MAX", 3)
     indices = publisher.pieces(b"a")
@@ -257,112 +271,3 @@ def test_a_chunk_is_no_part_of_a_larger_entry(large: Any) -> None:
     (payload,) = chunks(rig, publisher.info, first, 2).batches
     assert len(split(payload, publisher.info.addresses[0].group)) == 2
     assert [replies[number].offset for number in asked] == [0, -1, -1, 1, 2]
-
-
-@pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD])
-def test_compressed_batches_are_looked_into_before_they_are_taken(large: Any, kind: int) -> None:
-    rig, publisher = large
-    values = [b"the same again and again " * 9] * 9
-    confirm = publisher.ask(*values, compression=kind)
-    assert confirm.offset == 0
-    (batch,) = fetched(rig, publisher.info)
-    assert batch.header.compression == kind
-    assert batch.values() == values
-    produce = rig.batch(publisher.info, publisher.grant, 9, *values, compression=kind)
-    bad = spoilt(bytes(produce.batch), publisher.info.addresses[0].group)
-    refusal = rig.answer(1, m.Produce(produce.address, 0, memoryview(bad)))
-    assert refusal.code == BadRequest.code
-    assert "inflate" in refusal.message
-
-
-def spoilt(batch: bytes, group: int) -> bytearray:
-    """The same batch, its compressed part nonsense, its checksums right: nobody could read it."""
-    h = parse(batch)
-    bad = bytearray(batch)
-    bad[HEADER_SIZE : HEADER_SIZE + h.packed_size] = b"\xff" * h.packed_size
-    fields = (h.columns, h.producer, h.epoch, h.count, h.sequence, h.base_time)
-    seal(bad, fields, group, Packed(h.compression, h.raw_size, h.packed_size))
-    return bad
-
-
-def test_a_broker_without_the_library_says_so(large: Any, monkeypatch: Any) -> None:
-    rig, publisher = large
-    produce = rig.batch(publisher.info, publisher.grant, 0, b"x" * 999, compression=Compression.LZ4)
-    monkeypatch.setitem(sys.modules, "lz4.block", None)
-    refusal = rig.answer(1, produce)
-    assert refusal.code == BadRequest.code
-    assert "weir-mq[compress]" in refusal.message
-
-
-def test_retention_keeps_the_chunks_of_what_it_keeps_and_no_others(make_rig: Any) -> None:
-    rig = make_rig(retention_every_ms=1, checkpoint_bytes=1)
-    rig.connect()
-    change = SettingsChange(retention_bytes=3_000)
-    info = rig.answer(1, m.CreateTopic("t", settings=change))
-    publisher, other = Publisher(rig, info), Publisher(rig, info)
-    piece = bytes(900)
-    gone = publisher.pieces(piece, piece)
-    assert publisher.close(1_800, *gone).offset == 0
-    abandoned = other.pieces(piece)
-    kept = publisher.pieces(piece, piece)
-    for offset in range(1, 9):
-        assert other.ask(piece).offset == offset
-    other.pieces(b"instead of the abandoned one")
-    assert publisher.close(1_800, *kept).offset == 9
-    for _ in range(3):
-        rig.tick()
-        rig.settle()
-    start = rig.answer(1, m.Positions(info.addresses[0])).start
-    assert 0 < start <= 9
-    assert chunks(rig, info, gone[0], 1).code == ValueLost.code
-    assert chunks(rig, info, abandoned[0], 1).code == ValueLost.code
-    for index in kept:
-        assert isinstance(chunks(rig, info, index, 1), m.FetchedChunks)
-    rig.disk.crash()
-    rig.boot()
-    rig.connect()
-    (closing,) = (b for b in fetched(rig, info, start) if b.references is not None)
-    assert closing.references is not None
-    assert closing.references.first_index == kept[0]
-    assert isinstance(chunks(rig, info, *closing.references.runs[0]), m.FetchedChunks)
-
-
-class TestTable:
-    """`ValueTable` alone: what retention asks it."""
-
-    def closed(self, table: ValueTable, producer: int, indices: list[int], offset: int) -> None:
-        for n, index in enumerate(indices):
-            table.grow(producer, 1, Piece(n, 1), index, stamp_at(1))
-        runs = joined(References(len(indices), 0, tuple((i, 1) for i in indices)))
-        table.close(producer, runs, offset)
-
-    def test_chunks_are_kept_as_long_as_the_message_they_make(self) -> None:
-        table = ValueTable()
-        self.closed(table, 1, [3, 5], offset=10)
-        self.closed(table, 2, [4, 8], offset=11)
-        table.grow(3, 1, Piece(0, 1), 9, stamp_at(1))
-        assert table.first_needed_index(20, 12) == 9  # an open one
-        assert table.first_needed_index(20, 11) == 4
-        assert table.first_needed_index(20, 10) == 3
-        assert table.first_needed_index(2, 10) == 2
-        table.forget_below(11)
-        assert table.first_needed_index(20, 0) == 4
-        table.at(4, 1, stamp_at(OPEN_VALUE_MS + 2))
-        assert len(table) == 0
-        assert table.first_needed_index(20, 12) == 20
-
-    def test_a_snapshot_holds_all_of_it(self) -> None:
-        table = ValueTable()
-        self.closed(table, 1, [3, 5], offset=10)
-        table.grow(3, 2, Piece(0, 7), 9, stamp_at(5))
-        again = ValueTable.decode(*table.encode())  # type: ignore[misc]
-        assert again.encode() == table.encode()
-        assert again.open(3) == table.open(3)
-
-    def test_a_piece_that_continues_nothing_is_void_on_every_replica(self) -> None:
-        table = ValueTable()
-        table.grow(1, 1, Piece(4, 1), 3, stamp_at(1))
-        assert table.open(1) is None
-        table.grow(1, 1, Piece(0, 4), 4, stamp_at(1))
-        table.grow(1, 1, Piece(9, 4), 5, stamp_at(1))
-        assert table.open(1) is None

@@ -93,3 +93,32 @@ def test_poison_is_refused_and_costs_no_sequence(rig: Any, name: str) -> None:
     poison = memoryview(spoilt(SPOILS[name], address.group, **fields))
     assert rig.answer(1, m.Produce(address, 0, poison)).code == BadRequest.code
     assert rig.answer(1, rig.batch(info, grant, 0, *VALUES, **FULL)).offset == 0
+
+
+def test_nobody_makes_a_broker_look_into_what_it_will_not_take(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whom may not publish, or what is not the next one, only header and hash are looked at."""
+    info = rig.topic(rig.connect())
+    grant = rig.answer(1, m.OpenProducer())
+    looked: list[int] = []
+    check = Batch.check_columns
+
+    def counted(batch: Batch) -> None:
+        looked.append(batch.header.sequence)
+        check(batch)
+
+    monkeypatch.setattr(Batch, "check_columns", counted)
+    values, packed = [b"x" * 900] * 9, {"compression": 2}
+    batches = [
+        rig.batch(info, m.ProducerGrant(12_345, grant.epoch), 0, *values, **packed),
+        rig.batch(info, m.ProducerGrant(grant.producer, 99), 0, *values, **packed),
+        rig.batch(info, grant, 5, *values, **packed),
+    ]
+    for batch in batches:
+        assert isinstance(rig.answer(1, batch), m.Refusal)
+    assert looked == []
+    first = rig.batch(info, grant, 0, *values, **packed)
+    assert not rig.answer(1, first).duplicate
+    assert rig.answer(1, first).duplicate
+    assert looked == [0]

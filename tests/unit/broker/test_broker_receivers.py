@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from weir.broker import asking, receivers, subscriptions
 from weir.broker import events as ev
-from weir.broker import receivers
 from weir.errors import (
     BadName,
     BadRequest,
@@ -20,9 +19,9 @@ from weir.errors import (
     Unavailable,
     UnknownTopic,
 )
-from weir.model.limits import GRANT_MS_MAX, WAIT_MS_MAX
+from weir.model.limits import GRANT_MS_MAX, RETRY_AFTER_MS, WAIT_MS_MAX
+from weir.wire import administration as a
 from weir.wire import device as d
-from weir.wire import messages as m
 from weir.wire.deliveries import (
     ALL_PARTITIONS,
     PULL_BYTES_MIN,
@@ -35,70 +34,10 @@ from weir.wire.device import DeviceReply
 LEASE_MS = 5_000
 
 
-class Doors:
-    """Devices in sessions 50 on, in one cluster of topic t; a client in session 1 publishes."""
-
-    def __init__(self, rig: Any, partitions: int = 1) -> None:
-        self.rig = rig
-        rig.connect()
-        self.info = rig.topic(1, "t", partitions)
-        self.grant = rig.answer(1, m.OpenProducer())
-        self._sequences = [0] * partitions
-
-    def hub(self, session: int = 50) -> int:
-        self.rig.device(session, d.hello(session, 1, "t"))
-        assert self.replies(session)[0].code == 0
-        return session
-
-    def subscribed(self, session: int = 50, sn: int = 1, partition: int = 0) -> int:
-        self.hub(session)
-        self.rig.device(session, d.subscribe(sn, "crew", "t", partition, LEASE_MS))
-        assert self.replies(session)[0] == DeviceReply(Op.SUBSCRIBE, sn, 0)
-        return session
-
-    def publish(self, *values: bytes, partition: int = 0) -> None:
-        info = self.info
-        here = m.TopicInfo(
-            info.id, info.namespace, info.name, info.order, [info.addresses[partition]]
-        )
-        batch = self.rig.batch(here, self.grant, self._sequences[partition], *values)
-        assert isinstance(self.rig.answer(1, batch), m.Confirm)
-        self._sequences[partition] += len(values)
-
-    def replies(self, session: int = 50) -> list[DeviceReply]:
-        self.rig.settle()
-        found = list(self.rig.device_replies.get(session, ()))
-        self.rig.device_replies.get(session, []).clear()
-        return found
-
-    def ask(self, *frames: bytes, session: int = 50) -> list[DeviceReply]:
-        self.rig.device(session, *frames)
-        return self.replies(session)
-
-    def pull(self, most: int = 9, size: int = 0, sn: int = 1, session: int = 50) -> Delivery:
-        """Pull, and return what came; whatever else came is a notify."""
-        replies = self.ask(d.pull(sn, most, size), session=session)
-        (reply,) = [r for r in replies if r.opcode == Op.PULL]
-        assert all(r == NOTIFY for r in replies if r.opcode != Op.PULL)
-        assert isinstance(reply.content, Delivery)
-        return reply.content
-
-    def ack(self, delivery: Delivery, session: int = 50) -> int:
-        first, last = delivery.offsets[0], delivery.offsets[-1]
-        frame = d.ack(1, delivery.partition, delivery.fence, first, last + 1)
-        (reply,) = [r for r in self.ask(frame, session=session) if r.opcode == Op.ACK]
-        return reply.code
-
-
 NOTIFY = DeviceReply(Op.NOTIFY, 1, 0)
 
 
-@pytest.fixture
-def doors(rig: Any) -> Doors:
-    return Doors(rig)
-
-
-def test_persist_notify_pull_ack(doors: Doors) -> None:
+def test_persist_notify_pull_ack(doors: Any) -> None:
     doors.subscribed()
     assert doors.replies() == []
     doors.publish(b"open", b"close")
@@ -111,14 +50,14 @@ def test_persist_notify_pull_ack(doors: Doors) -> None:
     assert doors.replies() == [NOTIFY]
 
 
-def test_what_lay_there_before_is_notified_at_once(doors: Doors) -> None:
+def test_what_lay_there_before_is_notified_at_once(doors: Any) -> None:
     doors.publish(b"early")
     doors.hub()
     replies = doors.ask(d.subscribe(1, "crew", "t"))
     assert replies == [DeviceReply(Op.SUBSCRIBE, 1, 0), NOTIFY]
 
 
-def test_there_is_one_notify_until_the_device_pulls(doors: Doors) -> None:
+def test_there_is_one_notify_until_the_device_pulls(doors: Any) -> None:
     doors.subscribed()
     for n in range(5):
         doors.publish(b"%d" % n)
@@ -129,7 +68,7 @@ def test_there_is_one_notify_until_the_device_pulls(doors: Doors) -> None:
     assert [reply.opcode for reply in doors.ask(d.pull(1, 9))] == [Op.PULL]
 
 
-def test_an_ack_is_confirmed_after_its_commit(doors: Doors) -> None:
+def test_an_ack_is_confirmed_after_its_commit(doors: Any) -> None:
     doors.subscribed()
     doors.publish(b"a")
     pulled = doors.pull()
@@ -140,7 +79,7 @@ def test_an_ack_is_confirmed_after_its_commit(doors: Doors) -> None:
     assert (reply.code, reply.content) == (0, DeviceAck(1, 0, pulled.fence, 0, 1))
 
 
-def test_what_is_not_acked_comes_again_after_the_lease(doors: Doors) -> None:
+def test_what_is_not_acked_comes_again_after_the_lease(doors: Any) -> None:
     doors.subscribed()
     doors.publish(b"a")
     first = doors.pull()
@@ -155,7 +94,7 @@ def test_what_is_not_acked_comes_again_after_the_lease(doors: Doors) -> None:
     assert doors.ack(second) == 0, "the reply may have been lost: an ack may be repeated"
 
 
-def test_a_device_that_goes_leaves_its_messages_to_the_others_at_once(doors: Doors) -> None:
+def test_a_device_that_goes_leaves_its_messages_to_the_others_at_once(doors: Any) -> None:
     doors.subscribed(50)
     doors.subscribed(51)
     doors.publish(b"a")
@@ -166,7 +105,7 @@ def test_a_device_that_goes_leaves_its_messages_to_the_others_at_once(doors: Doo
     assert doors.pull(session=51).attempts == 2
 
 
-def test_a_device_that_does_not_come_holds_nobody_up(doors: Doors) -> None:
+def test_a_device_that_does_not_come_holds_nobody_up(doors: Any) -> None:
     doors.subscribed(50)
     doors.subscribed(51)
     doors.publish(b"a")
@@ -176,7 +115,7 @@ def test_a_device_that_does_not_come_holds_nobody_up(doors: Doors) -> None:
     assert doors.pull(session=50) == Delivery()
 
 
-def test_a_pull_takes_what_fits_and_the_next_goes_on(doors: Doors) -> None:
+def test_a_pull_takes_what_fits_and_the_next_goes_on(doors: Any) -> None:
     doors.subscribed()
     doors.publish(*[bytes([n]) * 100 for n in range(10)])
     room = PULL_BYTES_MIN + 100 + 2 * (100 + 12)
@@ -187,7 +126,7 @@ def test_a_pull_takes_what_fits_and_the_next_goes_on(doors: Doors) -> None:
     assert [doors.ack(p) for p in pulled] == [0] * 4
 
 
-def test_what_is_left_of_a_grant_whose_lease_ended_is_granted_anew(doors: Doors) -> None:
+def test_what_is_left_of_a_grant_whose_lease_ended_is_granted_anew(doors: Any) -> None:
     doors.subscribed()
     doors.publish(bytes(100), bytes(100))
     one = PULL_BYTES_MIN + 100
@@ -198,7 +137,7 @@ def test_what_is_left_of_a_grant_whose_lease_ended_is_granted_anew(doors: Doors)
     assert (again.attempts, again.fence > first.fence) == (2, True)
 
 
-def test_a_message_that_does_not_fit_is_numbered_and_acked_to_be_skipped(doors: Doors) -> None:
+def test_a_message_that_does_not_fit_is_numbered_and_acked_to_be_skipped(doors: Any) -> None:
     doors.subscribed()
     room = PULL_BYTES_MIN + 500
     doors.publish(b"a", bytes(501), bytes(500))
@@ -213,8 +152,8 @@ def test_a_message_that_does_not_fit_is_numbered_and_acked_to_be_skipped(doors: 
     assert [doors.ack(reply.content), doors.ack(largest)] == [0, 0]
 
 
-def test_all_partitions_are_pulled_in_turn(rig: Any) -> None:
-    doors = Doors(rig, partitions=3)
+def test_all_partitions_are_pulled_in_turn(make_doors: Any) -> None:
+    doors = make_doors(3)
     doors.subscribed(partition=ALL_PARTITIONS)
     for partition in (2, 0):
         doors.publish(b"p%d" % partition, partition=partition)
@@ -225,23 +164,23 @@ def test_all_partitions_are_pulled_in_turn(rig: Any) -> None:
     assert [doors.ack(p) for p in pulled[:2]] == [0, 0]
 
 
-def test_by_hub_is_the_partition_that_hello_chooses(rig: Any) -> None:
-    doors = Doors(rig, partitions=8)
+def test_by_hub_is_the_partition_that_hello_chooses(make_doors: Any) -> None:
+    doors = make_doors(8)
     doors.hub()
     assert doors.ask(d.subscribe(1, "crew", "t"))[0].code == 0
     doors.ask(d.publish(7, b"mine"))
     assert doors.pull().values == [b"mine"]
 
 
-def test_pulls_from_the_disk_are_the_same(make_rig: Callable[..., Any]) -> None:
-    doors = Doors(make_rig(cache=0))
+def test_pulls_from_the_disk_are_the_same(make_doors: Any) -> None:
+    doors = make_doors(cache=0)
     doors.subscribed()
     doors.publish(b"a", b"b")
     assert doors.pull(1).values == [b"a"]
     assert doors.pull(2).values == [b"b"]
 
 
-def test_a_watch_outlives_its_time(doors: Doors) -> None:
+def test_a_watch_outlives_its_time(doors: Any) -> None:
     doors.subscribed()
     for _ in range(3):
         doors.rig.tick(WAIT_MS_MAX + 1)
@@ -270,7 +209,7 @@ def test_a_watch_outlives_its_time(doors: Doors) -> None:
     ],
     ids=str,
 )
-def test_every_refusal_is_a_number(doors: Doors, frame: bytes, code: int) -> None:
+def test_every_refusal_is_a_number(doors: Any, frame: bytes, code: int) -> None:
     doors.subscribed()
     doors.publish(b"a")
     doors.ack(doors.pull())
@@ -279,12 +218,12 @@ def test_every_refusal_is_a_number(doors: Doors, frame: bytes, code: int) -> Non
     assert reply.code == code
 
 
-def test_hello_comes_before_a_subscription(doors: Doors) -> None:
+def test_hello_comes_before_a_subscription(doors: Any) -> None:
     (reply,) = doors.ask(d.subscribe(1, "crew", "t"))
     assert (reply.opcode, reply.code) == (Op.SUBSCRIBE, NoHello.code)
 
 
-def test_one_pull_at_a_time(doors: Doors) -> None:
+def test_one_pull_at_a_time(doors: Any) -> None:
     doors.subscribed()
     doors.publish(b"a")
     doors.replies()
@@ -292,20 +231,20 @@ def test_one_pull_at_a_time(doors: Doors) -> None:
     assert [reply.code for reply in replies] == [BadRequest.code, 0]
 
 
-def test_watches_and_requests_are_bounded(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watches_and_requests_are_bounded(doors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receivers, "DEVICE_WATCHES_MAX", 2)
     doors.hub()
     frames = [d.subscribe(sn, "crew", "t") for sn in (1, 2, 3)]
     assert [r.code for r in doors.ask(*frames)] == [0, 0, BadRequest.code]
     doors.publish(b"a")
     pulled = doors.pull()
-    monkeypatch.setattr(receivers, "REQUESTS_PENDING_MAX", 4)
+    monkeypatch.setattr(asking, "REQUESTS_PENDING_MAX", 4)
     ack = d.ack(1, 0, pulled.fence, 0, 1)
     codes = [reply.code for reply in doors.ask(*[ack] * 5) if reply.opcode == Op.ACK]
     assert sorted(codes) == [0, 0, Overloaded.code, Overloaded.code, Overloaded.code]
 
 
-def test_a_node_that_stops_still_takes_acks(doors: Doors) -> None:
+def test_a_node_that_stops_still_takes_acks(doors: Any) -> None:
     doors.subscribed()
     doors.publish(b"a")
     pulled = doors.pull()
@@ -317,7 +256,7 @@ def test_a_node_that_stops_still_takes_acks(doors: Doors) -> None:
     assert doors.ack(pulled) == 0
 
 
-def test_a_partition_that_cannot_serve_yet_is_not_said_to_be_empty(doors: Doors) -> None:
+def test_a_partition_that_cannot_serve_yet_is_not_said_to_be_empty(doors: Any) -> None:
     doors.hub()
     doors.publish(b"a")
     address = doors.info.addresses[0]
@@ -329,3 +268,33 @@ def test_a_partition_that_cannot_serve_yet_is_not_said_to_be_empty(doors: Doors)
     assert doors.pull().values == [b"a"]
     doors.rig.tick()
     assert doors.replies() == []
+
+
+def test_who_subscribed_to_all_gets_the_partitions_that_are_added(doors: Any) -> None:
+    doors.subscribed(partition=ALL_PARTITIONS)
+    doors.subscribed(51, partition=0)
+    used = doors.rig.shard.budget.used
+    doors.info = doors.rig.answer(1, a.AlterTopic("t", partitions=3))
+    doors._sequences = [0] * 3
+    assert doors.rig.shard.budget.used == used + 2 * subscriptions.WATCH_BYTES
+    doors.publish(b"new", partition=2)
+    doors.rig.tick(RETRY_AFTER_MS)  # they were not led at once
+    assert doors.replies() == [NOTIFY]
+    assert doors.replies(51) == []
+    pulled = doors.pull()
+    assert (pulled.partition, pulled.values) == (2, [b"new"])
+    assert doors.ack(pulled) == 0
+    doors.rig.handle(ev.Closed(50))
+    doors.rig.handle(ev.Closed(51))
+    assert doors.rig.shard.budget.used == 0
+
+
+@pytest.mark.parametrize("what", ["DEVICE_WATCHES_MAX", "_SHARE"])
+def test_a_subscription_that_cannot_have_new_partitions_ends(
+    doors: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    doors.subscribed(partition=ALL_PARTITIONS)
+    monkeypatch.setattr(receivers, what, 2 if what == "DEVICE_WATCHES_MAX" else 1 << 30)
+    doors.rig.answer(1, a.AlterTopic("t", partitions=3))
+    assert doors.replies() == [DeviceReply(Op.NOTIFY, 1, Overloaded.code)]
+    assert doors.rig.shard.budget.used == 0

@@ -24,7 +24,7 @@ def test_hello_comes_first(rig: Any) -> None:
     assert rig.answer(1, m.Hello("x", system=5)).code == WrongSystem.code
     assert rig.answer(1, m.Ping()).code == NoHello.code
     assert rig.answer(1, m.Hello("x", system=99)).system == 99
-    assert rig.answer(1, m.Ping()) == m.Pong()
+    assert rig.answer(1, m.Ping()) == m.Pong(rig.time.wall_ms())
 
 
 def test_a_peer_without_a_hello_is_dropped(rig: Any) -> None:
@@ -52,7 +52,7 @@ def test_too_many_open_requests_cost_the_connection(
     monkeypatch.setattr(shard_module, "REQUESTS_PENDING_MAX", 3)
     info = rig.topic(rig.connect())
     for _ in range(10):  # answered ones do not count
-        assert rig.answer(1, m.Ping()) == m.Pong()
+        assert rig.answer(1, m.Ping()) == m.Pong(rig.time.wall_ms())
     rig.connect(2)
     wait = m.Fetch(info.addresses[0], 0, 1, wait_ms=1_000)
     rig.ask(2, wait, wait, wait)
@@ -63,7 +63,7 @@ def test_too_many_open_requests_cost_the_connection(
     rig.tick(2_000)
     rig.settle()
     assert rig.replies[2] == [], "nobody speaks to a peer that is gone"
-    assert rig.answer(1, m.Ping()) == m.Pong()
+    assert rig.answer(1, m.Ping()) == m.Pong(rig.time.wall_ms())
 
 
 def test_every_kind_of_request_is_answered_once(rig: Any) -> None:

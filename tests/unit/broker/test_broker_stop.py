@@ -16,6 +16,7 @@ from weir.broker.state import PartitionState
 from weir.errors import Damaged, Halted, Unavailable
 from weir.log.checkpoint import load
 from weir.log.frame import Kind
+from weir.wire import administration as a
 from weir.wire import device as d
 from weir.wire import messages as m
 
@@ -143,6 +144,32 @@ def test_an_entry_that_is_not_known_halts(ready: Any) -> None:
         rig.shard.registry.apply(99, of_control(GrantsReleased(1)))
     with pytest.raises(Halted):
         read_back(Kind.CONFIGURATION, b"?")
+
+
+def test_a_stop_comes_though_operators_and_consumers_do_not_rest(ready: Any) -> None:
+    rig, info, grant = ready
+    (address,) = info.addresses
+    rig.answer(1, rig.batch(info, grant, 0, *[b"x"] * 9))
+    held = rig.answer(1, m.Pull(address, "c", 9, 1 << 20))
+    sought = rig.ask(1, a.SeekCluster(address, "d", 0))  # under way
+    rig.handle(ev.Stopping(acks_ms=1_000))
+    for change in (
+        a.SeekCluster(address, "d", 0),
+        a.PauseCluster(address, "d"),
+        a.DeleteCluster(address, "c"),
+    ):
+        refused = rig.ask(1, change)
+        assert dict(rig.replies[1])[refused].code == Unavailable.code
+    acked = rig.ask(1, m.Ack(address, "c", [(held.fence, 0, 1)]))
+    rig.time.pass_ms(1_000)
+    rig.handle(ev.Ticked())
+    late = rig.ask(1, m.Ack(address, "c", [(held.fence, 1, 2)]))
+    assert dict(rig.replies[1])[late].code == Unavailable.code
+    rig.settle()
+    replies = dict(rig.replies[1])
+    assert isinstance(replies[sought], a.ClusterChanged)
+    assert replies[acked] == m.Acked(1)
+    assert rig.others == [ef.Stopped()]
 
 
 def test_a_stop_comes_though_consumers_go_on(ready: Any) -> None:

@@ -149,6 +149,9 @@ class Node:
         self.all[number].up = False
         for pair in self.wires:
             if number in pair:
+                if pair[1] == number:
+                    for _, charged in self.wires[pair]:
+                        self.all[pair[0]].shard.passed_on(number, charged)
                 self.wires[pair].clear()
                 self.back[pair].clear()
         for key, guest in list(self._guests.items()):
@@ -172,7 +175,7 @@ class Node:
         there, here = self.all[serving], self.all[asking]
         if self.wires[pair]:
             data, charged = self.wires[pair].popleft()
-            here.shard.budget.release(charged)
+            here.shard.passed_on(serving, charged)
             for frame in TrunkStream().receive(data):
                 self._serve(there, asking, frame)
             return True

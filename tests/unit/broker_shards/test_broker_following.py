@@ -9,8 +9,12 @@ import pytest
 
 from weir.broker import events as ev
 from weir.broker.feed import TOLD_WITHIN_MS
+from weir.broker.following import NEWS_WITHIN_MS
 from weir.errors import Fenced, Unavailable, UnknownOpcode, UnknownTopic
 from weir.wire import messages as m
+from weir.wire import trunk
+from weir.wire.client import encode_reply
+from weir.wire.frame import take_client_frame
 
 KIB = 1024
 
@@ -18,14 +22,27 @@ KIB = 1024
 def test_a_reply_of_the_registry_waits_until_all_who_follow_know(node: Any) -> None:
     node.blocked = {(2, 0)}
     created = node.ask(0, m.CreateTopic("t"))
-    opened = node.ask(1, m.OpenProducer())
     node.settle()
     assert node.reply(0, created) is None
-    assert node.reply(1, opened) is None
     node.blocked.clear()
     node.settle()
     assert isinstance(node.reply(0, created), m.TopicInfo)
-    assert isinstance(node.reply(1, opened), m.ProducerGrant)
+
+
+def test_a_new_producer_waits_for_nobody_and_is_asked_for_where_it_comes(node: Any) -> None:
+    info = node.answer(0, m.CreateTopic("t", 4))
+    address = next(a for a in info.addresses if a.shard == 2)
+    node.blocked = {(0, 2), (2, 0)}
+    held, node.back[2, 0] = node.back[2, 0], deque()
+    grant = node.answer(1, m.OpenProducer())
+    news, node.back[2, 0] = node.back[2, 0], held
+    produce = node.ask(2, node.batch(address, grant))
+    node.settle()
+    assert node.reply(2, produce) is None
+    node.back[2, 0] += news
+    node.blocked.clear()
+    node.settle()
+    assert node.reply(2, produce).offset == 0
 
 
 def test_a_fence_waits_for_a_shard_that_is_away_and_other_grants_do_not(node: Any) -> None:
@@ -164,3 +181,71 @@ def test_a_long_list_of_topics_comes_in_pages(node: Any, monkeypatch: pytest.Mon
         after, more, pages = f"default/{names[-1]}", page.more, pages + 1
     assert names == [f"t{n:02}" for n in range(40)]
     assert pages > 3
+
+
+def test_nobody_waits_for_ever_for_news(node: Any) -> None:
+    """The leader stands still: what is not known here is not said not to exist."""
+    node.blocked = {(1, 0)}
+    waiting = node.ask(1, m.DescribeTopic("t"))
+    node.all[1].handle(ev.Ticked())
+    assert node.reply(1, waiting) is None
+    node.clock.monotonic += NEWS_WITHIN_MS
+    node.all[1].handle(ev.Ticked())
+    assert node.reply(1, waiting).code == Unavailable.code
+    assert node.answer(1, m.DescribeTopic("t")).code == Unavailable.code
+    node.blocked.clear()
+    node.settle()
+    assert node.answer(1, m.DescribeTopic("t")).code == UnknownTopic.code
+
+
+def test_what_comes_behind_what_waits_for_news_is_charged_and_bounded(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.broker.sessions.PARKED_BYTES_MAX", 10 * KIB)
+    node.blocked = {(1, 0)}
+    one = node.all[1]
+    waiting = node.ask(1, m.DescribeTopic("t"))
+    last = 0
+    while not one.hung_up:
+        assert last < 10 * KIB
+        node.ask(1, m.DescribeTopic("n" * 100))
+        assert one.shard.budget.used > last or one.hung_up
+        last = one.shard.budget.used
+    assert one.hung_up == [1]
+    node.blocked.clear()
+    node.settle()
+    assert node.reply(1, waiting).code == UnknownTopic.code
+    assert one.shard.budget.used == 0
+    node.blocked = {(2, 0)}
+    node.ask(2, m.DescribeTopic("t"))
+    assert node.all[2].shard.budget.used > 0
+    node.all[2].handle(ev.Closed(1))
+    assert node.all[2].shard.budget.used == 0
+
+
+def test_a_shard_that_was_refused_its_producer_asks_again(node: Any) -> None:
+    """And not only when there is news of the registry."""
+    node.kill(2)
+    node.boot(2)
+    one = node.all[2]
+    back = node.back[2, 0]
+    while not (granted := [data for data in back if m.Opcode.OPEN_PRODUCER in opcodes(data)]):
+        assert any(node._carry(p) for p in node.wires) | any(o.work() for o in node.all)
+    back.remove(*granted)
+    node.settle()
+    refusal = m.Refusal(Unavailable.code, "not now")
+    own = b"".join(encode_reply(refusal, m.Opcode.OPEN_PRODUCER, 0))
+    back.append(b"".join(trunk.encode(trunk.Kind.REPLIES, trunk.OWN_SESSION, own)))
+    node.settle()
+    assert not one.shard.ready
+    one.handle(ev.Ticked())
+    node.settle()
+    assert not one.shard.ready
+    node.clock.monotonic += 1_000
+    one.handle(ev.Ticked())
+    node.settle()
+    assert one.shard.ready
+
+
+def opcodes(data: bytes) -> list[int]:
+    return [take_client_frame(body).opcode for _, _, body in trunk.TrunkStream().receive(data)]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from weir.broker import events as ev
+from weir.broker.lanes import SMALL
 from weir.errors import Overloaded, Unavailable
 from weir.model.batch import encode
 from weir.wire import device
@@ -135,3 +138,114 @@ def test_a_stop_waits_for_what_was_passed_on(node: Any) -> None:
     node.settle()
     assert node.reply(1, produce).offset == 0
     assert node.all[1].stopped
+
+
+def produce_kib(node: Any, address: Any, grant: Any, kib: int) -> m.Produce:
+    data = encode([bytes(kib * KIB)], group=address.group, producer=grant.producer, epoch=0,
+                  sequence=0)  # fmt: skip
+    return m.Produce(address, 0, memoryview(data))
+
+
+@pytest.mark.parametrize("ring", [[(1, 2), (2, 1)], [(0, 1), (1, 2), (2, 0)]])
+def test_shards_that_all_pass_on_keep_room_to_serve_each_other(
+    node: Any, ring: list[tuple[int, int]]
+) -> None:
+    """What none of them reads must not be what any of them waits for."""
+    node = type(node)(3, budget=1 << 19)
+    node.connect(0)
+    info = node.answer(0, m.CreateTopic("t", 4))
+    grant = node.answer(0, m.OpenProducer())
+    own = {address.shard: address for address in info.addresses}
+    node.blocked = set(ring)
+    asked = []
+    for here, there in ring:
+        for session in range(10, 30):
+            node.connect(here, session)
+            number = node.ask(here, produce_kib(node, own[there], grant, 12), session)
+            asked.append((here, number, session))
+    for here, _ in ring:
+        budget = node.all[here].shard.budget
+        assert 0 < budget.used <= budget.limit // 4
+    refused = [reply for one in asked if (reply := node.reply(*one)) is not None]
+    assert {reply.code for reply in refused} == {Overloaded.code}
+    assert all(reply.detail for reply in refused)
+    node.blocked.clear()
+    node.settle()
+    assert all(node.reply(*one) is not None for one in asked)
+    assert all(one.shard.budget.used == 0 for one in node.all)
+
+
+def test_small_requests_still_pass_where_large_ones_do_not_but_not_for_ever(node: Any) -> None:
+    node = type(node)(3, budget=1 << 19)
+    node.connect(0)
+    node.connect(1)
+    info = node.answer(0, m.CreateTopic("t", 4))
+    grant = node.answer(0, m.OpenProducer())
+    address = next(a for a in info.addresses if a.shard == 2)
+    node.blocked = {(1, 2)}
+    refused = None
+    while refused is None:
+        refused = node.reply(1, node.ask(1, produce_kib(node, address, grant, 12)))
+    assert refused.code == Overloaded.code
+    assert node.reply(1, node.ask(1, m.Positions(address))) is None
+    lanes, budget = node.all[1].shard._neighbours.passing.lanes, node.all[1].shard.budget
+
+    def take_all() -> None:
+        for _ in range(budget.limit // 2 // SMALL):
+            lanes.take(2, SMALL)
+
+    with pytest.raises(Overloaded, match="shard 2"):
+        take_all()
+    assert budget.used < budget.limit // 2
+
+
+def test_a_peer_that_does_not_read_what_another_shard_sends_fills_no_more_than_the_budget(
+    node: Any,
+) -> None:
+    info = node.answer(0, m.CreateTopic("t", 4))
+    grant = node.answer(0, m.OpenProducer())
+    address = next(a for a in info.addresses if a.shard == 2)
+    node.answer(1, produce_kib(node, address, grant, 12))
+    budget = node.all[1].shard.budget
+    for session in (8, 9):
+        node.connect(1, session)
+    pull = m.Pull(address, "crew", 10, 1 << 20)
+    budget.take(budget.limit)  # as unread replies do
+    assert node.answer(1, m.Fetch(address, 0, 1 << 20), 8).code == Overloaded.code
+    assert node.answer(1, m.Positions(address), 8).end == 1
+    pulled = node.ask(1, pull, 9)
+    node.settle()
+    assert node.reply(1, pulled, 9) is None
+    assert node.all[1].hung_up == [9]
+    node.all[1].handle(ev.Closed(9))
+    node.settle()
+    budget.release(budget.limit)
+    assert node.answer(1, m.Fetch(address, 0, 1 << 20), 8).next_offset == 1
+    assert node.answer(1, pull, 8).fence  # it was given back
+
+
+def test_many_peers_that_leave_at_once_are_each_forgotten_by_themselves(node: Any) -> None:
+    """What one costs does not depend on how many others wait."""
+    info = node.answer(0, m.CreateTopic("t", 4))
+    address = next(a for a in info.addresses if a.shard == 2)
+    looked_at = 0
+
+    class Counting(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    sessions = range(100, 400)
+    for session in sessions:
+        node.connect(1, Counting(session))
+        node.ask(1, m.Fetch(address, 0, 1, 60_000), Counting(session))
+    node.settle()
+    looked_at = 0
+    for session in sessions:
+        node.all[1].handle(ev.Closed(session))
+    node.settle()
+    assert not node.all[1].shard._neighbours.passing.waiting
+    assert looked_at < 100 * len(sessions)

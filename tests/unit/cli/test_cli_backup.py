@@ -58,6 +58,41 @@ def test_a_folder_holds_all_logs_wherever_they_lay(
     assert (now.system, now.logs, now.folders) == (was.system, 2, {})
 
 
+def test_what_a_log_has_not_used_yet_takes_no_room(node: Path, tmp_path: Path) -> None:
+    mib = 1 << 20
+    contents = {
+        "segment-00000002": bytes(3 * mib),
+        "segment-00000003": b"begin" + bytes(2 * mib) + b"end" + bytes(3 * mib),
+        "segment-00000004": bytes(mib) + b"x",
+        "segment-00000005": b"",
+    }
+    for name, data in contents.items():
+        (node / "log-0" / name).write_bytes(data)
+    there, back = tmp_path / "backup", tmp_path / "back"
+    made = folders.back_up(node, there)
+    sizes = {Path(file.path).name: file.bytes for file in made.files}
+    assert [sizes[name] for name in contents] == [0, 2 * mib + 8, mib + 1, 0]
+    folders.restore(there, manifest.read(there), back)
+    for name, data in contents.items():
+        assert (back / "log-0" / name).read_bytes() == data
+        assert (back / "log-0" / name).stat().st_blocks * 512 >= len(data), "not left out"
+
+
+def test_a_failed_backup_removes_what_it_made(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(manifest.Writing, "put", fail)
+    (tmp_path / "empty").mkdir()
+    for there in (tmp_path / "backup", tmp_path / "empty"):
+        with pytest.raises(OSError, match="No space"):
+            folders.back_up(node, there)
+    assert not (tmp_path / "backup").exists()
+    assert os.listdir(tmp_path / "empty") == []
+
+
 def test_what_is_no_node_is_not_backed_up(tmp_path: Path) -> None:
     for folder in (tmp_path / "absent", tmp_path):
         with pytest.raises(NotALog, match=r"has no node\.json"):
@@ -102,7 +137,7 @@ def test_a_damaged_backup_is_refused_by_name_and_leaves_nothing(
     elif damage == "climb":
         paper.write_text(text.replace("files/node.json", "../node.json"))
     else:
-        paper.write_text(text.replace('"format": 1', '"format": 2'))
+        paper.write_text(text.replace('"format": 2', '"format": 3'))
     named = victim if damage in ("flip", "shorten", "remove") else paper
     for arguments in (["--verify"], ["--data", str(there / "back")]):
         assert main(["restore", str(there / "backup"), *arguments]) == 1

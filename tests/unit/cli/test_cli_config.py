@@ -51,6 +51,13 @@ def test_every_value_says_where_it_comes_from(
     assert ["stop.drain_seconds", "60.0", "WEIR__STOP__DRAIN_SECONDS"] in rows
 
 
+def test_flags_are_shown_as_serve_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--port", "7001", "--data", "d", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)["values"]
+    assert values["node.port"] == {"value": 7001, "unit": None, "from": "--port"}
+    assert values["node.data"]["from"] == "--data"
+
+
 def test_the_sample_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "sample"]) == 0
     assert capsys.readouterr().out == sample()

@@ -49,3 +49,11 @@ def test_what_cannot_be_founded_is_said(
     assert main(["init", "--data", str(tmp_path / "n"), *arguments, option, value]) == code
     assert what in capsys.readouterr().err
     assert not (tmp_path / "n").exists()
+
+
+def test_a_node_that_never_ran_is_told_from_no_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "--data", str(tmp_path / "n")]) == 0
+    assert main(["inspect", str(tmp_path / "n")]) == 1
+    assert "nothing is written yet: weir serve --data" in capsys.readouterr().err

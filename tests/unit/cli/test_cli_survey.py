@@ -10,7 +10,7 @@ import pytest
 
 from weir.broker import control
 from weir.broker.control import TopicCreated
-from weir.cli.survey import LogSurvey, NotALog, log_folders, survey
+from weir.cli.survey import LogSurvey, NotALog, log_folders, survey, survey_all
 from weir.cli.verify import verify
 from weir.log.checkpoint import save
 from weir.log.frame import Kind
@@ -305,3 +305,12 @@ def test_class_segments_are_surveyed_and_verified(tmp_path: Path) -> None:
     assert [v.says for v in verify(tmp_path) if v.bad] == [
         "missing, though the checkpoint needs it"
     ]
+
+
+def test_names_that_only_one_log_knows_go_to_all(tmp_path: Path) -> None:
+    written(tmp_path / "log-0")
+    with opened(tmp_path / "log-1") as (disk, log):
+        log.append(batch(1, 0, 1))
+        flush(disk, log)
+    assert survey(tmp_path / "log-1").groups[0].name == "topic 1/0"
+    assert survey_all(tmp_path)[1].groups[0].name == "flights/0"

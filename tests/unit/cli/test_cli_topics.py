@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from weir import sync, testing
+from weir.cli.clusters import _summary
 from weir.cli.main import main
 from weir.cli.retention import duration_of, shown_retention, size_of
+from weir.client.administration import Cluster, Share
 from weir.model.topic import TopicSettings
 
 Weir = Callable[..., tuple[int, str, str]]
@@ -98,14 +100,14 @@ def test_a_cluster_is_seen_and_steered(weir: Weir, w: sync.Client) -> None:
         w.publish("t", b"x", partition=number % 2)
     assert weir("cluster", "list", "t")[1] == "no cluster reads t yet\n"
     made = weir("cluster", "seek", "t", "crew", "--to", "latest", "--create")
-    assert made[1] == "cluster crew: 0 not done, 0 with consumers\n"
+    assert made[1] == "cluster crew: 0 not done, 0 granted\n"
     moved = weir("cluster", "seek", "t", "crew", "--to", "1", "--partition", "1")
-    assert moved[1] == "cluster crew: 2 not done, 0 with consumers\n"
+    assert moved[1] == "cluster crew: 2 not done, 0 granted\n"
     assert weir("cluster", "seek", "t", "crew", "--to", "-1h", "--partition", "0")[1].startswith(
         "cluster crew: 5 not done"
     )
     paused = weir("cluster", "pause", "t", "crew")
-    assert paused[1] == "cluster crew: 5 not done, 0 with consumers, paused\n"
+    assert paused[1] == "cluster crew: 5 not done, 0 granted, paused\n"
     assert weir("cluster", "list", "t")[1].splitlines()[1].split()[:2] == ["crew", "5"]
     assert weir("cluster", "resume", "t", "crew")[1] == made[1].replace("0 not", "5 not")
     (row,) = json.loads(weir("cluster", "list", "t", "--json")[1])["clusters"]
@@ -124,7 +126,20 @@ def test_a_cluster_is_seen_and_steered(weir: Weir, w: sync.Client) -> None:
         (["topic", "alter", "t"], 2, "say what to change"),
         (["topic", "create", "u", "--retention", "5parsecs"], 2, "--retention"),
         (["topic", "create", "u", "--retention-bytes", "-1"], 2, "below 0"),
+        (["topic", "create", "u", "--retention", "0"], 2, "write 'forever' to keep everything"),
+        (["topic", "create", "u", "--retention-bytes", "0"], 2, "write 'none' to keep everything"),
+        (["topic", "alter", "t", "--partitions", "0"], 2, "greater than or equal to 1"),
+        (
+            ["topic", "create", "t", "--new", "--retention", "1h"],
+            1,
+            "t exists with 1 partition, "
+            "order=partition, retention=7d and retention-bytes=none; choose",
+        ),
+        (["cluster", "seek", "t", "c", "--to", "2999-01-01", "--create"], 1, "a time ahead of"),
         (["topic", "create", "u", "--retention", "1ms"], 1, "at least 1,000 ms"),
+        (["topic", "create", "u", "--retention", "0.4ms"], 1, 'or "forever"'),
+        (["topic", "create", "u", "--retention-bytes", "0.4B"], 1, "give 1 byte or more"),
+        (["topic", "create", "u", "--retention-bytes", "9999999TiB"], 1, 'at most, or "forever"'),
         (["cluster", "lag", "t", "absent"], 1, "no cluster 'absent' reads t"),
         (["cluster", "seek", "t", "absent", "--to", "latest"], 1, "no cluster 'absent' reads t"),
         (["cluster", "seek", "t", "c", "--to", "5"], 2, "an offset needs --partition"),
@@ -140,6 +155,14 @@ def test_mistakes_are_told_in_a_line(
     assert (found, out) == (code, "")
     assert complaint in err
     assert err.count("\n") == 1
+
+
+def test_what_is_granted_while_nobody_is_at_work_says_so() -> None:
+    def cluster(consumers: int) -> Cluster:
+        return Cluster("crew", (Share(0, 0, 9, 4, 5, granted=1, consumers=consumers),))
+
+    assert _summary(cluster(1)) == "cluster crew: 5 not done, 1 granted"
+    assert _summary(cluster(0)).endswith("1 granted, and no consumer is at work")
 
 
 def test_retention_is_shown_as_it_is_written() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_family_of_verbs_lists_them(verb: str, capsys: pytest.CaptureFixture[s
         (["fly"], "No such command 'fly'. See `weir --help`"),
         (["pub"], "Missing argument 'topic'. See `weir pub --help`"),
         (["topic", "create", "t", "--partitions", "0"], "should be greater than or equal to 1"),
-        (["tail", "t", "--from", "now"], "'now': give earliest, latest, or an offset"),
+        (["tail", "t", "--from", "now"], "'now': give earliest, latest, an offset"),
         (["tail", "t", "--url", "http://x"], "'http://x' is no address"),
         (["bench", "timeliness", "--size", "3"], "size=3: it must be 16"),
         (["bench", "timeliness", "--deadline", "soon"], "'soon' is no duration"),
@@ -63,7 +64,7 @@ def test_wrong_usage_is_one_line_and_code_2(
     [
         (["serve", "--config", "absent.toml"], "absent.toml: No such file"),
         (["serve", "--port", "70000"], "--port: node.port is 70000: it must be 0 to 65535"),
-        (["serve", "--metrics", "here"], "metrics.listen is 'here': write HOST:PORT"),
+        (["serve", "--metrics", "here"], "--metrics: metrics.listen is 'here': write HOST:PORT"),
         (["inspect", "absent"], "absent is no folder: give a node's data folder"),
     ],
 )
@@ -74,6 +75,18 @@ def test_an_error_is_one_line_and_code_1(
     assert (code, out) == (1, "")
     assert err.startswith(begins)
     assert err.count("\n") == 1
+
+
+def test_each_problem_of_the_settings_is_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "weir.toml"
+    file.write_text("[node]\nport = -1\nhost = 1\n")
+    code, _, err = said(capsys, "serve", "--config", str(file))
+    assert (code, [line.split(": ")[0] for line in err.splitlines()]) == (
+        1,
+        [f"{file}:2", f"{file}:3"],
+    )
 
 
 def test_a_table_in_a_pipe_is_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:

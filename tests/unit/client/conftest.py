@@ -36,6 +36,7 @@ class FakeBroker:
         self.acked: dict[int, list[tuple[int, int, int]]] = {}
         self.granted: dict[int, int] = {}
         self.producers = self.stamp = 0
+        self.wall_ms = 1_700_000_000_000
         self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
@@ -126,7 +127,7 @@ class FakeBroker:
         if isinstance(request, m.Hello):
             return m.Welcome(77, 1, 1, 0, 1 << 20, 64)
         if isinstance(request, m.Ping):
-            return m.Pong()
+            return m.Pong(self.wall_ms)
         if isinstance(request, m.DescribeTopic):
             return self.topics.get(request.name) or m.Refusal(4, f"no topic {request.name}")
         if isinstance(request, m.CreateTopic):

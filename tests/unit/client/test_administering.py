@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import pytest
 
 from weir import sync, testing
-from weir.client.administration import change_of
+from weir.client.administration import Cluster, Share, change_of
 from weir.errors import (
     BadRequest,
     ClusterInUse,
@@ -53,7 +54,9 @@ def test_a_topic_tells_its_settings_and_takes_others(w: sync.Client) -> None:
     assert made.settings == TopicSettings(2 * 3600 * 1000, 1_000)
     assert w.create_topic("t").settings == made.settings
     assert w.alter_topic("t", retention="forever").settings == TopicSettings(0, 1_000)
-    assert w.alter_topic("t", retention_bytes=0, partitions=3).settings == TopicSettings(0, 0)
+    assert w.alter_topic("t", retention_bytes="forever", partitions=3).settings == TopicSettings(
+        0, 0
+    )
     assert len(w.describe("t").addresses) == 3
     with pytest.raises(BadRequest, match="never fewer"):
         w.alter_topic("t", partitions=2)
@@ -67,19 +70,30 @@ def test_a_topic_tells_its_settings_and_takes_others(w: sync.Client) -> None:
         (None, None, SettingsChange()),
         ("7d", None, SettingsChange(7 * 86_400_000)),
         (1.5, 9, SettingsChange(1_500, 9)),
-        ("forever", 0, SettingsChange(0, 0)),
+        ("forever", "forever", SettingsChange(0, 0)),
     ],
 )
 def test_retention_is_read_as_people_write_it(
-    retention: str | float | None, size: int | None, expected: SettingsChange
+    retention: str | float | None, size: int | str | None, expected: SettingsChange
 ) -> None:
     assert change_of(retention, size) == expected
 
 
-@pytest.mark.parametrize(("retention", "size"), [("7 parsecs", None), (-1, None), (None, -1)])
-def test_what_is_no_retention_is_refused(retention: str | float | None, size: int | None) -> None:
+@pytest.mark.parametrize("retention", ["7 parsecs", -1, 0, "0s", "0.4ms", 0.0001, 1e18, 1e300])
+def test_what_is_no_retention_is_refused(retention: str | float) -> None:
     with pytest.raises((ValueError, BadRequest)):
-        change_of(retention, size)
+        change_of(retention, None)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1 << 63, 1.5, "7d", "none"])
+def test_what_is_no_size_is_refused(size: Any) -> None:
+    with pytest.raises(BadRequest, match='or "forever"'):
+        change_of(None, size)
+
+
+def test_no_retention_of_any_size_is_lost_on_the_way(w: sync.Client) -> None:
+    w.create_topic("t", retention=9e15, retention_bytes=(1 << 63) - 1)
+    assert w.describe("t").settings == TopicSettings(9 * 10**18, (1 << 63) - 1)
 
 
 def test_parts_say_what_each_partition_holds(w: sync.Client) -> None:
@@ -213,7 +227,7 @@ def test_those_who_run_notice_new_partitions(
     producer = w.producer("t").open()
     assert next(iter(reader)).value == next(iter(consumer)).value == b"0"
     w.alter_topic("t", partitions=2)
-    w.publish("t", b"first of the second", partition=w.publish("t", b"again").partition)
+    w.publish("t", b"again", partition=0)
     while producer.publish(b"new").partition == 0:  # until it has noticed
         pass
     assert next(m.value for m in reader if m.partition == 1) == b"new"
@@ -221,6 +235,26 @@ def test_those_who_run_notice_new_partitions(
     producer.close()
     reader.close()
     consumer.close()
+
+
+def test_a_paused_cluster_is_paused_in_new_partitions_too(w: sync.Client) -> None:
+    fill(w, partitions=2, each=1)
+    for name in ("crew", "others"):
+        work(w, 1, name)
+    w.pause_cluster("t", "crew")
+    w.alter_topic("t", partitions=4)
+    crew, others = w.clusters("t")
+    assert [share.paused for share in crew.shares] == [True] * 4
+    assert (crew.paused, crew.paused_in_part) == (True, False)
+    assert not others.paused
+    w.resume_cluster("t", "crew")
+    assert not w.clusters("t", "crew")[0].paused
+
+
+def test_a_pause_that_holds_in_part_is_told() -> None:
+    shares = tuple(Share(n, 0, 0, 0, 0, paused=n == 1) for n in range(2))
+    assert Cluster("crew", shares).paused_in_part
+    assert not Cluster("crew", shares[1:]).paused_in_part
 
 
 def test_a_topic_made_again_is_another_one(w: sync.Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.client.batching import MESSAGE_OVERHEAD, Batcher, Gathered, cuts, size_of
+from weir.client.batching import (
+    BATCH_BYTES,
+    MESSAGE_OVERHEAD,
+    Batcher,
+    Gathered,
+    cuts,
+    size_of,
+)
 from weir.errors import TooLarge
 from weir.model.batch import Batch
+from weir.model.limits import BATCH_BYTES_MAX
 
 GROUP = 1 << 16
 
@@ -122,3 +130,59 @@ def test_cuts_cover_all_values_in_order_and_keep_both_limits(
     for (first, last, size), (_, after, _) in itertools.pairwise(found):
         one_more = size + sizes[last] + MESSAGE_OVERHEAD
         assert one_more > batch_bytes or last - first == batch_messages, (first, after)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 99)), max_size=60),
+    st.integers(1, 900),
+    st.booleans(),
+    st.booleans(),
+)
+def test_cuts_count_every_column(
+    rows: list[tuple[int, int | None]], batch_bytes: int, with_tags: bool, with_times: bool
+) -> None:
+    values = [bytes(size) for size, _ in rows]
+    keys = [None if size is None else bytes(size) for _, size in rows]
+    tags = [f"{size}" for size, _ in rows] if with_tags else None
+    times = [*range(len(rows))] if with_times else None
+    found = cuts(values, batch_bytes, keys=keys, tags=tags, times=times)
+    assert [i for first, last, _ in found for i in range(first, last)] == [*range(len(values))]
+    for first, last, size in found:
+        columns = [None if c is None else c[first:last] for c in (keys, tags, times)]
+        made = Gathered("owner", 0, values[first:last], *columns).encode(GROUP, 7, 2, 40)  # type: ignore[arg-type]
+        assert len(made) <= size + 200  # header, padding
+        assert size <= batch_bytes or last - first == 1
+
+
+def test_long_keys_make_no_batch_too_large() -> None:
+    n = 40_000
+    values, keys = [b""] * n, [b"%0300d" % i for i in range(n)]
+    found = cuts(values, BATCH_BYTES, keys=keys)
+    assert len(found) > 40
+    for first, last, _ in found:
+        gathered = Gathered("owner", 0, values[first:last], keys[first:last])
+        assert len(gathered.encode(GROUP, 7, 2, 40)) <= BATCH_BYTES
+
+
+def test_the_largest_batches_leave_room_for_the_columns_of_one_message() -> None:
+    batcher: Batcher[str] = Batcher(batch_bytes=BATCH_BYTES_MAX)
+    for i in range(260_000):
+        last = {"key": b"k", "tag": "t", "time": i, "headers": {}} if i == 259_999 else {}
+        add(batcher, b"%08d" % i, **last)
+    batcher.cut()
+    while (gathered := batcher.take()) is not None:
+        assert len(gathered.encode(GROUP, 7, 2, 40)) <= BATCH_BYTES_MAX
+
+
+def test_more_tags_than_a_batch_takes_make_more_batches() -> None:
+    tags = [f"{i}" for i in range(9_000)]
+    found = cuts([b""] * len(tags), BATCH_BYTES, tags=tags)
+    assert sum(last - first for first, last, _ in found) == len(tags)
+    for first, last, _ in found:
+        Gathered("owner", 0, [b""] * (last - first), None, tags[first:last]).encode(GROUP, 7, 2, 0)
+    batcher: Batcher[str] = Batcher()
+    for tag in tags:
+        add(batcher, b"", tag=tag)
+    assert batcher.waiting == 2
+    while (gathered := batcher.take()) is not None:
+        gathered.encode(GROUP, 7, 2, 40)

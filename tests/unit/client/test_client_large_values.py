@@ -199,3 +199,52 @@ def test_a_message_that_is_here_is_read_the_same_way() -> None:
             await alone.read()
 
     asyncio.run(scenario())
+
+
+def test_a_slow_source_is_cut_by_time_too() -> None:
+    """What was gathered for five minutes goes: a value that does not grow for an hour is void."""
+    times = iter([0.0, *(100.0 * n for n in range(1, 99))])
+
+    async def scenario() -> None:
+        found = [bytes(piece) async for piece in pieces_of([b"a"] * 7, lambda: next(times))]
+        assert b"".join(found) == b"a" * 7
+        assert len(found) == 3
+
+    asyncio.run(scenario())
+
+
+def test_the_hash_of_a_value_is_that_of_the_bytes_that_were_sent(fake_broker) -> None:
+    """Also where somebody writes into the buffer meanwhile: what is confirmed can be read."""
+
+    async def scenario() -> None:
+        value = bytearray(VALUE)
+
+        def script(request: m.Request) -> Any:
+            if isinstance(request, m.Produce):
+                value[-1] ^= 1
+                value[VALUE_CHUNK_BYTES] ^= 1
+            return None
+
+        async with fake_broker() as broker, connect(broker.url) as w:
+            broker.topic("t")
+            broker.script = script
+            async with w.producer("t", window=1) as producer:
+                await producer.publish(value)
+            (message,) = await read(w)
+            assert len(message.value) == len(value)
+
+    asyncio.run(scenario())
+
+
+def test_a_value_that_cannot_be_read_says_how_to_go_on(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url, retry=QUICK) as w:
+            broker.topic("t")
+            await w.publish("t", VALUE)
+            await w.publish("t", b"behind")
+            broker.chunks[8] = Batch(broker.chunks[7].view)
+            with pytest.raises(BadBatch, match=r"start=\{0: 1\}"):
+                await read(w)
+            assert [one.value for one in await read(w, start={0: 1})] == [b"behind"]
+
+    asyncio.run(scenario())

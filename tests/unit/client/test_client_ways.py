@@ -7,9 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
+import msgspec
 import pytest
 
+from weir.client import link
 from weir.client.connect import connect
+from weir.errors import Disconnected
 from weir.model.ids import Address
 from weir.wire import messages as m
 
@@ -192,5 +195,68 @@ def test_another_nodes_ports_are_taken_when_that_node_answers(fake_broker: Broke
                 landing.cut()
                 while not produced(third):
                     await client.publish("t", b"y", partition=1)
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def test_a_shard_that_does_not_answer_is_left_for_another(
+    fake_broker: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shared port leads to any shard: who says nothing to a hello is dialled once more."""
+    monkeypatch.setattr(link, "_FIRST_DIAL_TIMEOUT", 0.05)
+
+    async def run() -> None:
+        async with fake_broker() as broker:
+            plain, hellos = broker._answer, []
+
+            async def answer(request: m.Request) -> m.Reply:
+                if isinstance(request, m.Hello):
+                    hellos.append(request)
+                    if len(hellos) == 1:
+                        await asyncio.Event().wait()
+                return await plain(request)
+
+            broker._answer = answer
+            async with connect(broker.url, request_timeout=4.0) as client:
+                await client.ping()
+            assert len(hellos) == 2
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize("end", ["closed", "replaced", "late"])
+def test_a_request_never_waits_for_ever_for_a_way_that_is_not_decided(
+    fake_broker: Brokers, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The other shard takes the connection and says nothing."""
+    monkeypatch.setattr("weir.client.ways.DIAL_TIMEOUT", 60.0)
+
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, other = await two(stack, fake_broker)
+            dialled = asyncio.Event()
+
+            async def silent(request: m.Request) -> m.Reply:
+                dialled.set()
+                await asyncio.Event().wait()
+                raise AssertionError
+
+            other._answer = silent
+            timeout = 0.05 if end == "late" else 30.0
+            async with connect(landing.url, request_timeout=timeout) as client:
+                link = client._link
+                request = m.Positions(landing.topics["t"].addresses[1])
+                asked = asyncio.ensure_future(link.request(request, m.PositionsReply))
+                await dialled.wait()
+                if end == "closed":
+                    await link.close()
+                if end == "replaced":
+                    assert link.welcome is not None
+                    welcome = msgspec.structs.replace(link.welcome, ports=())
+                    await link._ways.welcomed("127.0.0.1", welcome)
+                    await asked  # by the connection that there is
+                else:
+                    with pytest.raises(Disconnected):
+                        await asked
 
     asyncio.run(asyncio.wait_for(body(), 20))

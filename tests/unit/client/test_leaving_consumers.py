@@ -125,7 +125,7 @@ def test_a_late_ack_is_logged_if_nobody_asks(caplog: pytest.LogCaptureFixture) -
 
     with caplog.at_level(logging.WARNING, "weir.client.acking"):
         run(scenario)
-    (record,) = caplog.records
+    record, *_ = caplog.records
     assert "give a longer lease=" in record.getMessage()
 
 

@@ -20,6 +20,9 @@ def noon() -> float:
     return NOON.timestamp()
 
 
+NOON_MS = int(noon() * 1_000)
+
+
 @pytest.mark.parametrize(
     ("start", "offset"),
     [
@@ -36,7 +39,7 @@ def noon() -> float:
     ],
 )
 def test_a_start_is_an_offset_of_each_partition(start: Any, offset: int) -> None:
-    assert begin_of(start, noon).offset(0, HELD) == offset
+    assert begin_of(start).settled(NOON_MS).offset(0, HELD) == offset
 
 
 def test_times_become_stamps() -> None:
@@ -50,10 +53,12 @@ def test_times_become_stamps() -> None:
         assert at((milliseconds + later) / 1_000).stamp == stamp_at(milliseconds + later)
     assert at(NOON.replace(tzinfo=None)).stamp == at(NOON.replace(tzinfo=None).astimezone()).stamp
     hour_ago = stamp_at(int((noon() - 3_600) * 1_000))
-    assert at("-1h", noon).stamp == hour_ago
-    assert begin_of("-1h", noon) == Begin(stamp=hour_ago)
-    assert end_of("-1h", noon) == End(stamp=hour_ago)
-    assert end_of(NOON - timedelta(hours=1), noon) == End(stamp=hour_ago)
+    for ago in ("-1h", at("-1h")):
+        assert begin_of(ago).needs_clock
+        assert begin_of(ago).settled(NOON_MS) == Begin(stamp=hour_ago)
+        assert end_of(ago).settled(NOON_MS) == End(stamp=hour_ago)
+    assert end_of(NOON - timedelta(hours=1)).settled(NOON_MS) == End(stamp=hour_ago)
+    assert begin_of("-365000d").settled(NOON_MS) == Begin(stamp=0)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,6 @@ def test_another_start_says_what_can_be_given(start: Any, hint: str) -> None:
     ("until", "hint"),
     [
         ("tomorrow", "no time"),
-        (NOON + timedelta(seconds=1), "a time ahead"),
         ({0: -1}, "from 0 on"),
         (5, "give a time"),
         (last(3), "give a time"),
@@ -85,7 +89,13 @@ def test_another_start_says_what_can_be_given(start: Any, hint: str) -> None:
 )
 def test_another_until_says_what_can_be_given(until: Any, hint: str) -> None:
     with pytest.raises(BadRequest, match=hint):
-        end_of(until, noon)
+        end_of(until)
+
+
+def test_an_end_lies_no_further_ahead_than_a_leader_can_promise() -> None:
+    assert end_of(NOON + timedelta(seconds=1)).settled(NOON_MS).stamp == stamp_at(NOON_MS + 1_000)
+    with pytest.raises(BadRequest, match="a time ahead"):
+        end_of(NOON + timedelta(seconds=1, milliseconds=1)).settled(NOON_MS)
 
 
 def test_what_cannot_be_is_refused_where_it_is_made() -> None:
@@ -97,7 +107,7 @@ def test_what_cannot_be_is_refused_where_it_is_made() -> None:
 
 def test_an_end_is_an_offset_of_each_partition() -> None:
     assert End().offset(0, HELD, follow=True) == 50
-    bounded = end_of({0: 40, 1: 70}, noon)
+    bounded = end_of({0: 40, 1: 70})
     assert bounded.offset(0, HELD, follow=True) == 40
     assert bounded.offset(1, HELD, follow=True) == 70  # it is waited for
     assert bounded.offset(1, HELD, follow=False) == 50

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from weir.client.backoff import Backoff
@@ -214,6 +215,27 @@ def test_retention_may_be_faster_than_the_first_fetch(fake_broker) -> None:
     asyncio.run(scenario())
 
 
+def test_a_new_partition_may_be_past_retention_before_it_is_noticed(
+    fake_broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.client.growth.ASK_EVERY", 0.01)
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url, retry=QUICK) as w:
+            wide = broker.topic("t", 2)
+            await fill(w, "t", 1, 1)
+            await fill(w, "t", 4, 10, partition=1)
+            broker.topics["t"] = msgspec.structs.replace(wide, addresses=wide.addresses[:1])
+            async with w.reader("t") as reader:
+                assert (await anext(reader)).partition == 0
+                broker.starts[wide.addresses[1].group] = 20
+                broker.topics["t"] = wide
+                message = await asyncio.wait_for(anext(reader), 10)
+                assert (message.partition, message.offset) == (1, 20)
+
+    asyncio.run(scenario())
+
+
 def test_a_reader_goes_on_after_an_error(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
@@ -341,7 +363,7 @@ def test_the_blocking_client_fetches_aligned_batches(fake_broker) -> None:
             def work() -> list[bytes]:
                 with BlockingClient("127.0.0.1", broker.port, timeout=5) as client:
                     assert client.welcome.system == 77
-                    assert client.request(m.Ping()) == m.Pong()
+                    assert isinstance(client.request(m.Ping()), m.Pong)
                     with pytest.raises(UnknownTopic):
                         client.request(m.DescribeTopic("nowhere"))
                     empty = client.fetch(info.addresses[0], 20, 1 << 20)

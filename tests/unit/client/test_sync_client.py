@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ import pytest
 
 from weir import sync, testing
 from weir.client.background import Background
+from weir.client.consumer import Grant
 from weir.errors import Disconnected, TooLarge, UnknownTopic
 
 
@@ -72,6 +74,34 @@ def test_large_values_come_whole_or_in_pieces(node: testing.Node) -> None:
             assert next(consumer).read() == value
         with pytest.raises(TooLarge, match="stream it"):
             first.value  # noqa: B018  # the look-up is what raises
+
+
+def test_batches_need_no_event_loop_for_large_values(node: testing.Node) -> None:
+    value = os.urandom(1 << 20) * 9
+    with sync.connect(node.url) as w:
+        w.create_topic("t")
+        w.publish("t", value)
+        w.publish("t", b"small")
+        for option, loaded in ((1 << 20, False), (16 << 20, True)):
+            with w.consumer("t", cluster=f"c{option}", value_bytes_max=option) as consumer:
+                granted = [m for grant in _until(consumer, 2) for m in grant.messages()]
+                reader = w.reader("t", follow=False, value_bytes_max=option)
+                read = [m for batch in reader.batches() for m in batch.messages()]
+                for large, small in (granted, read):
+                    assert small.value == b"small"
+                    assert large.loaded == loaded
+                    whole = large.value if loaded else b"".join(large.chunks())  # type: ignore[arg-type]
+                    assert whole == value
+
+
+def _until(consumer: sync.Consumer, count: int) -> list[Grant]:
+    grants: list[Grant] = []
+    for grant in consumer.batches():
+        grants.append(grant)
+        count -= grant.next_offset - grant.offset
+        if not count:
+            break
+    return grants
 
 
 def test_errors_come_without_the_other_threads_frames(node: testing.Node) -> None:
@@ -180,3 +210,105 @@ def test_a_background_stops_once() -> None:
     background.stop()
     background.stop()
     assert not background.running
+
+
+def test_calls_under_way_end_when_another_thread_closes() -> None:
+    background = Background("busy")
+    ended: list[BaseException] = []
+    waits = threading.Semaphore(0)
+
+    async def for_ever() -> None:
+        waits.release()
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            while True:
+                background.run(for_ever())
+        except RuntimeError as error:
+            ended.append(error)
+
+    callers = [threading.Thread(target=call, daemon=True) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for _ in callers:
+        assert waits.acquire(timeout=10)
+    background.stop()
+    for caller in callers:
+        caller.join(10)
+    assert [str(error) for error in ended] == ["the connection is closed: connect again"] * 8
+
+
+def test_a_call_handed_over_as_the_thread_ends_is_ended_too() -> None:
+    """It may come in the very turn of the loop that is its last."""
+    background = Background("late")
+    late: list[threading.Thread] = []
+    ended: list[str] = []
+
+    async def nothing() -> None:
+        """Never begun."""
+
+    def call() -> None:
+        try:
+            background._result(background._hand(nothing()))
+        except RuntimeError as error:
+            ended.append(str(error))
+
+    async def last() -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.close
+
+        def close() -> None:
+            late.append(threading.Thread(target=call, daemon=True))
+            late[0].start()
+            while not background._calls:
+                late[0].join(0.001)
+            real()
+
+        loop.close = close  # type: ignore[method-assign]
+
+    background.stop(last)
+    late[0].join(10)
+    assert ended == ["the connection is closed: connect again"]
+
+
+def test_two_may_close_at_once(node: testing.Node) -> None:
+    for _ in range(10):
+        w = sync.connect(node.url)
+        failed: list[BaseException] = []
+
+        def close(w: sync.Client = w, failed: list[BaseException] = failed) -> None:
+            try:
+                w.close()
+            except BaseException as error:
+                failed.append(error)
+
+        closers = [threading.Thread(target=close, daemon=True) for _ in range(3)]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join(10)
+            assert not closer.is_alive()
+        assert failed == []
+
+
+def test_a_fork_keeps_no_connection_of_its_parent(node: testing.Node) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t")
+        w.publish("t", b"x")
+        with w.consumer("t", cluster="c", lease="10m") as consumer:
+            next(consumer)
+            inside, outside = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.read(inside, 1)  # until the test is over
+                os._exit(0)
+        try:
+            with w.consumer("t", cluster="c") as other:
+                assert next(other).value == b"x"
+                assert other.attempts == 2
+        finally:
+            os.write(outside, b"x")
+            os.waitpid(child, 0)
+            os.close(inside)
+            os.close(outside)

@@ -31,9 +31,10 @@ def drawn(dice: random.Random, count: int) -> list[Row]:
             behind, stamp = offset + dice.randint(1, 9), stamp + dice.randint(1, 9)
             rows.append((index, Kind.BATCHES, dice.randint(1, 99), offset, behind, stamp))
             offset = behind
-        else:  # a chunk is a batch without offsets
-            kind = Kind.BATCHES if roll < 0.7 else Kind.CONTROL
-            rows.append((index, kind, dice.randint(1, 99), -1, -1, -1))
+        elif roll < 0.7:  # a chunk: it has a place between offsets, and takes none
+            rows.append((index, Kind.BATCHES, dice.randint(1, 99), -1, -1, -1))
+        else:
+            rows.append((index, Kind.CONTROL, dice.randint(1, 99), -1, -1, -1))
     return rows
 
 
@@ -56,7 +57,7 @@ def test_cuts_are_those_of_a_walk(seed: int) -> None:
         dropped = dice.randint(0, len(rows) - 1)
         index.drop(rows[dropped][0])
         rows = rows[dropped:]
-    assert index.batch_bytes == sum(r[2] for r in rows if r[1] is Kind.BATCHES)
+    assert index.batch_bytes == sum(r[2] for r in rows if r[4] >= 0)
     durable = dice.choice((1 << 40, 100 * dice.randint(7, 40)))
     for stamp in range(0, 300, 3):
         expected = obvious(rows, durable, lambda at, stamp=stamp: rows[at][5] >= stamp)  # type: ignore[misc]
@@ -64,13 +65,21 @@ def test_cuts_are_those_of_a_walk(seed: int) -> None:
     flushed = [r for r in rows if r[0] * 100 < durable]
     with_messages = [at for at, r in enumerate(flushed) if r[4] >= 0]
 
-    def small(at: int, size: int) -> bool:
-        left = sum(r[2] for r in flushed[at:] if r[1] is Kind.BATCHES)
-        return left <= size or at == with_messages[-1]
+    elsewhere = {row[3]: dice.randint(1, 99) for row in rows if dice.random() < 0.2}
 
-    for size in range(0, 2000, 17):
-        expected = obvious(rows, durable, lambda at, size=size: small(at, size))  # type: ignore[misc]
-        assert index.at_size(size, durable) == expected
+    def beside(offset: int) -> int:
+        return sum(size for first, size in elsewhere.items() if first >= offset)
+
+    def last(at: int, size: int, beside: Callable[[int], int]) -> bool:
+        """Whether without this entry less than `size` would be left."""
+        behind = flushed[at][4]
+        left = sum(r[2] for r in flushed[at + 1 :] if r[4] >= 0) + beside(behind)
+        return left < size or at == with_messages[-1]
+
+    for size in range(1, 2000, 17):
+        for more in (beside, lambda _: 0):
+            expected = obvious(rows, durable, lambda at, size=size, more=more: last(at, size, more))  # type: ignore[misc]
+            assert index.at_size(size, durable, more) == expected
 
 
 def test_a_log_finds_offsets_by_stamp_also_after_a_restart(
@@ -84,10 +93,10 @@ def test_a_log_finds_offsets_by_stamp_also_after_a_restart(
     for one in (log, recover(disk, small).log):
         assert [one.offset_at(GROUP, stamp) for stamp in (0, 1, 2, 3, 4)] == [0, 0, 3, 3, None]
         assert one.cut_by_stamp(GROUP, 2) == (3, 3)
-        assert one.cut_by_size(GROUP, 0) == (3, 3)
-        assert one.cut_by_size(GROUP, 1 << 30) == (1, 0)
+        assert one.cut_by_size(GROUP, 1, lambda _: 0) == (3, 3)
+        assert one.cut_by_size(GROUP, 1 << 30, lambda _: 0) == (1, 0)
         assert one.offset_at(9, 0) is None
-        assert one.cut_by_size(9, 0) is None
+        assert one.cut_by_size(9, 1, lambda _: 0) is None
         assert one.group_bytes(9) == 0
     settle(log)
     assert log.offset_at(GROUP, 4) == 5

@@ -177,3 +177,12 @@ def test_the_whole_batch_is_checked_even_where_few_rows_are_taken() -> None:
     at = pa.py_buffer(batch.value_column.offsets).address - pa.py_buffer(batch.view).address
     with pytest.raises(BadBatch):
         record_batch(resealed(batch, at + 4, 99), "t", 3, skip=2)
+
+
+def test_batches_of_one_size_share_only_what_says_the_same() -> None:
+    first, second = stamped_batch(VALUES), stamped_batch(VALUES)
+    found = [record_batch(first, "t", 0), record_batch(second, "u", 0), record_batch(first, "t", 1)]
+    assert [one["topic"].to_pylist() for one in found] == [["t"] * 3, ["u"] * 3, ["t"] * 3]
+    assert [one["partition"].to_pylist() for one in found] == [[0] * 3, [0] * 3, [1] * 3]
+    assert record_batch(first, "t", 0, 1)["headers"].to_pylist() == [[], []]
+    assert record_batch(second, "t", 0)["headers"].to_pylist() == [[], [], []]

@@ -10,7 +10,7 @@ import pytest
 from weir.errors import BadBatch, TooLarge
 from weir.model.batch import Batch, encode, split
 from weir.model.columns import Origins
-from weir.model.header import HEADER_SIZE, Columns, seal
+from weir.model.header import HEADER_SIZE, Columns, Packed, seal
 
 N = 3
 VALUES = [b"one", b"", b"three"]
@@ -178,3 +178,20 @@ def test_columns_that_are_claimed_must_be_there() -> None:
     struct.pack_into("<I", batch, 12, int(Columns.VALUE | Columns.ORIGIN))
     with pytest.raises(BadBatch, match="leaves the batch"):
         resealed(batch).values()
+
+
+def test_what_is_compressed_stands_for_256_times_its_bytes_at_most() -> None:
+    plain = encode([b""] * 2**20, group=1, compression=2)
+    assert len(plain) > 2**22
+    assert Batch(plain).header.compression == 0
+    packed = encode([bytes(20_000)], group=1, compression=2)
+    header = Batch(packed).header
+    assert header.compression == 2
+    fields = (header.columns, 0, 0, 1, 0, 0)
+    for raw_size, refused in ((256 * len(packed), False), (256 * len(packed) + 8, True)):
+        seal(packed, fields, 1, Packed(2, raw_size, header.packed_size))
+        if refused:
+            with pytest.raises(BadBatch, match="256 times"):
+                Batch(packed)
+        else:
+            Batch(packed)

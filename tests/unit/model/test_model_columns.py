@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import struct
+from array import array
+from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, TooLarge
@@ -121,3 +125,52 @@ def test_more_headers_than_allowed_are_refused(pairs: int) -> None:
 
 def test_key_hashes_are_the_lower_half_of_xxh3() -> None:
     assert col.key_hash(b"") == 0x38D394C2
+
+
+def refusal(call: Callable[..., object], *args: object) -> bool:
+    """Whether a call raises `BadBatch`."""
+    try:
+        call(*args)
+    except BadBatch:
+        return True
+    return False
+
+
+#: On both sides of where the numbers that are compared at once end.
+@pytest.mark.parametrize("n", [1, 2, 4_096, 4_097, 4_098, 9_000])
+@pytest.mark.parametrize("at", [0, 1, 4_094, 4_095, 4_096, 4_097, 8_999])
+@pytest.mark.parametrize("number", [-(1 << 31), -1, 0, 1 << 30, (1 << 31) - 1])
+def test_offsets_are_checked_as_they_are_split(n: int, at: int, number: int) -> None:
+    numbers = [3 * i for i in range(n + 1)]
+    assert not refusal(col.check_rising, memoryview(array("i", numbers)))
+    numbers[min(at, n)] = number
+    offsets = memoryview(array("i", numbers))
+    wrong = numbers != sorted(numbers) or numbers[0] < 0
+    assert refusal(col.check_rising, offsets) == wrong
+
+
+@given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(-2, 5), min_size=1))
+def test_a_few_offsets_and_indices_are_checked_as_they_are_split(numbers: list[int]) -> None:
+    view = memoryview(array("i", numbers))
+    for tags in (1, 4, 4_096):
+        assert refusal(col.check_tag_indices, view, tags) == refusal(col.tag_indices, view, tags)
+    offsets = memoryview(array("i", [0, *numbers, (1 << 31) - 1]))
+    assert refusal(col.check_rising, offsets) == refusal(col.rising, offsets)
+
+
+@pytest.mark.parametrize("at", [0, 4_095, 4_096, 4_999])
+def test_a_tag_index_is_found_wherever_it_is_wrong(at: int) -> None:
+    indices = array("i", [6]) * 5_000
+    col.check_tag_indices(memoryview(indices), 7)
+    for wrong in (7, -1):
+        indices[at] = wrong
+        with pytest.raises(BadBatch, match="tag index"):
+            col.check_tag_indices(memoryview(indices), 7)
+
+
+@given(st.lists(st.text(max_size=3).map(str.encode) | st.binary(max_size=2), max_size=6))
+def test_names_are_checked_as_they_are_split(names: list[bytes]) -> None:
+    cursor = Cursor(memoryview(put(names)), 0)
+    found = cursor.bytes(len(names))
+    wrong = any(refusal(col.text, name) for name in names)
+    assert refusal(col.check_names, found) == wrong

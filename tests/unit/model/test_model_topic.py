@@ -52,13 +52,13 @@ def test_both_parts_of_a_name_are_checked(name: str) -> None:
 
 
 def test_a_topic_names_its_groups_in_order() -> None:
-    topic = Topic(3, "default", "locks", 2)
+    topic = Topic(3, "default", "locks", 2, 2)
     assert topic.groups() == [group_of(3, 0), group_of(3, 1)]
 
 
 def test_the_default_namespace_goes_without_saying() -> None:
-    assert Topic(1, "default", "locks", 1).full_name == "locks"
-    assert Topic(1, "home", "locks", 1).full_name == "home/locks"
+    assert Topic(1, "default", "locks", 1, 1).full_name == "locks"
+    assert Topic(1, "home", "locks", 1, 1).full_name == "home/locks"
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from weir.server.config import BadConfig, Config, MemoryConfig, MetricsConfig, settings
+from weir.server.config import (
+    BadConfig,
+    Config,
+    MemoryConfig,
+    MetricsConfig,
+    NodeConfig,
+    metrics_ports,
+    settings,
+)
+from weir.server.main import run
 from weir.server.quantity import quantity
 from weir.server.sample import sample
 from weir.server.sources import load, resolve
@@ -68,9 +78,9 @@ def test_what_is_no_quantity_is_refused(text: str, unit: str) -> None:
         ("\n[nodes]\n", r":2: no section \[nodes\]: did you mean node\?"),
         ("node = 3\n", r":1: node is a section: write \[node\]"),
         ('[node]\nport = "many"\n', "node.port is 'many': write a number"),
-        ("[node]\nport = true\n", "node.port is True: expected `int`, got `bool`"),
+        ("[node]\nport = true\n", "node.port is True: write a number"),
         ("[node]\nport = 70000\n", ":2: node.port is 70000: it must be 0 to 65535"),
-        ("[node]\nhost = 1\n", "node.host is 1: expected `str`, got `int`"),
+        ("[node]\nhost = 1\n", "node.host is 1: write it as text, in quotes"),
         ("[log]\nsegment_mib = 1\n", "log.segment_mib is 1: it must be 32 to 4096"),
         ('[log]\nsegment_mib = "33.5MiB"\n', "that is no whole number of MiB"),
         ("[memory]\nbudget_mib = 1\n", "memory.budget_mib is 1"),
@@ -80,7 +90,14 @@ def test_what_is_no_quantity_is_refused(text: str, unit: str) -> None:
         ('[metrics]\nlisten = "6801"\n', "metrics.listen is '6801': write HOST:PORT"),
         ('[node]\nhost = "a..b"\n', "node.host is 'a..b': that is no name of a machine"),
         ('[metrics]\nlisten = "a..b:1"\n', "metrics.listen is 'a..b:1': write HOST:PORT"),
-        ("[node\n", "line 1"),
+        ("[node\n", r":1: expected '\]'.*, at column 6"),
+        ("[node]\nport = 1 2\n", ":2: expected newline or end of document after a statement, at"),
+        ("[node]\nport = ", r":2: invalid value"),
+        ('[status]\nformat = "xml"\n', "format is 'xml': write text or json"),
+        ("[memory]\nbudget_mib = 512.5\n", "budget_mib is 512.5: write a whole number of MiB"),
+        ("[memory]\nbudget_mib = 1\n", "it must be 32 to 1048576 MiB"),
+        ('[node]\nhost = "not a host!!"\n', ":2: node.host is 'not a host!!': that is no name"),
+        ("[node]\nlogs = 2\nshards = 8\n", ":3: node.shards is 8, above node.logs 2"),
     ],
 )
 def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, says: str) -> None:
@@ -96,6 +113,37 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         resolve(file, {"WEIR__NODE__HOSTS": "x", "OTHER": "y"}, {"node.port": ("--port", 70_000)})
     places = [problem.split(": ")[0] for problem in refused.value.problems]
     assert places == [f"{file}:2", f"{file}:3", f"{file}:5", "WEIR__NODE__HOSTS", "--port"]
+
+
+def test_a_bad_value_hides_no_problem_of_others(tmp_path: Path) -> None:
+    text = (
+        '[node]\nhost = "a b"\n[memory]\nbudget_mib = 64\ncache_mib = 65\n'
+        '[metrics]\nlisten = "6801"\n[stop]\ndrain_seconds = nan\n'
+    )
+    file = write(tmp_path, text)
+    with pytest.raises(BadConfig) as refused:
+        load(file)
+    places = sorted(problem.split(": ")[0] for problem in refused.value.problems)
+    assert places == [f"{file}:{line}" for line in (2, 5, 7, 9)]
+    file.write_text(text.replace("= 64", '= "x"'))
+    with pytest.raises(BadConfig) as refused:
+        load(file)
+    assert "cache_mib" not in str(refused.value), "nobody knows what it is to be compared with"
+
+
+def test_a_file_may_begin_with_a_mark_and_must_be_utf8(tmp_path: Path) -> None:
+    file = tmp_path / "weir.toml"
+    file.write_bytes(b"\xef\xbb\xbf[node]\nport = 7000\n")
+    assert load(file).node.port == 7000
+    file.write_bytes(b'[node]\ndata = "Z\xfcrich"\n')
+    with pytest.raises(BadConfig, match=r"weir\.toml:2: byte 0xfc is not UTF-8: save"):
+        load(file)
+
+
+def test_a_variable_with_one_stroke_is_not_ignored() -> None:
+    with pytest.raises(BadConfig, match="WEIR_NODE_PORT: did you mean WEIR__NODE__PORT"):
+        resolve(None, {"WEIR_NODE_PORT": "7000"})
+    assert resolve(None, {"WEIR_URL": "weir://a"}).config == Config()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -139,3 +187,41 @@ def test_what_is_built_in_code_is_checked_too() -> None:
         Config(memory=MemoryConfig(budget_mib=1)).validate()
     with pytest.raises(BadConfig, match="both 6800: give metrics a port of their own"):
         Config(metrics=MetricsConfig("127.0.0.1:6800")).validate()
+
+
+@pytest.mark.parametrize(
+    ("listen", "host", "shards", "problem"),
+    [
+        ("127.0.0.1:65535", "127.0.0.1", 2, "take the ports 65535 to 65536: begin at 65534"),
+        ("127.0.0.1:65534", "127.0.0.1", 2, ""),
+        ("127.0.0.1:6798", "127.0.0.1", 3, "take the ports 6798 to 6800: node.port 6800 is one"),
+        ("127.0.0.1:6798", "127.0.0.1", 2, ""),
+        ("127.0.0.1:6799", "0.0.0.0", 2, "node.port 6800 is one of them"),
+        ("127.0.0.1:6799", "127.0.0.2", 2, ""),
+        ("[::]:6800", "::1", 1, "both 6800"),
+        ("127.0.0.1:0", "127.0.0.1", 64, ""),
+        ("", "127.0.0.1", 64, ""),
+    ],
+)
+def test_the_figures_of_all_shards_have_ports(
+    listen: str, host: str, shards: int, problem: str
+) -> None:
+    config = Config(NodeConfig(host=host, shards=shards), metrics=MetricsConfig(listen))
+    if problem:
+        with pytest.raises(BadConfig, match=problem):
+            config.validate()
+    else:
+        config.validate()
+    # How many there are may be known only at the start: one a core, one for each log at most.
+    unsaid = Config(NodeConfig(host=host), metrics=MetricsConfig(listen))
+    assert problem in metrics_ports(unsaid, shards)
+    assert bool(metrics_ports(unsaid, shards)) == bool(problem)
+
+
+def test_a_node_whose_figures_have_no_ports_does_not_start(tmp_path: Path) -> None:
+    node = NodeConfig(data=str(tmp_path), port=0, shards=0, logs=2)
+    with (
+        patch("os.cpu_count", return_value=2),
+        pytest.raises(BadConfig, match="65535 to 65536"),
+    ):
+        run(Config(node, metrics=MetricsConfig("127.0.0.1:65535")))

@@ -16,18 +16,42 @@ def small_burst(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doors, "ACCEPT_BURST", 3)
 
 
+class FakePeer:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.gone = False
+        self.was_cut = False
+
+    def cut(self) -> None:
+        self.was_cut = True
+
+
 def peer(name: str) -> Any:
-    return name
+    return FakePeer(name)
+
+
+def names(peers: list[Any]) -> list[str]:
+    return [peer.name for peer in peers]
 
 
 def test_a_burst_enters_at_once_and_the_rest_in_turn() -> None:
     lobby = Lobby(per_second=2, now=0)
     assert [lobby.may_enter(peer(name), 0) for name in "abcde"] == [True] * 3 + [False] * 2
     assert lobby.entering(0.4) == []
-    assert lobby.entering(0.5) == ["d"]
+    assert names(lobby.entering(0.5)) == ["d"]
     assert not lobby.may_enter(peer("f"), 10), "e came first"
-    assert lobby.entering(10) == ["e", "f"]
+    assert names(lobby.entering(10)) == ["e", "f"]
     assert lobby.may_enter(peer("g"), 10)
+
+
+def test_those_who_hang_up_while_they_wait_take_no_token() -> None:
+    lobby = Lobby(per_second=2, now=0)
+    waiting = [peer(name) for name in "abcdefgh"]
+    assert sum(lobby.may_enter(one, 0) for one in waiting) == 3
+    for one in waiting[3:7]:
+        one.gone = True
+    assert names(lobby.entering(0.5)) == ["h"], "the first who is there"
+    assert [one.was_cut for one in waiting] == [False] * 3 + [True] * 4 + [False]
 
 
 def test_a_quiet_hour_saves_no_more_than_a_burst() -> None:

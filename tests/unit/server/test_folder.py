@@ -86,3 +86,37 @@ def test_the_endpoint_is_there_while_it_is_announced(tmp_path: Path) -> None:
     assert (endpoint.host, endpoint.port, endpoint.pid) == ("127.0.0.1", 6800, os.getpid())
     folder.withdraw()
     assert folder.endpoint() is None
+
+
+def test_a_backup_and_a_file_are_no_places_for_a_node(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(BadFolder, match="holds a backup: weir restore"):
+        NodeFolder(tmp_path).found()
+    for place in (tmp_path / "manifest.json", tmp_path / "manifest.json" / "below"):
+        with pytest.raises(BadFolder, match="is a file, or lies below one: give --data a folder"):
+            NodeFolder(place).found()
+    assert [one.name for one in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_a_folder_is_founded_once_though_two_begin_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = NodeFolder(tmp_path), NodeFolder(tmp_path)
+    check, founded = NodeFolder._check_free, []
+
+    def found_meanwhile(folder: NodeFolder, logs: int, folders: dict[int, str]) -> None:
+        check(folder, logs, folders)
+        if folder is second:
+            founded.append(first.found(2))
+
+    monkeypatch.setattr(NodeFolder, "_check_free", found_meanwhile)
+    assert second.found(2) == founded[0] == NodeFolder(tmp_path).founded()
+    (tmp_path / "node.json").unlink()
+    with pytest.raises(BadFolder, match="founded with 2 logs"):
+        second.found(3)
+
+
+def test_a_folder_that_another_process_founds_is_in_use(tmp_path: Path) -> None:
+    with NodeFolder(tmp_path).held(), pytest.raises(FolderInUse):
+        NodeFolder(tmp_path).found()
+    assert NodeFolder(tmp_path).founded() is None

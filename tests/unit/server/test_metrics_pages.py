@@ -8,6 +8,8 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,11 +17,13 @@ import pytest
 import weir
 from weir.broker.counts import Histogram
 from weir.errors import UnknownTopic
-from weir.server import metrics_http
+from weir.server import metrics_http, recent
 from weir.server.config import Config, LogConfig, MetricsConfig, NodeConfig
 from weir.server.exposition import Family
 from weir.server.main import serve
 from weir.server.metrics_http import PLAIN, Answer, Pages
+from weir.server.observed import _pages
+from weir.server.recent import Recent
 
 BOARD = Path(__file__).parents[3] / "deploy/grafana-weir.json"
 SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? ([0-9.e+-]+)')
@@ -80,10 +84,15 @@ async def work(url: str) -> None:
                 producer.send(b"x" * 10)
         async with client.reader("shop/flights", follow=False) as reader:
             assert len([message async for message in reader]) == 100
-        async with client.consumer("shop/flights", cluster="c-1", max_messages=10) as consumer:
+        async with (
+            client.consumer("shop/flights", cluster="c-1", max_messages=10) as holds,
+            client.consumer("shop/flights", cluster="c-1", max_messages=10) as consumer,
+        ):
+            held = await anext(holds.batches())
             async for grant in consumer.batches():
                 await consumer.ack(grant)
                 break
+            assert held.offset < grant.offset
         with pytest.raises(UnknownTopic):
             await client.describe("absent")
 
@@ -100,7 +109,10 @@ def test_the_figures_are_what_happened(tmp_path: Path, caplog: pytest.LogCapture
         assert found[f"weir_next_offset{{{place}}}"] == 100
         assert found[f"weir_messages_out_total{{{place}}}"] >= 110
         assert found[f"weir_bytes_in_total{{{place}}}"] > 1_000
-        assert found[f'weir_cluster_lag_messages{{{place},cluster="c-1"}}'] in range(100)
+        cluster = f'{place},cluster="c-1"'
+        behind = found[f"weir_cluster_behind_messages{{{cluster}}}"]
+        assert behind == 100, "the first messages are with somebody"
+        assert 0 < found[f"weir_cluster_lag_messages{{{cluster}}}"] <= behind - 1
         batches = found[f"weir_batches_in_total{{{place}}}"]
         assert found["weir_confirms_total{}"] == batches
         assert found["weir_commit_seconds_count{}"] == batches
@@ -165,6 +177,29 @@ def test_health_tells_alive_from_ready(tmp_path: Path, caplog: pytest.LogCapture
     asyncio.run(run())
 
 
+def test_no_shard_is_ready_while_one_of_the_node_is_away() -> None:
+    away: list[int] = []
+
+    async def run() -> None:
+        shard: Any = SimpleNamespace(ready=True)
+        metrics: Any = SimpleNamespace(text=None)
+        pages = _pages(metrics, shard, asyncio.Event(), lambda: away)
+        async with pages.listening("127.0.0.1", 0) as port:
+            assert await get(port, "/readyz") == (200, "ready\n")
+            away.append(1)
+            assert await get(port, "/readyz") == (503, "shards that do not serve: 1\n")
+
+    asyncio.run(run())
+
+
+def test_numbers_are_told_in_full() -> None:
+    numbers = (1_795_317_190.25, 1.0, 0.001, 3, 1e-9)
+    lines = Family("weir_x", "gauge", "X.", [({}, number) for number in numbers]).lines()
+    assert [line.split()[1] for line in lines if line[0] != "#"] == [
+        "1795317190.25", "1", "0.001", "3", "1e-09",
+    ]  # fmt: skip
+
+
 async def page() -> Answer:
     return 200, PLAIN, "here\n"
 
@@ -203,6 +238,73 @@ def test_who_says_nothing_or_comes_in_crowds_is_let_go(monkeypatch: pytest.Monke
                 assert await asyncio.wait_for(reader.read(), 10) == b""
                 writer.close()
             assert (await get(port, "/page"))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_those_who_say_nothing_make_room_for_those_who_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_http, "REQUEST_SECONDS", 600)
+
+    async def run() -> None:
+        async with Pages({"/page": page}).listening("127.0.0.1", 0) as port:
+            silent = [
+                await asyncio.open_connection("127.0.0.1", port)
+                for _ in range(metrics_http.CONNECTIONS_MAX)
+            ]
+            assert await get(port, "/page") == (200, "here\n")
+            oldest, _ = silent[0]
+            assert await asyncio.wait_for(oldest.read(), 10) == b""
+            silent[1][1].write(b"GET /page HTTP/1.1\r\n\r\n")
+            assert (await asyncio.wait_for(silent[1][0].read(), 10)).endswith(b"here\n")
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_where_all_ask_only_cheap_pages_are_served() -> None:
+    async def run() -> None:
+        gate, waiting = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def slow() -> Answer:
+            waiting.release()
+            await gate.wait()
+            return await page()
+
+        pages = Pages({"/slow": slow, "/healthz": page}, cheap=("/healthz",))
+        async with pages.listening("127.0.0.1", 0) as port, asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(get(port, "/slow")) for _ in range(metrics_http.CONNECTIONS_MAX)
+            ]
+            for _ in asked:
+                await waiting.acquire()
+            assert (await get(port, "/slow"))[0] == 503
+            assert await get(port, "/healthz") == (200, "here\n")
+            gate.set()
+        assert {task.result() for task in asked} == {(200, "here\n")}
+
+    asyncio.run(run())
+
+
+def test_any_number_who_ask_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        made = 0
+
+        async def make() -> str:
+            nonlocal made
+            made += 1
+            number = made
+            await asyncio.sleep(0)
+            return str(number)
+
+        kept = Recent(make)
+        assert await asyncio.gather(*[kept.text() for _ in range(20)]) == ["1"] * 20
+        monkeypatch.setattr(recent, "KEPT_SECONDS", 0.0)
+        assert await Recent(make).text() == "2"
+        fresh = Recent(make)
+        assert [await fresh.text(), await fresh.text()] == ["3", "4"]
 
     asyncio.run(run())
 

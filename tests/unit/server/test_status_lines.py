@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from weir.server.config import StatusConfig
-from weir.server.status import configure
+from weir.server.status import JsonLines, TextLines, configure
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +56,12 @@ def test_lines_for_people() -> None:
 
 def test_the_level_decides_what_is_told() -> None:
     assert told(StatusConfig("json", "error")).count("\n") == 1
+
+
+def test_a_line_names_its_shard_and_says_nothing_twice() -> None:
+    about = {"fields": {"url": "http://h:1/metrics", "shards": 2, "log": 7}}
+    record = logging.makeLogRecord({"msg": "2 shards at http://h:1/metrics", **about})
+    text = TextLines(shard=1).format(record)
+    assert text.endswith(" shard 1: 2 shards at http://h:1/metrics log=7")
+    found = json.loads(JsonLines(shard=1).format(record))
+    assert (found["shard"], found["url"], found["log"]) == (1, "http://h:1/metrics", 7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,13 +52,19 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     return play
 
 
-def run(folder: Path, stop_when_started: bool = True, seconds: float = 1.0) -> bool:
-    config = Config(node=NodeConfig(data=str(folder), port=0), stop=StopConfig(seconds))
+def run(
+    folder: Path,
+    stop_when_started: bool = True,
+    seconds: float = 1.0,
+    config: Config | None = None,
+    stop: asyncio.Event | None = None,
+) -> bool:
+    config = config or Config(node=NodeConfig(data=str(folder), port=0), stop=StopConfig(seconds))
     founded = NodeFolder(folder).found(2)
 
-    async def whole() -> bool:
-        stop = asyncio.Event()
+    stop = stop or asyncio.Event()
 
+    async def whole() -> bool:
         def started(host: str, port: int) -> None:
             endpoint = NodeFolder(folder).endpoint()
             assert endpoint is not None
@@ -104,6 +111,8 @@ else:
     trunks = []
     while trunks.count(True) < 3 or trunks.count(False) < 3:
         message = json.loads(lines.readline())
+        if message["type"] == "away":
+            continue
         assert (message["type"], message["shard"]) == ("trunk", 1), message
         trunks.append(message["asks"])
 """
@@ -111,6 +120,133 @@ else:
     )
     assert run(tmp_path) is True
     assert counter.read_bytes() == b"111"
+
+
+def test_a_shard_that_stands_still_is_killed_started_again_and_told_of(
+    tmp_path: Path, play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Shard 1 serves and then stands still; shard 0 hears that it is away, and that it is back."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(supervisor, "ALIVE_SECONDS", 0.01)
+    starts = tmp_path / "starts"
+    play(
+        f"""
+import threading
+again = False
+if shard == 1:
+    with open({str(starts)!r}, "a+b") as file:
+        again = file.tell() > 0
+        file.write(b"1")
+tell(type="ready")
+if shard == 1 and not again:
+    time.sleep(60)
+def live():
+    while True:
+        tell(type="alive")
+        time.sleep(0.01)
+threading.Thread(target=live, daemon=True).start()
+if shard == 1:
+    until_stop()
+    os._exit(0)
+for line in lines:
+    message = json.loads(line)
+    if message["type"] == "away" and not message["shards"]:
+        with open({str(starts)!r}, "a+b") as file:
+            file.seek(0)
+            if file.read() == b"11":
+                tell(type="failed", reason="all serve again", errno=0)
+                os._exit(1)
+"""
+    )
+    config = Config(node=NodeConfig(data=str(tmp_path), port=0, hang_seconds=1.0))
+    with pytest.raises(NodeFailed, match="all serve again"):
+        run(tmp_path, stop_when_started=False, config=config)
+    assert "shard 1 does not answer" in caplog.text
+    assert "shard 1 said nothing for 1 s: it is killed" in caplog.text
+    assert "shard 1 serves again" in caplog.text
+    assert "shard 0" not in caplog.text
+
+
+def test_a_shard_that_goes_on_gets_trunks_again(
+    tmp_path: Path, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shard 1 stands still until shard 0 has heard of it, and left it."""
+    monkeypatch.setattr(supervisor, "ALIVE_SECONDS", 0.01)
+    left = tmp_path / "left"
+    play(
+        f"""
+import threading
+tell(type="ready")
+if shard == 1:
+    while not os.path.exists({str(left)!r}):
+        time.sleep(0.01)
+def live():
+    while True:
+        tell(type="alive")
+        time.sleep(0.005)
+threading.Thread(target=live, daemon=True).start()
+if shard == 1:
+    until_stop()
+    os._exit(0)
+trunks = None
+for line in lines:
+    message = json.loads(line)
+    if message["type"] == "away" and message["silent"] == [1]:
+        trunks = []
+        open({str(left)!r}, "w").close()
+    elif message["type"] == "trunk" and trunks is not None:
+        assert message["shard"] == 1
+        trunks.append(message["asks"])
+        if sorted(trunks) == [False, True]:
+            tell(type="failed", reason="joined again", errno=0)
+            os._exit(1)
+"""
+    )
+    with pytest.raises(NodeFailed, match="joined again"):
+        run(tmp_path, stop_when_started=False)
+
+
+def test_a_trunk_that_broke_is_replaced(tmp_path: Path, play: Play) -> None:
+    play(
+        """
+tell(type="ready")
+if shard == 1:
+    until_stop()
+    os._exit(0)
+asks = 0
+for line in lines:
+    message = json.loads(line)
+    if message["type"] == "trunk" and message["asks"]:
+        asks += 1
+        if asks == 3:
+            tell(type="failed", reason="replaced twice", errno=0)
+            os._exit(1)
+        tell(type="lost", shard=1)
+"""
+    )
+    with pytest.raises(NodeFailed, match="replaced twice"):
+        run(tmp_path, stop_when_started=False)
+
+
+def test_a_shard_that_is_between_two_processes_has_drained(
+    tmp_path: Path, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had confirmed is in its log, which the next start reads."""
+    play("os._exit(9) if shard == 1 else None" + SERVE.replace("{drained}", "True"))
+    monkeypatch.setattr(supervisor, "_FIRST_PAUSE_SECONDS", 0.5)
+    stop = asyncio.Event()
+
+    class Stopping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "started again" in record.getMessage():
+                stop.set()
+
+    handler = Stopping()
+    supervisor.log.addHandler(handler)
+    try:
+        assert run(tmp_path, stop=stop) is True
+    finally:
+        supervisor.log.removeHandler(handler)
 
 
 def test_a_shard_that_ends_again_and_again_ends_the_node(tmp_path: Path, play: Play) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
 
-from weir.model.limits import KIB
+from weir.model.limits import KIB, MIB
 from weir.server.doors import Doors
 from weir.server.transport import Peer
 from weir.wire import device
+from weir.wire.frame import CLIENT_HEADER
+from weir.wire.messages import Opcode
 
 PING = device.frame(device.DeviceOpcode.PING, 1, b"")
 
@@ -148,6 +151,41 @@ def test_a_frame_must_be_whole_in_time_counted_from_its_first_byte(scene: Scene)
     assert scene.sweep_after(59) == "", "this is the next frame"
     scene.peer.data_received(PING[3:4])
     assert scene.sweep_after(2) == "cut"
+
+
+def test_a_frame_has_its_whole_time_however_long_the_peer_was_silent(scene: Scene) -> None:
+    scene.peer.data_received(PING)
+    assert scene.sweep_after(5) == ""
+    scene.driver.time += 4.9
+    scene.peer.data_received(PING[:3])
+    assert scene.sweep_after(58) == "", "the last sweep was before its first byte"
+    assert scene.sweep_after(3) == "cut"
+
+
+@pytest.mark.parametrize("cuts", [(1,), (15,), (16,), (1, 15, 16, 700)], ids=str)
+def test_a_frame_under_way_is_charged_whole_however_its_header_came(
+    scene: Scene, cuts: tuple[int, ...]
+) -> None:
+    data = CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, MIB, 1) + bytes(1_000)
+    for first, behind in pairwise((0, *cuts, len(data))):
+        scene.peer.data_received(data[first:behind])
+    assert scene.driver.used == CLIENT_HEADER.size + MIB
+    scene.driver.held = True
+    scene.peer.update()
+    assert scene.transport.reading, "what is charged is finished"
+    scene.peer.data_received(bytes(MIB - 1_000))
+    assert scene.driver.used == 0
+    assert len(scene.driver.frames) == 1
+
+
+def test_who_has_sent_but_a_part_of_a_header_is_not_read_while_the_node_holds(scene: Scene) -> None:
+    scene.peer.data_received(CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, MIB, 1)[:7])
+    scene.driver.held = True
+    scene.peer.update()
+    assert not scene.transport.reading
+    scene.driver.held = False
+    scene.peer.update()
+    assert (scene.transport.reading, scene.driver.used) == (True, 0)
 
 
 def test_time_does_not_count_against_a_peer_that_is_not_read_from(scene: Scene) -> None:

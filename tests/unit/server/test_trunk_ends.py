@@ -31,6 +31,8 @@ class Noting:
         self.sessions = count(1_000)
         self.trunks = Trunks(cast(Driver, self))
         self.told = asyncio.Event()
+        self.lost: list[int] = []
+        self.trunks.lost = self.lost.append
 
     def handle(self, event: Any) -> None:
         self.events.append(event)
@@ -43,6 +45,10 @@ class Noting:
         self.charged += size
 
     def release(self, size: int) -> None:
+        self.charged -= size
+
+    def passed_on(self, shard: int, size: int) -> None:
+        assert shard == 1
         self.charged -= size
 
     def new_session(self) -> int:
@@ -200,5 +206,35 @@ def test_what_makes_no_sense_ends_the_trunk() -> None:
         asking.trunks.send(passed(b"\1\0\0\0\xff\xff\xff\xff" + bytes(8)))
         await asking.until(lambda: asking.events[-1] == ev.TrunkClosed(1))
         assert serving.events == []
+
+    run(body)
+
+
+def test_who_asks_hears_of_a_trunk_that_broke_so_that_there_may_be_another() -> None:
+    async def body(asking: Noting, serving: Noting) -> None:
+        asking.trunks.send(passed(*trunk.encode(Kind.OPENED, 7, b"ada")))
+        await serving.until(lambda: len(serving.events) == 1)
+        serving.trunks.leave([1])  # it serves another
+        await asyncio.sleep(0)
+        assert serving.kinds() == ["Opened"]
+        serving.trunks.leave([0])
+        await asking.until(lambda: asking.lost == [1])
+        await serving.until(lambda: serving.kinds() == ["Opened", "Closed"])
+        assert asking.events[-1] == ev.TrunkClosed(1)
+        assert serving.lost == []
+
+    run(body)
+
+
+def test_a_shard_that_stands_still_is_left_at_once_and_once() -> None:
+    async def body(asking: Noting, serving: Noting) -> None:
+        asking.charge(MIB)
+        asking.trunks.send(passed(bytes(MIB), charged=MIB))
+        asking.trunks.leave([1])
+        assert asking.events == [ev.TrunkOpened(1), ev.TrunkClosed(1)]
+        while asking.charged:
+            await asyncio.sleep(0)
+        assert len(asking.events) == 2
+        assert asking.lost == []
 
     run(body)

@@ -10,6 +10,7 @@ from weir.sim.checkers import CHECKERS, ENTRY_BYTES_MAX, LIVE_WITHIN, violations
 from weir.sim.history import (
     Ack,
     Confirmed,
+    Fence,
     Grant,
     History,
     Operation,
@@ -168,6 +169,22 @@ def gone_without_retention(history: History) -> None:
     history.retention_bytes = 0
 
 
+def fenced(history: History) -> None:
+    """A new epoch of the producer was granted when three messages were there."""
+    history.fences = [Fence(0, 7, 1, 3)]
+
+
+def written_behind_a_fence(history: History) -> None:
+    history.fences = [Fence(0, 7, 1, 2)]
+
+
+def chunked(history: History) -> None:
+    """A chunk that nobody sees took the sequence before c's."""
+    history.publishes.append(Publish(0, P, 2, (), 25, sends=1))
+    history.publishes[1].sequence = 3
+    history.drained[0][1] = record(2, 6, 3, b"c")
+
+
 PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("Durable", lost),
     ("Durable", moved),
@@ -179,6 +196,7 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("RisingStamps", skipped),
     ("RisingStamps", hole),
     ("RealTime", overtaken),
+    ("Fenced", written_behind_a_fence),
     ("Retained", all_is_gone),
     ("Retained", too_much_is_gone),
     ("Retained", gone_without_retention),
@@ -212,6 +230,13 @@ def test_a_seek_begins_anew() -> None:
 def test_what_went_past_retention_breaks_no_promise() -> None:
     history = honest()
     retained(history)
+    assert violations(history) == []
+
+
+@pytest.mark.parametrize("change", [fenced, chunked])
+def test_fences_and_chunks_break_no_promise(change: Callable[[History], None]) -> None:
+    history = honest()
+    change(history)
     assert violations(history) == []
 
 

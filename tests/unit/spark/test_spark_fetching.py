@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from weir.codec.fields import ALIGNMENT
 from weir.errors import BadBatch, Disconnected, NotLeader, OffsetOutOfRange, Unauthorized
 from weir.model.arrow import SCHEMA
 from weir.model.batch import encode
@@ -174,3 +175,11 @@ def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
     assert sum(counts) == 40_000
     assert min(counts[:-1]) >= COMBINED_ROWS_MIN
     assert [*combined([])] == []
+
+
+@pytest.mark.parametrize("size", [0, 16, 1 << 20])
+def test_a_reply_is_received_into_memory_of_its_size_that_arrow_reads_in_place(size: int) -> None:
+    memory = connections._memory(size)
+    assert memory.nbytes == size
+    assert not memory.readonly
+    assert pa.py_buffer(memory).address % ALIGNMENT == 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import xxhash
 
 from weir.client.delivered import LargeDelivered, deliver
 from weir.errors import BadBatch
 from weir.model.arrow import record_batch
 from weir.model.batch import encode
-from weir.model.chunks import References
+from weir.model.chunks import References, chained
+from weir.model.header import parse
 from weir.model.ids import Address, group_of
 from weir.spark.errors import BadOption, ValueTooLarge
 from weir.spark.large import LargeValues, load
@@ -23,9 +23,16 @@ PIECES = [b"a" * 70, b"b" * 30, b"c"]
 WHOLE = b"".join(PIECES)
 
 
-def closing(value: bytes = WHOLE) -> LargeDelivered:
-    hash_ = xxhash.xxh3_64_intdigest(value, seed=ADDRESS.group)
-    references = References(len(value), hash_, ((5, 2), (9, 1)))
+def chunk(place: int) -> bytearray:
+    at = len(b"".join(PIECES[:place]))
+    return encode([PIECES[place]], group=ADDRESS.group, chunk_at=at, compression=1)
+
+
+def closing(wrong: int = 0) -> LargeDelivered:
+    hash_ = wrong
+    for place in range(len(PIECES)):
+        hash_ = chained(hash_, parse(chunk(place)).hash)
+    references = References(len(WHOLE), hash_, ((5, 2), (9, 1)))
     batch = encode([], group=ADDRESS.group, keys=[b"k"], references=references)
     (part,) = deliver([batch], ADDRESS.group, "t", 0, 0, 1)
     assert isinstance(part, LargeDelivered)
@@ -41,9 +48,7 @@ class FakeClient:
     def request(self, request: Any) -> m.FetchedChunks:
         self.asked.append((request.index, request.count))
         place = {5: 0, 6: 1, 9: 2}[request.index]
-        at = len(b"".join(PIECES[:place]))
-        chunk = encode([PIECES[place]], group=ADDRESS.group, chunk_at=at, compression=1)
-        return m.FetchedChunks(ADDRESS, request.index, (chunk,))
+        return m.FetchedChunks(ADDRESS, request.index, (chunk(place),))
 
 
 def test_a_value_is_put_together_from_its_chunks() -> None:
@@ -54,7 +59,7 @@ def test_a_value_is_put_together_from_its_chunks() -> None:
 
 def test_a_value_that_is_not_what_was_published_is_refused() -> None:
     with pytest.raises(BadBatch, match="not the value"):
-        load(FakeClient(), ADDRESS, closing(WHOLE[:-1] + b"d"))  # type: ignore[arg-type]
+        load(FakeClient(), ADDRESS, closing(wrong=1))  # type: ignore[arg-type]
 
 
 def test_the_value_is_a_column_like_any_other_and_null_without() -> None:

@@ -124,6 +124,23 @@ def test_the_end_moves_only_with_the_data(broker: Broker) -> None:
     assert broker.requests == asked + 1
 
 
+def test_a_new_partition_begins_where_retention_has_left_it(broker: Broker) -> None:
+    made = reader()
+    end = made.latestOffset(offset(0, 2), ALL)
+    broker.starts, broker.ends = [0, 2, 5, 7], [10, 4, 9, 7]
+    grown = made.latestOffset(end, ReadMaxRows(3))
+    assert grown == {**offset(10, 4, 8, 7), "b": {"00002": 5, "00003": 7}}
+    for text in (grown, json.loads(json.dumps(grown))):
+        assert [task.range for task in reader().partitions(end, text)] == [Range(2, 5, 8)]
+    broker.ends = [10, 4, 9, 8]
+    last = made.latestOffset(grown, ALL)
+    assert last == offset(10, 4, 9, 8)
+    ranges = [task.range for task in made.partitions(grown, last)]
+    assert ranges == [Range(2, 8, 9), Range(3, 7, 8)]
+    assert made.reportLatestOffset() == last
+    assert reader(startingOffsets="latest").initialOffset() == last
+
+
 def test_a_limit_shares_and_always_moves(broker: Broker) -> None:
     made = reader()
     assert made.latestOffset(offset(0, 2), ReadMaxRows(4)) == offset(2, 4)

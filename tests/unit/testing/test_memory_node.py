@@ -123,3 +123,21 @@ def test_what_broke_the_node_is_raised_in_the_end(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ZeroDivisionError, match="planted"):
         node.close()
     node.close()
+
+
+def test_a_disk_that_raises_breaks_the_node(
+    node: testing.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sync.connect(node.url, request_timeout=0.5) as w:
+        w.create_topic("t")
+
+        def broken(*_: object) -> None:
+            raise OSError("the disk is full")
+
+        monkeypatch.setattr(node._disk, "write", broken)
+        with pytest.raises(Disconnected):
+            w.publish("t", b"x")
+        assert not node.up
+        monkeypatch.undo()
+    with pytest.raises(OSError, match="disk is full"):
+        node.close()

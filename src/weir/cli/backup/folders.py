@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -33,8 +32,7 @@ def back_up(folder: Path, to: Path) -> m.Manifest:
     if founded is None:
         raise NotALog(f"{folder} is no node's folder: it has no node.json")
     logs = [NodeFolder(folder).log(number, founded) for number in range(founded.logs)]
-    with _stopped(folder, logs):
-        m.empty_folder(to)
+    with _stopped(folder, logs), m.new_folder(to):
         # Put back, all logs lie below the folder.
         here = msgspec.json.encode(msgspec.structs.replace(founded, folders={}))
         files = [_copied(to, "node.json", [here])]
@@ -42,18 +40,25 @@ def back_up(folder: Path, to: Path) -> m.Manifest:
             for path in sorted(log.iterdir()) if log.is_dir() else ():
                 if path.is_file() and path.name != _LOCK and path.suffix != _ASIDE:
                     files.append(_copied(to, f"log-{number}/{path.name}", m.pieces(path)))
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    manifest = m.Manifest("folder", weir.__version__, made, f"{founded.system:x}", files)
-    m.verify(to, manifest)
-    m.write(to, manifest)
+        made = datetime.now(UTC).isoformat(timespec="seconds")
+        manifest = m.Manifest("folder", weir.__version__, made, f"{founded.system:x}", files)
+        m.verify(to, manifest)
+        m.write(to, manifest)
     return manifest
 
 
 def _copied(to: Path, path: str, pieces: Iterable[bytes]) -> m.File:
+    """Copy a file but for the zeros at its end: most of a log is prepared and not used yet."""
+    zeros = 0
     with m.Writing(to, f"{_FILES}/{path}") as copy:
         for piece in pieces:
-            copy.put(piece)
-    return copy.made()
+            used = piece.rstrip(b"\0")
+            if used:
+                copy.put_zeros(zeros)
+                copy.put(used)
+                zeros = 0
+            zeros += len(piece) - len(used)
+    return msgspec.structs.replace(copy.made(), zeros=zeros)
 
 
 def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
@@ -63,17 +68,17 @@ def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise m.BadBackup(f"{folder} is there already: name a new or an empty folder")
     aside = folder.with_name(f"{folder.name}.restoring")
-    m.empty_folder(aside)
-    try:
+    with m.new_folder(aside):
         for file in manifest.files:
             source = backup / file.path
             try:
                 with m.Writing(aside, file.path.removeprefix(f"{_FILES}/")) as copy:
                     for piece in m.pieces(source):
                         copy.put(piece)
+                    done = copy.made()
+                    copy.put_zeros(file.zeros)  # written, not left out: the log counts on them
             except FileNotFoundError:
                 raise m.BadBackup(f"{source} is missing: use another backup") from None
-            done = copy.made()
             if (done.bytes, done.xxh3) != (file.bytes, file.xxh3):
                 raise m.BadBackup(f"{source} is damaged: it is not what was written; use another")
         for path in [aside, *(one for one in aside.rglob("*") if one.is_dir())]:
@@ -82,9 +87,6 @@ def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
             folder.rmdir()
         aside.rename(folder)
         m.sync_folder(folder.absolute().parent)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +16,7 @@ from weir.codec.fields import Buffer
 from weir.errors import WeirError
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 _PIECE_BYTES = 1 << 20
 
 
@@ -23,11 +25,15 @@ class BadBackup(WeirError):
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file of the backup: its path below the backup's folder, its length, its xxh3-128."""
+    """A file of the backup: its path below the backup's folder, its length, its xxh3-128.
+
+    So many `zeros` followed where it was; they are written only where it is put back.
+    """
 
     path: str
     bytes: int
     xxh3: str
+    zeros: int = 0
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -38,6 +44,13 @@ class Partition(msgspec.Struct, frozen=True):
     next_offset: int
     batches: int
     file: str
+    #: Offsets [first, behind) that could not be read, for the log is damaged there.
+    holes: list[tuple[int, int]] = []
+
+    @property
+    def messages(self) -> int:
+        """How many messages there are."""
+        return self.next_offset - self.first_offset - sum(b - a for a, b in self.holes)
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -68,11 +81,23 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
-def empty_folder(path: Path) -> None:
-    """Make the folder; raise `BadBackup` if there is something in it: nothing is overwritten."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+@contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make the folder, and remove what is in it if what is done meanwhile fails.
+
+    Raises `BadBackup` if there is something in it: nothing is overwritten.
+    """
+    was_there = path.exists()
+    if was_there and (not path.is_dir() or any(path.iterdir())):
         raise BadBackup(f"{path} is there already: name a new or an empty folder")
     path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        if was_there:
+            path.mkdir(exist_ok=True)
+        raise
 
 
 def write(folder: Path, manifest: Manifest) -> None:
@@ -172,6 +197,11 @@ class Writing:
         self._hasher.update(data)
         self._size += len(data)
 
+    def put_zeros(self, count: int) -> None:
+        """Append so many zeros."""
+        for begin in range(0, count, _PIECE_BYTES):
+            self.put(bytes(min(_PIECE_BYTES, count - begin)))
+
     def made(self) -> File:
-        """Return what was written."""
+        """Return what was written so far."""
         return File(self._path, self._size, self._hasher.hexdigest())

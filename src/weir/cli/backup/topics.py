@@ -14,7 +14,8 @@ import weir
 from weir.cli.backup import manifest as m
 from weir.client.client import Client
 from weir.client.producer import Producer
-from weir.errors import BadBatch, UnknownTopic
+from weir.client.reader import Reader
+from weir.errors import BadBatch, DamagedRange, OffsetOutOfRange, UnknownTopic
 from weir.model.batch import Batch
 from weir.model.header import HEADER_SIZE, Columns
 from weir.model.ids import group_of
@@ -35,61 +36,138 @@ async def back_up(client: Client, names: Sequence[str], to: Path, show: Show) ->
     Raises `UnknownTopic`, `BadBackup`, `OSError`.
     """
     infos = [await client.describe(name) for name in names] if names else await client.topics()
-    m.empty_folder(to)
-    files: list[m.File] = []
-    topics = []
-    done = 0
-    for info in infos:
-        parts = []
-        for partition in range(len(info.addresses)):
-            part, written = await _partition(client, info, partition, to)
-            parts.append(part)
-            files += written
-            done += part.next_offset - part.first_offset
-            show(done)
-        settings = msgspec.structs.asdict(info.settings)
-        topics.append(m.Topic(info.id, info.namespace, info.name, info.order, settings, parts))
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    system = f"{client.welcome.system:x}"
-    manifest = m.Manifest("topics", weir.__version__, made, system, files, topics)
-    m.verify(to, manifest)
-    m.write(to, manifest)
+    with m.new_folder(to):
+        files: list[m.File] = []
+        topics = []
+        done = 0
+        for info in infos:
+            parts = []
+            for partition in range(len(info.addresses)):
+                copy = _Copy(client, info, partition, to)
+                part = await copy.run()
+                parts.append(part)
+                files += copy.files
+                done += part.messages
+                show(done)
+            settings = msgspec.structs.asdict(info.settings)
+            topics.append(m.Topic(info.id, info.namespace, info.name, info.order, settings, parts))
+        made = datetime.now(UTC).isoformat(timespec="seconds")
+        system = f"{client.welcome.system:x}"
+        manifest = m.Manifest("topics", weir.__version__, made, system, files, topics)
+        m.verify(to, manifest)
+        m.write(to, manifest)
     return manifest
 
 
-async def _partition(
-    client: Client, info: TopicInfo, partition: int, to: Path
-) -> tuple[m.Partition, list[m.File]]:
-    name = f"{info.namespace}/{info.name}"
-    path = f"topics/{name}/{partition}"
-    values: list[m.File] = []
-    first: int | None = None
-    behind = batches = 0
-    with m.Writing(to, f"{path}.batches") as file:
-        async with client.reader(
-            name, partitions=[partition], follow=False, value_bytes_max=0
-        ) as reader:
-            async for delivered in reader.batches():
-                first = delivered.offset if first is None else first
-                behind = delivered.next_offset
-                batches += 1
-                file.put(delivered.batch.view)
-                if delivered.batch.header.columns & Columns.REFERENCES:
-                    (message,) = delivered.messages()
-                    values.append(await _value(message, to, f"{path}/{delivered.offset}"))
-            begin = reader.positions[partition]
-    first, behind = (begin, begin) if first is None else (first, behind)
-    written = file.made()
-    return m.Partition(partition, first, behind, batches, written.path), [written, *values]
+class _Copy:
+    """Writes the files of one partition; `files` says which. Damaged places are stepped over."""
 
+    def __init__(self, client: Client, info: TopicInfo, partition: int, to: Path) -> None:
+        self.files: list[m.File] = []
+        self._client = client
+        self._name = f"{info.namespace}/{info.name}"
+        self._partition = partition
+        self._path = f"topics/{self._name}/{partition}"
+        self._to = to
+        self._batches = 0
+        self._holes: list[tuple[int, int]] = []
 
-async def _value(message: Message, to: Path, path: str) -> m.File:
-    """Write a value that lies in chunks to a file of its own, a piece at a time."""
-    assert isinstance(message, LargeMessage)  # the reader was told to load none
-    with m.Writing(to, path) as file:
-        async for piece in message.chunks():
-            file.put(piece)
-    return file.made()
+    async def run(self) -> m.Partition:
+        starts, ends = await self._client.positions(self._name)
+        first, end = starts[self._partition], ends[self._partition]
+        at = first
+        with m.Writing(self._to, f"{self._path}.batches") as file:
+            while at < end:
+                reader = self._reader(at, end)
+                try:
+                    async with reader:
+                        await self._write(reader, file)
+                except OffsetOutOfRange as error:  # retention was faster
+                    first, at = self._moved(first, at, error)
+                    continue
+                except DamagedRange as error:
+                    at = reader.positions[self._partition]
+                    behind = await self._behind(at, end, error)
+                    self._hole(at, behind)
+                    at = behind
+                    continue
+                at = end
+        written = file.made()
+        self.files.insert(0, written)
+        return m.Partition(
+            self._partition, first, max(first, end), self._batches, written.path, self._holes
+        )
+
+    def _hole(self, first: int, behind: int) -> None:
+        if self._holes and self._holes[-1][1] == first:
+            first, _ = self._holes.pop()
+        self._holes.append((first, behind))
+
+    def _moved(self, first: int, at: int, error: OffsetOutOfRange) -> tuple[int, int]:
+        """Return where the copy begins and goes on; what went in the middle of it is a hole."""
+        if at == first:
+            return error.detail, error.detail
+        self._hole(at, error.detail)
+        return first, error.detail
+
+    def _reader(self, at: int, end: int) -> Reader:
+        partition = self._partition
+        return self._client.reader(
+            self._name, start={partition: at}, until={partition: end}, partitions=[partition],
+            follow=False, value_bytes_max=0,
+        )  # fmt: skip
+
+    async def _write(self, reader: Reader, file: m.Writing) -> None:
+        async for delivered in reader.batches():
+            if delivered.batch.header.columns & Columns.REFERENCES:
+                (message,) = delivered.messages()
+                if not await self._value(message):
+                    continue
+            self._batches += 1
+            file.put(delivered.batch.view)
+
+    async def _value(self, message: Message) -> bool:
+        """Write a value that lies in chunks to a file of its own, a piece at a time.
+
+        Return False where one of its chunks cannot be read.
+        """
+        assert isinstance(message, LargeMessage)  # the reader was told to load none
+        path = f"{self._path}/{message.offset}"
+        with m.Writing(self._to, path) as file:
+            try:
+                async for piece in message.chunks():
+                    file.put(piece)
+            except DamagedRange:
+                (self._to / path).unlink()
+                self._hole(message.offset, message.offset + 1)
+                return False
+        self.files.append(file.made())
+        return True
+
+    async def _behind(self, at: int, end: int, found: DamagedRange) -> int:
+        """Return the first offset behind a damaged place that begins at `at`.
+
+        All messages of one place are refused with its position in the log, and lie in a row.
+        """
+        step, bad = 1, at
+        while bad + step < end and await self._same(bad + step, end, found):
+            bad, step = bad + step, 2 * step
+        good = min(bad + step, end)
+        while bad + 1 < good:
+            middle = (bad + good) // 2
+            if await self._same(middle, end, found):
+                bad = middle
+            else:
+                good = middle
+        return good
+
+    async def _same(self, at: int, end: int, found: DamagedRange) -> bool:
+        async with self._reader(at, end) as reader:
+            try:
+                await anext(reader.batches(), None)
+            except DamagedRange as error:
+                return error.detail == found.detail
+        return False
 
 
 async def refuse_if_there(client: Client, manifest: m.Manifest) -> None:
@@ -119,21 +197,21 @@ async def restore(client: Client, backup: Path, manifest: m.Manifest, show: Show
         async with client.producer(topic.full_name) as producer:
             for part in topic.partitions:
                 await _publish(producer, topic, part, backup / part.file)
-                done += part.next_offset - part.first_offset
+                done += part.messages
                 show(done)
         changes += await _differences(client, topic)
     return changes
 
 
 async def _create(client: Client, topic: m.Topic) -> None:
-    ms = topic.settings.get("retention_ms")
+    ms, size = topic.settings.get("retention_ms"), topic.settings.get("retention_bytes")
     await client.create_topic(
         topic.full_name,
         len(topic.partitions),
         topic.order,
         if_absent=False,
         retention="forever" if ms == FOREVER else None if ms is None else ms / 1_000,
-        retention_bytes=topic.settings.get("retention_bytes"),
+        retention_bytes="forever" if size == FOREVER else size,
     )
 
 
@@ -177,11 +255,14 @@ async def _differences(client: Client, topic: m.Topic) -> list[str]:
     found = []
     for part, start, end in zip(topic.partitions, starts, ends, strict=True):
         name = f"{topic.full_name}/{part.partition}"
-        wanted, there = part.next_offset - part.first_offset, end - start
+        wanted, there = part.messages, end - start
         if there != wanted:
             found.append(f"{name}: {wanted:,} messages in the backup, {there:,} restored")
         elif start != part.first_offset and wanted:
             found.append(f"{name}: offsets begin at {start:,}, before at {part.first_offset:,}")
+        if part.holes:
+            first = min(hole[0] for hole in part.holes)
+            found.append(f"{name}: messages were missing, so from {first:,} on offsets are lower")
     return found
 
 

@@ -29,7 +29,8 @@ def backup(
     """Copy a stopped node's folder, or the topics of a running node; verified when written.
 
     A copy of the folder keeps everything. Topics of a running node: settings and messages with
-    keys, tags, times and headers; not clusters' positions, producers, or devices' origins.
+    keys, tags, times and headers; not clusters' positions, producers, or devices' origins. Damaged
+    places of the log are stepped over and named, with exit code 1.
     """
     from weir.cli.backup import folders, topics
     from weir.cli.output import progress
@@ -47,7 +48,12 @@ def backup(
         with progress("messages", total) as show:
             return await topics.back_up(client, names, to, show)
 
-    _tell(connected(url, work), to, as_json)
+    manifest = connected(url, work)
+    missing = _missing(manifest)
+    _tell(manifest, to, as_json, changes=missing)
+    if missing:
+        typer.echo("the backup holds all that can be read, and not everything", err=True)
+        raise typer.Exit(1)
 
 
 def restore(
@@ -89,8 +95,7 @@ def restore(
             "weir://HOST:PORT"
         )
     check(backup, manifest)
-    total = sum(part.next_offset - part.first_offset for topic in manifest.topics
-                for part in topic.partitions)  # fmt: skip
+    total = sum(part.messages for topic in manifest.topics for part in topic.partitions)
     address = to if "://" in to else f"weir://{to}"
 
     async def work(client: Client) -> list[str]:
@@ -112,10 +117,7 @@ def _tell(
 ) -> None:
     from weir.cli.output import hint, print_json
 
-    messages = sum(
-        part.next_offset - part.first_offset for topic in manifest.topics
-        for part in topic.partitions
-    )  # fmt: skip
+    messages = sum(part.messages for topic in manifest.topics for part in topic.partitions)
     size = sum(file.bytes for file in manifest.files)
     results = {
         "kind": manifest.kind,
@@ -135,6 +137,17 @@ def _tell(
     for line in changes or ():
         print(f"  {line}")
     hint(next_ or f"Next: weir restore {place} --verify")
+
+
+def _missing(manifest: Manifest) -> list[str]:
+    """Return a line for each place that could not be read."""
+    return [
+        f"{topic.full_name}/{part.partition}: offsets {first:,} to {behind - 1:,} are missing: "
+        "the log is damaged there"
+        for topic in manifest.topics
+        for part in topic.partitions
+        for first, behind in part.holes
+    ]
 
 
 def _many(count: int, what: str) -> str:

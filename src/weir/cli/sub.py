@@ -1,0 +1,50 @@
+"""`weir sub`: take messages as a consumer of a cluster, and ack them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weir.cli.connecting import DEFAULT_URL, Url, connected
+from weir.cli.tail import Form, as_json, as_text, ending_quietly
+
+if TYPE_CHECKING:
+    from weir.client.client import Client
+
+
+def sub(
+    topic: Annotated[str, typer.Argument(help="The topic to consume.")],
+    cluster: Annotated[str, typer.Option(help="The cluster that shares the messages.")],
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")
+    ] = None,
+    form: Annotated[
+        Form, typer.Option("-o", "--output", help="json: an object a line.")
+    ] = Form.text,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Take a share of a topic's messages until Ctrl-C; each is acked once it is printed.
+
+    A cluster that is new begins at the earliest message. `weir tail` looks without taking.
+    """
+
+    async def work(client: Client) -> None:
+        left = sys.maxsize if count is None else count
+        line = as_json if form is Form.json else as_text
+        async with client.consumer(topic, cluster=cluster) as consumer:
+            async for message in consumer:
+                sys.stdout.buffer.write(line(message))
+                sys.stdout.buffer.flush()  # what is acked was seen
+                left -= 1
+                if not left:
+                    consumer.done()
+                    return
+
+    from weir.cli.output import hint
+
+    with ending_quietly():
+        connected(url, work)
+    if form is Form.text:
+        hint(f"Next: weir cluster lag {topic} {cluster}")

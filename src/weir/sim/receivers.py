@@ -1,0 +1,198 @@
+"""A simulated device that receives: it subscribes, is notified, pulls and acks."""
+
+from __future__ import annotations
+
+from weir.errors import BY_CODE, NotSubscribed, StaleGrant
+from weir.sim.history import Ack, Grant, History, Operation, Seen
+from weir.sim.host import Host
+from weir.sim.network import Link
+from weir.sim.programs import TOPIC, Program
+from weir.sim.world import MS, World
+from weir.wire import device as d
+from weir.wire.deliveries import Delivery, DeviceAck
+
+_SN = 5
+_LEASES_MS = (40, 100, 250)
+_MOST = (1, 3, 10)
+_ROOMS = (0, 60, 2_000)
+#: How an ack may be refused that comes late, or on a new connection before the subscription.
+_LATE_CODES = (StaleGrant.code, NotSubscribed.code)
+#: How long there was nothing new when all is over: what is there may be heard of late.
+_QUIET = 300 * MS
+_FORGET = 0.1
+_LATE = 0.1
+_DIE = 0.05
+
+
+class Receiver(Program):
+    """One device of a cluster: forgets messages, acks late, and loses its connection."""
+
+    def __init__(
+        self,
+        world: World,
+        host: Host,
+        history: History,
+        name: str,
+        hub: int,
+        partition: int,
+        cluster: str,
+    ) -> None:
+        """Work for `cluster`."""
+        super().__init__(world, host, history, name)
+        self.cluster = cluster
+        #: Since when this device ends; all leases are over some time later.
+        self.ending_since = 0
+        self._hub = hub
+        self._partition = partition
+        self._lease_ms = world.dice.choice(_LEASES_MS)
+        self._replies = d.DeviceReplies()
+        self._pull: Operation | None = None
+        self._pulled = 0
+        self._acks: list[tuple[Ack, Operation]] = []
+        self._drained = False
+        self._news = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether a pull brought nothing after all leases were over, and nothing is under way."""
+        return self._drained and self._pull is None and not self._acks
+
+    def opened(self) -> None:
+        """Name the hub; the subscription comes behind."""
+        self._replies = d.DeviceReplies()
+        self.ending_since = max(self.ending_since, self.world.now)
+        self._send(d.hello(self._hub, 1, TOPIC, self._partition))
+
+    def closed(self) -> None:
+        """What was under way may or may not have happened."""
+        for operation in (self._pull, *(operation for _, operation in self._acks)):
+            if operation is not None:
+                operation.ended = self.world.now
+        self._pull = None
+        self._acks.clear()
+
+    def end(self) -> None:
+        """Work off what is left."""
+        self.ending, self.ending_since, self._drained = True, self.world.now, False
+        self._ask()
+
+    def received(self, link: Link, data: bytes) -> None:
+        """Take replies, and the notify."""
+        for reply in self._replies.receive(data):
+            if link is not self.link:
+                return
+            self.world.note(self.name, reply.opcode, reply.code)
+            match reply.opcode:
+                case d.DeviceOpcode.HELLO if reply.code:  # the topic is not there yet
+                    self.soon(link.cut)
+                case d.DeviceOpcode.HELLO:
+                    self._send(
+                        d.subscribe(_SN, self.cluster, TOPIC, self._partition, self._lease_ms)
+                    )
+                case d.DeviceOpcode.SUBSCRIBE if reply.code:
+                    self.soon(link.cut)
+                case d.DeviceOpcode.SUBSCRIBE | d.DeviceOpcode.NOTIFY:
+                    self._news, self._drained = self.world.now, False
+                    self._ask()
+                case d.DeviceOpcode.PULL:
+                    self._took(link, reply)
+                case d.DeviceOpcode.ACK:
+                    self._acked(reply)
+
+    # -- pulls ---------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        if self.link is None or self._pull is not None or self._drained:
+            return
+        dice = self.world.dice
+        self._pulled = self.world.now
+        self._pull = self.history.begin(f"{self.name}: pull", self.world.now)
+        self._send(d.pull(_SN, dice.choice(_MOST), dice.choice(_ROOMS)))
+        if not self.ending and self.world.chance(_DIE):
+            self.link.cut()
+
+    def _took(self, link: Link, reply: d.DeviceReply) -> None:
+        if self._pull is not None:
+            self._pull.ended = self.world.now
+            self._pull = None
+        delivery = reply.content
+        if not isinstance(delivery, Delivery):
+            kind = BY_CODE.get(reply.code)
+            if kind is None or not kind.retryable:
+                self.soon(link.cut)  # it is to subscribe anew
+            self.soon(self._ask)
+        elif delivery.offsets:
+            self._news = self.world.now
+            self._granted(delivery)
+            self.soon(self._ask)
+        elif self.ending:
+            over = self.ending_since + (max(_LEASES_MS) + 100) * MS
+            self._drained = self._pulled > max(over, self._news + _QUIET)
+            self.soon(self._ask)
+        # Else it waits to be notified.
+
+    def _granted(self, delivery: Delivery) -> None:
+        first, behind = delivery.offsets[0], delivery.offsets[-1] + 1
+        if delivery.offsets != [*range(first, behind)] or delivery.partition != self._partition:
+            text = f"{self.name}: {delivery.offsets} of {delivery.partition} came"
+            self.history.complaints.append(("Honest", text))
+            return
+        if not delivery.too_large:
+            seen = Seen(self._partition, first, tuple(delivery.values), 0)
+            self.history.seen.append(seen)
+        grant = Grant(
+            self._partition,
+            self.cluster,
+            delivery.fence,
+            first,
+            behind,
+            delivery.attempts,
+            self._pulled,
+            self.world.now,
+        )
+        self.history.grants.append(grant)
+        if self.ending:
+            self._ack(grant)
+        elif self.world.chance(_FORGET):
+            return
+        elif self.world.chance(_LATE):
+            delay = self.world.dice.randrange(2 * max(_LEASES_MS) * MS)
+            self.world.after(delay, self._ack, grant)
+        else:
+            self.soon(self._ack, grant)
+
+    # -- acks ----------------------------------------------------------------------------------
+
+    def _ack(self, grant: Grant) -> None:
+        if self.link is None:
+            return
+        ack = Ack(
+            grant.partition, grant.cluster, grant.fence, grant.first, grant.behind, self.world.now
+        )
+        self.history.acks.append(ack)
+        operation = self.history.begin(f"{self.name}: ack", self.world.now)
+        self._acks.append((ack, operation))
+        self._drained = False
+        self._send(d.ack(_SN, ack.partition, ack.fence, ack.first, ack.behind))
+
+    def _acked(self, reply: d.DeviceReply) -> None:
+        content = reply.content
+        if not isinstance(content, DeviceAck):
+            return
+        for pending in self._acks:
+            ack, operation = pending
+            if (ack.fence, ack.first, ack.behind) == (content.fence, content.first, content.next):
+                self._acks.remove(pending)
+                operation.ended = self.world.now
+                if not reply.code:
+                    ack.confirmed = self.world.now
+                elif not (BY_CODE[reply.code].retryable or reply.code in _LATE_CODES):
+                    text = f"{self.name}: an ack was refused: {reply.code}"
+                    self.history.complaints.append(("AckedOnce", text))
+                break
+        if self.ending:
+            self._ask()
+
+    def _send(self, data: bytes) -> None:
+        if self.link is not None:
+            self.link.to_host(data)

@@ -1,0 +1,107 @@
+"""Bit rot: bytes that had been durable change while the node is down, and what it serves then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weir.errors import DamagedRange, OffsetOutOfRange, refusal
+from weir.log.checkpoint import CHECKPOINT, COPY
+from weir.log.index_file import is_index
+from weir.sim.checkers import ENTRY_BYTES_MAX, values_by_offset
+from weir.sim.disk import SimDisk
+from weir.sim.history import History
+from weir.sim.host import Host
+from weir.sim.programs import Client
+from weir.sim.world import World
+from weir.wire import messages as m
+
+_CUT = 0.15
+_TRIES = 200
+
+
+def spoil(world: World, disks: Mapping[int, SimDisk]) -> str:
+    """Flip a bit of a file of one log, or cut the file short; return the file's name."""
+    dice = world.dice
+    disk = disks[dice.choice(sorted(disks))]
+    kinds: list[list[str]] = [[], [], []]
+    for name in sorted(disk.names()):
+        kinds[1 if is_index(name) else 2 if name in (CHECKPOINT, COPY) else 0].append(name)
+    name = dice.choice(dice.choice([kind for kind in (kinds[0], *kinds) if kind]))
+    size = disk.size(name)
+    if world.chance(_CUT):
+        disk.truncate(name, dice.randrange(size))
+        world.note("cut short", name)
+        return name
+    data = disk.read(name, 0, size)
+    # Most of a segment is zeros behind its tail: rather where something was written.
+    places = (dice.randrange(size) for _ in range(_TRIES))
+    place = next((place for place in places if data[place]), 0)
+    disk.flip(name, place, dice.randrange(8))
+    world.note("rot", name, place)
+    return name
+
+
+class Survey(Client):
+    """Asks for every offset by itself, and compares what comes with what was there."""
+
+    def __init__(self, world: World, host: Host, history: History, partitions: int) -> None:
+        """Go by the log as it was drained."""
+        super().__init__(world, host, history, "survey", partitions)
+        self._open = set(range(partitions))
+        #: By partition, the offsets that were refused as damaged.
+        self.refused: dict[int, set[int]] = {n: set() for n in range(partitions)}
+
+    @property
+    def finished(self) -> bool:
+        """Whether every offset was asked for."""
+        return not self._open
+
+    def ready(self) -> None:
+        """Begin with all partitions."""
+        for partition in range(len(self.addresses)):
+            self._fetch(partition, self.history.starts.get(partition, 0))
+
+    def _fetch(self, partition: int, offset: int) -> None:
+        records = self.history.drained[partition]
+        if not records or offset > max(values_by_offset(records)):
+            self._open.remove(partition)
+            return
+        request = m.Fetch(self.addresses[partition], offset, 1)
+        self.ask(request, lambda reply: self._fetched(partition, offset, reply))
+
+    def _fetched(self, partition: int, offset: int, reply: m.Reply) -> None:
+        if isinstance(reply, m.Fetched) and reply.next_offset > offset:
+            self.check(partition, reply.batches, offset)  # what was seen is compared in the end
+            self._fetch(partition, reply.next_offset)
+            return
+        text = f"{offset} of {partition} was there, and now: {reply}"
+        if isinstance(reply, m.Refusal):
+            error = refusal(reply.code, reply.message, reply.detail)
+            if error.retryable:
+                self.soon(self._fetch, partition, offset)
+                return
+            damaged = isinstance(error, DamagedRange) and " at position " in reply.message
+            if damaged or (isinstance(error, OffsetOutOfRange) and self.refused[partition]):
+                self.refused[partition].add(offset)
+                self._fetch(partition, offset + 1)
+                return
+        self.complain("Durable", text)
+        self._open.discard(partition)
+
+    def judge(self, spoilt: list[str]) -> None:
+        """Complain if more is refused than the entries that the rot is in."""
+        lost = sum(
+            record.size
+            for partition, offsets in self.refused.items()
+            for record in self.history.drained[partition]
+            if offsets & set(range(record.offset, record.offset + len(record.values)))
+        )
+        # What a segment holds can be told without its index file, and without one checkpoint.
+        rotten = [name for name in spoilt if not is_index(name) and name not in (CHECKPOINT, COPY)]
+        if lost > ENTRY_BYTES_MAX * len(rotten):
+            self.complain("Durable", f"{lost} bytes are refused for {spoilt}")
+
+
+def complaint(ruined: str, spoilt: list[str]) -> str:
+    """Return what is wrong with a start that was refused; empty if it names what is damaged."""
+    return "" if any(name in ruined for name in spoilt) else f"{spoilt} rotted: {ruined}"

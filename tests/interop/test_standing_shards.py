@@ -1,0 +1,65 @@
+"""A shard process that stands still, and goes on before it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from weir.bench.node import Node, running_node
+from weir.client.blocking import BlockingClient
+from weir.errors import Unavailable
+from weir.wire import messages as m
+
+
+def landing(node: Node, shard: int) -> BlockingClient:
+    """Connect to the shared port until a shard is met: the system deals connections out."""
+    for _ in range(200):
+        client = BlockingClient(node.host, node.port, 15)
+        if client.welcome.shard == shard:
+            return client
+        client.close()
+    raise AssertionError(f"the shared port never led to shard {shard}")
+
+
+def shard_pids(node: Node) -> list[int]:
+    """Return the processes of a node's shards, the oldest first."""
+    children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text(encoding="ascii")
+    return [int(pid) for pid in children.split()]
+
+
+def test_a_shard_that_stands_still_is_left_and_joined_again(tmp_path: Path) -> None:
+    """The other serves its own and the registry, and refuses what is not its; then all goes on."""
+    small = {"segment_mib": 32, "spares": 0, "budget_mib": 64, "cache_mib": 4}
+    with (
+        running_node(tmp_path, shards=2, logs=2, **small) as node,
+        landing(node, 0) as client,
+    ):
+        info = client.request(m.CreateTopic("t", 2))
+        assert isinstance(info, m.TopicInfo)
+        far = next(a for a in info.addresses if a.shard == 1)
+        near = next(a for a in info.addresses if a.shard == 0)
+        pid = shard_pids(node)[1]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert isinstance(client.request(m.OpenProducer()), m.ProducerGrant)
+            with pytest.raises(Unavailable):  # it waits until the shard is left
+                client.request(m.Positions(far))
+            assert isinstance(client.request(m.CreateTopic("u", 2)), m.TopicInfo)
+            assert isinstance(client.request(m.Positions(near)), m.PositionsReply)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        until = time.monotonic() + 20
+        while True:
+            try:
+                assert isinstance(client.request(m.Positions(far)), m.PositionsReply)
+                break
+            except Unavailable:
+                assert time.monotonic() < until
+        assert shard_pids(node)[1] == pid
+        with landing(node, 1) as there:
+            assert isinstance(there.request(m.DescribeTopic("u")), m.TopicInfo)
+            assert isinstance(there.request(m.Positions(near)), m.PositionsReply)

@@ -1,0 +1,129 @@
+"""What stands in for entries that lay in a damaged place, found by simulated bit rot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weir.log.checkpoint import save
+from weir.log.errors import LogDamaged
+from weir.log.frame import Kind
+from weir.log.index import GroupIndex
+from weir.log.log import Log
+from weir.log.recovery import recover
+from weir.log.segment import BLOCK
+from weir.log.settings import Settings
+from weir.sim.disk import SimDisk
+
+HOLE = 4_000
+
+
+def one_lost(first: int = 1) -> GroupIndex:
+    """Entry 1 held offsets 0 to 4 and is lost; 2 and 3 are control entries."""
+    index = GroupIndex(first)
+    index.base = 0
+    index.lose(1, HOLE, HOLE)
+    index.add(2, 1, Kind.CONTROL, 5_000, 40)
+    index.add(3, 1, Kind.CONTROL, 5_100, 40)
+    return index
+
+
+def test_a_lost_entry_held_the_messages_and_not_a_control_entry_behind_it() -> None:
+    index = one_lost()
+    index.mend(1, 5)
+    index.add(4, 1, Kind.BATCHES, 6_000, 200, 5, 8, 70)
+    for offset in range(5):
+        stored, behind = next(index.holding(offset, 4, 1 << 30))
+        assert (stored.position, behind) == (HOLE, 5)
+    stored, behind = next(index.holding(5, 4, 1 << 30))
+    assert (stored.position, behind) == (6_000, 8)
+
+
+def test_a_lost_entry_that_was_dropped_leaves_no_offset_to_others() -> None:
+    index = one_lost()
+    index.drop(2)
+    index.mend(1, 5)
+    index.add(4, 1, Kind.BATCHES, 6_000, 200, 5, 8, 70)
+    assert list(index.holding(4, 4, 1 << 30)) == []
+    stored, _ = next(index.holding(5, 4, 1 << 30))
+    assert stored.position == 6_000
+
+
+def test_what_is_not_known_to_be_old_does_not_go_by_age() -> None:
+    index = one_lost()
+    index.mend(1, 5)
+    assert index.at_stamp(0, 1 << 30) == (1, 0)
+    assert index.at_stamp(1 << 60, 1 << 30) == (1, 0)
+    assert index.stamp_of(2) is None
+
+
+def test_lost_entries_are_as_old_as_the_messages_behind_them_allow() -> None:
+    index = one_lost()
+    index.mend(1, 5)
+    index.add(4, 1, Kind.BATCHES, 6_000, 200, 5, 8, 70)
+    assert index.at_stamp(70, 1 << 30) == (1, 0)
+    assert index.at_stamp(71, 1 << 30) is None
+    assert index.stamp_of(2) == index.stamp_of(6) == 70
+
+
+def test_rows_of_an_index_file_tell_how_old_a_lost_entry_was() -> None:
+    whole = GroupIndex(1)
+    whole.add(1, 1, Kind.BATCHES, HOLE, 300, 0, 5, 60)
+    whole.add(2, 1, Kind.CONTROL, 5_000, 40)
+    whole.add(3, 1, Kind.BATCHES, 6_000, 200, 5, 8, 70)
+    index = GroupIndex(1)
+    index.base = 0
+    index.lose(1, HOLE, HOLE)
+    index.mend(1, 5)
+    index.join(whole.rows(5_000, 7_000))
+    assert index.stamp_of(2) == 60
+    assert index.at_stamp(61, 1 << 30) == (3, 5)
+
+
+def test_a_log_goes_on_behind_a_last_segment_of_which_nothing_is_left(
+    disk: SimDisk,
+    small: Settings,
+    log: Log,
+    batches: Callable[..., Any],
+    settle: Callable[[Log], object],
+) -> None:
+    log.append(batches(1, 0))
+    settle(log)
+    log.append(batches(2, 1))
+    settle(log)
+    save(disk, log.checkpoint({65536: 2}, b"state"))
+    log.checkpoint_saved()
+    (name,) = (name for name in disk.names() if name.startswith("segment"))
+    disk.write(name, BLOCK, [b"\xff" * (log.tail - BLOCK)])
+    found = recover(disk, small)
+    assert [hole.segment for hole in found.holes] == [name]
+    assert found.tail == log.durable
+    found.log.append(batches(3, 2))
+    settle(found.log)
+    again = recover(disk, small).log
+    for index in (1, 2):
+        lost = again.stored(65536, index)
+        assert lost is not None
+        with pytest.raises(LogDamaged, match=name):
+            again.load(lost)
+    there = again.stored(65536, 3)
+    assert there is not None
+    assert again.load(there)
+
+
+def test_a_short_file_without_a_header_was_no_unfinished_one(
+    disk: SimDisk,
+    small: Settings,
+    log: Log,
+    batches: Callable[..., Any],
+    settle: Callable[[Log], object],
+) -> None:
+    log.append(batches(1, 0))
+    settle(log)
+    (name,) = (name for name in disk.names() if name.startswith("segment"))
+    disk.truncate(name, BLOCK - 1)
+    disk.flip(name, 0)
+    with pytest.raises(LogDamaged, match=name):
+        recover(disk, small)

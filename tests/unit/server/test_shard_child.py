@@ -1,0 +1,35 @@
+"""What a shard's process tells its supervisor as it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from weir.errors import RemoteProtocolError
+from weir.server import child
+
+
+@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize("error", [RemoteProtocolError("a bug"), OSError(98, "taken")])
+def test_only_what_keeps_a_shard_from_serving_at_all_ends_the_node(
+    monkeypatch: pytest.MonkeyPatch, served: bool, error: Exception
+) -> None:
+    """After that, the supervisor sees it end and starts it again."""
+
+    async def breaks(led: Any) -> bool:
+        led.served = served
+        raise error
+
+    monkeypatch.setattr(child, "_be_shard", breaks)
+    ours, theirs = socket.socketpair()
+    with ours:
+        assert asyncio.run(child._main(theirs.detach())) == child.EXIT_FAILED
+        ours.setblocking(False)
+        if served:
+            with pytest.raises(BlockingIOError):
+                ours.recv(1_000)
+        else:
+            assert b'"type":"failed"' in ours.recv(1_000)
