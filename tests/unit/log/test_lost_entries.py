@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from weir.log.checkpoint import save
+from weir.log.class_scan import FoundCopies
 from weir.log.errors import LogDamaged
-from weir.log.frame import Kind
+from weir.log.frame import Frame, Kind
 from weir.log.index import GroupIndex
+from weir.log.index_file import is_index
+from weir.log.joining import Joining
 from weir.log.log import Log
+from weir.log.record import Record
 from weir.log.recovery import recover
 from weir.log.segment import BLOCK
 from weir.log.settings import Settings
@@ -127,3 +132,55 @@ def test_a_short_file_without_a_header_was_no_unfinished_one(
     disk.flip(name, 0)
     with pytest.raises(LogDamaged, match=name):
         recover(disk, small)
+
+
+def test_a_lost_copy_held_the_messages_and_not_a_control_entry_behind_it(
+    small: Settings, make_node: Callable[..., Any], batches: Callable[..., Record]
+) -> None:
+    slow = 2 << 16
+    node = make_node(replace(small, cache_bytes_max=0, segment_bytes=16_384))
+    node.log.append(batches(1, 0, count=5, group=slow))
+    node.log.append(Record(slow, 1, 2, Kind.CONTROL, (b"kept",), 4))
+    node.log.append(batches(3, 5, count=3, group=slow))
+    node.last[slow] = 3
+    node.round(16, 3 << 16)
+    stored = node.log.stored(slow, 1)
+    (segment,) = node.log._segments.copies
+    assert segment.base <= stored.place < segment.end
+    node.disk.flip(segment.name, stored.place - segment.base + 70)
+    for name in filter(is_index, node.disk.names()):
+        node.disk.remove(name)
+    node.restart()
+    assert node.log.stored(slow, 1).place == stored.place
+    for offset in range(5):
+        reading = node.log.read(slow, offset, 1, 3)
+        assert reading.next_offset == 5
+        with pytest.raises(LogDamaged, match=segment.name):
+            reading.run(node.disk)
+    assert node.log.stamp_of(slow, 0) == node.log.stamp_of(slow, 5) is not None
+    reading = node.log.read(slow, 5, 1, 3)
+    assert reading.next_offset == 8
+    assert len(reading.run(node.disk)) == 1
+
+
+def test_what_was_lost_and_superseded_hides_nothing_that_was_lost_later() -> None:
+    group = 65536
+    holes = [LogDamaged(1, "segment", 1_000, "rot")]
+    joining = Joining(1, {}, FoundCopies(1), holes, 0)
+
+    def add(index: int, position: int, first: int = -1, behind: int = -1) -> None:
+        kind = Kind.CONTROL if first < 0 else Kind.BATCHES
+        frame = Frame(position, 40, group, 1, index, kind, first, behind, first)
+        joining.add(None, frame, position)
+
+    add(1, 500, 0, 5)
+    add(2, 600)
+    add(4, 1_100)  # 3 was lost
+    add(2, 1_200)  # supersedes all from 2 on
+    add(3, 1_300)
+    holes.append(LogDamaged(1, "segment", 1_400, "rot"))
+    add(5, 1_500)  # 4 was lost
+    add(6, 1_600, 8, 9)
+    index = joining.index[group]
+    stored, behind = next(index.holding(5, 6, 1 << 30))
+    assert (stored.index, behind) == (4, 8)
