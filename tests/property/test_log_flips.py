@@ -1,14 +1,16 @@
 """Whatever bit rots or file is cut short, a log serves right bytes or says what is wrong.
 
 WEIR_FLIPS trials change one place each in the files of a log with closed, reused and open segments,
-index files and checkpoints. Afterwards either the log refuses to be opened, or every entry is what
-was appended, is refused by name of file and position, or belongs to a group that is marked damaged.
+class segments, index files and checkpoints. Afterwards either the log refuses to be opened, or
+every entry is what was appended, is refused by name of file and position, or belongs to a group
+that is marked damaged.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +23,7 @@ from weir.log.index_file import index_name
 from weir.log.log import Log
 from weir.log.record import HardState, Record
 from weir.log.recovery import Recovered, recover
+from weir.log.scrub import ScrubPiece
 from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
@@ -28,7 +31,9 @@ from weir.sim.disk import SimDisk
 
 TRIALS = int(os.environ.get("WEIR_FLIPS", "40"))
 SETTINGS = Settings(log=1, system=7, segment_bytes=8192, entry_bytes_max=2000, spares=1)
-GROUPS = (0, 65536, 131072)
+#: Of the last one nothing is dropped: what outlives its neighbours is copied.
+GROUPS = (0, 65536, 131072, 196608)
+LASTING = GROUPS[-1]
 
 
 class Written:
@@ -42,12 +47,12 @@ class Written:
         self.offsets = dict.fromkeys(GROUPS, 0)
         for round in range(20):
             for group in GROUPS:
-                for _ in range(self.dice.randint(1, 3)):
+                for _ in range(1 if group == LASTING else self.dice.randint(1, 3)):
                     self.append(group)
             if round % 3 == 0:
                 self.promise(round)
             self.settle()
-            if round in (6, 9, 17):
+            if round in (6, 9, 10, 13, 14, 16, 17):
                 self.checkpoint()
         self.log.mark_idle()
         self.settle()
@@ -87,7 +92,11 @@ class Written:
         save(self.disk, self.log.checkpoint(applied, b"body"))
         self.log.checkpoint_saved()
         for group, last in applied.items():
-            self.log.drop_below(group, last - 9)
+            if group != LASTING:
+                self.log.drop_below(group, last - 9)
+        for _ in range(20):
+            if (piece := self.log.next_copy()) is not None:
+                self.log.copied(piece, piece.run(self.disk))
 
     def starts(self) -> dict[int, int]:
         return {group: self.log._groups[group].first for group in GROUPS}
@@ -138,6 +147,9 @@ def test_the_log_is_whole_before_anything_is_changed(written: Written) -> None:
     kinds = {name.rsplit("-", 1)[0] for name in written.files}
     assert {"segment", "index", "checkpoint"} <= kinds
     assert min(one.base for one in written.log._segments) > 0, "files were used again"
+    copies = written.log._segments.copies
+    assert len(copies) > 1, "one is full and one is open"
+    assert index_name(copies[0].name) in written.files
     recovered = recover(disk_with(written.files), SETTINGS)
     assert judge(recovered, written) == 0
     assert recovered.body == b"body"
@@ -210,3 +222,72 @@ def test_a_lost_segment_costs_its_own_entries_and_no_more(written: Written) -> N
         assert judge(recovered, written) > 0
         assert [hole.segment for hole in recovered.holes] == [name]
         assert not any(found.damage for found in recovered.groups.values())
+
+
+@pytest.mark.parametrize("index", ["with", "without"])
+def test_a_lost_class_segment_costs_its_own_entries_for_good(written: Written, index: str) -> None:
+    lost = written.log._segments.copies[0].name
+    places = written.log._groups[LASTING]._places
+    lying = sum(written.log._segments.find(place).name == lost for place in places)
+    gone = {lost, *([index_name(lost)] if index == "without" else [])}
+    disk = disk_with({n: d for n, d in written.files.items() if n not in gone})
+    for _ in range(3):
+        recovered = recover(disk, SETTINGS)
+        assert judge(recovered, written) == lying > 1
+        assert [hole.segment for hole in recovered.holes] == [lost]
+        assert not any(found.damage for found in recovered.groups.values())
+        log = recovered.log
+        save(disk, log.checkpoint({g: len(e) for g, e in written.entries.items()}, b"body"))
+        log.checkpoint_saved()
+
+
+@pytest.mark.parametrize("index", ["with", "without"])
+def test_a_flip_in_each_frame_of_a_class_segment_costs_one_entry(
+    written: Written, index: str
+) -> None:
+    """Wherever it is: in a payload, in a header, told of by an index file or read by a start."""
+    groups = written.log._groups
+    places = {
+        stored.place: written.log._segments.find(stored.place)
+        for index in range(1, groups[LASTING].last + 1)
+        if (stored := written.log.stored(LASTING, index)) and stored.place != stored.position
+    }
+    assert len({segment.name for segment in places.values()}) > 1
+    for place, segment in places.items():
+        for at in (9, 33, 90, 200):
+            data = bytearray(written.files[segment.name])
+            data[place - segment.base + at] ^= 4
+            files = {**written.files, segment.name: bytes(data)}
+            if index == "without":
+                del files[index_name(segment.name)]
+            disk = disk_with(files)
+            for _ in range(2):
+                recovered = recover(disk, SETTINGS)
+                assert judge(recovered, written) == 1
+                assert len(recovered.holes) == (index == "without")
+                applied = {g: len(e) for g, e in written.entries.items()}
+                save(disk, recovered.log.checkpoint(applied, b"body"))
+                recovered.log.checkpoint_saved()
+                while chore := recovered.log.next_chore():
+                    chore.run(disk)
+
+
+def test_the_scrub_finds_what_rots_in_a_class_segment(written: Written) -> None:
+    for segment in written.log._segments.copies:
+        disk = disk_with(written.files)
+        held = written.log.hold_closed(segment.base)
+        assert held == segment
+        assert not scrubbed(disk, written.log.scrub(segment)), "it is sound up to its end"
+        disk.flip(segment.name, 4096 + 70)
+        (bad,) = scrubbed(disk, written.log.scrub(segment))
+        assert bad.segment == segment.name
+        written.log.let_go(segment)
+
+
+def scrubbed(disk: SimDisk, piece: ScrubPiece | None) -> list[LogDamaged]:
+    bad: list[LogDamaged] = []
+    while piece is not None:
+        found = replace(piece, piece_bytes=700).run(disk)
+        bad += found.bad
+        piece = found.next_piece
+    return bad

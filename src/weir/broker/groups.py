@@ -12,6 +12,7 @@ from weir.broker.state import PartitionState
 from weir.broker.topics import Topics
 from weir.broker.writer import Writer
 from weir.errors import UnknownTopic
+from weir.log.classes import class_of
 from weir.model.topic import Topic
 
 
@@ -67,7 +68,10 @@ class Groups:
             return  # the registry is still at its past: `open_all` comes
         for id in topic.groups():
             writer = self._writers.get(self._layout.log_of(id))
-            if writer is None or id in writer.groups:
+            if writer is None:
+                continue
+            writer.log.set_class(id, class_of(topic.settings.retention_ms))
+            if id in writer.groups:
                 continue
             snapshot = writer.snapshots.get(id)
             state = PartitionState.decode(snapshot.data) if snapshot else PartitionState()

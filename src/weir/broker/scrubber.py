@@ -64,4 +64,4 @@ class Scrubber:
         if self._segment is None:
             self.rounds += 1
             return None
-        return ScrubPiece(self._log.settings.log, self._segment)
+        return self._log.scrub(self._segment)

@@ -19,6 +19,7 @@ from weir.broker.control import TopicCreated
 from weir.broker.restore import decode_checkpoint
 from weir.errors import Damaged, WeirError
 from weir.log import checkpoint
+from weir.log.class_scan import FoundCopies
 from weir.log.errors import ForeignSegment, LogDamaged, UnknownKind
 from weir.log.frame import HEADER_SIZE, BadFrame, Frame, Kind, frame_size, verify
 from weir.log.index import GroupIndex
@@ -208,10 +209,16 @@ class _Surveyor:
         found.log, found.system = owner(disk)
         saved = self._saved()
         files = find_files(disk, Settings(found.log, found.system), saved)
-        scan = Scan(found.log, saved)
+        copies = FoundCopies(found.log)
+        copies.read(disk, saved.copies if saved else (), files.copies)
+        scan = Scan(found.log, saved, copies)
         try:
             for segment in files.missing:
                 scan.missing(segment)
+            for segment, end in saved.copies if saved else ():
+                if segment.name in files.copies:
+                    data = disk.read(segment.name, 0, end)
+                    found.segments.append(self._tally(segment, memoryview(data)))
             for segment in files.row:
                 scan.take(segment, self._read(segment))
             for name, sound in sorted(files.rest.items()):
@@ -248,11 +255,13 @@ class _Surveyor:
         """Count the frames of a segment up to its END, or to where none is sound."""
         tally = SegmentSurvey(segment)
         at = BLOCK
-        while not tally.closed:
+        while not tally.closed and not (segment.class_ and at == len(data)):
+            position = None if segment.class_ else segment.base + at
             try:
-                frame = verify(data, at, generation=segment.generation, position=segment.base + at)
+                frame = verify(data, at, generation=segment.generation, position=position)
             except BadFrame as bad:
-                if self._found.torn is None and any(data[at : at + HEADER_SIZE]):
+                told = segment.class_ or self._found.torn is not None
+                if not told and any(data[at : at + HEADER_SIZE]):
                     self._found.torn = f"{segment.name} at byte {at:,}: {bad}"
                 break
             tally.frames[frame.kind] += 1

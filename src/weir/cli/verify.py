@@ -64,15 +64,23 @@ def verify(folder: Path) -> Iterator[Verdict]:
             yield _segment(disk, log, segment, durable)
             if index_name(segment.name) in names and segment is not files.row[-1]:
                 yield _index(disk, segment)
+        for segment, end in saved.copies if saved else ():
+            if segment.name not in files.copies:
+                text = "missing, though the checkpoint needs it"
+                yield Verdict(segment.name, text, 0, 0.0, (text,))
+                continue
+            yield _segment(disk, log, segment, segment.end, end)
+            if index_name(segment.name) in names:
+                yield _index(disk, segment)
         for name in sorted(files.rest):
             yield Verdict(name, "waits for its next use", 0, 0.0)
 
 
-def _segment(disk: Folder, log: int, segment: Segment, durable: int) -> Verdict:
+def _segment(disk: Folder, log: int, segment: Segment, durable: int, end: int = 0) -> Verdict:
     started = time.perf_counter()
     size = 0
     bad: list[str] = []
-    piece: ScrubPiece | None = ScrubPiece(log, segment)
+    piece: ScrubPiece | None = ScrubPiece(log, segment, end=end)
     while piece is not None:
         found = piece.run(disk)
         size += found.size

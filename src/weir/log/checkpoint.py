@@ -5,9 +5,10 @@ position from which a scan is needed, and the broker's snapshots, which are opaq
 little-endian:
 
     magic "WCKP", u16 version, u16 0, u32 log, u64 system, u64 serial, u64 replay, u64 durable,
-    u32 groups, u32 segments, u64 bytes of the broker's part
+    u32 groups, u32 segments, u32 class segments, u64 bytes of the broker's part
     a group:    u64 group, term, vote, fence, start, applied; i64 base, behind
     a segment:  u32 number in the file's name, u32 generation, u64 base, u64 size
+    a class segment: as a segment, then u32 class, u64 bytes of the file up to where copies end
     the broker's part, then the CRC-32C of everything before
 
 Once segments are used again the log alone cannot say what the checkpoint says. So there are two
@@ -32,11 +33,12 @@ from weir.log.segment import Segment, segment_name, segment_number
 CHECKPOINT = "checkpoint"
 COPY = "checkpoint-copy"
 MAGIC = b"WCKP"
-VERSION = 1
+VERSION = 2
 
-_HEAD = struct.Struct("<4sHHIQQQQIIQ")
+_HEAD = struct.Struct("<4sHHIQQQQIIIQ")
 _GROUP = struct.Struct("<QQQQQQqq")
 _SEGMENT = struct.Struct("<IIQQ")
+_COPIES = struct.Struct("<IIQQIQ")
 
 
 class Kept(NamedTuple):
@@ -64,7 +66,8 @@ class Kept(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """One checkpoint. Frames from position `replay` on are needed to go on from it, and all below
-    `durable` were durable when it was made. `serial` rises with each.
+    `durable` were durable when it was made. `serial` rises with each. `copies` are class segments,
+    each with the byte where its copies end: what lies behind is not believed.
     """
 
     log: int
@@ -75,6 +78,7 @@ class Checkpoint:
     groups: Mapping[int, Kept]
     segments: tuple[Segment, ...]
     body: bytes
+    copies: tuple[tuple[Segment, int], ...] = ()
 
     def pack(self) -> bytes:
         """Return the file."""
@@ -89,6 +93,7 @@ class Checkpoint:
             self.durable,
             len(self.groups),
             len(self.segments),
+            len(self.copies),
             len(self.body),
         )
         groups = (_GROUP.pack(group, *kept) for group, kept in self.groups.items())
@@ -96,7 +101,13 @@ class Checkpoint:
             _SEGMENT.pack(segment_number(one.name), one.generation, one.base, one.size)
             for one in self.segments
         )
-        data = b"".join((head, *groups, *segments, self.body))
+        copies = (
+            _COPIES.pack(
+                segment_number(one.name), one.generation, one.base, one.size, one.class_, end
+            )
+            for one, end in self.copies
+        )
+        data = b"".join((head, *groups, *segments, *copies, self.body))
         return data + U32.pack(crc32c(data))
 
 
@@ -105,7 +116,7 @@ def unpack(data: bytes) -> Checkpoint:
     body = data[: -U32.size]
     if len(body) < _HEAD.size or U32.unpack_from(data, len(body))[0] != crc32c(body):
         raise Damaged("it fails its CRC-32C")
-    magic, version, _, log, system, serial, replay, durable, groups, segments, _ = (
+    magic, version, _, log, system, serial, replay, durable, groups, segments, copied, _ = (
         _HEAD.unpack_from(body)
     )
     if magic != MAGIC or version != VERSION:
@@ -123,7 +134,12 @@ def unpack(data: bytes) -> Checkpoint:
         for number, *fields in _SEGMENT.iter_unpack(body[at : at + segments * _SEGMENT.size])
     )
     at += segments * _SEGMENT.size
-    return Checkpoint(log, system, serial, replay, durable, kept, row, body[at:])
+    copies = tuple(
+        (Segment(segment_name(number), *fields), end)
+        for number, *fields, end in _COPIES.iter_unpack(body[at : at + copied * _COPIES.size])
+    )
+    at += copied * _COPIES.size
+    return Checkpoint(log, system, serial, replay, durable, kept, row, body[at:], copies)
 
 
 def save(disk: Disk, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weir.log.copying import CopyPiece
 from weir.log.disk import Disk
 from weir.log.index_file import IndexFile, index_name
 from weir.log.scrub import ScrubPiece
@@ -24,4 +25,4 @@ class Removal:
                     disk.remove(name)
 
 
-Chore = IndexFile | Removal | ScrubPiece
+Chore = IndexFile | Removal | ScrubPiece | CopyPiece

@@ -126,8 +126,10 @@ def place(data: memoryview, at: int) -> tuple[int, int, int]:
     return generation, position, kind
 
 
-def verify(data: memoryview, at: int, *, generation: int, position: int) -> Frame:
+def verify(data: memoryview, at: int, *, generation: int, position: int | None) -> Frame:
     """Return the frame that begins at byte `at` of `data`, every checksum verified.
+
+    With `position` None, as in class segments, the frame itself says where it belongs.
 
     Raises `BadFrame`, `BadPayload` where only the payload is bad, or `UnknownKind` for a sound
     header that a newer release wrote.
@@ -139,6 +141,8 @@ def verify(data: memoryview, at: int, *, generation: int, position: int) -> Fram
     kind, version, _, payload_crc = fields[8:]
     if magic != MAGIC:
         raise BadFrame("no frame begins there")
+    if position is None:
+        position = its_position
     if its_generation != generation or its_position != position:
         raise BadFrame(
             f"the frame there is of generation {its_generation}, position {its_position:,}, not of "
@@ -171,14 +175,15 @@ def verify(data: memoryview, at: int, *, generation: int, position: int) -> Fram
     return Frame(position, length, group, term, index, known, first, behind, stamp)
 
 
-def next_frame(data: bytes, at: int, *, generation: int, base: int) -> int:
+def next_frame(data: bytes, at: int, *, generation: int, base: int | None) -> int:
     """Return where the next frame with a sound header begins in `data`, from byte `at` on; its end
-    if there is none. `base` is the log position of byte 0.
+    if there is none. `base` is the log position of byte 0, None in a class segment.
     """
     view = memoryview(data)
     while (at := data.find(MAGIC, at)) >= 0:
         try:
-            verify(view, at, generation=generation, position=base + at)
+            position = None if base is None else base + at
+            verify(view, at, generation=generation, position=position)
         except (BadPayload, CutFrame):
             return at
         except (BadFrame, UnknownKind):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from weir.log.errors import BadRecord
-from weir.log.frame import Kind
+from weir.log.frame import Kind, frame_size
 from weir.log.rows import Rows, empty
 
 _BATCHES = int(Kind.BATCHES)
@@ -22,13 +22,17 @@ _UNKNOWN = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where an entry lies: position of its frame, bytes of its payload."""
+    """Where an entry lies: position and place of its frame, bytes of its payload.
+
+    They differ for a copy, which has the position of what it is a copy of.
+    """
 
     index: int
     term: int
     kind: Kind
     position: int
     length: int
+    place: int
 
 
 class GroupIndex:
@@ -39,6 +43,7 @@ class GroupIndex:
         "_columns",
         "_kinds",
         "_lengths",
+        "_places",
         "_positions",
         "_stamps",
         "_terms",
@@ -57,7 +62,9 @@ class GroupIndex:
         self._columns = empty()
         # An entry without messages repeats its predecessor's offset behind, stamp and sum of bytes,
         # so these columns never fall, and a place in them is one binary search away.
-        self._positions, self._terms, self._behind, self._stamps, *rest = self._columns
+        self._positions, self._places, self._terms, self._behind, self._stamps, *rest = (
+            self._columns
+        )
         self._totals, self._lengths, self._kinds = rest
 
     def __len__(self) -> int:
@@ -88,6 +95,7 @@ class GroupIndex:
         first_offset: int = -1,
         next_offset: int = -1,
         stamp: int = -1,
+        place: int | None = None,
     ) -> None:
         """Append an entry; those at its index and above are superseded (Raft's conflict rule).
 
@@ -108,6 +116,7 @@ class GroupIndex:
                 last = stamp
             behind, last = max(behind, next_offset), max(last, stamp)
         self._positions.append(position)
+        self._places.append(position if place is None else place)
         self._terms.append(term)
         self._behind.append(behind)
         self._stamps.append(last)
@@ -115,18 +124,20 @@ class GroupIndex:
         self._lengths.append(length)
         self._kinds.append(kind)
 
-    def lose(self, last: int, position: int) -> None:
-        """Stand in for entries up to `last` that lay in a damaged place at `position`: reading them
+    def lose(self, last: int, position: int, place: int) -> None:
+        """Stand in for entries up to `last` that lay in a damaged place: reading them
         fails there, as reading any damaged entry does.
         """
         term = self._terms[-1] if self._terms else 0
         for index in range(self.last + 1, last + 1):
-            self.add(index, term, Kind.BATCHES, position, 1)
+            self.add(index, term, Kind.BATCHES, position, 1, place=place)
 
     def mend(self, lost: int, first_offset: int) -> None:
         """Let entry `lost`, and none of those behind it, be the one that held the offsets below
         `first_offset`, which is that of the next messages.
         """
+        if lost < self.first:  # and dropped meanwhile: what it held lies before all that is left
+            self.base = max(self.base, first_offset)
         for at in range(max(lost - self.first, 0), len(self._behind)):
             self._behind[at] = max(self._behind[at], first_offset)
             self._stamps[at] = _UNKNOWN
@@ -172,7 +183,14 @@ class GroupIndex:
 
     def rows(self, start: int, end: int) -> Rows:
         """Return a copy of the entries between two log positions."""
-        a, b = bisect_left(self._positions, start), bisect_left(self._positions, end)
+        return self._rows(bisect_left(self._positions, start), bisect_left(self._positions, end))
+
+    def rows_of(self, first: int, last: int) -> Rows:
+        """Return a copy of the entries that are left of those from index `first` to `last`."""
+        a = min(max(first - self.first, 0), len(self._positions))
+        return self._rows(a, max(last + 1 - self.first, a))
+
+    def _rows(self, a: int, b: int) -> Rows:
         before = a - 1
         return Rows(
             self.first,
@@ -198,6 +216,26 @@ class GroupIndex:
         if rows.total != total:
             for at in range(len(self._totals) - len(rows.totals), len(self._totals)):
                 self._totals[at] += total - rows.total
+
+    def span(self, start: int, end: int) -> tuple[int, int, int]:
+        """Return the first and the last index between two log positions, and about the bytes that
+        their frames take; the last lies below the first if there are none.
+        """
+        a, b = bisect_left(self._positions, start), bisect_left(self._positions, end)
+        size = sum(self._lengths[a:b]) + (b - a) * frame_size(1)
+        return self.first + a, self.first + b - 1, size
+
+    def move(self, first: int, positions: array[int], places: array[int]) -> None:
+        """Let the entries from index `first` on lie at other places, as far as they are still here.
+
+        Raises `ValueError` where they are not those at `positions`.
+        """
+        dropped = max(self.first - first, 0)
+        a, b = max(first - self.first, 0), first - self.first + len(places)
+        if dropped < len(places):
+            if self._positions[a:b] != positions[dropped:]:
+                raise ValueError(f"entries {first} and up are not what was copied")
+            self._places[a:b] = places[dropped:]
 
     def uses(self, start: int, end: int) -> bool:
         """Whether an entry lies between two log positions."""
@@ -285,4 +323,5 @@ class GroupIndex:
             Kind(self._kinds[at]),
             self._positions[at],
             self._lengths[at],
+            self._places[at],
         )

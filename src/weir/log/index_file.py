@@ -1,7 +1,9 @@
 """Index files: where the entries of one closed segment lie, so that a start need not read it.
 
-    magic "WIDX", u16 version, u16 0, u32 generation, u32 groups, u64 base, u64 size of the segment
-    a section for each group (`weir.log.rows`), then the CRC-32C of everything before
+    magic "WIDX", u16 version, u16 0, u32 generation, u32 groups, u64 base, u64 size of the segment,
+    u64 the byte of the segment up to which it tells, 0 for all
+    a section for each row of entries of a group (`weir.log.rows`)
+    the CRC-32C of everything before
 
 It is written when its segment is closed and durable, believed only where it names the segment's
 generation and base, and can always be made again by reading the segment.
@@ -10,7 +12,7 @@ generation and base, and can always be made again by reading the segment.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weir.codec.crc import crc32c
@@ -21,8 +23,8 @@ from weir.log.rows import Rows, unpack
 from weir.log.segment import Segment, segment_number
 
 MAGIC = b"WIDX"
-VERSION = 1
-_HEAD = struct.Struct("<4sHHIIQQ")
+VERSION = 2
+_HEAD = struct.Struct("<4sHHIIQQQ")
 _PREFIX = "index-"
 
 
@@ -38,18 +40,28 @@ def is_index(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """One closed segment's rows, by group."""
+    """One closed segment's rows, each with its group; or a class segment's, up to byte `end`."""
 
     segment: Segment
-    rows: Mapping[int, Rows]
+    sections: Sequence[tuple[int, Rows]]
+    end: int = 0
 
     def pack(self) -> bytes:
         """Return the file."""
         one = self.segment
         parts: list[Buffer] = [
-            _HEAD.pack(MAGIC, VERSION, 0, one.generation, len(self.rows), one.base, one.size)
+            _HEAD.pack(
+                MAGIC,
+                VERSION,
+                0,
+                one.generation,
+                len(self.sections),
+                one.base,
+                one.size,
+                self.end,
+            )
         ]
-        for group, rows in self.rows.items():
+        for group, rows in self.sections:
             parts.extend(rows.pack(group))
         data = b"".join(parts)
         return data + U32.pack(crc32c(data))
@@ -69,13 +81,13 @@ def read_index(disk: Readable, segment: Segment) -> IndexFile:
     body = memoryview(data)[: -U32.size]
     if len(body) < _HEAD.size or U32.unpack_from(data, len(body))[0] != crc32c(data[: len(body)]):
         raise BadIndexFile(f"{name} fails its CRC-32C")
-    magic, version, _, generation, groups, base, size = _HEAD.unpack_from(body)
+    magic, version, _, generation, groups, base, size, end = _HEAD.unpack_from(body)
     if (magic, version) != (MAGIC, VERSION):
         raise BadIndexFile(f"{name} is no index file of version {VERSION}")
     if (generation, base, size) != (segment.generation, segment.base, segment.size):
         raise BadIndexFile(f"{name} is of another use of {segment.name}")
-    at, found = _HEAD.size, {}
+    at, found = _HEAD.size, []
     for _ in range(groups):
         group, rows, at = unpack(body, at)
-        found[group] = rows
-    return IndexFile(segment, found)
+        found.append((group, rows))
+    return IndexFile(segment, found, end)

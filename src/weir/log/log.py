@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from weir.codec.fields import padding
 from weir.errors import TooLarge
 from weir.log.chore import Chore
+from weir.log.copying import CopyPiece
 from weir.log.disk import Disk
 from weir.log.errors import BadRecord
 from weir.log.flush import Flush, Staged
@@ -25,6 +26,7 @@ from weir.log.lookups import Lookups
 from weir.log.record import HARD_STATE_SIZE, HardState, Record
 from weir.log.reserve import Reserve, Spare
 from weir.log.rows import Rows, gone
+from weir.log.scrub import Scrubbed
 from weir.log.segment import SMALL_FRAME, Segment, mark_frame, pack_header
 from weir.log.segments import Segments
 from weir.log.settings import Settings
@@ -114,7 +116,7 @@ class Log(Lookups):
             if index is None:
                 index = self._groups[record.group] = GroupIndex(record.index)
             elif record.index <= index.last:
-                self._upkeep.superseded = position
+                self._upkeep.supersede(position, index.position_of(record.index))
             index.add(
                 record.index,
                 record.term,
@@ -198,6 +200,25 @@ class Log(Lookups):
         """Return work to be run off the loop, handed out once; None if there is none now."""
         return self._upkeep.next_chore(self._durable)
 
+    def set_class(self, group: int, class_: int) -> None:
+        """Say to which retention class (`weir.log.classes`) a group's survivors are copied."""
+        self._upkeep.copies.set_class(group, class_)
+
+    def next_copy(self) -> CopyPiece | None:
+        """Return a piece of a copy, to be run off the loop, at the caller's pace, and told to
+        `copied`; None if there is none now.
+        """
+        return self._upkeep.copies.next_piece()
+
+    @property
+    def copies_wait(self) -> bool:
+        """Whether copies were made that count with the next checkpoint."""
+        return self._upkeep.copies.wait
+
+    def copied(self, piece: CopyPiece, found: Scrubbed | None) -> None:
+        """Take what the piece's `run` returned; None where it failed."""
+        self._upkeep.copies.copied(piece, found)
+
     # -- staging -----------------------------------------------------------------------------
 
     def _check(self, record: Record, index: GroupIndex | None) -> None:
@@ -254,11 +275,11 @@ class Log(Lookups):
         self._tail, self._limit = segment.first, segment.limit
         self._generation = segment.generation
 
-    def _rows(self, segment: Segment) -> dict[int, Rows]:
+    def _rows(self, segment: Segment) -> list[tuple[int, Rows]]:
         """Return the entries in the segment that is being closed, by group."""
         touched, self._touched = sorted(self._touched), set()
         found = ((group, self._groups.get(group)) for group in touched)
-        return {
-            group: gone() if index is None else index.rows(segment.base, segment.end)
+        return [
+            (group, gone() if index is None else index.rows(segment.base, segment.end))
             for group, index in found
-        }
+        ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 from weir.codec.fields import Buffer
 from weir.log.cache import Cache
@@ -10,6 +11,7 @@ from weir.log.disk import Disk
 from weir.log.frame import Kind
 from weir.log.index import GroupIndex, Stored
 from weir.log.reading import Reading, spans_of
+from weir.log.scrub import ScrubPiece
 from weir.log.segment import Segment
 from weir.log.segments import Segments
 from weir.log.settings import Settings
@@ -68,7 +70,7 @@ class Lookups:
                 break
             if payload is not None and (cached or not placed):
                 cached.extend(payload)
-            placed.append((self._segments.find(stored.position), stored))
+            placed.append((self._segments.find(stored.place), stored))
             size += stored.length
             next_offset = behind
         if not placed:
@@ -96,7 +98,7 @@ class Lookups:
             if stored.position >= self._durable or (placed and size + stored.length > max_bytes):
                 break
             size += stored.length
-            placed.append((self._segments.find(stored.position), stored))
+            placed.append((self._segments.find(stored.place), stored))
         if not placed:
             return None
         spans = spans_of(placed)
@@ -145,14 +147,22 @@ class Lookups:
         return entries.get(index) if entries else None
 
     def hold_closed(self, position: int) -> Segment | None:
-        """Return the first closed and durable segment from a log position on; its file is not used
+        """Return the first closed and durable segment from a place on; its file is not used
         again before `let_go`. None if there is none.
         """
-        for segment in self._segments:
-            if segment.base >= position and segment.end <= self._durable:
+        for segment in chain(self._segments, self._segments.copies):
+            if segment.class_:
+                durable = segment.name in self._segments.ends
+            else:
+                durable = segment.end <= self._durable
+            if durable and segment.base >= position:
                 self._segments.pins[segment.name] += 1
                 return segment
         return None
+
+    def scrub(self, segment: Segment) -> ScrubPiece:
+        """Return the first piece of a scrub of a segment that is held."""
+        return ScrubPiece(self.settings.log, segment, end=self._segments.ends.get(segment.name, 0))
 
     def let_go(self, segment: Segment) -> None:
         """Let a segment's file be used again, once for each `hold_closed`."""
@@ -163,6 +173,6 @@ class Lookups:
 
         Raises `LogDamaged`.
         """
-        segment = self._segments.find(stored.position)
+        segment = self._segments.find(stored.place)
         (span,) = spans_of([(segment, stored)])
         return span.run(self._disk, self.settings.log, None)[0]

@@ -31,12 +31,16 @@ class Span:
 
     def payloads(self, disk: Disk, log: int, group: int | None) -> Iterator[bytes]:
         """Yield what `run` returns, up to the first entry that is damaged."""
-        start = self.entries[0].position
-        end = self.entries[-1].position + frame_size(self.entries[-1].length)
+        start = self.entries[0].place
+        end = self.entries[-1].place + frame_size(self.entries[-1].length)
         segment = self.segment
-        data = memoryview(disk.read(segment.name, start - segment.base, end - start))
+        try:
+            data = memoryview(disk.read(segment.name, start - segment.base, end - start))
+        except FileNotFoundError as gone:
+            position = self.entries[0].position
+            raise LogDamaged(log, segment.name, position, "the file is missing") from gone
         for stored in self.entries:
-            yield _payload(data, stored.position - start, stored, segment, log, group)
+            yield _payload(data, stored.place - start, stored, segment, log, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +98,11 @@ def spans_of(placed: Sequence[tuple[Segment, Stored]]) -> tuple[Span, ...]:
     spans: list[tuple[Segment, list[Stored]]] = []
     end = -1
     for segment, stored in placed:
-        if spans and spans[-1][0] is segment and stored.position - end <= _GAP_BYTES:
+        if spans and spans[-1][0] is segment and 0 <= stored.place - end <= _GAP_BYTES:
             spans[-1][1].append(stored)
         else:
             spans.append((segment, [stored]))
-        end = stored.position + frame_size(stored.length)
+        end = stored.place + frame_size(stored.length)
     return tuple(Span(segment, tuple(entries)) for segment, entries in spans)
 
 

@@ -29,6 +29,7 @@ from itertools import islice
 
 from weir.errors import Damaged
 from weir.log.checkpoint import CHECKPOINT, COPY, Checkpoint, load
+from weir.log.class_scan import FoundCopies
 from weir.log.disk import Disk, Readable
 from weir.log.errors import BadIndexFile, ForeignSegment, LogDamaged
 from weir.log.frame import BadFrame
@@ -77,12 +78,13 @@ class Recovered:
 @dataclass(frozen=True, slots=True)
 class Files:
     """What lies in the folder: segments in use by base; those the checkpoint misses; other files of
-    a segment's name, and whether their headers are sound.
+    a segment's name, and whether their headers are sound; class segments' files that are there.
     """
 
     row: list[Segment]
     missing: list[Segment]
     rest: dict[str, bool]
+    copies: set[str]
 
 
 def recover(disk: Disk, settings: Settings) -> Recovered:
@@ -94,17 +96,20 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     settings.validate()
     found = _checkpoint(disk, settings)
     files = find_files(disk, settings, found)
-    scan = Scan(settings.log, found)
+    copies = FoundCopies(settings.log)
+    copies.read(disk, found.copies if found else (), files.copies)
+    scan = Scan(settings.log, found, copies)
     unwritten = _scan(disk, files, scan, found)
     # Their blocks stay ours on a disk that is full by now; the host zeroes them off the loop.
     whole = (name for name in sorted(files.rest) if disk.size(name) == settings.segment_bytes)
     kept = list(islice(whole, settings.spares))
     _settle(disk, files.row, [name for name in files.rest if name not in kept], scan)
-    _remove_orphans(disk, scan.live)
-    numbers = [number for n in disk.names() if (number := segment_number(n)) is not None]
+    _remove_orphans(disk, (*scan.live, *(one.segment for one in copies.segments)))
+    names = (*disk.names(), *(one.segment.name for one in copies.segments))
+    numbers = [number for n in names if (number := segment_number(n)) is not None]
     segments = Segments(scan.live, settings.segment_bytes)
     reserve = Reserve(kept, numbers, settings.segment_bytes, settings.spares)
-    upkeep = Upkeep(settings, segments, reserve, scan.index, found)
+    upkeep = Upkeep(settings, segments, reserve, scan.index, found, copies.segments)
     upkeep.hard_states.update(scan.hard_states)
     for file in unwritten:
         upkeep.closed(file)
@@ -133,7 +138,7 @@ def _checkpoint(disk: Disk, settings: Settings) -> Checkpoint | None:
     try:
         found = load(disk)
     except Damaged as bad:
-        bases = [segment.base for segment in _opened(disk, settings).values()]
+        bases = [one.base for one in _opened(disk, settings).values() if not one.class_]
         if bases and min(bases) > 0:
             reason = f"{bad}; and segments from before position {min(bases):,} were used again"
             raise LogDamaged(settings.log, f"{CHECKPOINT} and {COPY}", 0, reason) from bad
@@ -155,10 +160,13 @@ def find_files(disk: Readable, settings: Settings, found: Checkpoint | None) -> 
         there = segment.name in names and opened.get(segment.name, segment) == segment
         (row if there else missing).append(segment)
     end = listed[-1].end if listed else 0
-    row += [segment for segment in opened.values() if segment.base >= end]
-    used = {segment.name for segment in row}
+    row += [one for one in opened.values() if one.base >= end and not one.class_]
+    named = [segment for segment, _ in found.copies] if found else []
+    copies = {one.name for one in named if one.name in names and opened.get(one.name, one) == one}
+    # The name of a class segment stays its own, whatever lies there.
+    used = {segment.name for segment in (*row, *named)}
     rest = {name: name in opened for name in names if name not in used}
-    return Files(sorted(row, key=lambda segment: segment.base), missing, rest)
+    return Files(sorted(row, key=lambda segment: segment.base), missing, rest, copies)
 
 
 def _opened(disk: Readable, settings: Settings) -> dict[str, Segment]:
@@ -203,7 +211,7 @@ def _scan(disk: Disk, files: Files, scan: Scan, found: Checkpoint | None) -> lis
     for segment in files.row:
         if segment.end <= replay and segment is not files.row[-1]:
             try:
-                scan.known(segment, read_index(disk, segment).rows)
+                scan.known(segment, read_index(disk, segment).sections)
                 continue
             except BadIndexFile:
                 pass

@@ -134,6 +134,14 @@ class Reserve:
         missing = self._plan()
         return missing.name, missing
 
+    def lend(self) -> tuple[str, Spare | None]:
+        """Return a file for copies, and how to make it first: none of those in reserve is given."""
+        self._taken += 1
+        if len(self._ready) > self._wanted:
+            return self._ready.pop(), None
+        missing = self._plan()
+        return missing.name, missing
+
     def _plan(self) -> Spare:
         self._number += 1
         return Spare(segment_name(self._number), self._size)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,10 +17,10 @@ from weir.log.errors import BadIndexFile
 #: The start of a group that is gone for ever: none of its entries is needed.
 GONE = (1 << 64) - 1
 #: Bytes of one entry over all columns.
-ROW_BYTES = 45
+ROW_BYTES = 53
 _HEAD = struct.Struct("<QQQqQQ")
 #: Type codes, widest first, so that every column of a file begins aligned.
-_CODES = "QQqqQIB"
+_CODES = "QQQqqQIB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Rows:
     base: int
     total: int
     positions: array[int]
+    places: array[int]
     terms: array[int]
     behind: array[int]
     stamps: array[int]
@@ -48,6 +50,7 @@ class Rows:
         """All columns, in the order in which they lie in a file."""
         return (
             self.positions,
+            self.places,
             self.terms,
             self.behind,
             self.stamps,
@@ -71,6 +74,22 @@ class Rows:
         columns = (column[count:] for column in self.columns)
         base = max(self.base, self.behind[count - 1])
         return Rows(self.start, start, base, self.totals[count - 1], *columns)
+
+    def through(self, last: int) -> Rows:
+        """Return the entries up to index `last`."""
+        if last >= self.last:
+            return self
+        columns = (column[: max(last + 1 - self.first, 0)] for column in self.columns)
+        return Rows(self.start, self.first, self.base, self.total, *columns)
+
+    def split(self, position: int) -> tuple[Rows, Rows | None]:
+        """Return the entries below a log position, and those from there on; None if none are."""
+        count = bisect_left(self.positions, position)
+        if count == len(self.positions):
+            return self, None
+        below = (column[:count] for column in self.columns)
+        now = Rows(self.start, self.first, self.base, self.total, *below)
+        return now, self.above(self.first + count)
 
     def pack(self, group: int) -> list[Buffer]:
         """Return the group's section of an index file: a head, then the columns, 8-aligned."""

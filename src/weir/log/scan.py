@@ -6,11 +6,12 @@ which only `judge` can say: the marks behind it tell (DESIGN §4 Damage; docs/ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from weir.codec.fields import U64
 from weir.log.checkpoint import Checkpoint, Kept
+from weir.log.class_scan import FoundCopies
 from weir.log.errors import LogDamaged
 from weir.log.frame import (
     HEADER_SIZE,
@@ -22,14 +23,13 @@ from weir.log.frame import (
     next_frame,
     verify,
 )
-from weir.log.index import GroupIndex
+from weir.log.joining import UNKNOWN, Joining
 from weir.log.marks import highest_mark
 from weir.log.record import HardState
 from weir.log.rows import GONE, Rows
 from weir.log.segment import BLOCK, SMALL_FRAME, Segment
 
 Read = Callable[[Segment], bytes]
-_NONE = Kept(0, 0, 0, 0, 0, -1, -1)
 
 
 class _Bad(NamedTuple):
@@ -49,11 +49,14 @@ class Scan:
     to go on, `holes` all that was found damaged below the mark.
     """
 
-    def __init__(self, log: int, found: Checkpoint | None = None) -> None:
-        """Begin the log with this number, at position 0 or from its checkpoint on."""
+    def __init__(
+        self, log: int, found: Checkpoint | None = None, copies: FoundCopies | None = None
+    ) -> None:
+        """Begin the log with this number, at position 0 or from its checkpoint on, and take the
+        copies that it names among the segments.
+        """
         self.mark = found.durable if found else 0
         self.tail = 0
-        self.index: dict[int, GroupIndex] = {}
         self.hard_states: dict[int, HardState] = {}
         self.live: list[Segment] = []
         self.damage: dict[int, LogDamaged] = {}
@@ -61,6 +64,9 @@ class Scan:
         self.log = log
         self._kept: Mapping[int, Kept] = found.groups if found else {}
         self._replay = found.replay if found else 0
+        self._copies = copies or FoundCopies(log)
+        self._joining = Joining(log, self._kept, self._copies, self.holes, self._replay)
+        self.index = self._joining.index
         #: Segments that may reach above the mark, with their bytes up to the END.
         self._young: list[tuple[Segment, memoryview]] = []
         #: The base of the next segment; those that the checkpoint names may leave holes.
@@ -69,36 +75,17 @@ class Scan:
         self._marked_in = ""
         self._bad: _Bad | None = None
         self._behind_bad: list[Segment] = []
-        #: By group: the first entry lost behind all messages so far, which may have held some.
-        self._lost: dict[int, int] = {}
-        #: By group: the first entry that is missing without a hole, and what to say if it stays so.
-        self._gaps: dict[int, tuple[int, LogDamaged]] = {}
         for group, kept in self._kept.items():
-            if kept.start != GONE:
-                if any(kept.hard_state):
-                    self.hard_states[group] = kept.hard_state
-                if kept.start:
-                    index = self.index[group] = GroupIndex(kept.start)
-                    index.base = kept.base
+            if kept.start != GONE and any(kept.hard_state):
+                self.hard_states[group] = kept.hard_state
 
     # -- taking ------------------------------------------------------------------------------
 
-    def known(self, segment: Segment, sections: Mapping[int, Rows]) -> None:
+    def known(self, segment: Segment, sections: Iterable[tuple[int, Rows]]) -> None:
         """Take a closed segment by what its index file says."""
-        for group, rows in sections.items():
-            kept = self._kept.get(group, _NONE)
-            # It may know of a start that no checkpoint knows of; of entries that one has applied.
-            start = max(kept.start, min(rows.start, kept.applied + 1))
-            if group in self.index:
-                self.index[group].drop(start)
-            if rows.positions and rows.first < start:
-                self._supersede(group, rows.first)
-            above = rows.above(start)
-            if above is not None:
-                index = self._index(group, above.first)
-                self._fill(segment, segment.end, group, index, above.first)
-                self._mend(group, index, above.base)
-                index.join(above)
+        self._joining.catch_up(segment.base)
+        for group, rows in sections:
+            self._joining.join(segment, segment.end, group, rows)
         self.live.append(segment)
         self.tail = segment.end
 
@@ -113,6 +100,7 @@ class Scan:
 
     def take(self, segment: Segment, data: bytes) -> None:
         """Read one segment, whole. Raises `LogDamaged` or `UnknownKind`."""
+        self._joining.catch_up(segment.base)
         listed = segment.base < self._listed
         if segment.base < self._expected and not listed:
             reason = "another file holds these positions too"
@@ -136,13 +124,13 @@ class Scan:
         """Whether a place without a sound frame was met that `judge` has to decide about."""
         return self._bad is not None
 
-    def rows(self, segment: Segment) -> dict[int, Rows]:
+    def rows(self, segment: Segment) -> list[tuple[int, Rows]]:
         """Return what an index file of the segment taken last is to hold."""
-        return {
-            group: index.rows(segment.base, segment.end)
+        return [
+            (group, index.rows(segment.base, segment.end))
             for group, index in self.index.items()
             if index.uses(segment.base, segment.end)
-        }
+        ]
 
     # -- judging -----------------------------------------------------------------------------
 
@@ -152,6 +140,7 @@ class Scan:
         Raises `LogDamaged` where nobody can say whose frames are gone and they are needed for a
         start. Call it after the last segment.
         """
+        self._joining.catch_up(self._replay)
         while self._bad is not None and self.tail < self.mark:
             bad, behind = self._bad, self._behind_bad
             self._behind_bad = []
@@ -208,28 +197,26 @@ class Scan:
             # Where nothing sound follows, what is lost ends with what had been durable.
             return sound if sound < len(data) else min(sound, self.mark - segment.base)
         self.holes.append(error)
-        kept = self._kept.get(frame.group, _NONE)
+        kept = self._kept.get(frame.group, UNKNOWN)
         if frame.kind is Kind.END:
             return len(data)
         if frame.kind is Kind.HARD_STATE:
             if position >= self._replay and kept.start != GONE:
                 self.damage.setdefault(frame.group, error)
-        elif frame.kind is not Kind.MARK and kept.start <= frame.index:
+        elif (
+            frame.kind is not Kind.MARK
+            and kept.start <= frame.index
+            and not self._joining.stale(frame)
+        ):
             self._keep(segment, frame, memoryview(b""))
-            self._lost.setdefault(frame.group, frame.index)
+            self._joining.lose(frame)
             if frame.index > kept.applied:
                 self.damage.setdefault(frame.group, error)
         return at + frame_size(frame.length)
 
     def _finish(self) -> None:
-        """Stand in for entries at the ends of groups that the checkpoint knows to have been."""
-        for group, kept in self._kept.items():
-            if kept.start not in (0, GONE):
-                index = self.index[group]
-                self._fill(None, self._replay, group, index, kept.applied + 1)
-                self._mend(group, index, kept.behind)
-        for _, error in self._gaps.values():
-            raise error
+        self.holes += self._copies.holes
+        self._joining.finish()
 
     def _damaged(self, name: str, position: int, reason: str) -> LogDamaged:
         durable = f"{reason}, and all below position {self.mark:,} had been durable"
@@ -272,69 +259,14 @@ class Scan:
         if frame.kind is Kind.MARK:
             self.mark = max(self.mark, U64.unpack(payload)[0])
             return
-        kept = self._kept.get(frame.group, _NONE)
+        kept = self._kept.get(frame.group, UNKNOWN)
         if kept.start == GONE:
             return
         if frame.kind is Kind.HARD_STATE:
             state = HardState.unpack(payload)
             self.hard_states[frame.group] = _joined(self.hard_states.get(frame.group), state)
-        elif frame.index < kept.start:
-            self._supersede(frame.group, frame.index)
         else:
-            index = self._index(frame.group, frame.index)
-            self._fill(segment, frame.position, frame.group, index, frame.index)
-            self._mend(frame.group, index, frame.first_offset)
-            index.add(
-                frame.index,
-                frame.term,
-                frame.kind,
-                frame.position,
-                frame.length,
-                frame.first_offset,
-                frame.next_offset,
-                frame.stamp,
-            )
-
-    def _supersede(self, group: int, index: int) -> None:
-        """Let an entry that is not kept supersede those that are."""
-        self._gaps.pop(group, None)
-        if group in self.index:
-            self.index[group].cut(index)
-
-    def _index(self, group: int, first: int) -> GroupIndex:
-        index = self.index.get(group)
-        if index is None:
-            index = self.index[group] = GroupIndex(first)
-        return index
-
-    def _fill(
-        self, segment: Segment | None, position: int, group: int, index: GroupIndex, upto: int
-    ) -> None:
-        """Let entries that lay in a hole be known as lost, so that `upto` can follow.
-
-        Where no hole could have held them, `upto` must be superseded later: so were they, and
-        their segment was used again.
-        """
-        if group in self._gaps and upto <= self._gaps[group][0]:
-            del self._gaps[group]
-        if index.last + 1 >= upto:
-            return
-        newest = index.get(index.last)
-        least = newest.position if newest else 0
-        holes = [one.position for one in self.holes if least <= one.position < position]
-        if not holes:
-            name = segment.name if segment else "the checkpoint"
-            reason = f"group {group}: entry {upto} cannot follow entry {index.last}: one is missing"
-            gap = (index.last + 1, LogDamaged(self.log, name, position, reason))
-            self._gaps.setdefault(group, gap)
-            holes = [least]
-        self._lost.setdefault(group, index.last + 1)
-        index.lose(upto - 1, holes[-1])
-
-    def _mend(self, group: int, index: GroupIndex, first_offset: int) -> None:
-        """Where an entry was lost, let it be what held the offsets up to `first_offset`."""
-        if first_offset >= 0 and (lost := self._lost.pop(group, None)) is not None:
-            index.mend(lost, first_offset)
+            self._joining.add(segment, frame, frame.position)
 
     def _seek_marks(self, name: str, data: bytes, at: int, segment: Segment | None) -> None:
         """Look for marks from file offset `at` on: one may tell that a bad place was durable."""

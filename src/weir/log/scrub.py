@@ -45,6 +45,8 @@ class Scrubbed:
 class ScrubPiece:
     """The frames of a segment from file offset `start` on, in about `piece_bytes` bytes.
 
+    A class segment has no END: its frames reach to file offset `end`.
+
     With `seeking`, it begins in a damaged place that was told of already.
     """
 
@@ -53,13 +55,16 @@ class ScrubPiece:
     start: int = BLOCK
     piece_bytes: int = PIECE_BYTES
     seeking: bool = False
+    end: int = 0
 
     def run(self, disk: Readable) -> Scrubbed:
         """Verify headers, CRCs and hashes; blocks. Raises `OSError` where nothing can be read."""
         segment, generation = self.segment, self.segment.generation
-        data = disk.read(segment.name, self.start, self.piece_bytes)
-        last = self.start + self.piece_bytes >= segment.size
-        base = segment.base + self.start
+        end = self.end or segment.size
+        data = disk.read(segment.name, self.start, min(self.piece_bytes, end - self.start))
+        last = self.start + self.piece_bytes >= end
+        place = segment.base + self.start
+        base = None if segment.class_ else place
         bad: list[LogDamaged] = []
         view, at, seeking = memoryview(data), 0, self.seeking
         while at < len(data):
@@ -67,12 +72,13 @@ class ScrubPiece:
                 at = next_frame(data, at, generation=generation, base=base)
                 seeking = at == len(data)
                 continue
+            position = None if base is None else base + at
             try:
-                frame = verify(view, at, generation=generation, position=base + at)
+                frame = verify(view, at, generation=generation, position=position)
             except BadFrame as error:
                 if not last and (isinstance(error, CutFrame) or len(data) - at < HEADER_SIZE):
                     break
-                bad.append(LogDamaged(self.log, segment.name, base + at, str(error)))
+                bad.append(LogDamaged(self.log, segment.name, place + at, str(error)))
                 if not isinstance(error, BadPayload):
                     at, seeking = at + 8, True
                     continue
@@ -81,13 +87,13 @@ class ScrubPiece:
             if frame.kind is Kind.END:
                 return Scrubbed(at, tuple(bad), None)
         if last:
-            if not bad and not self.seeking:
+            if not self.end and not bad and not self.seeking:
                 reason = "the segment does not end in an END"
-                bad.append(LogDamaged(self.log, segment.name, base + at, reason))
+                bad.append(LogDamaged(self.log, segment.name, place + at, reason))
             return Scrubbed(at, tuple(bad), None)
         if seeking:  # a header may lie across the end
             at = max(len(data) - HEADER_SIZE, 8) & -8
         # A frame that does not fit is tried again in a larger piece.
         size = self.piece_bytes if at else 2 * self.piece_bytes
-        more = ScrubPiece(self.log, segment, self.start + at, size, seeking)
+        more = ScrubPiece(self.log, segment, self.start + at, size, seeking, self.end)
         return Scrubbed(at, tuple(bad), more)

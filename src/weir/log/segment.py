@@ -5,8 +5,11 @@ The first 4,096 bytes hold the header; frames follow. The header, little-endian:
     offset size field
     0      4    magic "WSEG"      12  4  generation      24  8  size of the file
     4      2    version           16  8  base position   32  8  system id
-    6      2    retention class                          40  4  CRC-32C of bytes 0 to 40
+    6      2    retention class, or 0                    40  4  CRC-32C of bytes 0 to 40
     8      4    log id
+
+Class 0 holds new frames, each at its own position. The others hold copies (`weir.log.classes`),
+which keep the positions that they had; places in them are counted from `CLASS_SPACE` on.
 
 A header of zeros means that the file is a spare: taking it into use is a write, not a rename, and
 becomes durable with the flush that needs it. A header that is neither zeros nor sound was torn or
@@ -29,6 +32,8 @@ VERSION = 1
 BLOCK = 4096
 #: A MARK or an END frame: 8 bytes of payload.
 SMALL_FRAME = frame_size(U64.size)
+#: No log position reaches it.
+CLASS_SPACE = 1 << 62
 
 _HEADER = struct.Struct("<4sHHIIQQQ")
 _PREFIX = "segment-"
@@ -36,12 +41,16 @@ _PREFIX = "segment-"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One use of a file: log positions `base` to `base + size`, frames from `first` on."""
+    """One use of a file: places `base` to `base + size`, frames from `first` on.
+
+    In class 0 a place is a log position.
+    """
 
     name: str
     generation: int
     base: int
     size: int
+    class_: int = 0
 
     @property
     def first(self) -> int:
@@ -74,7 +83,14 @@ def mark_frame(generation: int, position: int, durable: int) -> tuple[bytes, byt
 def pack_header(segment: Segment, log: int, system: int) -> bytes:
     """Return the segment's first block."""
     fields = _HEADER.pack(
-        MAGIC, VERSION, 0, log, segment.generation, segment.base, segment.size, system
+        MAGIC,
+        VERSION,
+        segment.class_,
+        log,
+        segment.generation,
+        segment.base,
+        segment.size,
+        system,
     )
     return (fields + U32.pack(crc32c(fields))).ljust(BLOCK, b"\0")
 
@@ -86,7 +102,7 @@ def unpack_header(name: str, block: Buffer) -> tuple[Segment, int, int]:
     """
     if len(block) < BLOCK:
         raise BadFrame(f"the file has {len(block):,} bytes, which is less than a segment header")
-    magic, version, _, log, generation, base, size, system = _HEADER.unpack_from(block)
+    magic, version, class_, log, generation, base, size, system = _HEADER.unpack_from(block)
     (crc,) = U32.unpack_from(block, _HEADER.size)
     if magic != MAGIC or crc != crc32c(block[: _HEADER.size]):
         raise BadFrame("the segment header fails its CRC-32C")
@@ -95,7 +111,7 @@ def unpack_header(name: str, block: Buffer) -> tuple[Segment, int, int]:
             f"{name} has segment header version {version}, and this release knows {VERSION}: start "
             "this node with the release that wrote it, or a newer one"
         )
-    return Segment(name, generation, base, size), log, system
+    return Segment(name, generation, base, size, class_), log, system
 
 
 def segment_name(number: int) -> str:

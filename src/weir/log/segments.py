@@ -5,25 +5,34 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
-from weir.log.segment import Segment
+from weir.log.segment import CLASS_SPACE, Segment
+
+_BASE = attrgetter("base")
 
 
 class Segments:
     """Segments in use, ordered by base position; those that nobody needs any more are left out."""
 
-    __slots__ = ("_bases", "_row", "_size", "pins")
+    __slots__ = ("_bases", "_row", "_size", "copies", "ends", "pins")
 
     def __init__(self, row: Iterable[Segment], size: int) -> None:
         """Take the segments in order, and the size of new ones."""
         self._row = list(row)
         self._bases = [segment.base for segment in self._row]
         self._size = size
+        #: Class segments, ordered by base, and the byte of each file where its frames end.
+        self.copies: list[Segment] = []
+        self.ends: dict[str, int] = {}
         #: How many readings are under way, by the name of the file.
         self.pins: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._row)
+
+    def __contains__(self, segment: Segment) -> bool:
+        return bool(self._row) and self.find(segment.base) == segment
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._row)
@@ -33,9 +42,11 @@ class Segments:
         """The segment that is written to; there must be one."""
         return self._row[-1]
 
-    def find(self, position: int) -> Segment:
-        """Return the segment that holds a position; the position must have been handed out."""
-        return self._row[bisect_right(self._bases, position) - 1]
+    def find(self, place: int) -> Segment:
+        """Return the segment that holds a place; the place must have been handed out."""
+        if place >= CLASS_SPACE:
+            return self.copies[bisect_right(self.copies, place, key=_BASE) - 1]
+        return self._row[bisect_right(self._bases, place) - 1]
 
     def drop(self, segment: Segment) -> None:
         """Take a segment other than the last out of the row."""

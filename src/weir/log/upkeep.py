@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 
 from weir.log.checkpoint import Checkpoint, Kept
 from weir.log.chore import Chore, Removal
+from weir.log.classes import ClassSegment
+from weir.log.copies import Copies
 from weir.log.index import GroupIndex
 from weir.log.index_file import IndexFile
 from weir.log.record import HardState
@@ -32,13 +34,15 @@ class Upkeep:
         reserve: Reserve,
         groups: dict[int, GroupIndex],
         found: Checkpoint | None = None,
+        kept: Iterable[ClassSegment] = (),
     ) -> None:
-        """Go on from the checkpoint that was found, if there was one."""
+        """Go on from the checkpoint that was found, if there was one, and its class segments."""
         self._settings = settings
         self._segments = segments
         self._reserve = reserve
         self._groups = groups
         self._serial = found.serial if found else 0
+        self.copies = Copies(settings, segments, reserve, groups, kept, self._serial)
         #: Of groups that are gone: the log's tail when they went.
         self._gone = {
             group: kept.applied
@@ -48,6 +52,8 @@ class Upkeep:
         self.hard_states: dict[int, HardState] = {}
         #: Position of the last entry that superseded others: they are needed until it is durable.
         self.superseded = -1
+        #: The lowest position of those others: a power cut may bring them back until then.
+        self._returning: int | None = None
         self._unwritten: list[IndexFile] = []
         self._planned: list[Segment] = []
         #: Not needed, but still being read.
@@ -67,6 +73,13 @@ class Upkeep:
         self._groups.pop(group, None)
         self.hard_states.pop(group, None)
         self._gone[group] = tail
+        self.copies.forget(group)
+
+    def supersede(self, position: int, old: int | None) -> None:
+        """Note that an entry at a position superseded others, from position `old` on."""
+        self.superseded = position
+        if old is not None:
+            self._returning = old if self._returning is None else min(self._returning, old)
 
     # -- checkpoints -------------------------------------------------------------------------
 
@@ -80,28 +93,50 @@ class Upkeep:
             entries = self._groups.get(group)
             position = entries.position_of(index + 1) if entries is not None else None
             replay = min(replay, durable if position is None else position)
-        self._planned = planned = self._dead(replay) if self.superseded < durable else []
+        free = self.superseded < durable
+        if free:
+            self._returning = None
+        elif self._returning is not None:
+            # So that whatever lies below it, above what is applied, is known to be superseded.
+            replay = min(replay, self._returning)
+        copies, sources = self.copies.name(replay, applied, self._serial + 1, free)
+        planned = self._dead(replay) if free else []
+        self._planned = planned = [*planned, *(one for one in sources if one not in planned)]
         # The header of one above `durable` may never come; recovery finds those by their bases.
         dead = {segment.base for segment in planned}
         needed = tuple(s for s in self._segments if s.base not in dead and s.base < durable)
         first = needed[0].base if needed else durable
-        self._gone = {group: tail for group, tail in self._gone.items() if first < tail}
+        self._gone = {
+            group: tail
+            for group, tail in self._gone.items()
+            if first < tail or self.copies.holds(group)
+        }
         kept = {group: self._kept(group, applied) for group in self._known()}
         kept |= {group: Kept(0, 0, 0, GONE, tail, -1, -1) for group, tail in self._gone.items()}
         self._serial += 1
         settings = self._settings
         return Checkpoint(
-            settings.log, settings.system, self._serial, replay, durable, kept, needed, body
+            settings.log,
+            settings.system,
+            self._serial,
+            replay,
+            durable,
+            kept,
+            needed,
+            body,
+            copies,
         ).pack()
 
     def saved(self) -> None:
         """The last checkpoint is durable: what it does not need may be used again."""
         planned, self._planned = self._planned, []
+        unused = self.copies.saved()
+        planned = [one for one in planned if one in self._segments]
         for segment in planned:
             self._segments.drop(segment)
         dead = {segment.base for segment in planned}
         self._unwritten = [one for one in self._unwritten if one.segment.base not in dead]
-        self._retiring += planned
+        self._retiring += planned + unused
         self._retire()
 
     def _dead(self, replay: int) -> list[Segment]:
@@ -141,7 +176,7 @@ class Upkeep:
         for at, file in enumerate(self._unwritten):
             if file.segment.end <= durable:
                 return self._unwritten.pop(at)
-        return None
+        return self.copies.next_index()
 
     def _retire(self) -> None:
         if not self._retiring:

@@ -48,8 +48,8 @@ class Driver:
         self._flushers = {
             n: Flusher(f"weir-flush-{n}", disk, self._in_loop(n)) for n, disk in disks.items()
         }
-        # Two threads, so that a segment being zero-filled does not stand in front of a read.
-        self._pool = ThreadPoolExecutor(2, "weir-disk")
+        # Three, so that neither a segment being zero-filled nor a copy stands in front of a read.
+        self._pool = ThreadPoolExecutor(3, "weir-disk")
         self._doors = doors or Doors()
         self._lobby = Lobby(self._doors.accepts_per_second, self._loop.time())
         self._sweep_at = 0.0

@@ -17,6 +17,7 @@ from weir.log.frame import Kind
 from weir.log.log import Log
 from weir.log.record import HardState, Record
 from weir.log.recovery import recover
+from weir.log.segment import Segment
 from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
@@ -255,6 +256,55 @@ def test_a_verdict_on_the_open_segment_leaves_a_torn_tail_out(tmp_path: Path) ->
     data[4096 + 70] ^= 1
     last.write_bytes(data)
     assert [one.file for one in verify(folder) if one.bad] == [last.name]
+
+
+def copied(folder: Path) -> Segment:
+    """A log whose first entries outlived all others, and were copied; return their segment."""
+    other = group_of(2, 0)
+    with opened(folder) as (disk, log):
+        for index in range(1, 25):
+            if index % 4 == 1:
+                log.append(Record(other, 1, index // 4 + 1, Kind.CONTROL, (b"kept", b"long"), 8))
+            log.append(batch(index, index - 1, 1))
+            flush(disk, log)
+            while (spare := log.wants_spare()) is not None:
+                spare.run(disk)
+                log.spare_ready(spare)
+        log.drop_below(GROUP, 24)
+        for _ in range(2):
+            save(disk, log.checkpoint({GROUP: 24, other: 6}, b""))
+            log.checkpoint_saved()
+            for _ in range(20):
+                if (piece := log.next_copy()) is not None:
+                    log.copied(piece, piece.run(disk))
+        (segment,) = log._segments.copies
+    return segment
+
+
+def test_class_segments_are_surveyed_and_verified(tmp_path: Path) -> None:
+    segment = copied(tmp_path)
+    before = contents(tmp_path)
+    found = survey(tmp_path, group_of(2, 0))
+    assert found.damage is None
+    one = found.segments[0]
+    assert (one.segment, one.frames[Kind.CONTROL]) == (segment, one.frames.total())
+    assert one.frames.total() > 3
+    assert segment.name not in found.spares
+    assert sorted({frame.index for frame in found.entries}) == [1, 2, 3, 4, 5, 6]
+    verdicts = {v.file: v for v in verify(tmp_path)}
+    assert verdicts[segment.name].says == "sound"
+    assert verdicts[segment.name].size == one.used_bytes - 4096
+    assert contents(tmp_path) == before
+    path = tmp_path / segment.name
+    data = bytearray(path.read_bytes())
+    data[4096 + 57] ^= 1
+    path.write_bytes(data)
+    assert [v.file for v in verify(tmp_path) if v.bad] == [segment.name]
+    assert segment.name in (survey(tmp_path).damage or "")
+    path.unlink()
+    assert [v.says for v in verify(tmp_path) if v.bad] == [
+        "missing, though the checkpoint needs it"
+    ]
 
 
 def test_names_that_only_one_log_knows_go_to_all(tmp_path: Path) -> None:

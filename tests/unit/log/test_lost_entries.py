@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from weir.log.checkpoint import save
+from weir.log.class_scan import FoundCopies
 from weir.log.errors import LogDamaged
-from weir.log.frame import Kind
+from weir.log.frame import Frame, Kind
 from weir.log.index import GroupIndex
+from weir.log.index_file import is_index
+from weir.log.joining import Joining
 from weir.log.log import Log
+from weir.log.record import Record
 from weir.log.recovery import recover
 from weir.log.segment import BLOCK
 from weir.log.settings import Settings
@@ -24,7 +29,7 @@ def one_lost(first: int = 1) -> GroupIndex:
     """Entry 1 held offsets 0 to 4 and is lost; 2 and 3 are control entries."""
     index = GroupIndex(first)
     index.base = 0
-    index.lose(1, HOLE)
+    index.lose(1, HOLE, HOLE)
     index.add(2, 1, Kind.CONTROL, 5_000, 40)
     index.add(3, 1, Kind.CONTROL, 5_100, 40)
     return index
@@ -39,6 +44,16 @@ def test_a_lost_entry_held_the_messages_and_not_a_control_entry_behind_it() -> N
         assert (stored.position, behind) == (HOLE, 5)
     stored, behind = next(index.holding(5, 4, 1 << 30))
     assert (stored.position, behind) == (6_000, 8)
+
+
+def test_a_lost_entry_that_was_dropped_leaves_no_offset_to_others() -> None:
+    index = one_lost()
+    index.drop(2)
+    index.mend(1, 5)
+    index.add(4, 1, Kind.BATCHES, 6_000, 200, 5, 8, 70)
+    assert list(index.holding(4, 4, 1 << 30)) == []
+    stored, _ = next(index.holding(5, 4, 1 << 30))
+    assert stored.position == 6_000
 
 
 def test_what_is_not_known_to_be_old_does_not_go_by_age() -> None:
@@ -65,7 +80,7 @@ def test_rows_of_an_index_file_tell_how_old_a_lost_entry_was() -> None:
     whole.add(3, 1, Kind.BATCHES, 6_000, 200, 5, 8, 70)
     index = GroupIndex(1)
     index.base = 0
-    index.lose(1, HOLE)
+    index.lose(1, HOLE, HOLE)
     index.mend(1, 5)
     index.join(whole.rows(5_000, 7_000))
     assert index.stamp_of(2) == 60
@@ -117,3 +132,55 @@ def test_a_short_file_without_a_header_was_no_unfinished_one(
     disk.flip(name, 0)
     with pytest.raises(LogDamaged, match=name):
         recover(disk, small)
+
+
+def test_a_lost_copy_held_the_messages_and_not_a_control_entry_behind_it(
+    small: Settings, make_node: Callable[..., Any], batches: Callable[..., Record]
+) -> None:
+    slow = 2 << 16
+    node = make_node(replace(small, cache_bytes_max=0, segment_bytes=16_384))
+    node.log.append(batches(1, 0, count=5, group=slow))
+    node.log.append(Record(slow, 1, 2, Kind.CONTROL, (b"kept",), 4))
+    node.log.append(batches(3, 5, count=3, group=slow))
+    node.last[slow] = 3
+    node.round(16, 3 << 16)
+    stored = node.log.stored(slow, 1)
+    (segment,) = node.log._segments.copies
+    assert segment.base <= stored.place < segment.end
+    node.disk.flip(segment.name, stored.place - segment.base + 70)
+    for name in filter(is_index, node.disk.names()):
+        node.disk.remove(name)
+    node.restart()
+    assert node.log.stored(slow, 1).place == stored.place
+    for offset in range(5):
+        reading = node.log.read(slow, offset, 1, 3)
+        assert reading.next_offset == 5
+        with pytest.raises(LogDamaged, match=segment.name):
+            reading.run(node.disk)
+    assert node.log.stamp_of(slow, 0) == node.log.stamp_of(slow, 5) is not None
+    reading = node.log.read(slow, 5, 1, 3)
+    assert reading.next_offset == 8
+    assert len(reading.run(node.disk)) == 1
+
+
+def test_what_was_lost_and_superseded_hides_nothing_that_was_lost_later() -> None:
+    group = 65536
+    holes = [LogDamaged(1, "segment", 1_000, "rot")]
+    joining = Joining(1, {}, FoundCopies(1), holes, 0)
+
+    def add(index: int, position: int, first: int = -1, behind: int = -1) -> None:
+        kind = Kind.CONTROL if first < 0 else Kind.BATCHES
+        frame = Frame(position, 40, group, 1, index, kind, first, behind, first)
+        joining.add(None, frame, position)
+
+    add(1, 500, 0, 5)
+    add(2, 600)
+    add(4, 1_100)  # 3 was lost
+    add(2, 1_200)  # supersedes all from 2 on
+    add(3, 1_300)
+    holes.append(LogDamaged(1, "segment", 1_400, "rot"))
+    add(5, 1_500)  # 4 was lost
+    add(6, 1_600, 8, 9)
+    index = joining.index[group]
+    stored, behind = next(index.holding(5, 6, 1 << 30))
+    assert (stored.index, behind) == (4, 8)

@@ -280,7 +280,7 @@ def test_an_index_file_that_is_not_to_be_believed_is_made_again(keeper: Keeper, 
         keeper.disk.flip(name, 40)
     else:
         other = replace(first, generation=99)
-        keeper.disk.replace(name, IndexFile(other, {}).pack())
+        keeper.disk.replace(name, IndexFile(other, []).pack())
     with pytest.raises(BadIndexFile):
         read_index(keeper.disk, first)
     places = [keeper.log.stored(GROUP, index) for index in range(1, 18)]
@@ -357,3 +357,34 @@ def test_two_damaged_checkpoints_are_no_loss_while_the_log_is_whole(keeper: Keep
         keeper.disk.flip(name, 30)
     with pytest.raises(LogDamaged, match=r"used again|missing"):
         recover(keeper.disk, keeper.settings)
+
+
+def test_what_was_superseded_does_not_come_back_when_what_superseded_it_is_gone(
+    keeper: Keeper,
+) -> None:
+    """Entries 2 to 4 of an old term lie beside what another group keeps; those of the new term,
+    which end at 3, are applied and let go of, and their segment is used again.
+    """
+    keeper.log.append(keeper.control(1, group=7))
+    for index in range(1, 5):
+        keeper.log.append(keeper.control(index, b"old term"))
+    keeper.settle(keeper.log)
+    keeper.fill(2, group=9)
+    for index in (2, 3):
+        keeper.log.append(keeper.control(index, b"new term", term=2))
+    keeper.settle(keeper.log)
+    keeper.fill(2, group=9)
+    keeper.last |= {7: 1, GROUP: 3}
+    keeper.drop(group=9)
+    keeper.log.drop_below(GROUP, 4)
+    for _ in range(2):
+        keeper.checkpoint()
+    held = {segment.base for segment in keeper.log._segments}
+    assert 0 in held, "the other group keeps what was superseded"
+    assert 8192 not in held, "what superseded it is gone"
+    for name in ("with", "without"):
+        if name == "without":
+            keeper.disk.remove(index_name("segment-00000001"))
+        keeper.restart()
+        assert keeper.log.stored(GROUP, 4) is None
+        assert keeper.log.stored(7, 1) is not None

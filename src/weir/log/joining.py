@@ -1,0 +1,186 @@
+"""What a start finds, joined: each group's entries from index files, frames and copies.
+
+Taken in the order of their log positions, wherever they lie: an entry supersedes those of its group
+at its index and above that were appended before it (Raft's conflict rule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weir.log.checkpoint import Kept
+from weir.log.class_scan import FoundCopies
+from weir.log.errors import LogDamaged
+from weir.log.frame import Frame
+from weir.log.index import GroupIndex
+from weir.log.rows import GONE, Rows
+from weir.log.segment import Segment
+
+#: What a checkpoint says of a group that it does not know.
+UNKNOWN = Kept(0, 0, 0, 0, 0, -1, -1)
+
+
+class Joining:
+    """Builds the `index` of all groups."""
+
+    def __init__(
+        self,
+        log: int,
+        kept: Mapping[int, Kept],
+        copies: FoundCopies,
+        holes: list[LogDamaged],
+        replay: int,
+    ) -> None:
+        """Begin with what a checkpoint says, whose `replay` this is. `holes` is the scan's list of
+        damaged places, which grows meanwhile.
+        """
+        self.index: dict[int, GroupIndex] = {}
+        #: By group: the first entry lost behind all messages so far, which may have held some.
+        self._lost: dict[int, int] = {}
+        self._log = log
+        self._kept = kept
+        self._copies = copies
+        self._holes = holes
+        self._replay = replay
+        #: By group: the first entry that is missing without a hole, and what to say if it stays so.
+        self._gaps: dict[int, tuple[int, LogDamaged]] = {}
+        for group, one in kept.items():
+            if one.start not in (0, GONE):
+                index = self.index[group] = GroupIndex(one.start)
+                index.base = one.base
+                index.drop(self._start(group, 0))
+
+    def join(self, segment: Segment | None, position: int, group: int, rows: Rows) -> None:
+        """Take entries of a group below a log position, as an index file says where they lie."""
+        kept = self._kept.get(group, UNKNOWN)
+        start = self._start(group, rows.start)
+        if group in self.index:
+            self.index[group].drop(start)
+        if rows.positions and rows.first < start:
+            self._supersede(group, rows.first)
+        if kept.applied and position <= self._replay:
+            rows = rows.through(kept.applied)
+        above = rows.above(start)
+        if above is not None:
+            index = self._index(group, above.first)
+            self._forget(group, above.first)
+            self._fill(segment, position, group, index, above.first)
+            self._mend(group, index, above.base)
+            index.join(above)
+
+    def catch_up(self, position: int) -> None:
+        """Take the copies of what lay below a log position."""
+        for group, found, place in self._copies.below(position):
+            if isinstance(found, Frame):
+                self.add(None, found, place)
+                if place in self._copies.bad_places:
+                    self.lose(found)
+            else:
+                self.join(None, position, group, found)
+
+    def add(self, segment: Segment | None, frame: Frame, place: int) -> None:
+        """Take an entry that lies at `place`."""
+        start = self._start(frame.group, 0)
+        if self.stale(frame):
+            return
+        if frame.index < start:
+            if start != GONE:
+                self._supersede(frame.group, frame.index)
+            return
+        index = self._index(frame.group, frame.index)
+        self._forget(frame.group, frame.index)
+        self._fill(segment, frame.position, frame.group, index, frame.index)
+        self._mend(frame.group, index, frame.first_offset)
+        index.add(
+            frame.index,
+            frame.term,
+            frame.kind,
+            frame.position,
+            frame.length,
+            frame.first_offset,
+            frame.next_offset,
+            frame.stamp,
+            place,
+        )
+
+    def lose(self, frame: Frame) -> None:
+        """Know an entry that was taken as lost; its header tells no more than that it was there."""
+        if self._start(frame.group, 0) <= frame.index and not self.stale(frame):
+            self._lost.setdefault(frame.group, frame.index)
+
+    def stale(self, frame: Frame) -> bool:
+        """Whether an entry was superseded by others, which need not be there any more.
+
+        What is above a group's applied entries lies at or above `replay`, or was superseded.
+        """
+        applied = self._kept.get(frame.group, UNKNOWN).applied
+        return 0 < applied < frame.index and frame.position < self._replay
+
+    def finish(self) -> None:
+        """Stand in for entries at the ends of groups that the checkpoint knows to have been.
+
+        Raises `LogDamaged` where an entry is missing and nothing says why.
+        """
+        for group, kept in self._kept.items():
+            if kept.start not in (0, GONE):
+                index = self.index[group]
+                self._fill(None, self._replay, group, index, kept.applied + 1)
+                self._mend(group, index, kept.behind)
+        for _, error in self._gaps.values():
+            raise error
+
+    def _start(self, group: int, told: int) -> int:
+        """Return from which entry on a group is needed. Index files may know of a start that no
+        checkpoint knows of; of entries that one has applied.
+        """
+        kept = self._kept.get(group, UNKNOWN)
+        told = max(told, self._copies.starts.get(group, 0))
+        return max(kept.start, min(told, kept.applied + 1))
+
+    def _supersede(self, group: int, index: int) -> None:
+        """Let an entry that is not kept supersede those that are."""
+        self._gaps.pop(group, None)
+        self._forget(group, index)
+        if group in self.index:
+            self.index[group].cut(index)
+
+    def _forget(self, group: int, index: int) -> None:
+        """Let lost entries from `index` on be superseded."""
+        if index <= self._lost.get(group, -1):
+            del self._lost[group]
+
+    def _index(self, group: int, first: int) -> GroupIndex:
+        index = self.index.get(group)
+        if index is None:
+            index = self.index[group] = GroupIndex(first)
+        return index
+
+    def _fill(
+        self, segment: Segment | None, position: int, group: int, index: GroupIndex, upto: int
+    ) -> None:
+        """Let entries that lay in a hole be known as lost, so that `upto` can follow.
+
+        Where no hole could have held them, `upto` must be superseded later: so were they, and
+        their segment was used again.
+        """
+        if group in self._gaps and upto <= self._gaps[group][0]:
+            del self._gaps[group]
+        if index.last + 1 >= upto:
+            return
+        newest = index.get(index.last)
+        least = newest.position if newest else 0
+        holes = [one.position for one in self._holes if least <= one.position < position]
+        place = holes[-1] if holes else self._copies.lost_place
+        if place is None:
+            name = segment.name if segment else "the checkpoint"
+            reason = f"group {group}: entry {upto} cannot follow entry {index.last}: one is missing"
+            gap = (index.last + 1, LogDamaged(self._log, name, position, reason))
+            self._gaps.setdefault(group, gap)
+            place = least
+        self._lost.setdefault(group, index.last + 1)
+        index.lose(upto - 1, holes[-1] if holes else least, place)
+
+    def _mend(self, group: int, index: GroupIndex, first_offset: int) -> None:
+        """Where an entry was lost, let it be what held the offsets up to `first_offset`."""
+        if first_offset >= 0 and (lost := self._lost.pop(group, None)) is not None:
+            index.mend(lost, first_offset)
