@@ -157,7 +157,9 @@ class Overloaded(Refused):
 
 
 class NotLeader(Refused):
-    """Another node or shard leads this partition."""
+    """Another node or shard leads this partition; `detail` is the leader's node, 0 if that is not
+    known here.
+    """
 
     code = 16
     retryable = True
@@ -240,6 +242,24 @@ class ClusterInUse(Refused):
     """The cluster has `detail` consumers at work: stop them first."""
 
     code = 32
+
+
+class UnknownNode(Refused):
+    """There is no node of this number in the set, or not any more."""
+
+    code = 50
+
+
+class NodeInUse(Refused):
+    """The node holds `detail` groups that must go elsewhere first."""
+
+    code = 51
+
+
+class LevelTooHigh(Refused):
+    """A node does not support this format level; `detail` is the highest that all support."""
+
+    code = 52
 
 
 def _tree(kind: type[Refused]) -> list[type[Refused]]:

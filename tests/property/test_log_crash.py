@@ -114,8 +114,8 @@ def test_a_checkpoint_without_hard_states_is_found(
 ) -> None:
     honest = Upkeep._kept
 
-    def forgetful(self: Upkeep, group: int, applied: Mapping[int, int]) -> Kept:
-        return honest(self, group, applied)._replace(term=0, vote=0, fence=0)
+    def forgetful(self: Upkeep, group: int, applied: Mapping[int, int], durable: int) -> Kept:
+        return honest(self, group, applied, durable)._replace(term=0, vote=0, fence=0)
 
     monkeypatch.setattr(Upkeep, "_kept", forgetful)
     assert drive.caught(100)

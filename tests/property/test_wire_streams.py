@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode
-from weir.model.ids import Address
+from weir.model.ids import NODE_MAX, Address
 from weir.model.limits import (
     CLIENT_FRAME_BYTES_MAX,
     CONTROL_FRAME_BYTES_MAX,
@@ -19,6 +19,7 @@ from weir.model.limits import (
 from weir.model.topic import SettingsChange, TopicSettings
 from weir.wire import administration as a
 from weir.wire import messages as m
+from weir.wire import nodes as n
 from weir.wire.client import (
     ClientStream,
     decode_reply,
@@ -39,10 +40,15 @@ from weir.wire.messages import Opcode
 NATURAL = st.integers(0, 2**63 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=20)
-ADDRESS = st.builds(Address, st.integers(0, 65_535), st.integers(0, 65_535), NATURAL)
+SMALL = st.integers(0, 65_535)
+ADDRESS = st.builds(Address, SMALL, SMALL, NATURAL, st.integers(0, NODE_MAX))
 BODY = st.binary(max_size=60)
 CORRELATION = st.integers(0, 2**64 - 1)
 
+NODE = st.integers(0, 2**31 - 1)
+PORT = st.integers(0, 65_535)
+COUNTS = st.dictionaries(NODE, NATURAL, max_size=3)
+NODE_ROW = st.builds(n.NodeRow, NATURAL, TEXT, PORT, TEXT, *[NATURAL] * 4)
 CHANGE = st.builds(SettingsChange, st.none() | NATURAL, st.none() | NATURAL)
 
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
@@ -53,12 +59,13 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.CreateTopic: st.builds(m.CreateTopic, TEXT, NATURAL, TEXT, st.booleans(), CHANGE),
     m.OpenProducer: st.builds(m.OpenProducer, NATURAL),
     m.Follow: st.builds(m.Follow, NATURAL),
+    m.ReachRegistry: st.just(m.ReachRegistry()),
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
     m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL),
     m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),
     m.Pull: st.builds(m.Pull, ADDRESS, TEXT, NATURAL, NATURAL, NATURAL, NATURAL),
     m.Ack: st.builds(m.Ack, ADDRESS, TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))),
-    m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview)),
+    m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),
     a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),
     a.DeleteTopic: st.builds(a.DeleteTopic, TEXT, NATURAL),
     a.DescribePartition: st.builds(a.DescribePartition, ADDRESS),
@@ -66,6 +73,12 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     a.SeekCluster: st.builds(a.SeekCluster, ADDRESS, TEXT, NATURAL),
     a.PauseCluster: st.builds(a.PauseCluster, ADDRESS, TEXT, st.booleans()),
     a.DeleteCluster: st.builds(a.DeleteCluster, ADDRESS, TEXT),
+    n.ListNodes: st.just(n.ListNodes()),
+    n.DescribeShard: st.builds(n.DescribeShard, NATURAL),
+    n.ChangeNode: st.builds(n.ChangeNode, TEXT, NODE, TEXT, PORT),
+    n.RaiseLevel: st.builds(n.RaiseLevel, NATURAL),
+    n.TransferLeader: st.builds(n.TransferLeader, ADDRESS, NODE),
+    n.ReportNode: st.builds(n.ReportNode, st.integers(1, 2**31 - 1), NATURAL, NATURAL),
 }
 SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL)
 INFO = st.builds(m.TopicInfo, NATURAL, TEXT, TEXT, TEXT, st.lists(ADDRESS, max_size=3), SETTINGS)
@@ -73,7 +86,12 @@ CLUSTER = st.builds(a.ClusterInfo, TEXT, *[INT64] * 7, st.booleans())
 REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     m.Welcome: (
         Opcode.HELLO,
-        st.builds(m.Welcome, *[NATURAL] * 7, st.lists(NATURAL, max_size=3).map(tuple)),
+        st.builds(
+            m.Welcome,
+            *[NATURAL] * 7,
+            st.lists(NATURAL, max_size=3).map(tuple),
+            st.lists(st.tuples(NATURAL, TEXT, NATURAL), max_size=3).map(tuple),
+        ),
     ),
     m.Pong: (Opcode.PING, st.builds(m.Pong, st.integers(0, 2**62))),
     m.TopicInfo: (Opcode.CREATE_TOPIC, INFO),
@@ -81,6 +99,7 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
         Opcode.LIST_TOPICS,
         st.builds(m.TopicList, st.lists(INFO, max_size=3), st.booleans()),
     ),
+    m.RegistryReached: (Opcode.REACH_REGISTRY, st.builds(m.RegistryReached, NATURAL)),
     m.ProducerGrant: (Opcode.OPEN_PRODUCER, st.builds(m.ProducerGrant, NATURAL, NATURAL)),
     m.PositionsReply: (
         Opcode.POSITIONS,
@@ -111,6 +130,15 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
         st.builds(a.ClusterList, INT64, INT64, st.lists(CLUSTER, max_size=3)),
     ),
     a.ClusterChanged: (Opcode.PAUSE_CLUSTER, st.builds(a.ClusterChanged, INT64)),
+    n.NodeList: (
+        Opcode.LIST_NODES,
+        st.builds(n.NodeList, st.lists(NODE_ROW, max_size=3), *[NATURAL] * 4),
+    ),
+    n.ShardInfo: (
+        Opcode.DESCRIBE_SHARD,
+        st.builds(n.ShardInfo, *[NATURAL] * 6, COUNTS, COUNTS, st.lists(NODE, max_size=3)),
+    ),
+    n.Transferred: (Opcode.TRANSFER_LEADER, st.builds(n.Transferred, NODE)),
 }
 
 

@@ -1,7 +1,8 @@
 """How long one message takes: to its confirm, and to its consumer.
 
 First one message at a time, each sent when the last one is confirmed. Then so many a second,
-whether or not anything comes back. This disk's own sync is timed beside it, before and after.
+whether or not anything comes back. This disk's own sync is timed beside it, before and after, at
+the pace of the lone messages.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from weir.bench.spread import percentiles
 from weir.bench.syncing import sync_ms
 from weir.errors import WeirError
 
-_SYNCS = 100
+_SYNCS = 200
 _WARM_MESSAGES = 50
 
 

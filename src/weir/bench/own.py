@@ -27,6 +27,8 @@ _CHUNK_BYTES_MAX = 512 * KIB
 #: Batches under way from all producers together: enough to keep every part busy.
 _UNDER_WAY = 64
 _WINDOW = 32
+#: Lone messages that are ready before they are sent: making one is no part of its latency.
+_MADE_AT_ONCE = 256
 
 
 def chunk_of(size: int) -> int:
@@ -140,7 +142,8 @@ class OwnLone:
     def __init__(self, producer: Producer, size: int) -> None:
         """Take an open producer."""
         self._producer = producer
-        self._block = Block(size, 1)
+        self._block = Block(size, _MADE_AT_ONCE)
+        self._made: Iterator[bytes] = iter(())
         self._sequence = 0
 
     async def confirmed(self) -> None:
@@ -152,8 +155,11 @@ class OwnLone:
         self._producer.send(self._next())
 
     def _next(self) -> bytes:
-        (value,) = self._block.values_of(0, self._sequence, 1)
-        self._sequence += 1
+        value = next(self._made, None)
+        if value is None:
+            self._made = iter(self._block.values_of(0, self._sequence, _MADE_AT_ONCE))
+            self._sequence += _MADE_AT_ONCE
+            value = next(self._made)
         return value
 
 

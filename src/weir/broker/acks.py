@@ -8,7 +8,7 @@ from weir.broker.entries import of_control
 from weir.broker.group import Group
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.state import PartitionState
-from weir.errors import BadRequest, StaleGrant, Unavailable, UnknownCluster
+from weir.errors import BadRequest, Refused, StaleGrant, Unavailable, UnknownCluster
 from weir.model.limits import ACK_RANGES_MAX
 from weir.wire.messages import Ack, Acked
 
@@ -29,6 +29,12 @@ class Acks:
     def drain(self) -> None:
         """Take no more: the node stops."""
         self._draining = True
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: another will know whether these acks were committed."""
+        waiting, self._waiting = self._waiting, {}
+        for caller in waiting.values():
+            self._outbox.refuse(caller, error)
 
     def ack(self, caller: Caller, request: Ack) -> None:
         """Propose acks; they are confirmed once committed.

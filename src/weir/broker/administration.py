@@ -47,6 +47,12 @@ class Administration:
         self._deleted = deleted
         self._waiting: dict[int, Caller] = {}
 
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: refuse who waits for a change."""
+        waiting, self._waiting = self._waiting, {}
+        for caller in waiting.values():
+            self._outbox.refuse(caller, error)
+
     def alter(self, caller: Caller, request: AlterTopic) -> None:
         """Propose other settings, or more partitions. Raises `UnknownTopic` or `BadRequest`."""
         topic = self._named(request.name)

@@ -36,9 +36,9 @@ class Asking:
             then(m.Refusal(error.code, str(error), error.detail))
 
     def _send(self, caller: Caller, request: m.Pull | m.Fetch | m.Ack) -> None:
-        owner = self._passing.shard_of(request.address.group)
-        if owner != self._passing.shard:
-            self._passing.ask(caller, request, owner)
+        place = self._passing.routes.toward(request.address.group)
+        if place != self._passing.shard:
+            self._passing.ask(caller, request, place)
             return
         _, partition = self._topics.partition(request.address.group)
         match request:

@@ -1,4 +1,4 @@
-"""The registry's replicated state: which topics there are, and who holds which producer id."""
+"""The registry's replicated state: topics, who holds which producer id, nodes and placement."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weir.broker.control import ProducerOpened, TopicAltered, TopicCreated, TopicDeleted
+from weir.broker.nodes import Nodes
 from weir.errors import BadRequest, UnknownTopic, UnknownVersion
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic, TopicSettings
 
-_VERSION = 3
+_VERSION = 4
 #: No partition has to know an id any more when only half of this has passed since its grant.
 _KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
 _FORGET_EVERY = stamp_at(3600 * 1000)
@@ -54,6 +55,7 @@ class Catalog:
         "_producers",
         "_topics",
         "last_stamp",
+        "nodes",
     )
 
     def __init__(self) -> None:
@@ -66,6 +68,8 @@ class Catalog:
         self._next_topic = 1
         #: The highest stamp that was ever given to a topic or as a producer id.
         self.last_stamp = 0
+        #: The nodes, and which of them hold which groups.
+        self.nodes = Nodes()
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -90,6 +94,12 @@ class Catalog:
     def forgotten_below(self) -> int:
         """Ids that are not here were granted and forgotten below this one, or never."""
         return max(self._forgot_at - _KEPT, 0)
+
+    def voters(self, group: int) -> tuple[int, ...]:
+        """Return who is to vote in a group, its preferred leader first; () before any node is
+        registered: it lies on this one alone then.
+        """
+        return self.nodes.voters(group)
 
     def was_deleted(self, topic: int) -> bool:
         """Return whether a topic of this id was there once and is not any more."""
@@ -119,6 +129,7 @@ class Catalog:
         )
         self._next_topic += 1
         self._add(topic)
+        self.nodes.place_new(topic.groups(), record.replicas)
         return topic, True
 
     def alter(self, record: TopicAltered) -> Topic:
@@ -129,15 +140,18 @@ class Catalog:
         topic = self._known(record.topic)
         partitions = more_partitions(topic, record.partitions)
         settings = record.change.over(topic.settings)
-        topic = replace(topic, partitions=partitions, settings=settings)
-        self._add(topic)
-        return topic
+        more = replace(topic, partitions=partitions, settings=settings)
+        self._add(more)
+        added = more.groups()[topic.partitions :]
+        self.nodes.place_new(added, self.nodes.wanted(topic.groups()[0]))
+        return more
 
     def delete(self, record: TopicDeleted) -> Topic:
         """Apply a deletion; return the topic as it was. Raises `UnknownTopic` if it is gone."""
         topic = self._known(record.topic)
         del self._topics[topic.namespace, topic.name]
         del self._by_id[topic.id]
+        self.nodes.drop(topic.groups())
         return topic
 
     def open(self, record: ProducerOpened) -> ProducerOpened:
@@ -205,6 +219,7 @@ class Catalog:
             self.last_stamp,
             topics,
             producers,
+            self.nodes.encode(),
         )
 
     @classmethod
@@ -216,10 +231,11 @@ class Catalog:
                 f"the checkpoint holds the registry in version {version}; this release reads "
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
             )
-        next_topic, forgot_at, last_stamp, topics, producers = fields
+        next_topic, forgot_at, last_stamp, topics, producers, nodes = fields
         catalog = cls()
         catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
         catalog.last_stamp = last_stamp
+        catalog.nodes = Nodes.decode(nodes)
         for id, namespace, name, partitions, founded_with, order, created, settings in topics:
             kept = msgspec.convert(settings, TopicSettings)
             catalog._add(Topic(id, namespace, name, partitions, founded_with, order, created, kept))

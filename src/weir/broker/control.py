@@ -18,7 +18,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class TopicCreated(Record, frozen=True, array_like=True, tag="topic"):
-    """Registry: a topic exists from `stamp` on. Its id is the next one, never reused."""
+    """Registry: a topic exists from `stamp` on. Its id is the next one, never reused.
+
+    Its partitions get so many `replicas`, as far as there are nodes (0: as is the rule).
+    """
 
     namespace: str
     name: str
@@ -26,6 +29,7 @@ class TopicCreated(Record, frozen=True, array_like=True, tag="topic"):
     order: str
     stamp: int
     settings: TopicSettings = TopicSettings()
+    replicas: int = 0
 
 
 class TopicAltered(Record, frozen=True, array_like=True, tag="altered"):
@@ -50,6 +54,41 @@ class ProducerOpened(Record, frozen=True, array_like=True, tag="producer"):
     producer: int
     epoch: int
     principal: str
+
+
+class NodeJoined(Record, frozen=True, array_like=True, tag="node"):
+    """Registry: a node is there, or says anew where it listens, how many shards it runs, and which
+    format level it supports; what is empty or 0 stays as it is.
+    """
+
+    node: int
+    host: str = ""
+    port: int = 0
+    shards: int = 0
+    level: int = 0
+
+
+class NodeChanged(Record, frozen=True, array_like=True, tag="node-state"):
+    """Registry: a node is to be given groups (active), to lose all of them (draining), or it is
+    gone for good (removed).
+    """
+
+    node: int
+    state: str
+
+
+class GroupsPlaced(Record, frozen=True, array_like=True, tag="placed"):
+    """Registry: where groups are to lie from here on: (group, its voters), the preferred leader
+    first. Who leads a group moves it there.
+    """
+
+    rows: list[tuple[int, tuple[int, ...]]]
+
+
+class LevelRaised(Record, frozen=True, array_like=True, tag="level"):
+    """Registry: every node supports this format level, and may write it."""
+
+    level: int
 
 
 class MessagesGranted(Record, frozen=True, array_like=True, tag="grant"):
@@ -108,11 +147,13 @@ class ClusterDeleted(Record, frozen=True, array_like=True, tag="forget"):
 
 
 ClusterRecord = ClusterSought | ClusterPaused | ClusterDeleted
+NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | LevelRaised
 ControlRecord = (
     TopicCreated
     | TopicAltered
     | TopicDeleted
     | ProducerOpened
+    | NodeRecord
     | MessagesGranted
     | MessagesAcked
     | GrantsReleased

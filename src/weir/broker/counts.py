@@ -62,7 +62,7 @@ class PartitionCounts:
 class Counts:
     """One shard: its partitions by group, and what concerns no partition."""
 
-    __slots__ = ("_partitions", "confirms", "device_confirms", "device_refused", "flushed_bytes",
+    __slots__ = ("_partitions", "bad_frames", "confirms", "device_confirms", "device_refused", "flushed_bytes",
                  "flushes", "holds", "latency", "reads_cached", "reads_disk", "refused",
                  "repeats")  # fmt: skip
 
@@ -84,6 +84,8 @@ class Counts:
         self.reads_disk = 0
         #: How often reading from peers stopped because the byte budget was used up.
         self.holds = 0
+        #: Frames of other nodes that failed a check, and were not used.
+        self.bad_frames = 0
 
     def confirmed(self, repeats: bool) -> None:
         """Count an answer to a client's batch."""

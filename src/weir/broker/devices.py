@@ -81,10 +81,12 @@ class Devices:
             elif partition >= topic.partitions:
                 raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
             group = group_of(topic.id, partition)
+            passing = self._neighbours.passing
+            place = passing.routes.toward(group, session.foreign)
             session.sit(request.hub, request.boot, group)
-            session.hub = request.hub
-            if self._is_elsewhere(group):
-                self._neighbours.passing.device(session, request)
+            session.hub, session.seated = request.hub, place
+            if place != passing.shard:
+                passing.device(session, request)
                 return True
         except UnknownTopic as error:
             if self._neighbours.may_be_news() and not final:
@@ -100,18 +102,20 @@ class Devices:
         if seat is None:
             self._refuse(session, publishes, NoHello("say hello first"))
             return
+        passing = self._neighbours.passing
         try:
-            if self._is_elsewhere(seat.group):
-                self._neighbours.passing.device(session, publishes)
+            place = passing.routes.toward(seat.group, session.foreign)
+            if place != session.seated:
+                # Who leads now knows nothing of this device, and who led may still answer it.
+                self._outbox.put(Hangup(session.id, "another node leads: connect again"))
+                return
+            if place != passing.shard:
+                passing.device(session, publishes)
                 return
             _, partition = self._topics.partition(seat.group)
             partition.publish_devices(seat, publishes)
         except Refused as error:
             self._refuse(session, publishes, error)
-
-    def _is_elsewhere(self, group: int) -> bool:
-        passing = self._neighbours.passing
-        return passing.shard_of(group) != passing.shard
 
     def _refuse(self, session: Session, publishes: DevicePublishes, error: Refused) -> None:
         if session.seat is not None and session.seat.in_flight:

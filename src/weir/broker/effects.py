@@ -40,6 +40,36 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
+class SendToPeer:
+    """Write whole link frames to a shard of another node, or drop them while its link is down.
+
+    They go in order, those that are `quick` on a lane of their own, so that large ones never delay
+    them. `charged` is what it is for `Send`.
+    """
+
+    place: int
+    quick: bool
+    buffers: tuple[Buffer, ...]
+    charged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Keep links to the shards of another node, which listens there; again with every change."""
+
+    node: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Keep no links to a node any more, and let it not link to this one: it left the set."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hangup:
     """Close a peer's connection once what was sent to it is out."""
 
@@ -112,6 +142,9 @@ class Stopped:
 Effect = (
     Send
     | Pass
+    | SendToPeer
+    | Connect
+    | Disconnect
     | Hangup
     | HoldReads
     | StartFlush

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from weir import raft
 from weir.broker import control
 from weir.broker.control import ControlRecord
 from weir.codec.fields import Buffer, total
@@ -17,6 +18,7 @@ from weir.model.header import Columns
 
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
+_READ = frozenset({Kind.BATCHES, Kind.CONTROL})
 
 
 class BatchRecord(NamedTuple):
@@ -74,21 +76,28 @@ def of_control(record: ControlRecord) -> Payload:
     return Payload(Kind.CONTROL, (data,), len(data), control=record)
 
 
-def read_back(kind: Kind, data: bytes) -> Payload:
-    """Return the payload of a stored entry. Raises `Halted` for a kind that is not known."""
+def read_back(kind: Kind, data: Buffer, sent_to: int = -1) -> Payload:
+    """Return the payload of a stored entry. Raises `Halted` for a kind that is not known.
+
+    One that another node sent to group `sent_to` is checked batch by batch: raises `BadBatch`.
+    """
     if kind is Kind.BATCHES:
-        return Payload(kind, (data,), len(data), tuple(_records(data)))
+        return Payload(kind, (data,), len(data), tuple(_records(data, sent_to)))
     if kind is Kind.CONTROL:
-        return Payload(kind, (data,), len(data), control=control.decode(data))
+        return Payload(kind, (data,), len(data), control=control.decode(bytes(data)))
     if kind is Kind.NOOP:
         return NOOP
+    if kind is Kind.CONFIGURATION:
+        return Payload(kind, (data,), len(data))
     raise Halted(f"an entry of kind {kind.name} is not known to this release: upgrade this node")
 
 
-def _records(data: bytes) -> list[BatchRecord]:
+def _records(data: Buffer, sent_to: int) -> list[BatchRecord]:
     records, at = [], 0
     while at < len(data):
         batch = Batch(data, at)
+        if sent_to >= 0:
+            batch.check(sent_to)
         h = batch.header
         records.append(record_of(batch, h.first_offset, h.stamp))
         at += h.total_size
@@ -97,3 +106,39 @@ def _records(data: bytes) -> list[BatchRecord]:
 
 #: A leader's first entry. One byte, because a frame of length 0 is never valid.
 NOOP = Payload(Kind.NOOP, (b"\0",), 1)
+
+_RAFT_KINDS = {Kind.NOOP: raft.EntryKind.NOOP, Kind.CONFIGURATION: raft.EntryKind.CONFIGURATION}
+
+
+def entry_of(index: int, term: int, payload: Payload) -> raft.Entry:
+    """Return what Raft knows of an entry."""
+    kind = _RAFT_KINDS.get(payload.kind, raft.EntryKind.NORMAL)
+    if kind is raft.EntryKind.CONFIGURATION:
+        return raft.Entry(index, term, kind, b"".join(payload.buffers), payload.size)
+    return raft.Entry(index, term, kind, payload, payload.size)
+
+
+def stored_in(entry: raft.Entry) -> Payload:
+    """Return what an entry holds as it lies in the log; of batches perhaps nothing but the bytes:
+    see `applied_by`.
+    """
+    if entry.kind is raft.EntryKind.NOOP:
+        return NOOP
+    if entry.kind is raft.EntryKind.CONFIGURATION:
+        assert isinstance(entry.data, bytes)  # what Configuration.pack() gave
+        return Payload(Kind.CONFIGURATION, (entry.data,), len(entry.data))
+    assert isinstance(entry.data, Payload)  # only propose(), peers and recovery put data there
+    return entry.data
+
+
+def unread(kind: Kind, buffers: tuple[Buffer, ...], size: int) -> Payload:
+    """Return a payload that is only sent on: nobody has looked into its batches or record."""
+    return Payload(kind, buffers, size)
+
+
+def applied_by(entry: raft.Entry) -> Payload:
+    """Return what applying an entry needs."""
+    payload = stored_in(entry)
+    if payload.kind in _READ and not payload.batches and payload.control is None:
+        return read_back(payload.kind, b"".join(payload.buffers))
+    return payload

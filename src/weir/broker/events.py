@@ -12,6 +12,7 @@ from weir.log.reserve import Spare
 from weir.log.scrub import Scrubbed
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
+from weir.wire.link import LinkFrame
 from weir.wire.trunk import TrunkFrame
 
 
@@ -19,11 +20,13 @@ from weir.wire.trunk import TrunkFrame
 class Opened:
     """A peer connected. `session` is unique over all time: the host draws its upper half.
 
-    With a `principal` it is connected to another shard, which let it in and passes its requests on.
+    With a `principal` it is connected to another shard, that of `place`, which let it in and passes
+    its requests on.
     """
 
     session: int
     principal: str = ""
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class ChoreDone:
 
 @dataclass(frozen=True, slots=True)
 class TrunkOpened:
-    """This shard can pass requests on to another shard of its node."""
+    """This shard can pass requests on to another shard: of its node, or by its place elsewhere."""
 
     shard: int
 
@@ -108,6 +111,34 @@ class PassedBack:
 
     shard: int
     frames: Sequence[TrunkFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOpened:
+    """A shard of another node can be sent to, on both lanes; `shards` is how many its node has.
+
+    `run` is drawn when its process starts: another one means that it has forgotten what it was
+    sent and has not made durable.
+    """
+
+    place: int
+    shards: int
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClosed:
+    """The link to a shard of another node broke: what was sent on it last may be lost."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSent:
+    """Whole frames that a shard of another node sent, in the order of their lane."""
+
+    place: int
+    frames: Sequence[LinkFrame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +170,9 @@ Event = (
     | TrunkOpened
     | TrunkClosed
     | PassedBack
+    | LinkOpened
+    | LinkClosed
+    | PeerSent
     | Ticked
     | Stopping
 )

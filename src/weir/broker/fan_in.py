@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from weir.broker.dedupe import Origin, value_hash
 from weir.broker.entries import BatchRecord
@@ -105,13 +106,17 @@ class FanIn:
         send: Send,
         release: Callable[[int], None],
     ) -> None:
-        """Write as `producer`, the shard's own, an id that has never written here."""
+        """Write as `producer`, the shard's own: go on behind what it wrote here when it led before.
+
+        All that it ever proposed is applied by now, or never will be.
+        """
         self._intake = intake
         self._state = state
         self._producer = producer
         self._send = send
         self._release = release
-        self._sequence = 0
+        known = state.producers.known(producer)
+        self._sequence = known.next_sequence if known is not None else 0
         self._arrived: list[tuple[Seat, DevicePublishes, int, int]] = []
         self._flying: deque[tuple[Pending, _Gathering]] = deque()
 
@@ -231,13 +236,37 @@ class FanIn:
         if not gathering.confirms:
             return
         if self._flying:
-            self._flying[-1][0].waiting.append(lambda record: self._tell(gathering, record.stamp))
+            self._flying[-1][0].waiting.append(partial(self._answer, gathering))
         else:
             self._tell(gathering, 0)
 
-    def _confirm(self, record: BatchRecord) -> None:
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: refuse what was not cut yet, behind what `Intake.lose` refused.
+
+        What was decided by messages that may never be committed is not told: it is asked again.
+        """
+        arrived, self._arrived = self._arrived, []
+        gathering = _Gathering()
+        for seat, publishes, charged, detail in arrived:
+            gathering.charged += charged
+            self._gather(gathering, seat, refused(publishes, error), detail)
+        self._refuse(gathering, error)
+
+    def _confirm(self, outcome: BatchRecord | Refused) -> None:
         _, gathering = self._flying.popleft()
-        self._tell(gathering, record.stamp)
+        self._answer(gathering, outcome)
+
+    def _answer(self, gathering: _Gathering, outcome: BatchRecord | Refused) -> None:
+        if isinstance(outcome, Refused):
+            self._refuse(gathering, outcome)
+        else:
+            self._tell(gathering, outcome.stamp)
+
+    def _refuse(self, gathering: _Gathering, error: Refused) -> None:
+        for confirms in gathering.confirms.values():
+            confirms.codes = [error.code] * len(confirms.codes)
+            confirms.offsets = [error.detail] * len(confirms.offsets)
+        self._tell(gathering, 0)
 
     def _tell(self, gathering: _Gathering, stamp: int) -> None:
         self._release(gathering.charged)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ from weir.broker.control import ControlRecord, ProducerOpened
 from weir.broker.entries import Payload
 from weir.broker.group import Machine
 from weir.broker.outbox import Caller, Outbox
-from weir.errors import Refused, Unavailable
+from weir.errors import NotLeader, Refused, Unavailable
 from weir.order.clock import Time
 from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, Flags
 from weir.wire.messages import Opcode, Reply
@@ -104,6 +104,22 @@ class Feed:
         """See `Machine`."""
         assert self.registry is not None
         self.registry.lead(leadership)
+
+    def lose(self, error: NotLeader) -> None:
+        """See `Machine`; what is held back is answered for by nobody here."""
+        assert self.registry is not None
+        held, self._held = self._held, []
+        for one in held:
+            self._outbox.refuse(one.caller, error)
+        self.registry.lose(error)
+
+    def restore(self, data: Any) -> None:
+        """See `Machine`."""
+        assert self.registry is not None
+        self.registry.restore(data)
+        for follower in self._followers.values():
+            if follower.fed:
+                self._send_snapshot(follower)
 
     def apply(self, index: int, payload: Payload) -> None:
         """Let the registry apply an entry, and tell the followers."""

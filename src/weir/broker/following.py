@@ -1,4 +1,4 @@
-"""A shard's copy of the registry, which another shard leads (see `weir.broker.feed`).
+"""A shard's copy of the registry, which another shard of its node has (see `weir.broker.feed`).
 
 Whoever asks here for a topic or producer that is not in the copy *parks* until the leader was asked
 whether there is news. While the leader cannot be asked, or does not answer, what is not in the copy
@@ -19,8 +19,8 @@ from weir.broker.registry import Registry
 from weir.log.frame import Kind
 from weir.order.clock import Time
 from weir.wire import messages as m
-from weir.wire.client import decode_reply, encode_request
-from weir.wire.frame import CLIENT_HEADER, ClientFrame
+from weir.wire.client import decode_reply
+from weir.wire.frame import ClientFrame
 from weir.wire.messages import Opcode
 
 #: Who is parked waits no longer for news.
@@ -34,8 +34,8 @@ class Following:
     """Keeps the copy, and gets this shard the producer id that it writes device messages with."""
 
     __slots__ = ("_ask_at_ms", "_asking", "_doing", "_fed", "_granted", "_has_producer", "_late",
-                 "_leader", "_owed", "_parked", "_passing", "_pinged", "_pinged_ms", "_registry",
-                 "_resume", "_settled", "_time", "known")  # fmt: skip
+                 "_leader", "_number", "_owed", "_parked", "_passing", "_pinged", "_pinged_ms",
+                 "_registry", "_resume", "_settled", "_time", "known")  # fmt: skip
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Following:
         #: Whether there is a copy.
         self.known = False
         self._asking = self._has_producer = False
-        self._ask_at_ms = self._pinged_ms = 0
+        self._ask_at_ms = self._pinged_ms = self._number = 0
         self._parked: list[int] = []
         #: Of those parked, the ones whom the ping under way will let go on.
         self._pinged: list[int] = []
@@ -107,6 +107,9 @@ class Following:
             self._late = True
             self._pinged, self._parked = self._pinged + self._parked, []
             self._go_on()
+        quiet = not self._pinged and now - self._pinged_ms >= _AGAIN_AFTER_MS
+        if self._late and self._fed and quiet:
+            self._ping()
         if self._fed and now >= self._ask_at_ms:
             self._ask_producer()
 
@@ -119,7 +122,8 @@ class Following:
     def _ping(self) -> None:
         self._pinged, self._parked = self._parked, []
         self._pinged_ms = self._time.monotonic_ms()
-        self._ask(m.Ping())
+        self._number += 1
+        self._ask(m.ReachRegistry(), self._number)
 
     def _go_on(self) -> None:
         sessions, self._pinged = self._pinged, []
@@ -128,17 +132,24 @@ class Following:
         if self._parked and not self._pinged:
             self._ping()
 
+    def _answered(self, frame: ClientFrame) -> None:
+        if frame.correlation == self._number:
+            self._go_on()
+
     def _received(self, frame: ClientFrame) -> None:
         if frame.opcode == Opcode.FOLLOW:
             self._learn(*_unpack(frame.body))
             return
         match decode_reply(frame):
-            case m.Pong():
+            case m.RegistryReached():
                 self._late = False
-                self._go_on()
+                self._answered(frame)
             case m.ProducerGrant(producer):
                 self._has_producer = True
                 self._granted(producer)
+            case m.Refusal() if frame.opcode == Opcode.REACH_REGISTRY:
+                self._late = True
+                self._answered(frame)
             case m.Refusal():  # of the producer
                 self._asking = False
                 self._ask_at_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
@@ -161,8 +172,5 @@ class Following:
             self._asking = True
             self._ask(m.OpenProducer())
 
-    def _ask(self, request: m.Request) -> None:
-        (data,) = encode_request(request, 0)
-        _, flags, opcode, _, correlation = CLIENT_HEADER.unpack_from(data)
-        body = memoryview(data)[CLIENT_HEADER.size :]
-        self._passing.ask_as_shard(self._leader, ClientFrame(flags, opcode, correlation, body))
+    def _ask(self, request: m.Request, number: int = 0) -> None:
+        self._passing.ask_own(self._leader, request, number)

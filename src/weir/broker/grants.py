@@ -268,6 +268,13 @@ class Grants:
                     self._outbox.refuse(line.pop().caller, error)
             self._retire(name, queue)
 
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: what it proposed to grant may be granted, but not by it."""
+        promised, self._promised = self._promised, {}
+        for waiter, _ in promised.values():
+            self._outbox.refuse(waiter.caller, error)
+        self.end(error)
+
     # -- the line ----------------------------------------------------------------------------
 
     def _serve(self, name: str, queue: _Queue) -> None:

@@ -6,14 +6,26 @@ This is the only place where Raft, log and state machine meet. The order of thin
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from weir import raft
-from weir.broker.entries import NOOP, Payload
+from weir.broker.entries import Payload, applied_by, entry_of, stored_in, unread
+from weir.broker.past import LogStorage
+from weir.broker.reads import Reads
+from weir.broker.rounds import Rounds, Then
+from weir.codec.fields import Buffer
+from weir.errors import NotLeader, Overloaded, Refused, Unavailable
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.log import Log
+from weir.log.reading import Reading
 from weir.log.record import HardState, Record
+from weir.model.ids import node_of
+from weir.model.limits import RETRY_AFTER_MS
 
 
 class Machine(Protocol):
@@ -21,6 +33,12 @@ class Machine(Protocol):
 
     def lead(self, leadership: raft.Leadership) -> None:
         """This node leads the group from here on."""
+
+    def lose(self, error: NotLeader) -> None:
+        """This node led and does not any more: `error` is for all who wait for it."""
+
+    def restore(self, data: Any) -> None:
+        """Take another replica's state, as its `encode` gave it, in place of the own."""
 
     def apply(self, index: int, payload: Payload) -> None:
         """Apply one committed entry; each exactly once, in order."""
@@ -33,20 +51,6 @@ class Machine(Protocol):
         """The index below which no entry is needed any more once a snapshot holds the state."""
 
 
-class Past(Protocol):
-    """What a group's node reads back (`raft.Storage`), as far as the group itself uses it."""
-
-    def saved(self, snapshot: raft.Snapshot) -> None:
-        """A newer snapshot is durable."""
-
-    def snapshot(self) -> raft.Snapshot | None:
-        """The newest durable snapshot."""
-
-    @property
-    def damage(self) -> LogDamaged | None:
-        """What the group lost that it needs to go on."""
-
-
 class Token(NamedTuple):
     """Which Ready a flush has made durable."""
 
@@ -54,35 +58,95 @@ class Token(NamedTuple):
     ready: int
 
 
+class Ties(NamedTuple):
+    """What joins a group to the rest of its shard, and to its other replicas."""
+
+    reads: Reads
+    #: Sends messages to the replicas that they name; those that cannot be reached miss them.
+    send: Callable[[int, Sequence[raft.Message]], None]
+
+
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = ("_advancing", "_past", "id", "log", "machine", "node")
+    __slots__ = (
+        "_advancing",
+        "_configuration",
+        "_past",
+        "_rounds",
+        "_ties",
+        "cut_off",
+        "id",
+        "log",
+        "machine",
+        "node",
+        "voter",
+    )
 
     machine: Machine
 
-    def __init__(self, id: int, node: raft.Node, log: Log, past: Past) -> None:
-        """Take a node restored from `past`; `run` must come before anything else."""
+    def __init__(
+        self,
+        id: int,
+        voter: int,
+        node: raft.Node,
+        log: Log,
+        past: LogStorage,
+        ties: Ties,
+        founders: tuple[int, ...],
+    ) -> None:
+        """Take a node restored from `past`; `run` must come before anything else.
+
+        `founders` voted when the group was new; none are known to a node that joined later.
+        """
         self.id = id
+        #: This node, as the group knows it.
+        self.voter = voter
         self.node = node
         self.log = log
+        #: Whether the last leadership ended because the majority was out of reach.
+        self.cut_off = False
         self._past = past
+        self._ties = ties
+        self._rounds = Rounds()
         self._advancing = False
+        #: As of the applied index: what Raft has in force may be an entry that goes again.
+        self._configuration = past.configuration()
+        if self._configuration is None and founders:
+            self._configuration = raft.Configuration(founders)
 
-    def run(self, machine: Machine) -> None:
-        """Drive `machine`, whose state is that of the node's snapshot, and seek to lead.
+    def run(self, machine: Machine, campaign: bool = True) -> None:
+        """Drive `machine`, whose state is that of the node's snapshot; seek to lead at once if so
+        told.
 
         A damaged group is driven nowhere: it neither votes nor leads, and is read as it lies.
         """
         self.machine = machine
         if self.damage is None:
-            self.node.campaign()
+            if campaign:
+                self.node.campaign()
             self.advance()
 
     @property
     def damage(self) -> LogDamaged | None:
         """What this group lost that it needs to go on; None if it lost nothing."""
         return self._past.damage
+
+    @property
+    def leader(self) -> int:
+        """The voter that leads as far as this node knows; 0 for none."""
+        return self.node.leader
+
+    @property
+    def is_current(self) -> bool:
+        """Whether an entry of the term of a known leader is applied here: and so all that was
+        committed before that term.
+        """
+        node = self.node
+        index = node.applied_index
+        return bool(node.leader and index and node.term_at(index) == node.term)
+
+    # -- snapshots ---------------------------------------------------------------------------
 
     @property
     def kept_index(self) -> int:
@@ -95,6 +159,13 @@ class Group:
         snapshot = self._past.snapshot()
         return snapshot.index if snapshot else 0
 
+    def covered(self) -> raft.Snapshot | None:
+        """Return what `snapshot` does, without the state."""
+        index = self.node.applied_index
+        if not index:
+            return None
+        return raft.Snapshot(index, self.node.term_at(index), None, self._configuration)
+
     def snapshot(self) -> raft.Snapshot | None:
         """Return the state as of `kept_index`; None if nothing was applied yet."""
         if self.damage is not None:
@@ -102,13 +173,55 @@ class Group:
         index = self.node.applied_index
         if not index:
             return None
-        return raft.Snapshot(index, self.node.term_at(index), self.machine.encode())
+        term, state = self.node.term_at(index), self.machine.encode()
+        return raft.Snapshot(index, term, state, self._configuration)
+
+    def saved(self, snapshot: raft.Snapshot) -> None:
+        """A durable checkpoint holds this: let go of entries nobody needs."""
+        if self.damage is not None or self.node.last_index < self.node.applied_index:
+            return  # what is still being filled in lies below what is applied
+        self._past.saved(snapshot)
+        needed = min(self.machine.first_needed, snapshot.index + 1)
+        # Only what is gone from the log is gone for the others: who is behind is sent the rest.
+        self.node.compact(needed - 1)
+        self.log.drop_below(self.id, needed)
+
+    # -- proposals and reads -----------------------------------------------------------------
+
+    @property
+    def accepts(self) -> bool:
+        """Whether `propose` would take an entry: false while leadership is handed over, too."""
+        return self.node.role is raft.Role.LEADER
 
     def propose(self, payload: Payload) -> int:
-        """Append an entry and stage its bytes; return its index. Raises `raft.NotLeader` ..."""
-        index = self.node.propose(payload, payload.size)
+        """Append an entry and stage its bytes; return its index.
+
+        Raises `NotLeader`, `Unavailable` or `Overloaded`.
+        """
+        try:
+            index = self.node.propose(payload, payload.size)
+        except (raft.NotLeader, raft.NotReady, raft.Overloaded) as error:
+            raise self._refusal(error) from None
         self.advance()
         return index
+
+    def read(self, then: Then) -> None:
+        """Tell `then` when what is applied here holds all that was confirmed to anybody by now, or
+        why that will not be: at once where no other node could know better.
+        """
+        node = self.node
+        known = node.configuration
+        if node.role is raft.Role.LEADER and known.voters == (node.leader,) and not known.outgoing:
+            then(None)
+            return
+        context = self._rounds.ask(then)
+        try:
+            node.read_index(context)
+        except (raft.NotLeader, raft.NotReady) as error:
+            self._rounds.withdraw(context)
+            then(self._refusal(error))
+            return
+        self.advance()
 
     def begins_own_term(self, index: int) -> bool:
         """Whether a NOOP opened the term that this node leads in, and not an earlier one's.
@@ -118,19 +231,24 @@ class Group:
         node = self.node
         return node.role is raft.Role.LEADER and node.term_at(index) == node.term
 
+    def _refusal(self, error: raft.RaftError) -> Refused:
+        if isinstance(error, raft.NotLeader):
+            return _elsewhere(error.leader_hint)
+        if isinstance(error, raft.Overloaded):
+            return Overloaded(f"too much is under way in this group: {error}", RETRY_AFTER_MS)
+        return Unavailable("this group changes its leader: try again shortly")
+
+    # -- steps -------------------------------------------------------------------------------
+
     def persisted(self, ready: int) -> None:
         """Take note that a Ready is durable; apply what is committed by it."""
         self.node.persisted(ready)
         self.advance()
 
-    def saved(self, index: int, term: int) -> None:
-        """A durable checkpoint holds the state as of `index`: let go of entries nobody needs."""
-        if self.damage is not None:
-            return
-        self._past.saved(raft.Snapshot(index, term, None))
-        # Raft asks for no entry below its snapshot any more; readers go on by the log alone.
-        self.node.compact(index)
-        self.log.drop_below(self.id, min(self.machine.first_needed, index + 1))
+    def step(self, message: raft.Message) -> None:
+        """Take what another replica sent."""
+        self.node.step(message)
+        self.advance()
 
     def advance(self) -> None:
         """Stage and apply all that Raft has ready.
@@ -148,27 +266,64 @@ class Group:
             self._advancing = False
 
     def _do(self, ready: raft.Ready) -> None:
+        if ready.lost_leadership:
+            self._lose(ready.lost_quorum)
         if ready.became_leader:
             self.machine.lead(ready.became_leader)
+        if ready.messages:
+            self._ties.send(self.id, ready.messages)
         if ready.must_persist:
             self._stage(ready)
+        if ready.snapshot is not None:
+            self._restore(ready.snapshot)
         for entry in ready.committed:
-            self.machine.apply(entry.index, _content(entry))
-            self.node.applied(entry.index)
+            self._apply(entry)
+        if ready.reads or ready.loads or ready.wants_snapshot:
+            self._serve(ready)
+        elif ready.committed:
+            self._rounds.applied(self.node.applied_index)
+
+    def _apply(self, entry: raft.Entry) -> None:
+        if entry.kind is raft.EntryKind.CONFIGURATION:  # it drives the group, not its machine
+            assert isinstance(entry.data, bytes)
+            self._configuration = raft.Configuration.unpack(entry.data)
+        else:
+            self.machine.apply(entry.index, applied_by(entry))
+        self.node.applied(entry.index)
+
+    def _lose(self, cut_off: bool) -> None:
+        self.cut_off = cut_off
+        error = _elsewhere(self.node.leader)
+        self._rounds.lose(error)
+        self.machine.lose(error)
+
+    # -- the log -----------------------------------------------------------------------------
 
     def _stage(self, ready: raft.Ready) -> None:
+        token = Token(self.id, ready.number)
         records = [] if ready.hard_state is None else [self._hard_state(ready.hard_state)]
+        if ready.snapshot is not None:
+            for record in records:
+                self.log.append(record)
+            self._install(ready.snapshot, None if ready.entries else token)
+            records = []
         records += [self._record(entry) for entry in ready.entries]
         for record in records[:-1]:
             self.log.append(record)
-        self.log.append(records[-1], Token(self.id, ready.number))
+        if records:
+            self.log.append(records[-1], token)
+
+    def _install(self, snapshot: raft.Snapshot, token: Token | None) -> None:
+        data = _pack_state(snapshot)
+        base = snapshot.base_index, snapshot.base_term
+        self.log.install(self.id, snapshot.index, snapshot.term, *base, (data,), token)
 
     def _hard_state(self, state: raft.HardState) -> Record:
         data = HardState(state.term, state.vote, self.node.fence).pack()
         return Record(self.id, state.term, 0, Kind.HARD_STATE, (data,), len(data))
 
     def _record(self, entry: raft.Entry) -> Record:
-        payload = _content(entry)
+        payload = stored_in(entry)
         batches = payload.batches
         return Record(
             self.id,
@@ -182,9 +337,60 @@ class Group:
             batches[-1].stamp if batches else -1,
         )
 
+    # -- other replicas ----------------------------------------------------------------------
 
-def _content(entry: raft.Entry) -> Payload:
-    if entry.kind is raft.EntryKind.NOOP:
-        return NOOP
-    assert isinstance(entry.data, Payload)  # only propose() and the recovery put data there
-    return entry.data
+    def _restore(self, snapshot: raft.Snapshot) -> None:
+        assert isinstance(snapshot.data, bytes)  # it came over a link
+        self._configuration = snapshot.configuration
+        self._past.saved(snapshot)
+        self.machine.restore(msgspec.msgpack.decode(snapshot.data, strict=False))
+
+    def _serve(self, ready: raft.Ready) -> None:
+        for read in ready.reads:
+            self._rounds.confirmed(read)
+        self._rounds.applied(self.node.applied_index)
+        for load in ready.loads:
+            self._load(load)
+        for voter in ready.wants_snapshot:
+            self._send_snapshot(voter)
+
+    def _load(self, load: raft.Load) -> None:
+        reading = self._past.reading(load)
+        if reading is None:
+            self.node.loaded(load.number, None)
+        else:
+            self._ties.reads.start(reading, partial(self._loaded, load.number, reading))
+
+    def _loaded(
+        self, number: int, reading: Reading, payloads: Sequence[Buffer], failure: Refused | None
+    ) -> None:
+        entries = None
+        if failure is None:
+            rows = zip(reading.entries, payloads, strict=True)
+            entries = [
+                entry_of(at.index, at.term, unread(at.kind, (payload,), at.length))
+                for at, payload in rows
+            ]
+        self.node.loaded(number, entries)
+        self.advance()
+
+    def _send_snapshot(self, voter: int) -> None:
+        node = self.node
+        index, base = node.applied_index, node.first_index - 1
+        data = msgspec.msgpack.encode(self.machine.encode())
+        term, base_term = node.term_at(index), node.term_at(base)
+        snapshot = raft.Snapshot(index, term, data, self._configuration, base, base_term)
+        node.send_snapshot(voter, snapshot)
+
+
+def _pack_state(snapshot: raft.Snapshot) -> bytes:
+    """Return the data of a SNAPSHOT frame: MessagePack of the configuration and the state."""
+    assert isinstance(snapshot.data, bytes)
+    assert snapshot.configuration is not None  # those that travel have one
+    return msgspec.msgpack.encode((snapshot.configuration.pack(), snapshot.data))
+
+
+def _elsewhere(leader: int) -> NotLeader:
+    node = node_of(leader)
+    where = f"node {node} leads" if node else "no leader is known yet: try again shortly"
+    return NotLeader(f"this node does not lead this group: {where}", node)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from weir.broker.group import Group
+from weir import raft
+from weir.broker.group import Group, Machine, Ties
+from weir.broker.identity import Identity
 from weir.broker.layout import Layout
 from weir.broker.partition import Partition, Surroundings
-from weir.broker.restore import LogStorage, node_for
+from weir.broker.past import LogStorage, node_for
+from weir.broker.peers import Peers
+from weir.broker.replication import Replication
 from weir.broker.state import PartitionState
 from weir.broker.topics import Topics
 from weir.broker.writer import Writer
 from weir.errors import UnknownTopic
 from weir.log.classes import class_of
+from weir.model.ids import REGISTRY_GROUP
 from weir.model.topic import Topic
 
 
@@ -23,35 +28,65 @@ class Groups:
     had may be gone from the logs in part.
     """
 
-    __slots__ = ("_ending", "_layout", "_node", "_shared", "_topics", "_writers", "all_open")
+    __slots__ = ("_dice", "_ending", "_identity", "_layout", "_peers", "_replication", "_shared",
+                 "_topics", "_writers", "all_open")  # fmt: skip
 
     def __init__(
         self,
-        node: int,
+        identity: Identity,
         layout: Layout,
         writers: Mapping[int, Writer],
         topics: Topics,
         shared: Surroundings,
+        peers: Peers,
+        replication: Replication,
+        dice: Callable[[], float] | None,
     ) -> None:
         """Open nothing yet; `writers` are this shard's, by the numbers of their logs."""
         #: Whether every group here is open that there is: a checkpoint holds those that are.
         self.all_open = False
-        self._node = node
+        self._identity = identity
         self._layout = layout
         self._writers = writers
         self._topics = topics
         self._shared = shared
+        self._peers = peers
+        self._replication = replication
+        self._dice = dice
         #: Partitions of deleted topics with something under way.
         self._ending: list[Partition] = []
 
-    def open(self, id: int) -> Group:
+    def leader_of(self, group: int) -> int:
+        """Return the voter that leads a group as far as this shard knows; 0 if it does not."""
+        writer = self._writers.get(self._layout.log_of(group))
+        found = writer.groups.get(group) if writer is not None else None
+        return found.leader if found is not None else 0
+
+    def open_registry(self) -> Group:
+        """Open the registry's group: its founders vote in it, and every other node learns of it."""
+        founders = self._identity.founding_voters
+        voter = self._identity.voter
+        return self._open(REGISTRY_GROUP, voter, founders if voter in founders else ())
+
+    def _open(self, id: int, voter: int, founders: tuple[int, ...]) -> Group:
         """Restore a group of this shard's logs; it does nothing before it is told to `run`."""
         writer = self._writers[self._layout.log_of(id)]
         recovered, snapshot = writer.recovered.get(id), writer.snapshots.get(id)
         storage = LogStorage(writer.log, id, recovered, snapshot)
-        group = Group(id, node_for(self._node, storage), writer.log, storage)
+        node = node_for(voter, founders, storage, self._replication, self._dice)
+        ties = Ties(self._shared.reads, self._peers.send)
+        group = Group(id, voter, node, writer.log, storage, ties, founders)
         writer.groups[id] = group
         return group
+
+    def run(self, group: Group, machine: Machine, preferred: bool) -> None:
+        """Let a group take part. Whoever is to lead a new one, or is alone in it, need not wait for
+        silence before it seeks to.
+        """
+        node = group.node
+        alone = node.configuration.voters == (group.voter,)
+        group.run(machine, campaign=alone or (preferred and not node.last_index))
+        self._peers.add(group)
 
     def open_all(self) -> None:
         """Open what the registry says that there is; whatever else the logs hold is dropped."""
@@ -74,15 +109,24 @@ class Groups:
             if id in writer.groups:
                 continue
             snapshot = writer.snapshots.get(id)
-            state = PartitionState.decode(snapshot.data) if snapshot else PartitionState()
-            group = self.open(id)
-            if group.damage is not None:  # read as it lies, beyond what could be applied too
-                state.next_offset = max(state.next_offset, writer.log.next_offset(id))
-            partition = Partition(group, state, self._shared)
-            self._topics.add(partition)
-            group.run(partition)
-            if snapshot is not None:
-                group.saved(snapshot.index, snapshot.term)
+            self._open_partition(id, snapshot)
+
+    def _open_partition(self, id: int, snapshot: raft.Snapshot | None) -> None:
+        nodes, own = self._topics.catalog.nodes, self._identity.node
+        voter, voters = nodes.voter(id, own), nodes.voters(id)
+        founders = nodes.founders(id) or (voter,)
+        writer = self._writers[self._layout.log_of(id)]
+        if voters and voter not in voters and not writer.holds(id):
+            return
+        state = PartitionState.decode(snapshot.data) if snapshot else PartitionState()
+        group = self._open(id, voter, founders if voter in founders else ())
+        if group.damage is not None:  # read as it lies, beyond what could be applied too
+            state.next_offset = max(state.next_offset, writer.log.next_offset(id))
+        partition = Partition(group, state, self._shared)
+        self._topics.add(partition)
+        self.run(group, partition, not voters or voters[0] == voter)
+        if snapshot is not None:
+            group.saved(snapshot)
 
     def close_topic(self, topic: Topic) -> None:
         """Refuse whoever waits; each group goes when what is under way in it is done."""
@@ -95,5 +139,6 @@ class Groups:
         for partition in [partition for partition in self._ending if partition.at_rest]:
             self._ending.remove(partition)
             group = partition.group.id
+            self._peers.remove(group)
             self._writers[self._layout.log_of(group)].forget(group)
             self._shared.outbox.counts.forget(group)

@@ -24,6 +24,7 @@ from weir.errors import (
     Fenced,
     MissingLibrary,
     ProducerExpired,
+    Refused,
     SequenceGap,
     SequenceReused,
 )
@@ -50,7 +51,8 @@ class Pending:
     since_ms: int
     #: Bytes of the budget that come back with the commit.
     charged: int = 0
-    waiting: list[Callable[[BatchRecord], None]] = field(default_factory=list)
+    #: Each is told the batch once it is applied, or why nobody here will know what became of it.
+    waiting: list[Callable[[BatchRecord | Refused], None]] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -252,6 +254,17 @@ class Intake:
         for answer in pending.waiting:
             answer(record)
         return pending.charged
+
+    def lose(self, error: Refused) -> int:
+        """This node leads no more: tell all who wait that another will know what became of their
+        batches; return what these had charged. What is staged was never proposed.
+        """
+        flying, self._flying = self._flying, {}
+        self._staged.clear()
+        for pending in flying.values():
+            for tell in pending.waiting:
+                tell(error)
+        return sum(pending.charged for pending in flying.values())
 
     def _is_old(self, producer: int) -> bool:
         return milliseconds_of(producer) < self._now_ms() - DEDUPE_HORIZON_MS

@@ -18,15 +18,16 @@ SMALL = 4 * KIB
 class Lanes:
     """The bytes on their way to each other shard; all are charged to the budget as well."""
 
-    __slots__ = ("_all", "_budget", "_most", "_share", "_small_most", "_unsent")
+    __slots__ = ("_all", "_budget", "_most", "_small_most", "_unsent", "ways")
 
-    def __init__(self, budget: Budget, others: int) -> None:
-        """Share a part of `budget` out among the ways to so many `others`."""
+    def __init__(self, budget: Budget) -> None:
+        """Share a part of `budget` out among the ways that are open."""
+        #: How many there are.
+        self.ways = 0
         self._budget = budget
         self._unsent: dict[int, int] = {}
         self._all = 0
         self._most = budget.limit // 4
-        self._share = self._most // max(others, 1)
         #: Below the half of the budget at which reading is resumed, see `Budget`.
         self._small_most = budget.limit // 8 * 3
 
@@ -35,15 +36,14 @@ class Lanes:
 
         One that is larger than a whole share goes alone.
         """
-        unsent = self._unsent.get(shard, 0)
+        unsent, share = self._unsent.get(shard, 0), self._most // max(self.ways, 1)
         if size <= SMALL:
             fits = self._all + size <= self._small_most
         else:
-            fits = self._all <= self._most and (not unsent or unsent + size <= self._share)
+            fits = self._all <= self._most and (not unsent or unsent + size <= share)
         if not fits:
             raise Overloaded(
-                f"{unsent:,} bytes wait for shard {shard} of this node to take them: "
-                "try again shortly",
+                f"{unsent:,} bytes wait for another shard to take them: try again shortly",
                 RETRY_AFTER_MS,
             )
         if size <= SMALL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from weir import raft
 from weir.broker.acks import Acks
@@ -31,7 +32,7 @@ from weir.broker.retention import new_start
 from weir.broker.settling import Settling
 from weir.broker.state import PartitionState
 from weir.broker.steering import Change, Steering
-from weir.errors import DamagedRange, Halted, Refused, Unavailable
+from weir.errors import DamagedRange, Halted, NotLeader, Refused, Unavailable
 from weir.model.header import Header
 from weir.model.topic import TopicSettings
 from weir.order.clock import Highest, HybridClock, Time
@@ -138,8 +139,11 @@ class Partition:
             verdict.charged = len(request.batch)
             self._shared.dirty(self)
 
-        def confirm(record: BatchRecord) -> None:
-            self._shared.outbox.reply(caller, intake.confirm(record, repeats))
+        def confirm(outcome: BatchRecord | Refused) -> None:
+            if isinstance(outcome, Refused):
+                self._shared.outbox.refuse(caller, outcome)
+            else:
+                self._shared.outbox.reply(caller, intake.confirm(outcome, repeats))
 
         verdict.waiting.append(confirm)
 
@@ -266,6 +270,26 @@ class Partition:
     def lead(self, leadership: raft.Leadership) -> None:
         """Keep the fence until the first entry of this term is applied."""
         self._fence = leadership.fence
+
+    def lose(self, error: NotLeader) -> None:
+        """Lead no more: all who wait are sent to who leads next, who alone knows what became of
+        what they asked for.
+        """
+        self.fetches.end(error)
+        leading, self._leading = self._leading, None
+        if leading is None:
+            return
+        self._shared.budget.release(leading.intake.lose(error))
+        if leading.fan_in is not None:
+            leading.fan_in.lose(error)
+        leading.grants.lose(error)
+        leading.acks.lose(error)
+        leading.steering.lose(error)
+        leading.settling.end(error)
+
+    def restore(self, data: Any) -> None:
+        """Take a state as `encode` gave it on another node, in place of what is known here."""
+        self.state.become(data)
 
     def apply(self, index: int, payload: Payload) -> None:
         """Apply a committed entry, then tell who waits for it."""

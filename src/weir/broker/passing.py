@@ -1,8 +1,9 @@
-"""What this shard passes on to the other shards of its node: it lets in, only the owner confirms.
+"""What this shard passes on to other shards: it lets in, only who leads a group confirms.
 
-A peer that asks for a group of another shard gets a virtual session there (`weir.wire.trunk`). Its
-requests go on whole, and the replies come back as they are to be sent. The requests that are under
-way are known here, so that each is answered even if the other shard is gone.
+A peer that asks for a group of another shard, of this node or of the leader's, gets a virtual
+session there (`weir.wire.trunk`). Its requests go on whole, and the replies come back as they are
+to be sent. The requests that are under way are known here, so that each is answered even if the
+other shard is gone. Shards go by their places: see `weir.model.ids.place_of`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Callable, Sequence
 from weir.broker.admission import ANONYMOUS, Budget
 from weir.broker.effects import Hangup, Pass, Send
 from weir.broker.lanes import SMALL, Lanes
-from weir.broker.layout import Layout
 from weir.broker.outbox import TO_DEVICE, Caller, Outbox
-from weir.broker.sessions import SHARD, Session
+from weir.broker.routes import Routes
+from weir.broker.sessions import Session
 from weir.codec.fields import Buffer, total
-from weir.errors import Overloaded, Refused, Unavailable
+from weir.errors import NotLeader, Overloaded, Refused, Unavailable
+from weir.model.ids import place_node
 from weir.model.limits import RETRY_AFTER_MS
 from weir.wire import messages as m
 from weir.wire import trunk
@@ -55,22 +57,25 @@ class _Trunk:
 class Passing:
     """The asking ends of this shard's trunks."""
 
-    __slots__ = ("_budget", "_layout", "_outbox", "_own", "_sessions", "_trunks", "lanes",
-                 "shard")  # fmt: skip
+    __slots__ = ("_budget", "_outbox", "_own", "_sessions", "_trunks", "lanes", "principal",
+                 "routes", "shard")  # fmt: skip
 
     def __init__(
-        self, layout: Layout, shard: int, sessions: dict[int, Session], outbox: Outbox,
+        self, routes: Routes, principal: str, sessions: dict[int, Session], outbox: Outbox,
         budget: Budget,
     ) -> None:  # fmt: skip
-        """Be `shard` of `layout`; `sessions` are this shard's, by number. No trunk is open yet."""
-        self.shard = shard
-        self._layout = layout
+        """Ask where `routes` lead, as `principal` for this shard itself; `sessions` are its peers',
+        by number. No trunk is open yet.
+        """
+        self.routes = routes
+        self.shard = routes.shard
+        self.principal = principal
         self._outbox = outbox
         self._budget = budget
         self._sessions = sessions
         #: What is on its way.
-        self.lanes = Lanes(budget, layout.shards - 1)
-        #: By shard, those that are open.
+        self.lanes = Lanes(budget)
+        #: By place, those that are open.
         self._trunks: dict[int, _Trunk] = {}
         self._own: Callable[[ClientFrame], None] | None = None
 
@@ -79,28 +84,21 @@ class Passing:
         """Whether a request that was passed on has no answer yet."""
         return any(one.pending for one in self._trunks.values())
 
-    def shard_of(self, group: int) -> int:
-        """Return the shard that serves a group."""
-        return self._layout.shard_of(group)
-
-    @property
-    def registry_shard(self) -> int:
-        """The shard that leads the registry."""
-        return self._layout.registry_shard
-
     def opened(self, shard: int) -> None:
         """The trunk to a shard is open."""
         self._trunks[shard] = _Trunk()
+        self.lanes.ways = len(self._trunks)
 
     def closed(self, shard: int) -> None:
         """The trunk to a shard broke: refuse what it had, and let its devices connect again."""
         broken = self._trunks.pop(shard, _Trunk())
+        self.lanes.ways = len(self._trunks)
         for callers in broken.pending.values():
             for caller in callers:
-                self._outbox.refuse(caller, _gone(shard))
+                self._outbox.refuse(caller, _lost(shard))
         for session in self._sessions.values():
-            if session.seat is not None and self.shard_of(session.seat.group) == shard:
-                self._outbox.put(Hangup(session.id, str(_gone(shard))))
+            if session.seat is not None and session.seated == shard:
+                self._outbox.put(Hangup(session.id, str(_lost(shard))))
 
     def left(self, session: Session) -> None:
         """A peer of this shard is gone."""
@@ -121,13 +119,12 @@ class Passing:
         self._put(shard, trunk.encode_client(session.id, frame), charged)
 
     def device(self, session: Session, request: DeviceRequest) -> None:
-        """Pass a device's hello or publishes on to where its seat is.
+        """Pass a device's hello or publishes on to where it is seated.
 
         Raises `Unavailable`, or `Overloaded`.
         """
-        seat = session.seat
+        seat, shard = session.seat, session.seated
         assert seat is not None
-        shard = self.shard_of(seat.group)
         self._introduce(session.id, session.principal, shard)
         buffers = trunk.encode_device(session.id, request)
         charged = total(buffers)
@@ -146,10 +143,14 @@ class Passing:
         header, *rest = encode_request(request, caller.correlation)
         self._put(shard, trunk.encode(Kind.CLIENT, session.id, header, *rest))
 
-    def ask_as_shard(self, shard: int, frame: ClientFrame) -> None:
-        """Ask another shard for this shard itself; whoever `listen`s gets the reply."""
-        self._introduce(OWN_SESSION, f"{SHARD}{self.shard}", shard)
-        self._put(shard, trunk.encode_client(OWN_SESSION, frame))
+    def ask_own(self, shard: int, request: m.Request, correlation: int = 0) -> None:
+        """Ask another shard for this shard itself; whoever `listen`s gets the reply.
+
+        Raises `Unavailable` or `NotLeader`, as all that asks, if it cannot be reached.
+        """
+        self._introduce(OWN_SESSION, self.principal, shard)
+        frame = encode_request(request, correlation)
+        self._put(shard, trunk.encode(Kind.CLIENT, OWN_SESSION, *frame))
 
     def listen(self, own: Callable[[ClientFrame], None]) -> None:
         """Hand replies to this shard itself to `own`."""
@@ -196,7 +197,7 @@ class Passing:
         """
         if size <= SMALL or caller.opcode not in (*_READS, Opcode.PULL):
             return True
-        error = f"no room for {size:,} bytes from another shard of this node: try again shortly"
+        error = f"no room for {size:,} bytes from another shard: try again shortly"
         if caller.opcode == Opcode.PULL:  # what it was granted goes back as it goes
             self._outbox.answered(caller.session)
             self._outbox.put(Hangup(caller.session, error))
@@ -219,4 +220,12 @@ class Passing:
 
 
 def _gone(shard: int) -> Refused:
+    if node := place_node(shard):
+        return NotLeader(f"node {node} leads this, and is not reached from here: ask it", node)
+    return _lost(shard)
+
+
+def _lost(shard: int) -> Refused:
+    if node := place_node(shard):
+        return Unavailable(f"node {node} is not reached any more: try again shortly")
     return Unavailable(f"shard {shard} of this node is starting again: try again shortly")

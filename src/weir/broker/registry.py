@@ -8,18 +8,34 @@ from typing import Any
 from weir import raft
 from weir.broker.administration import Administration, Replies
 from weir.broker.catalog import Catalog
-from weir.broker.control import ProducerOpened, TopicAltered, TopicCreated, TopicDeleted
+from weir.broker.control import (
+    GroupsPlaced,
+    LevelRaised,
+    NodeChanged,
+    NodeJoined,
+    NodeRecord,
+    ProducerOpened,
+    TopicAltered,
+    TopicCreated,
+    TopicDeleted,
+)
 from weir.broker.entries import Payload, of_control
 from weir.broker.group import Group
+from weir.broker.identity import Identity
+from weir.broker.layout import Layout
+from weir.broker.membership import Membership
 from weir.broker.outbox import Caller
+from weir.broker.placement import check_replicas
 from weir.errors import (
     Halted,
+    NotLeader,
     ProducerExpired,
+    Refused,
     TopicExists,
     Unavailable,
     UnknownProducer,
 )
-from weir.model.ids import Address
+from weir.model.ids import Address, topic_of
 from weir.model.limits import TOPICS_MAX
 from weir.model.topic import (
     DEFAULT_SETTINGS,
@@ -48,10 +64,14 @@ class Registry:
         place: Callable[[int], Address],
         opened: Callable[[Topic], None],
         closed: Callable[[Topic], None],
+        identity: Identity,
+        layout: Layout,
+        level: int,
     ) -> None:
         """Go on above what `catalog` holds; `clock` does too, or a clock that was set back would
         grant a producer id twice. `place` says where a group is served; `opened` is told of each
-        new topic and of new partitions, `closed` of topics that are gone.
+        new topic and of new partitions, `closed` of topics that are gone. The rest is about this
+        node, as `Membership` takes it.
         """
         self.catalog = catalog
         self.group: Group | None = None
@@ -63,10 +83,11 @@ class Registry:
         self.administration = Administration(
             catalog, outbox, self._propose, self.describe, opened, closed
         )
+        self.membership = Membership(catalog, identity, layout, level, outbox, self._propose)
         self._clock = clock
         self._leads = False
         self._topics: dict[int, tuple[Caller, CreateTopic]] = {}
-        self._producers: dict[int, Callable[[ProducerOpened], None]] = {}
+        self._producers: dict[int, Callable[[ProducerOpened | Refused], None]] = {}
 
     @property
     def ready(self) -> bool:
@@ -77,10 +98,23 @@ class Registry:
         """Lead once the first entry of this term is applied."""
         self._clock.raise_to(leadership.fence)
 
+    def lose(self, error: NotLeader) -> None:
+        """Lead no more: whoever leads next knows what became of what is under way."""
+        self._leads = False
+        topics, self._topics = self._topics, {}
+        for caller, _ in topics.values():
+            self._outbox.refuse(caller, error)
+        producers, self._producers = self._producers, {}
+        for then in producers.values():
+            then(error)
+        self.administration.lose(error)
+        self.membership.lose(error)
+
     def create(self, caller: Caller, request: CreateTopic) -> None:
         """Create a topic, or answer with the one that is there if it has the same settings."""
         namespace, name = split_name(request.name)
         check_settings(request.partitions, request.order)
+        check_replicas(request.replicas, len(self.catalog.nodes.active()))
         settings = request.settings.over(DEFAULT_SETTINGS)
         existing = self.catalog.find(namespace, name)
         if existing is not None:
@@ -89,19 +123,25 @@ class Registry:
         if len(self.catalog) >= TOPICS_MAX:
             raise Unavailable(f"this system has {TOPICS_MAX:,} topics, the most it can hold")
         stamp = self._clock.stamp(self._time.wall_ms())
-        record = TopicCreated(namespace, name, request.partitions, request.order, stamp, settings)
+        record = TopicCreated(namespace, name, request.partitions, request.order, stamp, settings, request.replicas)
         self._topics[self._propose(record)] = (caller, request)
 
     def open_producer(self, caller: Caller, principal: str, request: OpenProducer) -> None:
         """Grant a new producer id, or the next epoch of one that the principal holds."""
 
-        def answer(record: ProducerOpened) -> None:
-            self._outbox.reply(caller, ProducerGrant(record.producer, record.epoch))
+        def answer(outcome: ProducerOpened | Refused) -> None:
+            if isinstance(outcome, Refused):
+                self._outbox.refuse(caller, outcome)
+            else:
+                self._outbox.reply(caller, ProducerGrant(outcome.producer, outcome.epoch))
 
         self.grant(principal, request.producer, answer)
 
-    def grant(self, principal: str, producer: int, then: Callable[[ProducerOpened], None]) -> None:
-        """Propose a producer id or epoch; `then` is called when it is committed.
+    def grant(
+        self, principal: str, producer: int, then: Callable[[ProducerOpened | Refused], None]
+    ) -> None:
+        """Propose a producer id or epoch; `then` is called when it is committed, or when nobody
+        here will know whether it is.
 
         A new id is the stamp of its grant, so that everybody can tell how old it is; it lies above
         every stamp of this shard, so that no partition takes it for old, however its clock ran.
@@ -132,11 +172,17 @@ class Registry:
         match payload.control:
             case None:
                 self._leads = self.group is not None and self.group.begins_own_term(index)
+                if self._leads:
+                    self.membership.lead()
             case TopicCreated() as record:
                 self._clock.raise_to(record.stamp)
                 self._created(index, record)
             case TopicAltered() | TopicDeleted() as record:
                 self.administration.apply(index, record)
+            case NodeJoined() | NodeChanged() | GroupsPlaced() | LevelRaised() as record:
+                self.membership.apply(index, record)
+                if isinstance(record, GroupsPlaced):
+                    self._moved(record)
             case ProducerOpened() as record:
                 self._clock.raise_to(record.producer)
                 granted = self.catalog.open(record)
@@ -144,6 +190,12 @@ class Registry:
                     then(granted)
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into the registry")
+
+    def _moved(self, record: GroupsPlaced) -> None:
+        """Let groups be opened that are to lie here from now on."""
+        for topic in dict.fromkeys(self.catalog.by_id(topic_of(group)) for group, _ in record.rows):
+            if topic is not None:
+                self._opened(topic)
 
     def restore(self, data: Any) -> None:
         """Hold what a snapshot holds, as `encode` gave it, in place of everything."""
@@ -197,7 +249,9 @@ class Registry:
             topic.id,
         )
 
-    def _propose(self, record: TopicCreated | TopicAltered | TopicDeleted | ProducerOpened) -> int:
+    def _propose(
+        self, record: TopicCreated | TopicAltered | TopicDeleted | ProducerOpened | NodeRecord
+    ) -> int:
         if self.group is None or not self.ready:
             raise Unavailable("this node is starting or stopping: try again shortly")
         return self.group.propose(of_control(record))

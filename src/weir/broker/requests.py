@@ -26,6 +26,7 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.header import Header
+from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import BATCH_BYTES_MAX, KIB, PIPELINE_WINDOW
 from weir.model.topic import split_name
 from weir.order.clock import Time
@@ -34,8 +35,8 @@ from weir.wire import messages as m
 from weir.wire.client import decode_request
 from weir.wire.frame import ClientFrame
 
-#: What only the shard that leads the registry can do.
-_OF_REGISTRY = (m.CreateTopic, m.OpenProducer, m.Follow, a.AlterTopic, a.DeleteTopic)
+#: What only the node that leads the registry can do.
+_OF_REGISTRY = (m.CreateTopic, m.OpenProducer, a.AlterTopic, a.DeleteTopic)
 #: A list of topics is cut where it gets about so long; a single topic is far below it.
 _PAGE_BYTES = 512 * KIB
 
@@ -75,6 +76,7 @@ class Requests:
             m.CreateTopic: self._create,
             m.OpenProducer: self._open_producer,
             m.Follow: self._follow,
+            m.ReachRegistry: self._reach_registry,
             m.Positions: self._positions,
             m.Produce: self._produce,
             m.Fetch: self._fetch,
@@ -101,11 +103,13 @@ class Requests:
             request = decode_request(frame)
             if not isinstance(request, m.Hello):
                 session.check_welcomed()
-            if isinstance(request, m.Follow) and not session.is_shard:
-                raise UnknownOpcode("only a shard of this node may ask that", caller.opcode)
-            owner = self._owner(request)
-            if owner != self._passing.shard:
-                self._passing.request(session, caller, frame, owner)
+            if isinstance(request, m.Follow | m.ReachRegistry) and not session.is_shard:
+                raise UnknownOpcode("only a shard may ask that", caller.opcode)
+            if isinstance(request, m.ListTopics) and self._neighbours.may_be_news() and not final:
+                return False
+            place = self._place(session, request)
+            if place != self._passing.shard:
+                self._passing.request(session, caller, frame, place)
             else:
                 self._handlers[type(request)](session, caller, request)
         except (UnknownTopic, UnknownProducer) as error:
@@ -116,12 +120,16 @@ class Requests:
             self._outbox.refuse(caller, error)
         return True
 
-    def _owner(self, request: m.Request) -> int:
-        """Return the shard that answers a request."""
-        if isinstance(request, _OF_REGISTRY):
-            return self._passing.registry_shard
+    def _place(self, session: Session, request: m.Request) -> int:
+        """Return the place that answers a request. Raises `NotLeader`, see `Routes`."""
         address = getattr(request, "address", None)
-        return self._passing.shard if address is None else self._passing.shard_of(address.group)
+        if isinstance(request, _OF_REGISTRY):
+            group = REGISTRY_GROUP
+        elif address is not None:
+            group = address.group
+        else:
+            return self._passing.shard
+        return self._passing.routes.toward(group, session.foreign)
 
     def _hello(self, session: Session, caller: Caller, request: m.Hello) -> None:
         me = self._identity
@@ -136,6 +144,7 @@ class Requests:
             BATCH_BYTES_MAX,
             PIPELINE_WINDOW,
             ports=self._ports,
+            nodes=self._neighbours.nodes(),
         )
         self._outbox.reply(caller, welcome)
 
@@ -200,6 +209,9 @@ class Requests:
     def _follow(self, session: Session, caller: Caller, request: m.Follow) -> None:
         self._outbox.answered(session.id)  # what comes of it is no reply
         self._neighbours.feed.follow(session.id, session.principal, request.index)
+
+    def _reach_registry(self, session: Session, caller: Caller, request: m.ReachRegistry) -> None:
+        self._neighbours.reach(caller, session.foreign)
 
     def _positions(self, session: Session, caller: Caller, request: m.Positions) -> None:
         topic, partition = self._topics.partition(request.address.group)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from weir.broker.admission import ANONYMOUS, Budget
 from weir.broker.fan_in import ROW_BYTES, Seat
 from weir.errors import BadRequest, NoHello
+from weir.model.ids import place_node
 from weir.model.limits import PARKED_BYTES_MAX
 from weir.wire.device import DevicePublishes, DeviceRequest
 from weir.wire.frame import CLIENT_HEADER, ClientFrame
@@ -25,11 +26,14 @@ class Session:
     opened_ms: int
     principal: str = ANONYMOUS
     welcomed: bool = False
-    #: Whether another shard passes on what the peer asks.
+    #: Whether another shard passes on what the peer asks; and which, by its place.
     passed: bool = False
+    place: int = 0
     #: What a device's hello named.
     hub: int = 0
     seat: Seat | None = None
+    #: The place that took its hello.
+    seated: int = -1
     #: What came while it has to wait for news of the registry; None while it need not.
     parked: list[ClientFrame | DeviceRequest] | None = None
     #: What is charged for it.
@@ -37,8 +41,13 @@ class Session:
 
     @property
     def is_shard(self) -> bool:
-        """Whether this is another shard of this node, and not a peer of one."""
+        """Whether this is another shard, and not a peer of one."""
         return self.passed and self.principal.startswith(SHARD)
+
+    @property
+    def foreign(self) -> bool:
+        """Whether another node passes on what the peer asks."""
+        return place_node(self.place) != 0
 
     @property
     def greeted(self) -> bool:

@@ -9,7 +9,7 @@ reads a clock of its own, or touches a disk but through `weir.log`'s port while 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weir.broker import events as ev
@@ -24,10 +24,13 @@ from weir.broker.layout import Layout
 from weir.broker.neighbours import Neighbours
 from weir.broker.outbox import Outbox
 from weir.broker.partition import Partition, Surroundings
+from weir.broker.peers import Peers
 from weir.broker.reads import Reads
 from weir.broker.registry import Registry
+from weir.broker.replication import Replication
 from weir.broker.requests import Requests
 from weir.broker.restore import Opened
+from weir.broker.routes import Routes
 from weir.broker.sessions import Session, Strangers
 from weir.broker.sweep import Sweep
 from weir.broker.topics import Topics
@@ -36,6 +39,7 @@ from weir.errors import Unavailable
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import (
     BUDGET_BYTES_DEFAULT,
+    FORMAT_LEVEL,
     HELLO_WITHIN_MS,
     REQUESTS_PENDING_MAX,
     RETENTION_EVERY_MS,
@@ -56,8 +60,14 @@ class ShardSettings:
     checkpoint_bytes: int = CHECKPOINT_BYTES
     #: How often each partition is looked at for messages that are past their retention.
     retention_every_ms: int = RETENTION_EVERY_MS
+    #: The format level that this node supports.
+    level: int = FORMAT_LEVEL
     #: The shards' own ports, by number; empty if there is but one.
     ports: tuple[int, ...] = ()
+    #: How replicas of a group talk.
+    replication: Replication = Replication()
+    #: Draws from [0, 1), so that replicas do not all seek to lead at once; None: always the same.
+    random: Callable[[], float] | None = None
 
 
 class Shard:
@@ -95,22 +105,34 @@ class Shard:
         )
         self._sessions: dict[int, Session] = {}
         self._strangers = Strangers(HELLO_WITHIN_MS)
-        shard = identity.shard
-        self._neighbours = Neighbours(
-            layout, shard, self._sessions, outbox, self.budget, time, self._is_settled
-        )
-        self._leads_registry = shard == layout.registry_shard
+        self._has_registry = identity.shard == layout.registry_shard
         snapshot = None
-        if self._leads_registry:
+        if self._has_registry:
             snapshot = self._writer_for(REGISTRY_GROUP).snapshots.get(REGISTRY_GROUP)
         catalog = Catalog.decode(snapshot.data) if snapshot else Catalog()
         clock = HybridClock(catalog.last_stamp, self._shared.highest)
-        feed = self._neighbours.feed
         self.topics = Topics(catalog)
-        self._groups = Groups(identity.node, layout, self._writer, self.topics, self._shared)
+        self._peers = Peers(identity.node, layout, outbox, time, settings.replication)
+        self._groups = Groups(
+            identity, layout, self._writer, self.topics, self._shared, self._peers,
+            settings.replication, settings.random,
+        )  # fmt: skip
+        founded = len(identity.members)
+        routes = Routes(
+            layout, identity.node, identity.shard, catalog, self._groups.leader_of, founded
+        )
+        self._neighbours = Neighbours(
+            routes, layout, identity.node, self._sessions, outbox, self.budget, time,
+            self._is_settled,
+        )  # fmt: skip
         opened, closed = self._open_topic, self._groups.close_topic
-        self.registry = Registry(catalog, feed, time, clock, layout.place, opened, closed)
-        self._neighbours.join(self.registry, self._fan_in_opened, self._go_on)
+        feed = self._neighbours.feed
+        self.registry = Registry(
+            catalog, feed, time, clock, routes.address, opened, closed, identity, layout,
+            settings.level,
+        )  # fmt: skip
+        at = layout.registry_shard
+        self._neighbours.join(self.registry, at, self._fan_in_opened, self._go_on)
         self._requests = Requests(
             identity,
             self.topics,
@@ -128,7 +150,6 @@ class Shard:
         self._stopping = False
         self._stopped = False
         self._acks_until_ms = 0
-        self._fan_in_asked = False
         self._sweep = Sweep(self.topics, time, settings.retention_every_ms)
 
     @property
@@ -146,7 +167,7 @@ class Shard:
     @property
     def _knows_topics(self) -> bool:
         """Whether the whole of the registry is known here."""
-        return self.registry.ready if self._leads_registry else self._neighbours.settled
+        return self._neighbours.settled
 
     def passed_on(self, shard: int, size: int) -> None:
         """Give back what was charged for `Pass`: it has left this process, or was dropped."""
@@ -154,12 +175,13 @@ class Shard:
 
     def start(self) -> list[Effect]:
         """Bring the registry up, then all partitions; the effects end in elections won."""
-        if self._leads_registry:
-            group = self._groups.open(REGISTRY_GROUP)
+        if self._has_registry:
+            group = self._groups.open_registry()
             if group.damage is not None:
                 raise group.damage
             self.registry.group = group
-            group.run(self._neighbours.feed)
+            founders = self.identity.founding_voters
+            self._groups.run(group, self._neighbours.feed, founders[0] == group.voter)
         return self._after()
 
     def handle(self, event: ev.Event) -> list[Effect]:
@@ -171,8 +193,8 @@ class Shard:
                 self._writer[log].flushed(flush)
             case ev.ReadDone():
                 self._reads.done(event)
-            case ev.Opened(session, principal):
-                self._opened(session, principal)
+            case ev.Opened(session, principal, place):
+                self._opened(session, principal, place)
             case ev.Closed(session):
                 self._closed(session)
             case ev.Ticked():
@@ -185,6 +207,8 @@ class Shard:
                 self._writer[log].chore_done(event)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._neighbours.handle(event)
+            case ev.LinkOpened() | ev.LinkClosed() | ev.PeerSent():
+                self._peers.handle(event)
             case ev.Stopping(acks_ms):
                 self._stopping = True
                 self._acks_until_ms = self._time.monotonic_ms() + acks_ms
@@ -192,10 +216,11 @@ class Shard:
 
     # -- events ------------------------------------------------------------------------------
 
-    def _opened(self, number: int, principal: str) -> None:
+    def _opened(self, number: int, principal: str, place: int) -> None:
         session = Session(number, self._time.monotonic_ms())
         if principal:
             session.principal, session.passed, session.welcomed = principal, True, True
+            session.place = place
         self._sessions[number] = session
         self._strangers.add(session)
         self._outbox.opened(number)
@@ -227,10 +252,8 @@ class Shard:
 
     def _park(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Keep what asks for what is not known here until that is sure; and what comes behind."""
-        copy = self._neighbours.copy
-        assert copy is not None  # who leads the registry is sure at once
-        copy.park(session.id)
         self._keep(session, frames)
+        self._neighbours.copy.park(session.id)
 
     def _keep(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         if not session.keep(frames, self.budget):
@@ -260,6 +283,7 @@ class Shard:
             if partition.waiting:
                 partition.tick()
         self._devices.receivers.tick()
+        self._peers.tick()
         self._neighbours.tick()
         if self._groups.all_open and not self._stopping:
             self._sweep.tick()
@@ -274,16 +298,13 @@ class Shard:
         """Do what any event may have made possible."""
         if not self._groups.all_open and self._knows_topics:
             self._groups.open_all()
-        if self.registry.ready and not self._fan_in_asked:
-            self._fan_in_asked = True
-            self._neighbours.feed.opened()
-            self.registry.grant(f"shard:{self.identity.shard}", 0, self._granted)
         self._reads.advance()
         self._neighbours.advance()
         self._devices.receivers.advance()
         self._groups.advance()
         for writer in self._writers:
             writer.advance()
+        self._peers.advance()
         hold = self.budget.should_hold(self._holding)
         if hold != self._holding:
             self._holding = hold
@@ -344,9 +365,6 @@ class Shard:
             case _:
                 return True
         return topic is None or all(p.leads or p.group.damage for p in self.topics.served(topic))
-
-    def _granted(self, record: ProducerOpened) -> None:
-        self._fan_in_opened(record.producer)
 
     def _fan_in_opened(self, producer: int) -> None:
         self._shared.fan_in_producer = producer

@@ -132,6 +132,12 @@ class PartitionState:
             self.values.encode(),
         )
 
+    def become(self, data: Any) -> None:
+        """Take another replica's state, as its `encode` gave it, in place of this one."""
+        other = PartitionState.decode(data)
+        for name in PartitionState.__slots__:
+            setattr(self, name, getattr(other, name))
+
     @classmethod
     def decode(cls, data: Any) -> PartitionState:
         """Return the state that `encode` gave."""

@@ -12,7 +12,7 @@ from weir.broker.grants import Grants
 from weir.broker.group import Group
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.state import PartitionState
-from weir.errors import ClusterInUse, OffsetOutOfRange, Unavailable, UnknownCluster
+from weir.errors import ClusterInUse, OffsetOutOfRange, Refused, Unavailable, UnknownCluster
 from weir.model.stamp import milliseconds_of
 from weir.model.topic import check_name
 from weir.order.clock import Time
@@ -49,6 +49,12 @@ class Steering:
     def drain(self) -> None:
         """Change nothing any more: the node stops."""
         self._draining = True
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: another will know whether these changes were committed."""
+        waiting, self._waiting = self._waiting, {}
+        for caller in waiting.values():
+            self._outbox.refuse(caller, error)
 
     def list(self, caller: Caller, request: ListClusters) -> None:
         """Say how far one cluster is, or all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weir import raft
 from weir.broker.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
 from weir.broker.events import ChoreDone, SpareMade
 from weir.broker.group import Group, Token
@@ -71,8 +72,8 @@ class Writer:
         self.scrubber = Scrubber(opened.log, time, opened.holes)
         self._quiet_since = time.monotonic_ms()
         self._save_after = self._quiet_since + CHECKPOINT_MS
-        #: Index and term of each group in the checkpoint that is being saved.
-        self._covered: dict[int, tuple[int, int]] = {}
+        #: Of each group in the checkpoint that is being saved what it covers.
+        self._covered: dict[int, raft.Snapshot] = {}
         self._saved_tail = self._tried_tail = self.log.tail
         #: Whether the last file that was asked for could not be made, and until when none is.
         self._full = False
@@ -106,6 +107,10 @@ class Writer:
         """A group is gone for good: nothing of it is needed any more."""
         self.groups.pop(group, None)
         self.log.drop_group(group)
+
+    def holds(self, group: int) -> bool:
+        """Whether recovery found anything of a group."""
+        return group in self.recovered or group in self.snapshots
 
     def mark_dirty(self, partition: Partition) -> None:
         """Cut this partition's next entry when the time comes."""
@@ -204,8 +209,8 @@ class Writer:
         if saved:
             self._saved_tail = self._tried_tail
             self.log.checkpoint_saved()
-            for id, (index, term) in self._covered.items():
+            for id, snapshot in self._covered.items():
                 if (group := self.groups.get(id)) is not None:
-                    group.saved(index, term)
+                    group.saved(snapshot)
         pause = CHECKPOINT_MS if saved else CHECKPOINT_RETRY_MS
         self._save_after = self._time.monotonic_ms() + pause

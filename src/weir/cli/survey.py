@@ -209,7 +209,7 @@ class _Surveyor:
         found.log, found.system = owner(disk)
         saved = self._saved()
         files = find_files(disk, Settings(found.log, found.system), saved)
-        copies = FoundCopies(found.log)
+        copies = FoundCopies(found.log, saved.groups if saved else {})
         copies.read(disk, saved.copies if saved else (), files.copies)
         scan = Scan(found.log, saved, copies)
         try:

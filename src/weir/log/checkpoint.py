@@ -6,7 +6,8 @@ little-endian:
 
     magic "WCKP", u16 version, u16 0, u32 log, u64 system, u64 serial, u64 replay, u64 durable,
     u32 groups, u32 segments, u32 class segments, u64 bytes of the broker's part
-    a group:    u64 group, term, vote, fence, start, applied; i64 base, behind
+    a group:    u64 group, term, vote, fence, start, applied; i64 base, behind; u64 floor, last,
+                before
     a segment:  u32 number in the file's name, u32 generation, u64 base, u64 size
     a class segment: as a segment, then u32 class, u64 bytes of the file up to where copies end
     the broker's part, then the CRC-32C of everything before
@@ -33,10 +34,10 @@ from weir.log.segment import Segment, segment_name, segment_number
 CHECKPOINT = "checkpoint"
 COPY = "checkpoint-copy"
 MAGIC = b"WCKP"
-VERSION = 2
+VERSION = 3
 
 _HEAD = struct.Struct("<4sHHIQQQQIIIQ")
-_GROUP = struct.Struct("<QQQQQQqq")
+_GROUP = struct.Struct("<QQQQQQqqQQQ")
 _SEGMENT = struct.Struct("<IIQQ")
 _COPIES = struct.Struct("<IIQQIQ")
 
@@ -46,7 +47,10 @@ class Kept(NamedTuple):
 
     Entries below `start` are not needed, and `base` is the offset behind them; those through
     `applied` are in the broker's snapshot, and `behind` is the offset behind them; -1 where no
-    messages came yet. A group that is gone has `start` `GONE` and the log's tail then in `applied`.
+    messages came yet. Frames of the group below log position `floor` do not count: a snapshot was
+    installed there, or the group was gone. One that still is has `start` `GONE`. Of the entries
+    through `applied` the log held those through `last`: an installed state may be ahead of it.
+    `before` is the term of the entry before `start`, 0 where it is not known.
     """
 
     term: int
@@ -56,11 +60,18 @@ class Kept(NamedTuple):
     applied: int
     base: int
     behind: int
+    floor: int = 0
+    last: int = 0
+    before: int = 0
 
     @property
     def hard_state(self) -> HardState:
         """Its term, vote and fence."""
         return HardState(self.term, self.vote, self.fence)
+
+
+#: What a checkpoint says of a group that it does not know.
+UNKNOWN = Kept(0, 0, 0, 0, 0, -1, -1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ new frames. Behind those they would supersede what came after them (counterexamp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import count
 
+from weir.log.checkpoint import UNKNOWN, Kept
 from weir.log.classes import ClassSegment
 from weir.log.disk import Readable
 from weir.log.errors import BadIndexFile, LogDamaged
@@ -22,8 +23,9 @@ from weir.log.segment import BLOCK, Segment
 class FoundCopies:
     """The copies that a checkpoint names, to be taken in the order of their positions."""
 
-    def __init__(self, log: int) -> None:
-        """Begin with none; `log` is the log's number."""
+    def __init__(self, log: int, kept: Mapping[int, Kept]) -> None:
+        """Begin with none; `log` is the log's number, and `kept` what the checkpoint says."""
+        self._kept = kept
         self.segments: list[ClassSegment] = []
         #: What of them is damaged, and the place of the first such frame.
         self.holes: list[LogDamaged] = []
@@ -66,10 +68,18 @@ class FoundCopies:
                 heappush(self._heap, (later.positions[0], next(self._numbers), later, at))
             yield at, now, 0
 
+    def restart(self, group: int) -> None:
+        """Copies of what a group held count no more."""
+        self.starts.pop(group, None)
+        for one in self.segments:
+            one.forget(group)
+
     def _known(self, found: ClassSegment, index: IndexFile) -> None:
         found.indexed = index.end
         for group, rows in index.sections:
             found.runs.setdefault(group, [])
+            if not rows.counts(self._kept.get(group, UNKNOWN).floor):
+                continue
             self.starts[group] = max(rows.start, self.starts.get(group, 0))
             if rows.positions:
                 found.note(group, rows.first, rows.last)
@@ -94,7 +104,9 @@ class FoundCopies:
                     continue
                 frame = bad.frame
                 self.bad_places.add(segment.base + at)
-            found.note(frame.group, frame.index, frame.index)
+            if frame.position >= self._kept.get(frame.group, UNKNOWN).floor:
+                found.note(frame.group, frame.index, frame.index)
+            found.runs.setdefault(frame.group, [])
             place = segment.base + at
             heappush(self._heap, (frame.position, next(self._numbers), frame, place))
             at += frame_size(frame.length)

@@ -24,6 +24,7 @@ _HOUR_MS = 3_600_000
 _BOUNDS_MS = (_HOUR_MS, 24 * _HOUR_MS, 7 * 24 * _HOUR_MS, 30 * 24 * _HOUR_MS)
 #: The class of all that is kept longer, for ever, or up to a size.
 LONGEST = len(_BOUNDS_MS) + 1
+_NO_RUN = (1, 0)
 
 
 def class_of(retention_ms: int) -> int:
@@ -45,7 +46,8 @@ class ClassSegment:
     saved: int = BLOCK
     done: int = BLOCK
     tail: int = BLOCK
-    #: First and last index of rows of saved entries, by group; none are left of some groups.
+    #: First and last index of rows of saved entries, by group. A group of which none are needed
+    #: stays, without a row, since its frames lie here.
     runs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     missing: Spare | None = None
     lost: bool = False
@@ -63,6 +65,11 @@ class ClassSegment:
             first, _ = runs.pop()
         runs.append((first, last))
 
+    def forget(self, group: int) -> None:
+        """Nothing that lies here of a group is needed any more."""
+        if group in self.runs:
+            self.runs[group] = []
+
     def needed(self, groups: Mapping[int, GroupIndex]) -> bool:
         """Whether an entry that lies here is still needed, as far as is known."""
         return self.unknown or any(
@@ -70,12 +77,19 @@ class ClassSegment:
             for group, runs in self.runs.items()
         )
 
-    def index_file(self, groups: Mapping[int, GroupIndex]) -> IndexFile:
-        """Return where the entries lie that are left of those that stand in a checkpoint."""
+    def index_file(self, groups: Mapping[int, GroupIndex], floors: Mapping[int, int]) -> IndexFile:
+        """Return where the entries lie that are left of those that stand in a checkpoint; `floors`
+        says of groups that are gone since which log position.
+        """
         self.indexed = self.saved
         sections = [
-            (group, groups[group].rows_of(first, last) if group in groups else gone())
+            (
+                group,
+                groups[group].rows_of(first, last)
+                if group in groups
+                else gone(floors.get(group, 0)),
+            )
             for group, runs in self.runs.items()
-            for first, last in runs
+            for first, last in runs or [_NO_RUN]
         ]
         return IndexFile(self.segment, sections, self.saved)

@@ -115,8 +115,19 @@ class Copies:
         self._classes[group] = class_
 
     def forget(self, group: int) -> None:
-        """A group is gone for good."""
+        """A group is gone."""
         self._classes.pop(group, None)
+
+    def restart(self, group: int) -> None:
+        """No entry of a group counts any more, copied or on its way; others may come instead."""
+        for copy in (*self._done, *((self._copy,) if self._copy else ())):
+            for move in copy.moves:
+                if move.group == group:
+                    move.into.runs.setdefault(group, [])
+            copy.moves = [move for move in copy.moves if move.group != group]
+            copy.left = deque(run for run in copy.left if run[1] != group)
+        for one in self._held:
+            one.forget(group)
 
     def holds(self, group: int) -> bool:
         """Whether frames of a group lie in class segments, needed or not."""
@@ -208,13 +219,13 @@ class Copies:
         if not copy.left:
             self._end(copy)
 
-    def next_index(self) -> IndexFile | None:
+    def next_index(self, floors: Mapping[int, int]) -> IndexFile | None:
         """Return the index file of a class segment of which a checkpoint says more than the last
-        one told.
+        one told; `floors` says of groups that are gone since which log position.
         """
         for one in self._held:
             if one.indexed < one.saved and not one.damaged:
-                return one.index_file(self._groups)
+                return one.index_file(self._groups, floors)
         return None
 
     def _begin(self) -> _Copy | None:

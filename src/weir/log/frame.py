@@ -48,6 +48,7 @@ class Kind(IntEnum):
     END = 5
     NOOP = 6
     CONFIGURATION = 7
+    SNAPSHOT = 8
 
 
 _BATCHES = int(Kind.BATCHES)

@@ -50,12 +50,19 @@ class GroupIndex:
         "_total",
         "_totals",
         "base",
+        "before",
         "first",
+        "floor",
     )
 
-    def __init__(self, first: int) -> None:
-        """Begin with nothing stored; `first` is the index of the first entry to come."""
+    def __init__(self, first: int, floor: int = 0, before: int = 0) -> None:
+        """Begin with nothing stored; `first` is the index of the first entry to come, `before` the
+        term of the entry before it. The group's frames count from log position `floor` on.
+        """
         self.first = first
+        self.floor = floor
+        #: The term of the entry before `first`; 0 where it is not known.
+        self.before = before
         #: The offset behind everything before `first`; -1 until the first messages tell.
         self.base = -1
         self._total = 0
@@ -158,6 +165,7 @@ class GroupIndex:
         if count < 0:
             self.base, self._total = -1, 0
         if count < 0 or not self._positions:
+            self.before = self.before if index == self.first else 0
             self.first, count = index, 0
         for column in self._columns:
             del column[count:]
@@ -172,6 +180,7 @@ class GroupIndex:
         count = index - self.first
         if count <= 0:
             return
+        self.before = self._terms[count - 1] if count <= len(self._positions) else 0
         if gone := min(count, len(self._positions)):
             self.base = max(self.base, self._behind[gone - 1])
             self._total = self._totals[gone - 1]
@@ -193,6 +202,7 @@ class GroupIndex:
     def _rows(self, a: int, b: int) -> Rows:
         before = a - 1
         return Rows(
+            self.floor,
             self.first,
             self.first + a,
             max(self._behind[before], self.base) if a else self.base,
@@ -242,6 +252,10 @@ class GroupIndex:
         at = bisect_left(self._positions, start)
         return at < len(self._positions) and self._positions[at] < end
 
+    def last_below(self, position: int) -> int:
+        """Return the index of the last entry below a log position; `first - 1` if there is none."""
+        return self.first + bisect_left(self._positions, position) - 1
+
     def behind(self, index: int) -> int:
         """Return the offset behind entry `index`; -1 where no messages came yet."""
         at = min(index - self.first, len(self._behind) - 1)
@@ -258,6 +272,15 @@ class GroupIndex:
         """Return where the entry at `index` lies; None if it is not stored."""
         at = index - self.first
         return self._stored(at) if 0 <= at < len(self._positions) else None
+
+    def of_kind(self, kind: Kind, first: int) -> list[int]:
+        """Return the indices, from `first` on, of the entries of a rare kind."""
+        kinds, found = self._kinds.tobytes(), []
+        at = kinds.find(kind, max(first - self.first, 0))
+        while at >= 0:
+            found.append(self.first + at)
+            at = kinds.find(kind, at + 1)
+        return found
 
     def holding(self, offset: int, last_index: int, durable: int) -> Iterator[tuple[Stored, int]]:
         """Yield the entries with messages from the one that holds `offset` on, with the offset

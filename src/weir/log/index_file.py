@@ -23,7 +23,7 @@ from weir.log.rows import Rows, unpack
 from weir.log.segment import Segment, segment_number
 
 MAGIC = b"WIDX"
-VERSION = 2
+VERSION = 3
 _HEAD = struct.Struct("<4sHHIIQQQ")
 _PREFIX = "index-"
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weir.log.checkpoint import Kept
+from weir.log.checkpoint import UNKNOWN, Kept
 from weir.log.class_scan import FoundCopies
 from weir.log.errors import LogDamaged
 from weir.log.frame import Frame
 from weir.log.index import GroupIndex
 from weir.log.rows import GONE, Rows
 from weir.log.segment import Segment
-
-#: What a checkpoint says of a group that it does not know.
-UNKNOWN = Kept(0, 0, 0, 0, 0, -1, -1)
 
 
 class Joining:
@@ -31,8 +28,8 @@ class Joining:
         holes: list[LogDamaged],
         replay: int,
     ) -> None:
-        """Begin with what a checkpoint says, whose `replay` this is. `holes` is the scan's list of
-        damaged places, which grows meanwhile.
+        """Begin with what a checkpoint says, whose `replay` this is. `kept` and `holes`, a list of
+        damaged places, are the scan's, which changes them meanwhile.
         """
         self.index: dict[int, GroupIndex] = {}
         #: By group: the first entry lost behind all messages so far, which may have held some.
@@ -46,13 +43,15 @@ class Joining:
         self._gaps: dict[int, tuple[int, LogDamaged]] = {}
         for group, one in kept.items():
             if one.start not in (0, GONE):
-                index = self.index[group] = GroupIndex(one.start)
+                index = self.index[group] = GroupIndex(one.start, one.floor, one.before)
                 index.base = one.base
                 index.drop(self._start(group, 0))
 
     def join(self, segment: Segment | None, position: int, group: int, rows: Rows) -> None:
         """Take entries of a group below a log position, as an index file says where they lie."""
         kept = self._kept.get(group, UNKNOWN)
+        if not rows.counts(kept.floor):
+            return
         start = self._start(group, rows.start)
         if group in self.index:
             self.index[group].drop(start)
@@ -81,7 +80,7 @@ class Joining:
     def add(self, segment: Segment | None, frame: Frame, place: int) -> None:
         """Take an entry that lies at `place`."""
         start = self._start(frame.group, 0)
-        if self.stale(frame):
+        if self.stale(frame) or frame.position < self._kept.get(frame.group, UNKNOWN).floor:
             return
         if frame.index < start:
             if start != GONE:
@@ -116,6 +115,13 @@ class Joining:
         applied = self._kept.get(frame.group, UNKNOWN).applied
         return 0 < applied < frame.index and frame.position < self._replay
 
+    def restart(self, group: int, first: int, floor: int, before: int) -> None:
+        """Nothing counts of a group that was taken so far: it begins anew, with entry `first`."""
+        self.index[group] = GroupIndex(first, floor, before)
+        self._lost.pop(group, None)
+        self._gaps.pop(group, None)
+        self._copies.restart(group)
+
     def finish(self) -> None:
         """Stand in for entries at the ends of groups that the checkpoint knows to have been.
 
@@ -124,7 +130,8 @@ class Joining:
         for group, kept in self._kept.items():
             if kept.start not in (0, GONE):
                 index = self.index[group]
-                self._fill(None, self._replay, group, index, kept.applied + 1)
+                held = min(kept.applied, kept.last)
+                self._fill(None, self._replay, group, index, held + 1)
                 self._mend(group, index, kept.behind)
         for _, error in self._gaps.values():
             raise error
@@ -152,7 +159,8 @@ class Joining:
     def _index(self, group: int, first: int) -> GroupIndex:
         index = self.index.get(group)
         if index is None:
-            index = self.index[group] = GroupIndex(first)
+            floor = self._kept.get(group, UNKNOWN).floor
+            index = self.index[group] = GroupIndex(first, floor)
         return index
 
     def _fill(

@@ -10,9 +10,9 @@ A log is opened by `weir.log.recovery.recover`, never by hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from weir.codec.fields import padding
+from weir.codec.fields import Buffer, padding
 from weir.errors import TooLarge
 from weir.log.chore import Chore
 from weir.log.copying import CopyPiece
@@ -30,9 +30,10 @@ from weir.log.scrub import Scrubbed
 from weir.log.segment import SMALL_FRAME, Segment, mark_frame, pack_header
 from weir.log.segments import Segments
 from weir.log.settings import Settings
+from weir.log.snapshots import Base, records
 from weir.log.upkeep import Upkeep
 
-_OWN_KINDS = (Kind.MARK, Kind.END)
+_OWN_KINDS = (Kind.MARK, Kind.END, Kind.SNAPSHOT)
 
 
 class Log(Lookups):
@@ -90,31 +91,17 @@ class Log(Lookups):
         size, kind = record.size, record.kind
         index = self._groups.get(record.group)
         self._check(record, index)
-        staged = self._staged or self._stage()
-        position = self._place(staged, frame_size(size))
-        staged.buffers.append(
-            pack(
-                self._generation,
-                position,
-                kind,
-                record.payload,
-                size,
-                group=record.group,
-                term=record.term,
-                index=record.index,
-            )
-        )
-        staged.buffers.extend(record.payload)
-        if size & 7:
-            staged.buffers.append(padding(size))
-        if token is not None:
-            staged.tokens.append(token)
+        if index is None and self._upkeep.is_gone(record.group):
+            # So that a start knows it too, whatever the checkpoint that it finds says of the group.
+            self.install(record.group, 0, 0, 0, 0, (b"",))
+            index = self._groups[record.group]
+        position = self._put(record, token)
         if kind is Kind.HARD_STATE:
             state = HardState.unpack(b"".join(record.payload))
             self._upkeep.hard_states[record.group] = state
         else:
             if index is None:
-                index = self._groups[record.group] = GroupIndex(record.index)
+                index = self._upkeep.begin(record.group, record.index)
             elif record.index <= index.last:
                 self._upkeep.supersede(position, index.position_of(record.index))
             index.add(
@@ -128,10 +115,37 @@ class Log(Lookups):
                 record.stamp,
             )
             self._touched.add(record.group)
-            # What has no offset is read once and late, if ever: it must not drive out what is new.
-            if kind is Kind.BATCHES and record.first_offset < record.next_offset:
+            # A chunk is read once and late, if ever: it must not drive out what is new.
+            if kind is not Kind.BATCHES or record.first_offset < record.next_offset:
                 self._cache.put(position, record.payload, size)
         return position
+
+    def install(
+        self,
+        group: int,
+        index: int,
+        term: int,
+        base_index: int,
+        base_term: int,
+        data: Sequence[Buffer],
+        token: object = None,
+    ) -> int:
+        """Stage a snapshot that a peer sent: the state of a group after entry `index`, of `term`.
+
+        Returns the position of its first frame. The group begins anew there, with nothing of what
+        it held: entries follow the one at `base_index`, of `base_term`. The flush that makes it
+        durable carries `token`. Raises `BadRecord` before anything is staged.
+        """
+        if not 0 <= base_index <= index:
+            raise BadRecord(f"a snapshot of entry {index} cannot stand on entry {base_index}")
+        base = Base(base_index, base_term)
+        state = self._upkeep.hard_states.get(group, HardState(0, 0, 0))
+        room = self.settings.entry_bytes_max
+        # No flush is taken in between: it holds all parts, or none.
+        parts = list(records(group, (index, term), base, state, data, room))
+        places = [self._put(one, token if one is parts[-1] else None) for one in parts]
+        self._upkeep.install(group, places[0], index, base)
+        return places[0]
 
     def next_flush(self) -> Flush | None:
         """Take everything staged; None if nothing is, while a flush is in flight, or while a spare
@@ -183,7 +197,7 @@ class Log(Lookups):
         self._upkeep.drop_below(group, index)
 
     def drop_group(self, group: int) -> None:
-        """Nothing of a group is needed any more. Append nothing to it again: ids are not reused."""
+        """Nothing of a group is needed any more. What is appended to it again begins it anew."""
         self._upkeep.drop_group(group, self._tail)
 
     def checkpoint(self, applied: Mapping[int, int], body: bytes) -> bytes:
@@ -221,6 +235,30 @@ class Log(Lookups):
 
     # -- staging -----------------------------------------------------------------------------
 
+    def _put(self, record: Record, token: object) -> int:
+        """Stage a record's frame; return its position."""
+        size = record.size
+        staged = self._staged or self._stage()
+        position = self._place(staged, frame_size(size))
+        staged.buffers.append(
+            pack(
+                self._generation,
+                position,
+                record.kind,
+                record.payload,
+                size,
+                group=record.group,
+                term=record.term,
+                index=record.index,
+            )
+        )
+        staged.buffers.extend(record.payload)
+        if size & 7:
+            staged.buffers.append(padding(size))
+        if token is not None:
+            staged.tokens.append(token)
+        return position
+
     def _check(self, record: Record, index: GroupIndex | None) -> None:
         size, largest = record.size, self.settings.entry_bytes_max
         if size > largest:
@@ -232,7 +270,7 @@ class Log(Lookups):
         if size < 1 or size != sum(map(len, record.payload)):
             raise BadRecord(f"a record says {size:,} bytes and does not hold as many, or is empty")
         if record.kind in _OWN_KINDS:
-            raise BadRecord(f"{record.kind.name} frames are the log's own")
+            raise BadRecord(f"the log makes {record.kind.name} frames itself")
         if record.kind is Kind.HARD_STATE and size != HARD_STATE_SIZE:
             raise BadRecord(f"a hard state of {size} bytes: pack one with HardState")
         if index is not None:
@@ -279,7 +317,13 @@ class Log(Lookups):
         """Return the entries in the segment that is being closed, by group."""
         touched, self._touched = sorted(self._touched), set()
         found = ((group, self._groups.get(group)) for group in touched)
+        floors = self._upkeep.floors
         return [
-            (group, gone() if index is None else index.rows(segment.base, segment.end))
+            (
+                group,
+                gone(floors.get(group, 0))
+                if index is None
+                else index.rows(segment.base, segment.end),
+            )
             for group, index in found
         ]

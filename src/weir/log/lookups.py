@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from weir.codec.fields import Buffer
@@ -11,6 +11,7 @@ from weir.log.disk import Disk
 from weir.log.frame import Kind
 from weir.log.index import GroupIndex, Stored
 from weir.log.reading import Reading, spans_of
+from weir.log.record import Raw
 from weir.log.scrub import ScrubPiece
 from weir.log.segment import Segment
 from weir.log.segments import Segments
@@ -89,11 +90,41 @@ class Lookups:
         At least one entry, then as many as stay within `max_bytes` of payload; none above Raft
         index `last_index`, none that is not durable. None if there is none of batches at `first`.
         """
+        behind = min(first + count, last_index + 1)
+        return self._plan(group, range(first, behind), max_bytes, batches=True)
+
+    def read_raw(self, group: int, lo: int, hi: int, max_bytes: int) -> Reading | None:
+        """Plan to read entries [lo, hi) of any kind, as they lie on the disk, for a peer that lacks
+        them; `Reading.entries` says which they are.
+
+        At least one entry, then as many as stay within `max_bytes` of payload; none that is not
+        durable. None if there is none at `lo`.
+        """
+        return self._plan(group, range(lo, hi), max_bytes)
+
+    def cached(self, group: int, lo: int, hi: int, max_bytes: int) -> list[Raw] | None:
+        """Return entries [lo, hi) of any kind from memory, durable or not: at least one, then as
+        many as are there and stay within `max_bytes` of payload. None if the first is not there.
+        """
+        found: list[Raw] = []
+        size = 0
+        for at in range(lo, hi):
+            stored = self.stored(group, at)
+            payload = self._cache.get(stored.position) if stored is not None else None
+            if stored is None or payload is None or (found and size + stored.length > max_bytes):
+                break
+            size += stored.length
+            found.append(Raw(at, stored.term, stored.kind, payload, stored.length))
+        return found or None
+
+    def _plan(
+        self, group: int, indexes: Iterable[int], max_bytes: int, batches: bool = False
+    ) -> Reading | None:
         placed: list[tuple[Segment, Stored]] = []
         size = 0
-        for at in range(first, min(first + count, last_index + 1)):
+        for at in indexes:
             stored = self.stored(group, at)
-            if stored is None or stored.kind is not Kind.BATCHES:
+            if stored is None or (batches and stored.kind is not Kind.BATCHES):
                 break
             if stored.position >= self._durable or (placed and size + stored.length > max_bytes):
                 break
@@ -140,6 +171,11 @@ class Lookups:
         """Return the offset behind the last message that a group holds, durable or not."""
         index = self._groups.get(group)
         return index.next_offset if index is not None else 0
+
+    def of_kind(self, group: int, kind: Kind, first: int) -> list[int]:
+        """Return the Raft indices, from `first` on, of a group's entries of a rare kind."""
+        index = self._groups.get(group)
+        return [] if index is None else index.of_kind(kind, first)
 
     def stored(self, group: int, index: int) -> Stored | None:
         """Return where a group's entry lies, durable or not; None if it is not stored."""

@@ -60,6 +60,11 @@ class Reading:
     #: The log's own count of readings, by file.
     pins: Counter[str] | None = None
 
+    @property
+    def entries(self) -> tuple[Stored, ...]:
+        """Where the entries lie that are read from the disk, in the order of the payloads."""
+        return tuple(stored for span in self.spans for stored in span.entries)
+
     def pin(self) -> None:
         """Keep the files of this reading from being used again."""
         if self.pins is not None:
@@ -88,7 +93,7 @@ class Reading:
 
     def reached(self, payloads: Sequence[Buffer]) -> int:
         """Return the offset behind the last message of what `run` returned."""
-        if self.cached is not None or len(payloads) == sum(len(s.entries) for s in self.spans):
+        if self.cached is not None or len(payloads) == len(self.entries):
             return self.next_offset
         return headers(payloads[-1])[-1].next_offset
 

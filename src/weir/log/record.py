@@ -29,6 +29,17 @@ class HardState(NamedTuple):
         return cls(*_HARD_STATE.unpack(payload))
 
 
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """One entry as it lies in the log: `size` bytes of payload in all."""
+
+    index: int
+    term: int
+    kind: Kind
+    payload: tuple[Buffer, ...]
+    size: int
+
+
 HARD_STATE_SIZE = _HARD_STATE.size
 
 

@@ -24,15 +24,16 @@ that a group which lost some of it is known before it takes part in anything.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from weir.errors import Damaged
-from weir.log.checkpoint import CHECKPOINT, COPY, Checkpoint, load
+from weir.log.checkpoint import CHECKPOINT, COPY, Checkpoint, load, save
 from weir.log.class_scan import FoundCopies
 from weir.log.disk import Disk, Readable
 from weir.log.errors import BadIndexFile, ForeignSegment, LogDamaged
 from weir.log.frame import BadFrame
+from weir.log.index import GroupIndex
 from weir.log.index_file import IndexFile, index_name, is_index, read_index
 from weir.log.log import Log
 from weir.log.record import HardState
@@ -41,6 +42,7 @@ from weir.log.scan import Scan
 from weir.log.segment import BLOCK, Segment, segment_number, unpack_header
 from weir.log.segments import Segments
 from weir.log.settings import Settings
+from weir.log.snapshots import Installed
 from weir.log.upkeep import Upkeep
 
 _ZEROS = memoryview(bytes(1 << 20))
@@ -50,13 +52,22 @@ _ZEROS = memoryview(bytes(1 << 20))
 class RecoveredGroup:
     """One group as the log held it at start; where its entries lie, `Log.stored` knows.
 
-    `last_index` is that of its last entry, superseded ones left out; 0 if it has none. `damage`
-    says what a group lost that it needs to go on: it may neither vote nor lead.
+    `last_index` is that of its last entry, superseded ones left out; `base_index`, behind which its
+    log begins, if it has none. It lies below the index of an installed state while entries are
+    still being filled in. `base_term` is the term of entry `base_index`, 0 where it is not known.
+    `snapshot` is an installed state that is newer than what the checkpoint holds, if there is one.
+
+    `damage` says what a group lost that it needs to go on: it may neither vote nor lead.
+    `hard_state_lost` says that this may be a vote.
     """
 
     hard_state: HardState | None
     last_index: int
     damage: LogDamaged | None = None
+    base_index: int = 0
+    base_term: int = 0
+    snapshot: Installed | None = None
+    hard_state_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,7 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     settings.validate()
     found = _checkpoint(disk, settings)
     files = find_files(disk, settings, found)
-    copies = FoundCopies(settings.log)
+    copies = FoundCopies(settings.log, found.groups if found else {})
     copies.read(disk, found.copies if found else (), files.copies)
     scan = Scan(settings.log, found, copies)
     unwritten = _scan(disk, files, scan, found)
@@ -109,8 +120,10 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     numbers = [number for n in names if (number := segment_number(n)) is not None]
     segments = Segments(scan.live, settings.segment_bytes)
     reserve = Reserve(kept, numbers, settings.segment_bytes, settings.spares)
-    upkeep = Upkeep(settings, segments, reserve, scan.index, found, copies.segments)
+    found = _clamped(disk, found, scan.tail)
+    upkeep = Upkeep(settings, segments, reserve, scan.index, found, copies.segments, scan.floors())
     upkeep.hard_states.update(scan.hard_states)
+    upkeep.installed.update(scan.installed())
     for file in unwritten:
         upkeep.closed(file)
     log = Log(disk, settings, segments, reserve, scan.index, upkeep, scan.tail)
@@ -120,14 +133,31 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
 
 
 def _groups(scan: Scan) -> dict[int, RecoveredGroup]:
-    return {
-        group: RecoveredGroup(
+    found = {}
+    for group in sorted(scan.index.keys() | scan.hard_states.keys() | scan.damage.keys()):
+        index, whole = scan.index.get(group, GroupIndex(1)), scan.snapshots.get(group)
+        found[group] = RecoveredGroup(
             scan.hard_states.get(group),
-            scan.index[group].last if group in scan.index else 0,
+            index.last,
             scan.damage.get(group),
+            index.first - 1,
+            index.before,
+            whole.state if whole and whole.state.index else None,
+            group in scan.states_lost,
         )
-        for group in sorted(scan.index.keys() | scan.hard_states.keys() | scan.damage.keys())
-    }
+    return found
+
+
+def _clamped(disk: Disk, found: Checkpoint | None, tail: int) -> Checkpoint | None:
+    """Save the checkpoint again where it knows of groups that begin behind the tail: a power cut
+    took what began them, and what comes there now must count.
+    """
+    groups = found.groups if found else {}
+    late = {group: kept._replace(floor=tail) for group, kept in groups.items() if kept.floor > tail}
+    if found is not None and late:
+        found = replace(found, serial=found.serial + 1, groups={**groups, **late})
+        save(disk, found.pack())
+    return found
 
 
 def _checkpoint(disk: Disk, settings: Settings) -> Checkpoint | None:

@@ -18,7 +18,7 @@ from weir.log.errors import BadIndexFile
 GONE = (1 << 64) - 1
 #: Bytes of one entry over all columns.
 ROW_BYTES = 53
-_HEAD = struct.Struct("<QQQqQQ")
+_HEAD = struct.Struct("<QQQQqQQ")
 #: Type codes, widest first, so that every column of a file begins aligned.
 _CODES = "QQQqqQIB"
 
@@ -27,11 +27,12 @@ _CODES = "QQQqqQIB"
 class Rows:
     """Entries `first` and up of a group, without a gap, a column for each field.
 
-    `start` is the group's start when they were taken. `base` and `total` sum up everything before
-    them: the offset behind it, -1 where that is not known, and the bytes of all entries with
-    messages.
+    `start` is the group's start when they were taken, and `floor` the position from which on its
+    frames counted. `base` and `total` sum up everything before them: the offset behind it, -1 where
+    that is not known, and the bytes of all entries with messages.
     """
 
+    floor: int
     start: int
     first: int
     base: int
@@ -44,6 +45,10 @@ class Rows:
     totals: array[int]
     lengths: array[int]
     kinds: array[int]
+
+    def counts(self, floor: int) -> bool:
+        """Whether this is said of the group as it is since log position `floor`."""
+        return self.floor == floor or (self.start == GONE and self.floor > floor)
 
     @property
     def columns(self) -> tuple[array[int], ...]:
@@ -73,14 +78,14 @@ class Rows:
             return None
         columns = (column[count:] for column in self.columns)
         base = max(self.base, self.behind[count - 1])
-        return Rows(self.start, start, base, self.totals[count - 1], *columns)
+        return Rows(self.floor, self.start, start, base, self.totals[count - 1], *columns)
 
     def through(self, last: int) -> Rows:
         """Return the entries up to index `last`."""
         if last >= self.last:
             return self
         columns = (column[: max(last + 1 - self.first, 0)] for column in self.columns)
-        return Rows(self.start, self.first, self.base, self.total, *columns)
+        return Rows(self.floor, self.start, self.first, self.base, self.total, *columns)
 
     def split(self, position: int) -> tuple[Rows, Rows | None]:
         """Return the entries below a log position, and those from there on; None if none are."""
@@ -88,12 +93,13 @@ class Rows:
         if count == len(self.positions):
             return self, None
         below = (column[:count] for column in self.columns)
-        now = Rows(self.start, self.first, self.base, self.total, *below)
+        now = Rows(self.floor, self.start, self.first, self.base, self.total, *below)
         return now, self.above(self.first + count)
 
     def pack(self, group: int) -> list[Buffer]:
         """Return the group's section of an index file: a head, then the columns, 8-aligned."""
-        head = _HEAD.pack(group, self.start, self.first, self.base, self.total, len(self.positions))
+        fields = (self.floor, self.start, self.first, self.base, self.total, len(self.positions))
+        head = _HEAD.pack(group, *fields)
         columns = (column.tobytes() for column in self.columns)
         return [head, *chain.from_iterable((data, padding(len(data))) for data in columns)]
 
@@ -105,7 +111,7 @@ def unpack(data: memoryview, at: int) -> tuple[int, Rows, int]:
     """
     if len(data) - at < _HEAD.size:
         raise BadIndexFile("a section is cut short")
-    group, start, first, base, total, count = _HEAD.unpack_from(data, at)
+    group, floor, start, first, base, total, count = _HEAD.unpack_from(data, at)
     at += _HEAD.size
     columns = []
     for code in _CODES:
@@ -116,12 +122,12 @@ def unpack(data: memoryview, at: int) -> tuple[int, Rows, int]:
         column.frombytes(data[at : at + size])
         columns.append(column)
         at += size + len(padding(size))
-    return group, Rows(start, first, base, total, *columns), at
+    return group, Rows(floor, start, first, base, total, *columns), at
 
 
-def gone() -> Rows:
-    """Return the rows of a group of which nothing is needed any more."""
-    return Rows(GONE, GONE, -1, 0, *empty())
+def gone(floor: int) -> Rows:
+    """Return the rows of a group of which nothing below log position `floor` is needed any more."""
+    return Rows(floor, GONE, GONE, -1, 0, *empty())
 
 
 def empty() -> tuple[array[int], ...]:

@@ -6,11 +6,11 @@ which only `judge` can say: the marks behind it tell (DESIGN §4 Damage; docs/ad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from weir.codec.fields import U64
-from weir.log.checkpoint import Checkpoint, Kept
+from weir.log.checkpoint import UNKNOWN, Checkpoint, Kept
 from weir.log.class_scan import FoundCopies
 from weir.log.errors import LogDamaged
 from weir.log.frame import (
@@ -23,11 +23,12 @@ from weir.log.frame import (
     next_frame,
     verify,
 )
-from weir.log.joining import UNKNOWN, Joining
+from weir.log.joining import Joining
 from weir.log.marks import highest_mark
 from weir.log.record import HardState
 from weir.log.rows import GONE, Rows
 from weir.log.segment import BLOCK, SMALL_FRAME, Segment
+from weir.log.snapshots import Gathering, Whole
 
 Read = Callable[[Segment], bytes]
 
@@ -60,11 +61,17 @@ class Scan:
         self.hard_states: dict[int, HardState] = {}
         self.live: list[Segment] = []
         self.damage: dict[int, LogDamaged] = {}
+        #: Of those, the ones that may have lost a hard state.
+        self.states_lost: set[int] = set()
         self.holes: list[LogDamaged] = []
         self.log = log
-        self._kept: Mapping[int, Kept] = found.groups if found else {}
+        #: By group, a snapshot that was installed and that the checkpoint does not hold.
+        self.snapshots: dict[int, Whole] = {}
+        self._gathering = Gathering()
+        #: What the checkpoint says, and of groups that began anew behind it, how they do.
+        self._kept: dict[int, Kept] = dict(found.groups) if found else {}
         self._replay = found.replay if found else 0
-        self._copies = copies or FoundCopies(log)
+        self._copies = copies or FoundCopies(log, self._kept)
         self._joining = Joining(log, self._kept, self._copies, self.holes, self._replay)
         self.index = self._joining.index
         #: Segments that may reach above the mark, with their bytes up to the END.
@@ -152,6 +159,16 @@ class Scan:
             raise self._damaged(self._marked_in, self.tail, reason)
         self._finish()
 
+    def floors(self) -> dict[int, int]:
+        """Return, by group, the position from which on its frames count; of the others all do."""
+        for index in self.index.values():
+            index.floor = min(index.floor, self.tail)
+        return {g: min(kept.floor, self.tail) for g, kept in self._kept.items() if kept.floor}
+
+    def installed(self) -> dict[int, tuple[int, int]]:
+        """Return, by group, position and index of a snapshot that no checkpoint holds."""
+        return {g: (whole.floor, whole.state.index) for g, whole in self.snapshots.items()}
+
     def unsure(self) -> Iterator[tuple[Segment, int, memoryview]]:
         """Yield what must be rewritten, from the mark to the tail: segment, file offset, bytes.
 
@@ -197,22 +214,28 @@ class Scan:
             # Where nothing sound follows, what is lost ends with what had been durable.
             return sound if sound < len(data) else min(sound, self.mark - segment.base)
         self.holes.append(error)
-        kept = self._kept.get(frame.group, UNKNOWN)
         if frame.kind is Kind.END:
             return len(data)
+        if frame.kind is not Kind.MARK and self._counts(frame):
+            self._lose(segment, frame, error)
+        return at + frame_size(frame.length)
+
+    def _lose(self, segment: Segment, frame: Frame, error: LogDamaged) -> None:
+        """Take note of what a damaged frame held, as its header says."""
+        group, kept = frame.group, self._kept.get(frame.group, UNKNOWN)
         if frame.kind is Kind.HARD_STATE:
-            if position >= self._replay and kept.start != GONE:
-                self.damage.setdefault(frame.group, error)
-        elif (
-            frame.kind is not Kind.MARK
-            and kept.start <= frame.index
-            and not self._joining.stale(frame)
-        ):
-            self._keep(segment, frame, memoryview(b""))
+            if frame.position >= self._replay:
+                self.damage.setdefault(group, error)
+                self.states_lost.add(group)
+        elif frame.kind is Kind.SNAPSHOT:
+            if frame.index > kept.applied:
+                self._restart(group, Kept(0, 0, 0, 0, 0, -1, -1, frame.position))
+                self.damage.setdefault(group, error)
+        elif kept.start <= frame.index and not self._joining.stale(frame):
+            self._joining.add(segment, frame, frame.position)
             self._joining.lose(frame)
             if frame.index > kept.applied:
-                self.damage.setdefault(frame.group, error)
-        return at + frame_size(frame.length)
+                self.damage.setdefault(group, error)
 
     def _finish(self) -> None:
         self.holes += self._copies.holes
@@ -259,14 +282,48 @@ class Scan:
         if frame.kind is Kind.MARK:
             self.mark = max(self.mark, U64.unpack(payload)[0])
             return
-        kept = self._kept.get(frame.group, UNKNOWN)
-        if kept.start == GONE:
+        if not self._counts(frame):
             return
         if frame.kind is Kind.HARD_STATE:
             state = HardState.unpack(payload)
             self.hard_states[frame.group] = _joined(self.hard_states.get(frame.group), state)
+        elif frame.kind is Kind.SNAPSHOT:
+            self._install(frame, payload)
         else:
             self._joining.add(segment, frame, frame.position)
+
+    def _counts(self, frame: Frame) -> bool:
+        """Whether a frame is of its group as that began last; one of a group that is gone begins
+        it anew.
+        """
+        kept = self._kept.get(frame.group, UNKNOWN)
+        if frame.position < kept.floor:
+            return False
+        if kept.start == GONE:
+            self._kept[frame.group] = UNKNOWN._replace(floor=kept.floor)
+        return True
+
+    def _install(self, frame: Frame, payload: memoryview) -> None:
+        """Begin a group anew with a snapshot, when all of it is there."""
+        whole = self._gathering.take(frame, payload)
+        group, kept = frame.group, self._kept.get(frame.group, UNKNOWN)
+        if whole is None or (whole.floor == kept.floor and frame.index <= kept.applied):
+            return
+        base = whole.base
+        first = base.index + 1
+        self._restart(group, Kept(0, 0, 0, first, 0, -1, -1, whole.floor, 0, base.term))
+        self.hard_states.pop(group, None)
+        if any(whole.hard_state):
+            self.hard_states[group] = whole.hard_state
+        self.snapshots[group] = whole
+        self.damage.pop(group, None)
+        self.states_lost.discard(group)
+
+    def _restart(self, group: int, kept: Kept) -> None:
+        """Let nothing count of a group that was taken so far."""
+        self._kept[group] = kept
+        self.snapshots.pop(group, None)
+        self._joining.restart(group, kept.start, kept.floor, kept.before)
 
     def _seek_marks(self, name: str, data: bytes, at: int, segment: Segment | None) -> None:
         """Look for marks from file offset `at` on: one may tell that a bad place was durable."""

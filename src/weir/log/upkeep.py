@@ -22,6 +22,7 @@ from weir.log.rows import GONE
 from weir.log.segment import Segment
 from weir.log.segments import Segments
 from weir.log.settings import Settings
+from weir.log.snapshots import Base
 
 
 class Upkeep:
@@ -35,20 +36,22 @@ class Upkeep:
         groups: dict[int, GroupIndex],
         found: Checkpoint | None = None,
         kept: Iterable[ClassSegment] = (),
+        floors: Mapping[int, int] | None = None,
     ) -> None:
-        """Go on from the checkpoint that was found, if there was one, and its class segments."""
+        """Go on from the checkpoint that was found, if there was one, its class segments, and the
+        positions from which on groups count.
+        """
         self._settings = settings
         self._segments = segments
         self._reserve = reserve
         self._groups = groups
         self._serial = found.serial if found else 0
         self.copies = Copies(settings, segments, reserve, groups, kept, self._serial)
-        #: Of groups that are gone: the log's tail when they went.
-        self._gone = {
-            group: kept.applied
-            for group, kept in (found.groups if found else {}).items()
-            if kept.start == GONE
-        }
+        #: By group: frames below this log position do not count. Those of groups that are gone, or
+        #: of which a snapshot was installed there.
+        self.floors = dict(floors or {})
+        #: By group, the position and the index of a snapshot that no checkpoint holds yet.
+        self.installed: dict[int, tuple[int, int]] = {}
         self.hard_states: dict[int, HardState] = {}
         #: Position of the last entry that superseded others: they are needed until it is durable.
         self.superseded = -1
@@ -65,15 +68,36 @@ class Upkeep:
     def drop_below(self, group: int, index: int) -> None:
         """Entries of a group below Raft index `index` are not needed; they must be applied."""
         entries = self._groups.get(group)
-        if entries is not None:
-            entries.drop(index)
+        if entries is not None:  # what is filled in below an installed state may not be there yet
+            entries.drop(min(index, entries.last + 1))
 
     def drop_group(self, group: int, tail: int) -> None:
-        """Nothing of a group is needed any more, and nothing of it comes again."""
+        """Nothing of a group is needed any more; what comes of it again begins it anew."""
         self._groups.pop(group, None)
         self.hard_states.pop(group, None)
-        self._gone[group] = tail
+        self.installed.pop(group, None)
+        self.floors[group] = tail
+        self.copies.restart(group)
         self.copies.forget(group)
+
+    def is_gone(self, group: int) -> bool:
+        """Whether a group was dropped, and nothing of it came since."""
+        known = group in self._groups or group in self.hard_states
+        return group in self.floors and not known
+
+    def begin(self, group: int, first: int) -> GroupIndex:
+        """Return the index of a group of which entry `first` is the first to come."""
+        entries = self._groups[group] = GroupIndex(first, self.floors.get(group, 0))
+        return entries
+
+    def install(self, group: int, position: int, index: int, base: Base) -> None:
+        """A snapshot as of `index` at a position begins a group's log anew, behind `base`."""
+        if (old := self._groups.get(group)) is not None:
+            self.supersede(position, old.position_of(old.first))
+        self._groups[group] = GroupIndex(base.index + 1, position, base.term)
+        self.floors[group] = position
+        self.installed[group] = (position, index)
+        self.copies.restart(group)
 
     def supersede(self, position: int, old: int | None) -> None:
         """Note that an entry at a position superseded others, from position `old` on."""
@@ -93,6 +117,11 @@ class Upkeep:
             entries = self._groups.get(group)
             position = entries.position_of(index + 1) if entries is not None else None
             replay = min(replay, durable if position is None else position)
+        for group, (position, index) in list(self.installed.items()):
+            if applied.get(group, 0) >= index:
+                del self.installed[group]
+            else:
+                replay = min(replay, position)
         free = self.superseded < durable
         if free:
             self._returning = None
@@ -106,13 +135,16 @@ class Upkeep:
         dead = {segment.base for segment in planned}
         needed = tuple(s for s in self._segments if s.base not in dead and s.base < durable)
         first = needed[0].base if needed else durable
-        self._gone = {
-            group: tail
-            for group, tail in self._gone.items()
-            if first < tail or self.copies.holds(group)
+        known = self._groups.keys() | self.hard_states.keys()
+        self.floors = {
+            group: floor
+            for group, floor in self.floors.items()
+            if group in known or first < floor or self.copies.holds(group)
         }
-        kept = {group: self._kept(group, applied) for group in self._known()}
-        kept |= {group: Kept(0, 0, 0, GONE, tail, -1, -1) for group, tail in self._gone.items()}
+        kept = {group: self._kept(group, applied, durable) for group in sorted(known)}
+        for group, floor in self.floors.items():
+            if group not in known:
+                kept[group] = Kept(0, 0, 0, GONE, 0, -1, -1, floor)
         self._serial += 1
         settings = self._settings
         return Checkpoint(
@@ -148,16 +180,22 @@ class Upkeep:
             dead = [one for one in dead if not entries.uses(one.base, one.end)]
         return dead
 
-    def _known(self) -> Iterable[int]:
-        return sorted(self._groups.keys() | self.hard_states.keys())
-
-    def _kept(self, group: int, applied: Mapping[int, int]) -> Kept:
+    def _kept(self, group: int, applied: Mapping[int, int], durable: int) -> Kept:
         state = self.hard_states.get(group, HardState(0, 0, 0))
         through = applied.get(group, 0)
         entries = self._groups.get(group)
         if entries is None:
-            return Kept(*state, 0, through, -1, -1)
-        return Kept(*state, entries.first, through, entries.base, entries.behind(through))
+            return Kept(*state, 0, through, -1, -1, self.floors.get(group, 0))
+        return Kept(
+            *state,
+            entries.first,
+            through,
+            entries.base,
+            entries.behind(through),
+            entries.floor,
+            entries.last_below(durable),
+            entries.before,
+        )
 
     # -- files -------------------------------------------------------------------------------
 
@@ -176,7 +214,7 @@ class Upkeep:
         for at, file in enumerate(self._unwritten):
             if file.segment.end <= durable:
                 return self._unwritten.pop(at)
-        return self.copies.next_index()
+        return self.copies.next_index(self.floors)
 
     def _retire(self) -> None:
         if not self._retiring:

@@ -36,8 +36,40 @@ def partition_of(group: int) -> int:
     return group & (PARTITIONS_MAX - 1)
 
 
+SHARD_BITS = 16
+SHARDS_MAX = 1 << SHARD_BITS
+INCARNATION_BITS = 16
+NODE_MAX = (1 << 31) - 1
+
+
+def voter_of(node: int, incarnation: int = 0) -> int:
+    """Return the id by which Raft knows a node: it changes if the node lost what it had voted."""
+    return node << INCARNATION_BITS | incarnation
+
+
+def node_of(voter: int) -> int:
+    """Return the node of a voter."""
+    return voter >> INCARNATION_BITS
+
+
+def place_of(node: int, shard: int) -> int:
+    """Return a shard anywhere as one number; `node` 0 is this node, whose places are its shards."""
+    return node << SHARD_BITS | shard
+
+
+def place_node(place: int) -> int:
+    """Return the node of a place; 0 is this one."""
+    return place >> SHARD_BITS
+
+
+def place_shard(place: int) -> int:
+    """Return the shard of a place, a number of its node."""
+    return place & (SHARDS_MAX - 1)
+
+
 class Address(NamedTuple):
-    """Where a partition is served: shard and log of its leader, and its group.
+    """Where a partition is served: shard and log of its leader, its group, and the leader's node;
+    node 0 is whoever answered.
 
     The bounds are those of `ADDRESS`; they hold wherever an address is read from a control body.
     """
@@ -45,7 +77,8 @@ class Address(NamedTuple):
     shard: Annotated[int, Meta(ge=0, le=0xFFFF)]
     log: Annotated[int, Meta(ge=0, le=0xFFFF)]
     group: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    node: Annotated[int, Meta(ge=0, le=NODE_MAX)] = 0
 
 
-#: shard u16, log u16, reserved u32, group u64: the first 16 bytes of every data frame.
+#: shard u16, log u16, node u32, group u64: the first 16 bytes of every data frame.
 ADDRESS = struct.Struct("<HHIQ")

@@ -18,6 +18,16 @@ CONTROL_FRAME_BYTES_MAX = 1 * MIB
 DEVICE_BODY_BYTES_MAX = 64 * KIB
 # Between shards of a node: a reply with its messages, or the registry's whole snapshot.
 TRUNK_FRAME_BYTES_MAX = 1 << 30
+# Between nodes: an entry is a batch at most. The hello of a link comes before anything is known.
+LINK_FRAME_BYTES_MAX = BATCH_BYTES_MAX + 64 * KIB
+LINK_HELLO_BYTES_MAX = 4 * KIB
+LINK_HELLO_SECONDS = 5.0
+LINK_UNSENT_BYTES_MAX = 64 * MIB
+LINKS_GREETING_MAX = 1_024
+LINK_NODES_MAX = 256
+# A shard that takes nothing of what waits for it for so long, or does not even answer, is cut.
+LINK_STALLED_MS = 10_000
+LINK_SILENT_MS = 2_000
 
 # One message.
 KEY_BYTES_MAX = 64 * KIB
@@ -92,3 +102,7 @@ LISTEN_BACKLOG = 8_192
 # The log (DESIGN §4 Log).
 LOGS_MAX = 256
 SEGMENT_BYTES_DEFAULT = 64 * MIB
+
+# What nodes write, and read: a set writes nothing of a level before each of its nodes supports it.
+FORMAT_LEVEL_FIRST = 1
+FORMAT_LEVEL = 1

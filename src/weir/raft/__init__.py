@@ -13,8 +13,10 @@ from __future__ import annotations
 from weir.raft.config import Config
 from weir.raft.core import Role
 from weir.raft.errors import (
+    ChangePending,
     Compacted,
     HostError,
+    InvalidChange,
     InvalidConfig,
     NothingReady,
     NotLeader,
@@ -26,32 +28,73 @@ from weir.raft.errors import (
     Unavailable,
     UnsupportedConfiguration,
 )
+from weir.raft.membership import Change, Configuration
+from weir.raft.messages import (
+    Append,
+    AppendReply,
+    Beat,
+    BeatReply,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    LinkMessage,
+    Message,
+    SnapshotMeta,
+    SnapshotReply,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from weir.raft.multi import Multi
 from weir.raft.node import Node
-from weir.raft.ready import Leadership, Ready
+from weir.raft.progress import Progress
+from weir.raft.ready import Leadership, Load, ReadState, Ready
 from weir.raft.storage import Entry, EntryKind, HardState, MemoryStorage, Snapshot, Storage
 
 __all__ = [
+    "Append",
+    "AppendReply",
+    "Beat",
+    "BeatReply",
+    "Change",
+    "ChangePending",
     "Compacted",
     "Config",
+    "Configuration",
     "Entry",
     "EntryKind",
     "HardState",
+    "Heartbeat",
+    "HeartbeatReply",
     "HostError",
+    "InstallSnapshot",
+    "InvalidChange",
     "InvalidConfig",
     "Leadership",
+    "LinkMessage",
+    "Load",
     "MemoryStorage",
+    "Message",
+    "Multi",
     "Node",
     "NotLeader",
     "NotReady",
     "NothingReady",
     "OutOfOrder",
     "Overloaded",
+    "Progress",
     "RaftError",
+    "ReadState",
     "Ready",
     "Role",
     "Snapshot",
+    "SnapshotMeta",
+    "SnapshotReply",
     "Storage",
     "StorageError",
+    "TimeoutNow",
     "Unavailable",
     "UnsupportedConfiguration",
+    "VoteReply",
+    "VoteRequest",
 ]

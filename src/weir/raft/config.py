@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from weir.raft.errors import InvalidConfig, UnsupportedConfiguration
+from weir.raft.errors import InvalidConfig
+from weir.raft.membership import Configuration
 
 _MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One node's identity, configuration and limits; sizes are in bytes."""
+    """One node's identity, first configuration and limits; sizes in bytes, times in milliseconds.
+
+    Who belongs to the group is asked of Storage first: `voters` and `learners` are for a new group.
+    A node that joins a running group may know of nobody: it is told by the leader.
+    """
 
     #: This node. Ids are positive: 0 stands for "nobody" in a vote.
     id: int
-    #: Every node whose vote and durable log counts, this one included.
+    #: Every node whose vote and durable log counts.
     voters: tuple[int, ...]
     #: Every node that receives the log and is never counted.
     learners: tuple[int, ...] = ()
@@ -27,21 +33,40 @@ class Config:
     max_apply_bytes: int = 8 * _MEBIBYTE
     #: propose() refuses beyond this, counting entries not yet both durable and applied.
     max_pending_bytes: int = 64 * _MEBIBYTE
+    #: An Append stops here, though it may hold one entry that is larger.
+    max_append_bytes: int = _MEBIBYTE
+    #: A leader sends no more to a member while this much is not acknowledged by it.
+    max_inflight_bytes: int = 8 * _MEBIBYTE
+    #: Of a snapshot, how much one message holds.
+    snapshot_chunk_bytes: int = _MEBIBYTE
+    #: A larger snapshot is refused before its bytes are kept.
+    max_snapshot_bytes: int = 1024 * _MEBIBYTE
+    #: How often a leader says that it is there, and how soon it asks again what was not answered.
+    heartbeat_ms: int = 100
+    #: A follower campaigns when it has heard of no leader for a time drawn from this and twice
+    #: this; a leader steps down when it has not heard of a majority for this.
+    election_ms: int = 500
+    #: Draws from [0, 1). None: a fixed sequence that differs between ids, but not between groups.
+    random: Callable[[], float] | None = None
 
     def validate(self) -> None:
-        """Raise InvalidConfig, or UnsupportedConfiguration for what a later release will do."""
-        members = (*self.voters, *self.learners)
-        if self.id <= 0 or any(member <= 0 for member in members):
+        """Raise InvalidConfig if no node could run like this."""
+        if self.id <= 0:
             raise InvalidConfig("ids must be positive integers: 0 means nobody")
-        if len(set(members)) != len(members):
-            raise InvalidConfig(f"an id is named twice in voters {self.voters} and {self.learners}")
+        Configuration(self.voters, (), self.learners).validate()
         if self.fence < 0 or self.applied < 0:
             raise InvalidConfig("fence and applied must not be negative")
-        if self.max_apply_bytes < 1 or self.max_pending_bytes < 1:
-            raise InvalidConfig("max_apply_bytes and max_pending_bytes must be at least 1")
-        if self.voters != (self.id,) or self.learners:
-            raise UnsupportedConfiguration(
-                "elections and replication between nodes are not in this release: give exactly one "
-                f"voter, and let it be this node ({self.id}); got voters {self.voters} "
-                f"and learners {self.learners}"
-            )
+        limits = (
+            ("max_apply_bytes", self.max_apply_bytes),
+            ("max_pending_bytes", self.max_pending_bytes),
+            ("max_append_bytes", self.max_append_bytes),
+            ("max_inflight_bytes", self.max_inflight_bytes),
+            ("snapshot_chunk_bytes", self.snapshot_chunk_bytes),
+            ("max_snapshot_bytes", self.max_snapshot_bytes),
+            ("heartbeat_ms", self.heartbeat_ms),
+        )
+        for name, value in limits:
+            if value < 1:
+                raise InvalidConfig(f"{name} must be at least 1")
+        if self.election_ms <= self.heartbeat_ms:
+            raise InvalidConfig("election_ms must be above heartbeat_ms: several times that is apt")

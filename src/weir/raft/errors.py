@@ -1,10 +1,11 @@
 """What can go wrong, as a tree.
 
     RaftError
-    ├── InvalidConfig              a Config that no release could run
-    │   └── UnsupportedConfiguration   one that this release cannot run yet
+    ├── InvalidConfig              a Config or Configuration that contradicts itself
+    │   └── InvalidChange              a Change that leads to no configuration
     ├── NotLeader                  propose to `leader_hint` instead
-    ├── NotReady                   leading, but the own term's first entry is not applied yet
+    ├── NotReady                   leading, but not yet, or no longer, able to take this
+    │   └── ChangePending              another change of the configuration is under way
     ├── Overloaded                 too many bytes proposed and not yet applied
     ├── HostError                  the host broke a contract of Node; a bug in the host
     │   ├── NothingReady           ready() although has_ready is False
@@ -28,6 +29,10 @@ class InvalidConfig(RaftError):
     """The Config contradicts itself; the message names the field."""
 
 
+class InvalidChange(InvalidConfig):
+    """The change names nobody, somebody twice, or leaves no voter."""
+
+
 class UnsupportedConfiguration(InvalidConfig):
     """The voters or learners ask for what this release does not do."""
 
@@ -42,7 +47,11 @@ class NotLeader(RaftError):
 
 
 class NotReady(RaftError):
-    """The leader has not applied an entry of its own term yet, so it does not know its own log."""
+    """The leader has not applied an entry of its own term yet, or hands its leadership over."""
+
+
+class ChangePending(NotReady):
+    """A change of the configuration is not committed yet, or its joint phase not left."""
 
 
 class Overloaded(RaftError):

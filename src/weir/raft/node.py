@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from weir.raft.config import Config
 from weir.raft.core import Core, Role
-from weir.raft.errors import NothingReady, OutOfOrder
+from weir.raft.errors import NothingReady, NotLeader, OutOfOrder
+from weir.raft.membership import Change, Configuration
+from weir.raft.messages import Message
+from weir.raft.progress import Progress
 from weir.raft.ready import Ready
-from weir.raft.storage import HardState, Storage
+from weir.raft.storage import Entry, HardState, Snapshot, Storage
 
 
 class _Asked(NamedTuple):
@@ -83,8 +87,39 @@ class Node:
         """Seek election in a new term; without effect on a candidate or a leader."""
         self._core.campaign()
 
-    def tick(self) -> None:
-        """Let one unit of time pass: a lone follower campaigns at once."""
+    @property
+    def configuration(self) -> Configuration:
+        """Who belongs to the group, by the newest configuration in the log."""
+        config = self._core._config
+        return Configuration(config.voters, (), config.learners)
+
+    def step(self, message: Message) -> None:
+        """Take a message of another member."""
+
+    def change(self, change: Change) -> int:
+        """Append the next configuration and return its index."""
+        raise NotLeader(self.leader)
+
+    def read_index(self, context: int) -> None:
+        """Ask when a read is safe: Ready.reads says so with this `context`."""
+        raise NotLeader(self.leader)
+
+    def transfer_leadership(self, voter: int) -> None:
+        """Hand the leadership to `voter` once its log is complete."""
+        raise NotLeader(self.leader)
+
+    def send_snapshot(self, voter: int, snapshot: Snapshot) -> None:
+        """Send `snapshot` to a member that Ready.wants_snapshot named."""
+
+    def loaded(self, number: int, entries: Sequence[Entry] | None) -> None:
+        """Answer a Load; None if it could not be read."""
+
+    def progress(self) -> tuple[Progress, ...]:
+        """What a leader knows of the others; empty if it does not lead."""
+        return ()
+
+    def tick(self, elapsed_ms: int = 100) -> None:
+        """Let time pass: a lone follower campaigns at once."""
         self._core.tick()
 
     def raise_fence(self, value: int) -> None:

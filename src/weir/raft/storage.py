@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from weir.raft.errors import Compacted, StorageError, Unavailable
+from weir.raft.membership import Configuration
 
 #: The id that no node has: a vote not given, a leader not known.
 NOBODY = 0
@@ -24,9 +25,15 @@ class EntryKind(IntEnum):
     CONFIGURATION = 2
 
 
+_CHANGE = EntryKind.CONFIGURATION
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One place of the replicated log. `data` is opaque here; `size` is its bytes."""
+    """One place of the replicated log. `data` is opaque here; `size` is its bytes.
+
+    That of a CONFIGURATION is what Configuration.pack() gave, as bytes.
+    """
 
     index: int
     term: int
@@ -45,11 +52,26 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The host's state machine after `index`, whose entry was of `term`. (§5.1)"""
+    """The host's state machine after `index`, whose entry was of `term`. (§5.1)
+
+    The log beside it begins behind (base_index, base_term), which is `index` itself unless given.
+    """
 
     index: int
     term: int
+    #: Opaque, and as the host likes it, but bytes in a snapshot that travels.
     data: object
+    #: As of `index`; a snapshot that travels has one, for others Storage.configuration() answers.
+    configuration: Configuration | None = None
+    #: Through here the log is gone. One that lies below `index` lets the log be kept longer than
+    #: the state machine needs it: whoever installs the snapshot is sent those entries too.
+    base_index: int = -1
+    base_term: int = -1
+
+    def __post_init__(self) -> None:
+        if self.base_index < 0:
+            object.__setattr__(self, "base_index", self.index)
+            object.__setattr__(self, "base_term", self.term)
 
 
 class Storage(Protocol):
@@ -61,14 +83,26 @@ class Storage(Protocol):
     def snapshot(self) -> Snapshot | None:
         """The newest durable snapshot."""
 
+    def configuration(self) -> Configuration | None:
+        """The configuration as of the snapshot, or None for that of Config."""
+
+    def configurations(self) -> Sequence[tuple[int, bytes]]:
+        """Index and data of all CONFIGURATION entries above the snapshot, rising; for the start."""
+
     def last_index(self) -> int:
-        """The index of the last entry; the snapshot's index, or else 0, when there is none."""
+        """The index of the last entry; the snapshot's base, or else 0, when there is none.
+
+        Below the snapshot's index while entries that it already covers are being filled in.
+        """
 
     def term(self, index: int) -> int:
         """The term of a stored entry; Compacted or Unavailable outside the log."""
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry]:
         """Entries from `lo` on, below `hi`: at least one, then as many as fit in `max_bytes`."""
+
+    def cached(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry] | None:
+        """As entries(), if that takes no waiting for a disk; else None, and a Load asks for it."""
 
 
 class MemoryStorage:
@@ -115,6 +149,23 @@ class MemoryStorage:
     def snapshot(self) -> Snapshot | None:
         """The last snapshot saved."""
         return self._snapshot
+
+    def configuration(self) -> Configuration | None:
+        """That of the last snapshot saved."""
+        return self._snapshot.configuration if self._snapshot else None
+
+    def configurations(self) -> Sequence[tuple[int, bytes]]:
+        """Index and data of all CONFIGURATION entries above the snapshot."""
+        covered = self._snapshot.index if self._snapshot else 0
+        return [
+            (entry.index, entry.data)
+            for entry in self._entries
+            if entry.index > covered and isinstance(entry.data, bytes) and entry.kind is _CHANGE
+        ]
+
+    def cached(self, lo: int, hi: int, max_bytes: int) -> Sequence[Entry] | None:
+        """As entries(): all of it is in memory."""
+        return self.entries(lo, hi, max_bytes)
 
     def last_index(self) -> int:
         """The index of the last entry, kept or discarded; 0 on a new node."""

@@ -62,6 +62,10 @@ class NodeConfig(msgspec.Struct, frozen=True):
     port: Annotated[
         int, Meta(ge=0, le=65_535, description="The port of both dialects; 0 takes a free one.")
     ] = DEFAULT_PORT
+    advertise: Annotated[
+        str,
+        Meta(description="HOST:PORT where other nodes reach this one; empty for host and port."),
+    ] = ""
     shards: Annotated[
         int,
         Meta(
@@ -290,6 +294,23 @@ def _listen(config: Config) -> str:
     return ""
 
 
+def _advertise(config: Config) -> str:
+    try:
+        if config.node.advertise:
+            split_address(config.node.advertise)
+    except ValueError as error:
+        return f"node.advertise {error}"
+    return ""
+
+
+def advertised(config: Config) -> tuple[str, int]:
+    """Return the host and port where other nodes reach this one; empty and 0 if nothing says so."""
+    node = config.node
+    if node.advertise:
+        return split_address(node.advertise)
+    return ("", 0) if node.host in _ALL or not node.port else (node.host, node.port)
+
+
 def _ports(config: Config) -> str:
     return "" if _listen(config) else metrics_ports(config, config.node.shards or 1)
 
@@ -322,6 +343,7 @@ _CHECKS: dict[tuple[str, ...], Callable[[Config], str]] = {
     ("memory.cache_mib", "memory.budget_mib"): _cache,
     ("node.shards", "node.logs"): _shards,
     ("node.host",): _host,
+    ("node.advertise",): _advertise,
     ("metrics.listen",): _listen,
     ("metrics.listen", "node.host", "node.port", "node.shards"): _ports,
 }

@@ -24,6 +24,7 @@ from weir.log.flush import Flush
 from weir.log.scrub import Scrubbed
 from weir.server.doors import Doors, Lobby
 from weir.server.flusher import Flusher
+from weir.server.links import Links, Own
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
 from weir.wire.device import DeviceRequest
@@ -40,8 +41,16 @@ SWEEP_SECONDS = 5.0
 class Driver:
     """Hosts one shard on the running asyncio loop."""
 
-    def __init__(self, shard: Shard, disks: Mapping[int, Disk], doors: Doors | None = None) -> None:
-        """Drive `shard`, whose log number n lies on `disks[n]`; let peers in through `doors`."""
+    def __init__(
+        self,
+        shard: Shard,
+        disks: Mapping[int, Disk],
+        doors: Doors | None = None,
+        own: Own | None = None,
+    ) -> None:
+        """Drive `shard`, whose log number n lies on `disks[n]`; let peers in through `doors`. Other
+        nodes are told what `own` says of it.
+        """
         self._shard = shard
         self._disks = disks
         self._loop = asyncio.get_running_loop()
@@ -56,6 +65,7 @@ class Driver:
         self._peers: dict[int, Peer] = {}
         self._watched: dict[int, Peer] = {}
         self.trunks = Trunks(self)
+        self.links = Links(self, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
         self._held = False
@@ -67,6 +77,9 @@ class Driver:
         self._actions: dict[type, Callable[..., None]] = {
             ef.Send: self._send,
             ef.Pass: self.trunks.send,
+            ef.SendToPeer: self.links.send,
+            ef.Connect: self.links.connect,
+            ef.Disconnect: self.links.disconnect,
             ef.StartFlush: self._start_flush,
             ef.StartRead: self._start_read,
             ef.Hangup: self._hang_up,
@@ -80,10 +93,13 @@ class Driver:
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Bring the shard up; returns when it leads all its groups."""
+        """Bring the shard up; returns when it leads all its groups. A node of a set serves at once:
+        who leads comes out only when the others can reach it.
+        """
         self._do(self._shard.start())
         self._tick()
-        await self.wait(self._ready)
+        if not self.links.nodes:
+            await self.wait(self._ready)
 
     async def stop(self, drain_seconds: float) -> bool:
         """Drain: finish what is under way, save, hang up. False if time ran out."""
@@ -98,6 +114,7 @@ class Driver:
         for peer in list(self._peers.values()):
             peer.hang_up("this node is stopping")
         self.trunks.close()
+        self.links.close()
         for flusher in self._flushers.values():
             flusher.stop()
         self._pool.shutdown(wait=True)
@@ -166,7 +183,8 @@ class Driver:
     def opened(self, peer: Peer) -> None:
         """A peer connected."""
         most = self._doors.connections_max
-        if len(self._peers) >= most:
+        peer.may_link = bool(self.links.found) and peer.host in self.links.found
+        if len(self._peers) >= most and not peer.may_link:
             peer.hang_up(f"{most:,} connections are open")
             return
         self._peers[peer.session] = peer
@@ -317,6 +335,7 @@ class Driver:
             if not peer.tick():
                 self._watched.pop(peer.session, None)
         self.trunks.tick()
+        self.links.tick()
         self.handle(ev.Ticked())
         for peer in self._lobby.entering(self.now()):
             self._enter(peer)

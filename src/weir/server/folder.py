@@ -1,6 +1,7 @@
 """The data folder of a node: who it is, where its logs lie, and where it listens now.
 
-node.json      system, BrokerSet and node ids, and the logs; written once, when it is founded
+node.json      system, BrokerSet and node ids, the set it was founded with, and the logs; written
+               once, when it is founded
 endpoint.json  host, port and pid of the running node
 lock           held by the running node
 log-0/ ...     the numbered logs, where they have no folders elsewhere
@@ -14,11 +15,13 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from weir.broker.identity import Identity
+from weir.broker.identity import Identity, Member
 from weir.errors import WeirError
+from weir.model.ids import NODE_MAX
 from weir.model.limits import LOGS_MAX
 from weir.server.disk import FolderInUse
 
@@ -43,23 +46,59 @@ class Endpoint(msgspec.Struct, frozen=True):
     pid: int
 
 
+class Part(NamedTuple):
+    """Which node of which set is to be founded: alone, unless `members` are given.
+
+    `system` 0 draws a new one; every node of a set has the same.
+    """
+
+    node: int = 1
+    members: tuple[Member, ...] = ()
+    system: int = 0
+
+
 class Founded(msgspec.Struct, frozen=True):
-    """What is fixed when a node is founded. `folders` names those logs that lie elsewhere."""
+    """What is fixed when a node is founded. `folders` names those logs that lie elsewhere.
+
+    `members` are the nodes that the set began with, of which this one need not be: see `Identity`.
+    """
 
     system: int
     brokerset: int
     node: int
     logs: int
     folders: dict[str, str] = {}
+    members: tuple[Member, ...] = ()
 
     def identity(self, shard: int) -> Identity:
         """Return who a shard of this node is."""
-        return Identity(self.system, self.brokerset, self.node, shard)
+        return Identity(self.system, self.brokerset, self.node, shard, self.members)
 
 
 def default_logs() -> int:
     """Return how many logs a node gets: one for each core, so that each may have a shard."""
     return min(max(2, os.cpu_count() or 1), LOGS_MAX)
+
+
+def new_system() -> int:
+    """Draw the id of a new system."""
+    return secrets.randbits(62) + 1
+
+
+def _check_part(part: Part) -> None:
+    """Raise `BadFolder` for a part that no set has."""
+    ids = [member.node for member in part.members]
+    if not all(1 <= node <= NODE_MAX for node in (part.node, *ids)):
+        raise BadFolder(f"nodes are numbered from 1 to {NODE_MAX:,}")
+    if len(set(ids)) < len(ids):
+        raise BadFolder("a node stands twice in the set: name each of them once")
+    if len({(member.host, member.port) for member in part.members}) < len(ids):
+        raise BadFolder("two nodes of the set have the same address: give each its own")
+    if part.node not in ids and (part.members or part.node > 1) and not part.system:
+        raise BadFolder(
+            f"node {part.node} is none of those that the set is founded with: to join one that is "
+            "there, say which by --system and --set (`weir node add` tells both)"
+        )
 
 
 class NodeFolder:
@@ -86,8 +125,11 @@ class NodeFolder:
                 f"{file}: {error}. Restore it from a backup, or use the release that wrote it"
             ) from None
 
-    def found(self, logs: int = 0, folders: Mapping[int, str] | None = None) -> Founded:
-        """Return what is fixed here, fixing it the first time: so many `logs`, 0 for the default.
+    def found(
+        self, logs: int = 0, folders: Mapping[int, str] | None = None, part: Part | None = None
+    ) -> Founded:
+        """Return what is fixed here, fixing it the first time: so many `logs`, 0 for the default,
+        of this `part` of a set.
 
         Raises `BadFolder`, also if it was founded with another number of logs; `FolderInUse` if
         another process is founding it.
@@ -95,9 +137,10 @@ class NodeFolder:
         founded = self.founded()
         if founded is None:
             self._check_free(logs or default_logs(), folders or {})
+            _check_part(part or Part())
             with self.held():  # another process may be founding it as well
                 if self.founded() is None:
-                    return self._draw(logs or default_logs(), folders or {})
+                    return self._draw(logs or default_logs(), folders or {}, part or Part())
             founded = self.founded()
             assert founded is not None
         if logs not in (0, founded.logs) or folders:
@@ -130,9 +173,10 @@ class NodeFolder:
                 f"{self.path / _NODE} is missing, but there are logs: restore it from a backup"
             )
 
-    def _draw(self, logs: int, folders: Mapping[int, str]) -> Founded:
+    def _draw(self, logs: int, folders: Mapping[int, str], part: Part) -> Founded:
         places = {str(n): os.path.abspath(place) for n, place in folders.items()}
-        founded = Founded(secrets.randbits(62) + 1, 0, 1, logs, places)
+        system = part.system or new_system()
+        founded = Founded(system, 0, part.node, logs, places, part.members)
         self._replace(_NODE, msgspec.json.encode(founded))
         return founded
 

@@ -23,11 +23,12 @@ from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.limits import LISTEN_BACKLOG, MIB
 from weir.server.clock import SystemTime
-from weir.server.config import BadConfig, Config, metrics_ports
+from weir.server.config import BadConfig, Config, advertised, metrics_ports
 from weir.server.disk import FileDisk, FolderInUse
 from weir.server.doors import open_doors
 from weir.server.driver import EXIT_DISK, Driver
 from weir.server.folder import Founded, NodeFolder, Started
+from weir.server.links import Own
 from weir.server.loops import run_loop
 from weir.server.observed import observed
 from weir.server.ports import check_free
@@ -136,7 +137,8 @@ async def hosting(
         ]
         settings = ShardSettings(config.memory.budget_mib * MIB, ports=share.ports)
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
-        yield Driver(shard, disks, open_doors(config.connections.doors())), shard
+        own = Own(shard.identity, founded.logs, share.shards, share.ports, *_reached(config, shard))
+        yield Driver(shard, disks, open_doors(config.connections.doors()), own), shard
 
 
 @contextlib.asynccontextmanager
@@ -164,6 +166,13 @@ async def listening(
         yield host, port
     finally:
         server.close()
+
+
+def _reached(config: Config, shard: Shard) -> tuple[str, int]:
+    """Return where other nodes reach this one: as it was founded, unless that is set."""
+    who = shard.identity
+    founded = [(host, port) for node, host, port in who.members if node == who.node]
+    return founded[0] if founded and not config.node.advertise else advertised(config)
 
 
 async def _disk(folder: Path) -> FileDisk:

@@ -14,6 +14,7 @@ from weir.model.limits import KIB, MIB
 from weir.wire.connection import Connection
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
+from weir.wire.link import LINK_VERSION
 from weir.wire.messages import Opcode
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 Frames = Sequence[ClientFrame | DeviceRequest]
 _ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS, Opcode.PULL})
 
+_LINK = bytes([LINK_VERSION])
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 #: The first byte of Linux's `struct tcp_info`, of a connection that neither side has ended.
 _ESTABLISHED = 1
@@ -50,6 +52,8 @@ class Peer(asyncio.Protocol):
         self.session = session
         self._driver = driver
         self._connection = Connection()
+        #: It may be another node: it is read until that is known, whatever clients wait for.
+        self.may_link = False
         self._transport: asyncio.Transport | None = None
         self._waiting: Frames = ()  # taken from the socket, not served: the peer is full
         self._full = False
@@ -71,6 +75,9 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Cut frames; a peer that breaks its dialect is dropped."""
         self._heard = self._driver.now()
+        if self._connection.stream is None and data[:1] == _LINK:
+            self._link(data)
+            return
         begins = not self._connection.pending
         try:
             frames = self._connection.receive(data)
@@ -82,6 +89,9 @@ class Peer(asyncio.Protocol):
         if frames:
             self._reserve(0)
         self._claim()
+        if self.may_link:
+            self.may_link = False
+            self.update()
         if frames:
             self._serve(frames)
 
@@ -118,6 +128,12 @@ class Peer(asyncio.Protocol):
             return False
         state: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
         return state[0] != _ESTABLISHED
+
+    @property
+    def host(self) -> str:
+        """The address of the peer; empty if it has none."""
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return str(name[0]) if isinstance(name, tuple) else ""
 
     def enter(self) -> None:
         """Be served from now on."""
@@ -182,7 +198,7 @@ class Peer(asyncio.Protocol):
         if not self._driver.held:
             self._claim()
         hold = self._driver.held and not self._reserved
-        if self._full or hold or not self._inside:
+        if (self._full or hold or not self._inside) and not self.may_link:
             transport.pause_reading()
         else:
             transport.resume_reading()
@@ -200,6 +216,13 @@ class Peer(asyncio.Protocol):
         """Close at once, whatever is still to be sent."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _link(self, data: bytes) -> None:
+        """Leave the connection to who looks after links: it is no client's."""
+        transport, self._transport = self._transport, None
+        self._driver.closed(self)
+        if transport is not None:
+            self._driver.links.accept(transport, data)
 
     # -- inside -------------------------------------------------------------------------------
 

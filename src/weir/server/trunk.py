@@ -1,4 +1,7 @@
-"""The two ends of trunks: bytes between the shards of a node, and virtual sessions of theirs.
+"""The two ends of trunks: bytes between shards, and virtual sessions of theirs.
+
+The shards of a node have socket pairs; those of different nodes a lane of their link
+(`weir.server.links`). A shard is told by its place, which on this node is its number.
 
 Frames are passed on through the one end, and the other answers. What comes back is always read, so
 that a shard which holds its peers' requests never holds another shard's replies: two shards that
@@ -29,18 +32,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Told of the shard whose trunk is over, by its place.
+Told = Callable[[int], None]
+
 _ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS, Opcode.PULL})
 #: Above this much unsent the serving end answers no more requests.
 _UNSENT_BYTES_MAX = 16 * MIB
 
 
-class End(asyncio.Protocol):
-    """What both ends have in common: writing, and giving back what was charged once it is out."""
+class Outlet(asyncio.Protocol):
+    """Writing to another shard, and giving back what was charged once it is out."""
 
     def __init__(self, driver: Driver) -> None:
         """Belong to a driver."""
         self._driver = driver
-        self._stream = TrunkStream()
         self._transport: asyncio.Transport | None = None
         self._unsent = 0
 
@@ -48,19 +53,6 @@ class End(asyncio.Protocol):
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
-
-    def data_received(self, data: bytes) -> None:
-        """Cut frames; what makes no sense ends the trunk."""
-        try:
-            frames = self._stream.receive(data)
-        except RemoteProtocolError as error:
-            log.error("a trunk broke: %s", error)
-            self.cut()
-        else:
-            self.take(deque(frames))
-
-    def take(self, frames: deque[TrunkFrame]) -> None:
-        """Take whole frames, perhaps none; each end has its own use for them."""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Give everything back."""
@@ -89,9 +81,6 @@ class End(asyncio.Protocol):
             self._unsent -= sent
             self.give_back(sent)
 
-    def update(self) -> None:
-        """The driver holds, or does not any more."""
-
     def close(self) -> None:
         """Close once what was written is out."""
         if self._transport is not None:
@@ -103,13 +92,41 @@ class End(asyncio.Protocol):
             self._transport.abort()
 
 
+class End(Outlet):
+    """What both ends of a trunk have in common."""
+
+    def __init__(self, driver: Driver) -> None:
+        """Belong to a driver."""
+        super().__init__(driver)
+        self._stream = TrunkStream()
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames; what makes no sense ends the trunk."""
+        try:
+            frames = self._stream.receive(data)
+        except RemoteProtocolError as error:
+            log.error("a trunk broke: %s", error)
+            self.cut()
+        else:
+            self.take(deque(frames))
+
+    def take(self, frames: deque[TrunkFrame]) -> None:
+        """Take whole frames, perhaps none; each end has its own use for them."""
+
+    def update(self) -> None:
+        """The driver holds, or does not any more."""
+
+
 class AskingEnd(End):
     """This shard asks another: requests out, what comes back in."""
 
-    def __init__(self, driver: Driver, shard: int, lost: Callable[[AskingEnd], None]) -> None:
-        """Ask `shard`; `lost` is told when that is over."""
+    def __init__(
+        self, driver: Driver, shard: int, lost: Callable[[AskingEnd], None], told: Told | None
+    ) -> None:
+        """Ask `shard`; `lost` is told when that is over, and tells `told`, if there is one."""
         super().__init__(driver)
         self.shard = shard
+        self.told = told
         self._lost = lost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -135,11 +152,12 @@ class AskingEnd(End):
 class ServingEnd(End):
     """Another shard asks this one, for peers of its own: each is a session here."""
 
-    def __init__(self, driver: Driver, shard: int, trunks: Trunks) -> None:
-        """Serve `shard`; make the sessions known to `trunks`."""
+    def __init__(self, driver: Driver, shard: int, trunks: Trunks, told: Told) -> None:
+        """Serve `shard`; make the sessions known to `trunks`. `told` is when that is over."""
         super().__init__(driver)
         self.shard = shard
         self._trunks = trunks
+        self._told = told
         self._numbers: dict[int, int] = {}
         self._waiting: deque[TrunkFrame] = deque()
         self._full = False
@@ -182,6 +200,7 @@ class ServingEnd(End):
         self._waiting.clear()
         for remote in list(self._numbers):
             self._closed(remote)
+        self._told(self.shard)
 
     def _serve(self) -> None:
         while self._waiting and not self._full and self._transport is not None:
@@ -243,26 +262,27 @@ class Trunks:
     async def join(self, end: socket, shard: int, asks: bool) -> None:
         """Take one end of a socket pair whose other end `shard` has; a new one replaces an old."""
         loop = asyncio.get_running_loop()
-        protocol: End
-        if asks:
-            if (old := self._asking.pop(shard, None)) is not None:
-                self._driver.handle(ev.TrunkClosed(shard))
-                old.cut()
-            protocol = self._asking[shard] = AskingEnd(self._driver, shard, self._lost)
-        else:
-            protocol = ServingEnd(self._driver, shard, self)
-            self._serving = {one for one in self._serving if one._transport is not None}
-            self._serving.add(protocol)
+        protocol = self._to_ask(shard) if asks else self._to_serve(shard)
         await loop.create_unix_connection(lambda: protocol, sock=end)
+
+    def ask(self, place: int, transport: asyncio.Transport, told: Told) -> End:
+        """Ask a shard of another node over a connection; `told` is when that is over."""
+        end = self._to_ask(place, told)
+        adopt(transport, end)
+        return end
+
+    def serve(self, place: int, transport: asyncio.Transport, told: Told) -> End:
+        """Serve a shard of another node over a connection; `told` is when that is over."""
+        end = self._to_serve(place, told)
+        adopt(transport, end)
+        return end
 
     def leave(self, shards: Sequence[int]) -> None:
         """Cut the trunks to and from shards that stand still: what they were asked is refused, and
         what their peers hold or wait for here is given back.
         """
         for shard in shards:
-            if (asking := self._asking.pop(shard, None)) is not None:
-                self._driver.handle(ev.TrunkClosed(shard))
-                asking.cut()
+            self._ask_no_more(shard)
         for serving in self._serving:
             if serving.shard in shards:
                 serving.cut()
@@ -283,7 +303,7 @@ class Trunks:
         """Begin a session for another shard's peer; return its number."""
         number = self._driver.new_session()
         self._guests[number] = Guest(end, remote)
-        self._driver.handle(ev.Opened(number, principal))
+        self._driver.handle(ev.Opened(number, principal, end.shard))
         return number
 
     def closed(self, number: int) -> None:
@@ -309,11 +329,33 @@ class Trunks:
     def _ends(self) -> list[End]:
         return [*self._asking.values(), *self._serving]
 
+    def _to_ask(self, shard: int, told: Told | None = None) -> End:
+        self._ask_no_more(shard)
+        end = self._asking[shard] = AskingEnd(self._driver, shard, self._lost, told)
+        return end
+
+    def _to_serve(self, shard: int, told: Told | None = None) -> End:
+        end = ServingEnd(self._driver, shard, self, told or _nobody)
+        self._serving = {one for one in self._serving if one._transport is not None}
+        self._serving.add(end)
+        return end
+
+    def _ask_no_more(self, shard: int) -> None:
+        if (end := self._asking.pop(shard, None)) is not None:
+            self._driver.handle(ev.TrunkClosed(shard))
+            end.cut()
+
     def _lost(self, end: AskingEnd) -> None:
         if self._asking.get(end.shard) is end:
             del self._asking[end.shard]
             self._driver.handle(ev.TrunkClosed(end.shard))
-            self.lost(end.shard)
+            (end.told or self.lost)(end.shard)
+
+
+def adopt(transport: asyncio.Transport, end: asyncio.Protocol) -> None:
+    """Let `end` have a connection that was another protocol's until now."""
+    transport.set_protocol(end)
+    end.connection_made(transport)
 
 
 def _nobody(shard: int) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from weir.errors import Fenced, Refused, ValueLost
 from weir.model.chunks import References, chained, runs_of
 from weir.model.header import parse
-from weir.sim.history import Fence, History
-from weir.sim.host import Host
+from weir.sim.history import Fence
 from weir.sim.producers import Batch, Producer
-from weir.sim.world import MS, World
+from weir.sim.scene import Scene
+from weir.sim.world import MS
 from weir.wire import messages as m
 
 _PIECES = (100, 600, 1_500)
@@ -40,17 +40,14 @@ class Author(Producer):
 
     def __init__(
         self,
-        world: World,
-        host: Host,
-        history: History,
+        scene: Scene,
         name: str,
-        partitions: int,
         partition: int,
         batches: int,
         pen: Pen,
     ) -> None:
         """Publish so many batches, chunks among them, with `pen`."""
-        super().__init__(world, host, history, name, partitions, partition, batches)
+        super().__init__(scene, name, partition, batches)
         self._pen = pen
         self._asking = False
         self._claimed = 0

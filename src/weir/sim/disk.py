@@ -96,6 +96,8 @@ class SimDisk:
         self._pending: dict[str, list[_File | None]] = {}
         self._failures: dict[str, list[int]] = {}
         self._calls_left: int | None = None
+        #: Whether there is no room for another file.
+        self.full = False
 
     # -- the port ----------------------------------------------------------------------------
 
@@ -112,6 +114,8 @@ class SimDisk:
     def create(self, name: str, size: int) -> None:
         """Make a file of zeros in four steps, between any of which the power may fail."""
         self._step("create")
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
         if name in self._visible:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         file = _File()

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from weir.broker import events as ev
+from weir.broker.identity import Identity, Member
 from weir.broker.layout import Layout
 from weir.errors import WeirError
 from weir.sim.disk import PowerCut, SimDisk
-from weir.sim.network import End, Link
-from weir.sim.process import Faults, Machine, Process
+from weir.sim.jobs import Faults
+from weir.sim.links import Dial
+from weir.sim.network import Link
+from weir.sim.process import Machine, Process, Seat
 from weir.sim.trunks import Trunks
 from weir.sim.world import MS, SkewedTime, World
 
-_BOOT = (5 * MS, 120 * MS)
+BOOT = (5 * MS, 120 * MS)
 #: From the start of the first process to that of another; and of a trunk to its joining.
 _APART = (0, 20 * MS)
 _JOINED = (0, 10 * MS)
-_SHARDS_MAX = 3
 
 
 class Host:
     """A node that may be cut from power, killed, as a whole or in part, and started again."""
 
-    def __init__(self, world: World, machine: Machine) -> None:
-        """Be down; `start` is what brings it up."""
+    def __init__(
+        self, world: World, machine: Machine, node: int, members: tuple[Member, ...], dial: Dial
+    ) -> None:
+        """Be down; `start` is what brings it up. `members` founded the set, `dial` finds them."""
         self.world = world
+        self.node = node
         self.time = SkewedTime(world)
         self.disks = {number: SimDisk(world.dice) for number in range(machine.logs)}
         self.boots = 0
         #: Why the node can never be started again; empty while it can.
         self.ruined = ""
         self.faults = Faults()
+        self.layout = Layout(machine.logs)
         self._machine = machine
-        self._layout = Layout(machine.logs)
+        identity = Identity(machine.log.system, node=node, members=members)
+        self._seat = Seat(
+            world, self.time, self.disks, machine, self.faults, identity, self._disk_gone, dial
+        )
         #: The shards' processes; None of one that has ended. Empty while the node is down.
         self._processes: list[Process | None] = []
 
@@ -46,16 +54,6 @@ class Host:
         return [process for process in self._processes if process is not None]
 
     @property
-    def budget_bytes(self) -> int:
-        """The byte budget of each shard."""
-        return self._machine.shard.budget_bytes
-
-    @property
-    def shards(self) -> int:
-        """How many shards there are, or were, since the last start."""
-        return self._layout.shards
-
-    @property
     def stopped(self) -> bool:
         """Whether all processes have done what a node does that is told to end."""
         return all(process.stopped for process in self.running)
@@ -66,23 +64,23 @@ class Host:
         """Start a process for each shard; how many there are is drawn anew each time."""
         if self.up or self.ruined:
             return
-        shards = self.world.dice.randint(1, min(self._machine.logs, _SHARDS_MAX))
-        self._layout = Layout(self._machine.logs, shards)
+        shards = self.world.dice.randint(1, min(self._machine.logs, self._machine.shards_max))
+        self.layout = Layout(self._machine.logs, shards)
         self._processes = [None] * shards
         self.boots += 1
-        self.world.note("start", self.boots, shards)
+        self.world.note("start", self.node, self.boots, shards)
         for shard in range(shards):
             delay = self.world.between(*_APART) if shards > 1 else 0
             self.world.after(delay, self._start_shard, self.boots, shard)
 
-    def restart(self) -> None:
-        """Start again after a while."""
-        self.world.after(self.world.between(*_BOOT), self.start)
+    def restart(self, after: int = 0) -> None:
+        """Start again after a while, and `after` microseconds at least."""
+        self.world.after(after + self.world.between(*BOOT), self.start)
 
     def die(self, power: bool) -> None:
         """Lose all processes at once, or the power with them."""
         if self.up:
-            self.world.note("power cut" if power else "kill")
+            self.world.note("power cut" if power else "kill", self.node)
             self._end(power)
 
     def kill_shard(self, shard: int) -> None:
@@ -90,20 +88,37 @@ class Host:
         process = self._processes[shard]
         if process is None:
             return
-        self.world.note("kill shard", shard)
+        self.world.note("kill shard", self.node, shard)
         self._processes[shard] = None
         process.end()
         self._revive(shard)
-        self.world.after(self.world.between(*_BOOT), self._start_shard, self.boots, shard)
+        self.world.after(self.world.between(*BOOT), self._start_shard, self.boots, shard)
 
     def stop(self) -> None:
         """Drain, as a node does that is told to end."""
         for process in self.running:
-            process.handle(ev.Stopping())
+            process.stop()
+
+    def pause(self, duration: int) -> None:
+        """Stand still for a while, as a virtual machine does that is moved."""
+        self.world.note("pause", self.node, duration)
+        for process in self.running:
+            process.pause()
+            self.world.after(duration, process.go_on)
+
+    def go_on(self) -> None:
+        """End every pause."""
+        for process in self.running:
+            process.go_on()
+
+    def fill(self, full: bool) -> None:
+        """Leave no room for new files, or leave some again."""
+        for disk in self.disks.values():
+            disk.full = full
 
     def _end(self, power: bool) -> None:
         for process in self.running:
-            process.end()
+            process.end(power)
         self._processes = []
         for disk in self.disks.values():
             if power:
@@ -112,26 +127,24 @@ class Host:
                 disk.kill()
 
     def _revive(self, shard: int) -> None:
-        for log in self._layout.logs_of(shard):
+        for log in self.layout.logs_of(shard):
             self.disks[log].kill()
 
     def _start_shard(self, boot: int, shard: int) -> None:
         """Start a process. The power may fail while it recovers its logs."""
         if boot != self.boots or not self.up:
             return
-        process = Process(
-            self.world, self.time, self.disks, self._machine, self.faults, self._disk_gone
-        )
+        process = Process(self._seat)
         try:
-            process.start(shard, self._layout)
+            process.start(shard, self.layout)
         except PowerCut:
-            self.world.note("cut in recovery", shard)
+            self.world.note("cut in recovery", self.node, shard)
             self._end(power=self.world.chance(0.5))
             self.restart()
             return
         except WeirError as error:
             self.ruined = str(error)
-            self.world.note("ruined", self.ruined)
+            self.world.note("ruined", self.node, self.ruined)
             self._end(power=False)
             return
         self._processes[shard] = process
@@ -150,16 +163,9 @@ class Host:
 
     # -- peers ---------------------------------------------------------------------------------
 
-    def connect(self, client: End) -> Link | None:
-        """Open a connection to any process that listens; None while none does."""
-        ready = [process for process in self.running if process.ready]
-        if not ready:
-            return None
-        return self.world.dice.choice(ready).connect(client)
-
-    def links(self) -> list[Link]:
-        """Return the connections that are open as far as this side knows."""
-        return [link for process in self.running for link in process.links()]
+    def peers(self) -> list[Link]:
+        """Return the connections of clients that are open as far as this side knows."""
+        return [link for process in self.running for link in process.peers()]
 
     def trunks(self) -> list[tuple[int, int]]:
         """Return the trunks that can be broken, as the shard that asks and the one that serves."""
@@ -170,5 +176,5 @@ class Host:
         """Put a new trunk in the place of one that breaks with all that is under way."""
         one, other = self._processes[asking], self._processes[serving]
         if one is not None and other is not None:
-            self.world.note("trunk", asking, serving)
+            self.world.note("trunk", self.node, asking, serving)
             Trunks.join(one, other)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from weir.errors import BY_CODE, BadChecksum, SequenceGap
 from weir.model.columns import NO_SEQUENCE
-from weir.sim.history import UNKNOWN, Confirmed, History, Operation, Publish
-from weir.sim.host import Host
+from weir.sim.history import UNKNOWN, Confirmed, Operation, Publish
 from weir.sim.network import Link
 from weir.sim.programs import TOPIC, Program
-from weir.sim.world import MS, World
+from weir.sim.scene import Scene
+from weir.sim.world import MS
 from weir.wire import device as d
 
 _NEXT = (0, 20 * MS)
@@ -44,16 +44,14 @@ class Hub(Program):
 
     def __init__(
         self,
-        world: World,
-        host: Host,
-        history: History,
+        scene: Scene,
         name: str,
         hub: int,
         partition: int,
         messages: int,
     ) -> None:
         """Publish so many messages, then be finished."""
-        super().__init__(world, host, history, name)
+        super().__init__(scene, name)
         self._hub = hub
         self._partition = partition
         self._left = messages
@@ -77,6 +75,7 @@ class Hub(Program):
         """Name the hub, its boot count, and where its messages go."""
         self._replies = d.DeviceReplies()
         self._send(d.hello(self._hub, self._boot, TOPIC, self._partition))
+        self.expect(lambda: not self._welcome)
 
     def closed(self) -> None:
         """What was under way may or may not have happened."""
@@ -118,7 +117,7 @@ class Hub(Program):
     def _run(self) -> None:
         if not self._running:
             self._running = True
-            self.world.after(self.world.between(*_NEXT), self._next)
+            self.world.after(self.rhythm(_NEXT), self._next)
 
     def _next(self) -> None:
         self._running = False
@@ -137,7 +136,7 @@ class Hub(Program):
         if last is not None and self.world.chance(_RESEND):
             self._transmit(last)
         if self.world.chance(_REBOOT) and self.link is not None:
-            self.link.cut()
+            self.link.cut(self)
             self._reboot()
         self._run()
 
@@ -179,6 +178,7 @@ class Hub(Program):
     def _transmit(self, value: _Value, spoil: bool = False) -> None:
         value.under_way = True
         value.publish.sends += 1
+        self.expect(lambda: value.under_way and not value.publish.confirms)
         data = d.publish(value.sn, value.publish.values[0], value.sequence)
         self._send(data[:-1] + bytes((data[-1] ^ 0x55,)) if spoil else data)
 

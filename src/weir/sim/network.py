@@ -1,4 +1,9 @@
-"""Connections in memory: bytes arrive late, in order, cut up anew; a cut loses those under way."""
+"""Connections in memory: bytes arrive late, in order, cut up anew; a cut loses those under way.
+
+Between nodes, and between clients and nodes, bytes go along *ways*, one for each direction, which
+can be closed, and be slow. TCP hides that for a while: what was sent waits until the way is open
+again, or until one side gives the connection up.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,13 @@ from weir.sim.world import MS, World
 
 _DELAY = (50, 4 * MS)
 _NOTICED = (100, 60 * MS)
+#: How long a side waits for what does not get through before it gives the connection up.
+_PATIENCE = (1_000 * MS, 3_000 * MS)
+#: How often a side whose peer is gone looks whether it has heard of that.
+_LOOKS = 300 * MS
+_LOOKS_MAX = 10
+#: How likely what was under way when a connection broke arrives still, with what a new one brings.
+_LATE = 0.3
 
 
 class End(Protocol):
@@ -21,16 +33,80 @@ class End(Protocol):
         """The connection is gone; nothing comes any more."""
 
 
+class Way:
+    """One direction between two places; all connections between them use it."""
+
+    __slots__ = ("_stalled", "far", "open", "slow")
+
+    def __init__(self, far: bool = False) -> None:
+        """Be open and quick. On a `far` one that breaks things get lost without a word, or arrive
+        late.
+        """
+        self.far = far
+        self.open = True
+        #: How many times longer than usual everything takes.
+        self.slow = 1
+        self._stalled: list[_Stream] = []
+
+    def wait(self, stream: _Stream) -> None:
+        """Let a stream go on when the way is open again."""
+        self._stalled.append(stream)
+
+    def reopen(self) -> None:
+        """Let through what waits."""
+        self.open = True
+        stalled, self._stalled = self._stalled, []
+        for stream in stalled:
+            stream.move()
+
+
+class Net:
+    """The ways between all places: nodes, from 1 on, and sites of clients, from -1 down."""
+
+    def __init__(self, far: bool) -> None:
+        """Begin with every way open; with `far`, those between different places are."""
+        self._far = far
+        self._ways: dict[tuple[int, int], Way] = {}
+
+    def way(self, source: int, target: int) -> Way:
+        """Return the way from one place to another."""
+        way = self._ways.get((source, target))
+        if way is None:
+            way = self._ways[source, target] = Way(self._far and source != target)
+        return way
+
+    def joined(self, one: int, other: int) -> bool:
+        """Whether a new connection can be made between two places."""
+        return self.way(one, other).open and self.way(other, one).open
+
+    def close(self, source: int, target: int) -> None:
+        """Let nothing through any more, in this direction."""
+        self.way(source, target).open = False
+
+    def heal(self) -> None:
+        """Open every way, and make it quick."""
+        for way in list(self._ways.values()):
+            way.slow = 1
+            way.reopen()
+
+
 class _Stream:
     """One direction of a link."""
 
-    __slots__ = ("_buffer", "_deliver", "_moving", "_then", "_world", "held")
+    __slots__ = ("_buffer", "_deliver", "_give_up", "_moving", "_stalls", "_then", "_waits", "_way",
+                 "_world", "held")  # fmt: skip
 
-    def __init__(self, world: World, deliver: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, world: World, way: Way, deliver: Callable[[bytes], None], give_up: Callable[[], None]
+    ) -> None:
         self._world = world
+        self._way = way
         self._deliver = deliver
+        self._give_up = give_up
         self._buffer = bytearray()
         self._moving = False
+        self._waits = False
+        self._stalls = 0
         self._then: Callable[[], None] | None = None
         self.held = False
 
@@ -44,36 +120,61 @@ class _Stream:
         self.move()
 
     def move(self) -> None:
-        if not self._moving and not self.held and (self._buffer or self._then):
+        if self._moving or self.held or not (self._buffer or self._then):
+            return
+        if self._way.open:
+            self._waits = False
             self._moving = True
-            self._world.after(self._world.between(*_DELAY), self._arrive)
+            self._world.after(self._world.between(*_DELAY) * self._way.slow, self._arrive)
+        elif not self._waits:
+            self._waits = True
+            self._stalls += 1
+            self._way.wait(self)
+            self._world.after(self._world.between(*_PATIENCE), self._lose_patience, self._stalls)
+
+    def _lose_patience(self, stall: int) -> None:
+        if self._waits and self._stalls == stall:
+            self._give_up()
 
     def _arrive(self) -> None:
         self._moving = False
         if self.held:
             return
-        buffer, dice = self._buffer, self._world.dice
-        if buffer:
-            size = len(buffer) if dice.random() < 0.8 else dice.randint(1, len(buffer))
-            data = bytes(buffer[:size])
-            del buffer[:size]
-            self._deliver(data)
-        elif self._then is not None:
-            self._then()
+        if self._way.open:
+            buffer, dice = self._buffer, self._world.dice
+            if buffer:
+                size = len(buffer) if dice.random() < 0.8 else dice.randint(1, len(buffer))
+                data = bytes(buffer[:size])
+                del buffer[:size]
+                self._deliver(data)
+            elif self._then is not None:
+                then, self._then = self._then, None
+                then()
         self.move()
 
 
 class Link:
-    """A connection between a client program and a host."""
+    """A connection between a client program and a host, or between hosts."""
 
-    def __init__(self, world: World, client: End, host: End) -> None:
+    def __init__(
+        self,
+        world: World,
+        client: End,
+        host: End,
+        up: Way | None = None,
+        down: Way | None = None,
+    ) -> None:
         """Be open at once; both ends keep the link as the name of the connection."""
         self.open = True
         self._world = world
         self._client = client
         self._host = host
-        self._up = _Stream(world, self._to_host)
-        self._down = _Stream(world, self._to_client)
+        self._up_way = up or Way()
+        self._down_way = down or Way()
+        self._up = _Stream(world, self._up_way, self._to_host, lambda: self.cut(client))
+        self._down = _Stream(world, self._down_way, self._to_client, lambda: self.cut(host))
+        #: Which ends may still get what was under way when the connection broke.
+        self._late: list[End] = []
 
     def to_host(self, data: bytes) -> None:
         """Send bytes from the client."""
@@ -94,18 +195,32 @@ class Link:
         """Close once all that the host sent has arrived."""
         self._down.finish(self.cut)
 
-    def cut(self) -> None:
-        """Lose everything under way; each side notices when it does."""
+    def cut(self, by: End | None = None, silent: bool = False) -> None:
+        """Lose what is under way, or most of it. The side that does it notices soon, the other when
+        a word of it gets through; of what ends in silence there is none.
+        """
         if not self.open:
             return
         self.open = False
-        for end in (self._client, self._host):
-            self._world.after(self._world.between(*_NOTICED), end.lost, self)
+        for end, way in ((self._client, self._down_way), (self._host, self._up_way)):
+            if way.far and not silent and self._world.chance(_LATE):
+                self._late.append(end)
+            delay = _PATIENCE if silent and way.far else _NOTICED
+            looks = 0 if end is by or silent else _LOOKS_MAX
+            self._world.after(self._world.between(*delay), self._notice, end, way, looks)
+
+    def _notice(self, end: End, way: Way, looks: int) -> None:
+        if way.open or not looks:
+            if end in self._late:
+                self._late.remove(end)
+            end.lost(self)
+        else:
+            self._world.after(_LOOKS, self._notice, end, way, looks - 1)
 
     def _to_host(self, data: bytes) -> None:
-        if self.open:
+        if self.open or self._host in self._late:
             self._host.received(self, data)
 
     def _to_client(self, data: bytes) -> None:
-        if self.open:
+        if self.open or self._client in self._late:
             self._client.received(self, data)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weir.errors import ClusterInUse, OffsetOutOfRange, UnknownCluster, refusal
-from weir.sim.history import History, Seek
-from weir.sim.host import Host
+from weir.sim.history import Seek
 from weir.sim.programs import Client
-from weir.sim.world import MS, World
+from weir.sim.scene import Scene
+from weir.sim.world import MS
 from weir.wire import administration as a
 from weir.wire import messages as m
 
@@ -24,16 +24,13 @@ class Operator(Client):
 
     def __init__(
         self,
-        world: World,
-        host: Host,
-        history: History,
+        scene: Scene,
         name: str,
-        partitions: int,
         partition: int,
         cluster: str,
     ) -> None:
         """Change nothing yet."""
-        super().__init__(world, host, history, name, partitions)
+        super().__init__(scene, name)
         self._partition = partition
         self._cluster = cluster
         #: Whether the cluster may be paused: it must not stay so.
@@ -69,7 +66,7 @@ class Operator(Client):
         if self.ending:
             self.soon(self._act, self.link)
         else:
-            self.world.after(self.world.between(*_NEXT), self._act, self.link)
+            self.world.after(self.rhythm(_NEXT), self._act, self.link)
 
     def _act(self, link: object) -> None:
         if link is not self.link or self.link is None or self._busy:
@@ -117,7 +114,7 @@ class Operator(Client):
             if not error.retryable and not gone and not busy:
                 self.complain("Honest", f"a change was refused: {error!r}")
             # It was passed on, perhaps, to a shard that is gone now.
-            unknown = error.retryable and self.host.shards > 1
+            unknown = error.retryable and self.scene.brokers.divided
         self._deleting = False
         if seek is not None:
             seek.settled = self.world.now

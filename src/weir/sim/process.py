@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import zlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
@@ -15,36 +15,19 @@ from weir.broker.identity import Identity
 from weir.broker.layout import Layout
 from weir.broker.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
-from weir.errors import DiskFailed, RemoteProtocolError
-from weir.log import checkpoint, recovery
-from weir.log.errors import LogDamaged
-from weir.log.flush import Flush
-from weir.log.scrub import Scrubbed
+from weir.errors import RemoteProtocolError
+from weir.log import recovery
 from weir.log.settings import Settings
-from weir.sim.disk import PowerCut, SimDisk
-from weir.sim.network import End, Link
+from weir.sim.disk import SimDisk
+from weir.sim.jobs import Faults, Jobs
+from weir.sim.links import Dial, Links
+from weir.sim.network import End, Link, Way
 from weir.sim.trunks import Trunks
 from weir.sim.world import MS, SkewedTime, World
 from weir.wire.connection import Connection
 
-#: How work on a disk may fail and leave the process running.
-Failed = OSError | LogDamaged
-
-_READ = (50, 8 * MS)
-_SPARE = (1 * MS, 60 * MS)
-_SAVE = (1 * MS, 40 * MS)
-#: A job has a dozen steps at most; a recovery has a few for each segment.
-_JOB_STEPS = 8
+#: A recovery has a few steps for each segment.
 _RECOVERY_STEPS = 40
-
-
-@dataclass(slots=True)
-class Faults:
-    """How likely one read or one flush fails, and a recovery is cut short."""
-
-    reads: float = 0.0
-    flushes: float = 0.0
-    recoveries: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +40,24 @@ class Machine:
     #: How long a flush takes, in virtual microseconds, least and most.
     flush: tuple[int, int]
     logs: int = 1
+    #: How many processes a node may have.
+    shards_max: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a process has of its node: its clock, disks and faults; and of its set, who is in it."""
+
+    world: World
+    time: SkewedTime
+    disks: Mapping[int, SimDisk]
+    machine: Machine
+    faults: Faults
+    identity: Identity
+    #: Told of a process whose disk failed.
+    disk_gone: Callable[[Process], None]
+    #: Finds the processes of another node.
+    dial: Dial
 
 
 @dataclass(slots=True)
@@ -69,51 +70,44 @@ class _Session:
     leaving: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Job:
-    """Work on a disk that takes virtual time: `run` it, then report what `done` makes of it."""
-
-    name: str
-    disk: SimDisk
-    run: Callable[[], Any]
-    done: Callable[[Any, Failed | None], None]
-
-
 class Process:
     """One shard of a node. It lives once: another one takes its place when it has ended."""
 
-    def __init__(
-        self,
-        world: World,
-        time: SkewedTime,
-        disks: Mapping[int, SimDisk],
-        machine: Machine,
-        faults: Faults,
-        disk_gone: Callable[[Process], None],
-    ) -> None:
-        """Work on `disks`, by number of the log; `disk_gone` is told when one of them failed."""
+    def __init__(self, seat: Seat) -> None:
+        """Have a seat in a node; `start` brings the shard up."""
+        world = seat.world
         self.world = world
-        self.disks = disks
+        self.disks = seat.disks
+        self.node = seat.identity.node
         self.number = 0
+        self.logs: list[int] = []
         self.shard: Shard | None = None
+        #: Drawn at the start: what it has told others before, it has forgotten.
+        self.run = world.dice.getrandbits(32)
         #: Whether everything is durable and saved, after it was told to stop.
         self.stopped = False
         self.trunks = Trunks(self)
-        self._time = time
-        self._machine = machine
-        self._faults = faults
-        self._disk_gone = disk_gone
+        self.links = Links(self, seat.dial)
+        self._seat = seat
+        self._jobs = Jobs(self, seat.machine.flush, seat.faults)
         self._links: dict[Link, _Session] = {}
         self._by_number: dict[int, Link] = {}
         self._numbers = count(world.dice.getrandbits(31) << 31)
-        self._jobs: list[_Job] = []
         self._held = False
+        self._paused = False
+        #: What happened while it was paused.
+        self._backlog: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+
+    @property
+    def name(self) -> str:
+        """Its node and its number, for the trace."""
+        return f"{self.node}/{self.number}"
 
     # -- life and death ------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Whether it listens."""
+        """Whether it listens for clients."""
         return self.shard is not None and self.shard.ready
 
     def start(self, number: int, layout: Layout) -> None:
@@ -122,55 +116,83 @@ class Process:
         Raises what the recovery of a log raises, and `PowerCut` if it is cut short.
         """
         self.number = number
-        opened = [self._open(log) for log in layout.logs_of(number)]
-        identity = Identity(system=self._machine.log.system, shard=number)
-        self.shard = Shard(identity, opened, self._time, self._machine.shard, layout)
+        self.logs = layout.logs_of(number)
+        opened = [self._open(log) for log in self.logs]
+        seat = self._seat
+        identity = replace(seat.identity, shard=number)
+        self.shard = Shard(identity, opened, seat.time, seat.machine.shard, layout)
         self._do(self.shard.start())
         self._tick()
 
     def _open(self, log: int) -> Opened:
         disk = self.disks[log]
-        if self.world.chance(self._faults.recoveries):
+        if self.world.chance(self._seat.faults.recoveries):
             disk.cut_after(self.world.dice.randrange(_RECOVERY_STEPS))
-        recovered = recovery.recover(disk, replace(self._machine.log, log=log))
+        recovered = recovery.recover(disk, replace(self._seat.machine.log, log=log))
         disk.kill()  # takes a cut back that has not come
         return Opened(recovered.log, recovered.groups, recovered.body)
 
-    def end(self) -> None:
-        """Lose all that is in memory; each job on a disk got as far as it got."""
-        for job in self._jobs:
-            self._abandon(job)
+    def end(self, power: bool = False) -> None:
+        """Lose all that is in memory; each job on a disk got as far as it got.
+
+        Where the power went with it nobody is told.
+        """
+        self._jobs.abandon()
         self.shard = None
-        self._jobs.clear()
+        self._backlog.clear()
         links, self._links = list(self._links), {}
         self._by_number.clear()
         for link in links:
-            link.cut()
-        self.trunks.cut()
+            link.cut(silent=power)
+        self.trunks.cut(power)
+        self.links.cut(power)
 
-    def _abandon(self, job: _Job) -> None:
-        """Do some of a job's steps, perhaps all or none; nobody hears of it."""
-        if self.world.chance(0.1):
+    def disk_failed(self) -> None:
+        """A write or a sync failed: nothing may be retried, believed, or said to anybody."""
+        self._seat.disk_gone(self)
+
+    def stop(self) -> None:
+        """Drain, as a process does that is told to end."""
+        if not self.asleep(self.stop):
+            self.handle(ev.Stopping())
+
+    def pause(self) -> None:
+        """Stand still: time goes on, and what happens is handled by `go_on`."""
+        self._paused = True
+
+    def go_on(self) -> None:
+        """Handle all that has happened in the meantime; timers come last, or where they fell."""
+        if not self._paused:
             return
-        # Mostly in the first steps: a flush has two, and what matters is what it leaves half done.
-        job.disk.cut_after(int(_JOB_STEPS * self.world.dice.random() ** 3))
-        try:
-            job.run()
-        except (PowerCut, OSError, DiskFailed) as end:
-            self.world.note("abandoned", job.name, type(end).__name__)
-        job.disk.kill()  # the next job has a cut of its own
+        self._paused = False
+        backlog, self._backlog = self._backlog, deque()
+        if self.world.chance(0.5):
+            ticks = [one for one in backlog if one[0] == self._tick]
+            backlog = deque([one for one in backlog if one[0] != self._tick] + ticks)
+        for do, arguments in backlog:
+            do(*arguments)
+
+    def asleep(self, do: Callable[..., object], *arguments: Any) -> bool:
+        """Return whether the process stands still; then `do(*arguments)` is called later."""
+        if self._paused:
+            self._backlog.append((do, arguments))
+        return self._paused
 
     # -- peers ---------------------------------------------------------------------------------
 
-    def connect(self, client: End) -> Link:
+    def connect(self, client: End, up: Way, down: Way) -> Link:
         """Open a connection."""
-        link = Link(self.world, client, self)
+        link = Link(self.world, client, self, up, down)
         session = _Session(self.new_session(), Connection())
         self._links[link] = session
         self._by_number[session.number] = link
         link.hold(self._held)
-        self.handle(ev.Opened(session.number))
+        self._greet(session.number)
         return link
+
+    def _greet(self, number: int) -> None:
+        if not self.asleep(self._greet, number):
+            self.handle(ev.Opened(number))
 
     def new_session(self) -> int:
         """Return a number that no session ever had."""
@@ -178,6 +200,8 @@ class Process:
 
     def received(self, link: Link, data: bytes) -> None:
         """Cut frames out of a peer's bytes and hand them to the shard."""
+        if self.asleep(self.received, link, data):
+            return
         session = self._links.get(link)
         if session is None or session.leaving or self.shard is None:
             return
@@ -195,6 +219,8 @@ class Process:
 
     def lost(self, link: Link) -> None:
         """A peer is gone."""
+        if self.asleep(self.lost, link):
+            return
         session = self._links.pop(link, None)
         if session is None or self.shard is None:
             return
@@ -202,8 +228,8 @@ class Process:
         self.shard.budget.release(session.stream.pending)
         self.handle(ev.Closed(session.number))
 
-    def links(self) -> list[Link]:
-        """Return the connections that are open as far as this side knows."""
+    def peers(self) -> list[Link]:
+        """Return the connections of clients that are open as far as this side knows."""
         return list(self._links)
 
     # -- effects -------------------------------------------------------------------------------
@@ -219,26 +245,25 @@ class Process:
                 case ef.Send(session, buffers, charged):
                     self._release(charged)
                     self._send(session, b"".join(buffers))
+                case ef.SendToPeer(place, quick, buffers, charged):
+                    self._release(charged)
+                    self.links.send(place, quick, b"".join(buffers))
                 case ef.Pass(shard, buffers, charged):
                     assert self.shard is not None  # it has just asked for this
                     self.shard.passed_on(shard, charged)
                     self.trunks.send(shard, b"".join(buffers))
-                case ef.StartFlush():
-                    self._flush(effect)
-                case ef.StartRead():
-                    self._read(effect)
-                case ef.MakeSpare():
-                    self._spare(effect)
-                case ef.SaveCheckpoint():
-                    self._save(effect)
-                case ef.StartChore():
-                    self._chore(effect)
                 case ef.Hangup(session, reason):
                     self._hang_up(session, reason)
                 case ef.HoldReads(held):
                     self._hold(held)
+                case ef.Connect(node):
+                    self.links.connect(node)
+                case ef.Disconnect(node):
+                    self.links.disconnect(node)
                 case ef.Stopped():
                     self.stopped = True
+                case _:
+                    self._jobs.start(effect)
 
     def _release(self, charged: int) -> None:
         assert self.shard is not None  # it has just asked for this
@@ -266,89 +291,9 @@ class Process:
             link.hold(held)
         self.trunks.hold(held)
 
-    def _flush(self, effect: ef.StartFlush) -> None:
-        def done(_: None, error: Failed | None) -> None:
-            if error is None:
-                self.handle(ev.Flushed(effect.log, effect.flush))
-            else:  # no room for a new segment: as the real flusher does
-                self._flush(effect)
-
-        disk = self.disks[effect.log]
-        self._start("flush", disk, lambda: self._run_flush(disk, effect.flush), done,
-                    self._machine.flush)  # fmt: skip
-
-    def _run_flush(self, disk: SimDisk, flush: Flush) -> None:
-        if self.world.chance(self._faults.flushes):
-            disk.fail_next("sync", errno.EIO)
-        flush.run(disk)
-
-    def _read(self, effect: ef.StartRead) -> None:
-        disk = self.disks[effect.log]
-
-        def run() -> list[bytes]:
-            if self.world.chance(self._faults.reads):
-                disk.fail_next("read", errno.EIO)
-            return effect.reading.run(disk)
-
-        def done(payloads: list[bytes], error: Failed | None) -> None:
-            if error is None:
-                self.handle(ev.ReadDone(effect.ticket, payloads))
-            else:
-                at = error.position if isinstance(error, LogDamaged) else -1
-                self.handle(ev.ReadDone(effect.ticket, (), f"the read failed: {error}", at))
-
-        self._start("read", disk, run, done, _READ)
-
-    def _spare(self, effect: ef.MakeSpare) -> None:
-        def done(_: None, error: Failed | None) -> None:
-            self.handle(ev.SpareMade(effect.log, effect.spare, error is None))
-
-        disk = self.disks[effect.log]
-        self._start("spare", disk, lambda: effect.spare.run(disk), done, _SPARE)
-
-    def _save(self, effect: ef.SaveCheckpoint) -> None:
-        def done(_: None, error: Failed | None) -> None:
-            self.handle(ev.CheckpointSaved(effect.log, error is None))
-
-        disk = self.disks[effect.log]
-        self._start("save", disk, lambda: checkpoint.save(disk, effect.data), done, _SAVE)
-
-    def _chore(self, effect: ef.StartChore) -> None:
-        def done(found: Scrubbed | None, error: Failed | None) -> None:
-            self.handle(ev.ChoreDone(effect.log, effect.chore, found))
-
-        disk = self.disks[effect.log]
-        self._start("chore", disk, lambda: effect.chore.run(disk), done, _SAVE)
-
-    def _start(
-        self,
-        name: str,
-        disk: SimDisk,
-        run: Callable[[], Any],
-        done: Callable[[Any, Failed | None], None],
-        delay: tuple[int, int],
-    ) -> None:
-        job = _Job(name, disk, run, done)
-        self._jobs.append(job)
-        self.world.after(self.world.between(*delay), self._finish, job)
-
-    def _finish(self, job: _Job) -> None:
-        if job not in self._jobs:
-            return  # the process ended first
-        self._jobs.remove(job)
-        result, failed = None, None
-        try:
-            result = job.run()
-        except DiskFailed:
-            self.world.note("disk failed", self.number, job.name)
-            self._disk_gone(self)
-            return
-        except (OSError, LogDamaged) as error:
-            failed = error
-        self.world.note(job.name, self.number, failed is None)
-        job.done(result, failed)
-
     def _tick(self) -> None:
-        if self.shard is not None:
+        if self.shard is None:
+            return
+        if not self.asleep(self._tick):
             self.world.after(ev.TICK_MS * MS, self._tick)
             self.handle(ev.Ticked())

@@ -11,10 +11,10 @@ from weir.errors import Fenced, Refused, SequenceGap, SequenceReused, ValueLost,
 from weir.model.batch import encode
 from weir.model.chunks import References
 from weir.model.limits import PIPELINE_WINDOW
-from weir.sim.history import Confirmed, History, Operation, Publish
-from weir.sim.host import Host
+from weir.sim.history import Confirmed, Operation, Publish
 from weir.sim.programs import Client
-from weir.sim.world import MS, World
+from weir.sim.scene import Scene
+from weir.sim.world import MS
 from weir.wire import messages as m
 
 _NEXT = (0, 25 * MS)
@@ -41,19 +41,16 @@ class Producer(Client):
 
     def __init__(
         self,
-        world: World,
-        host: Host,
-        history: History,
+        scene: Scene,
         name: str,
-        partitions: int,
         partition: int,
         batches: int,
     ) -> None:
         """Publish so many batches, then be finished."""
-        super().__init__(world, host, history, name, partitions)
+        super().__init__(scene, name)
         self._partition = partition
         self._left = batches
-        self._window = world.dice.choice((1, 2, 4, 8, PIPELINE_WINDOW))
+        self._window = scene.world.dice.choice((1, 2, 4, 8, PIPELINE_WINDOW))
         self._grant: m.ProducerGrant | None = None
         self._sequence = 0
         self._serial = 0
@@ -64,9 +61,9 @@ class Producer(Client):
         self._paused = False
         self._running = False
         # Of one size in half of the runs, so that new frames begin where dropped ones did.
-        self._sizes = world.dice.choice(((8,), (0, 0, 30, 200)))
+        self._sizes = scene.world.dice.choice(((8,), (0, 0, 30, 200)))
         self._counts = (1,) if len(self._sizes) == 1 else (1, 1, 2, 5)
-        self._compression = world.dice.choice(_COMPRESSIONS)
+        self._compression = scene.world.dice.choice(_COMPRESSIONS)
 
     @property
     def finished(self) -> bool:
@@ -97,7 +94,7 @@ class Producer(Client):
     def _run(self) -> None:
         if not self._running:
             self._running = True
-            self.world.after(self.world.between(*_NEXT), self._next)
+            self.world.after(self.rhythm(_NEXT), self._next)
 
     def _next(self) -> None:
         """Make the next batch, or some mischief."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir.errors import BadBatch
+from weir.errors import BadBatch, NotLeader
 from weir.model.batch import Batch, split
 from weir.model.ids import Address
 from weir.model.topic import SettingsChange
-from weir.sim.history import History, Operation, Seen
-from weir.sim.host import Host
+from weir.sim.history import Operation, Seen
 from weir.sim.network import Link
-from weir.sim.world import MS, World
+from weir.sim.scene import Scene
+from weir.sim.world import MS
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_reply, encode_request
 
@@ -19,23 +19,32 @@ TOPIC = "weather"
 _RECONNECT = (1 * MS, 60 * MS)
 _PAUSE = (1 * MS, 20 * MS)
 
+#: In a run that takes its time: how likely a pause is a long one.
+_REST = 0.15
+#: How likely a client goes to the node that is said to lead, rather than ask again.
+_FOLLOW = 0.3
+
 Answer = Callable[[m.Reply], None]
 
 
 class Program:
     """A program that dials again whenever its connection is gone, in either dialect."""
 
-    def __init__(self, world: World, host: Host, history: History, name: str) -> None:
+    def __init__(self, scene: Scene, name: str) -> None:
         """Be called `name` in the trace; `start` begins."""
-        self.world = world
-        self.host = host
-        self.history = history
+        self.scene = scene
+        self.world = scene.world
+        self.history = scene.history
         self.name = name
+        #: Where it runs: some ways may be closed to it that are open to others.
+        self.site = scene.a_site()
         #: Set when the program is to finish what it has begun, and begin nothing new.
         self.ending = False
         #: Set when the program is over: it dials no more.
         self.retired = False
         self.link: Link | None = None
+        #: The node that it is to dial next; 0 for any.
+        self._next_node = 0
 
     @property
     def finished(self) -> bool:
@@ -48,13 +57,14 @@ class Program:
         link, self.link = self.link, None
         self.closed()
         if link is not None:
-            link.cut()
+            link.cut(self)
 
     def start(self) -> None:
         """Dial until somebody answers."""
         if self.retired:
             return
-        self.link = self.host.connect(self)
+        self.link = self.scene.brokers.connect(self, self.site, self._next_node)
+        self._next_node = 0
         if self.link is None:
             self.world.after(self.world.between(*_RECONNECT), self.start)
         else:
@@ -71,6 +81,20 @@ class Program:
         """Call something after a pause."""
         self.world.after(self.world.between(*_PAUSE), do, *arguments)
 
+    def rhythm(self, span: tuple[int, int]) -> int:
+        """Draw a pause between two pieces of work, and now and then a long one, until the end."""
+        rests = self.scene.pace > 1 and not self.ending and self.world.chance(_REST)
+        return self.world.between(*span) * (self.scene.pace if rests else 1)
+
+    def expect(self, waits: Callable[[], bool]) -> None:
+        """Hang up and dial another node if this still waits for an answer after a while."""
+        if self.scene.patience:
+            self.world.after(self.scene.patience, self._look_up, self.link, waits)
+
+    def _look_up(self, link: Link | None, waits: Callable[[], bool]) -> None:
+        if link is not None and link is self.link and waits():
+            link.cut(self)
+
     def opened(self) -> None:
         """Begin a new connection."""
 
@@ -84,13 +108,10 @@ class Program:
 class Client(Program):
     """A program of the client dialect: hello, find the topic, then `ready`."""
 
-    def __init__(
-        self, world: World, host: Host, history: History, name: str, partitions: int
-    ) -> None:
+    def __init__(self, scene: Scene, name: str) -> None:
         """Use the one topic of this world, and create it if need be."""
-        super().__init__(world, host, history, name)
+        super().__init__(scene, name)
         self.addresses: list[Address] = []
-        self._partitions = partitions
         self._stream = ClientStream()
         self._asked: dict[int, tuple[Operation, Answer]] = {}
         self._correlation = 0
@@ -114,6 +135,7 @@ class Client(Program):
         what = f"{self.name}: {type(request).__name__}"
         operation = self.history.begin(what, self.world.now)
         self._asked[self._correlation] = (operation, then)
+        self.expect(lambda: operation.ended < 0)
         self.link.to_host(b"".join(encode_request(request, self._correlation)))
         return operation
 
@@ -129,8 +151,16 @@ class Client(Program):
             operation, then = asked
             operation.ended = self.world.now
             reply = decode_reply(frame)
-            self.world.note(self.name, type(reply).__name__)
+            self.world.note(self.name, type(reply).__name__, getattr(reply, "code", 0))
             then(reply)
+            if isinstance(reply, m.Refusal) and reply.code == NotLeader.code:
+                self._follow(reply.detail)
+
+    def _follow(self, leader: int) -> None:
+        """Go to the node that leads, or ask again here."""
+        if leader and self.link is not None and self.world.chance(_FOLLOW):
+            self._next_node = leader
+            self.link.cut(self)
 
     def complain(self, promise: str, what: str) -> None:
         """Note a broken promise."""
@@ -173,7 +203,7 @@ class Client(Program):
 
     def _create(self) -> None:
         keep = SettingsChange(retention_bytes=self.history.retention_bytes)
-        self.ask(m.CreateTopic(TOPIC, self._partitions, settings=keep), self._created)
+        self.ask(m.CreateTopic(TOPIC, self.scene.partitions, settings=keep), self._created)
 
     def _created(self, reply: m.Reply) -> None:
         if isinstance(reply, m.TopicInfo):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
-from weir.sim.history import Ack, Grant, History
-from weir.sim.host import Host
+from weir.sim.history import Ack, Grant
 from weir.sim.programs import Client
+from weir.sim.scene import Scene
 from weir.sim.wholes import Wholes
-from weir.sim.world import MS, World
+from weir.sim.world import MS
 from weir.wire import messages as m
 
 _WAIT_MS = 100
@@ -28,20 +28,17 @@ class Reader(Client):
 
     def __init__(
         self,
-        world: World,
-        host: Host,
-        history: History,
+        scene: Scene,
         name: str,
-        partitions: int,
         partition: int,
     ) -> None:
         """Begin at offset 0; as an `ending` reader, read until there is nothing more."""
-        super().__init__(world, host, history, name, partitions)
+        super().__init__(scene, name)
         self.position = 0
         self.at_end = False
         self._partition = partition
         self._fetching = False
-        self._wholes = Wholes(self, bool(history.retention_bytes))
+        self._wholes = Wholes(self, bool(scene.history.retention_bytes))
 
     @property
     def finished(self) -> bool:
@@ -91,7 +88,7 @@ class Reader(Client):
             elif not error.retryable:
                 # It was there when this reader got to it.
                 self.complain("Durable", f"fetch from {offset} was refused: {error!r}")
-        self.world.after(self.world.between(*_NEXT), self._fetch)
+        self.world.after(self.rhythm(_NEXT), self._fetch)
 
     def _moved_up(self, offset: int, start: int) -> None:
         """What was asked for is past retention: go on at the log's start."""
@@ -105,16 +102,13 @@ class Consumer(Client):
 
     def __init__(
         self,
-        world: World,
-        host: Host,
-        history: History,
+        scene: Scene,
         name: str,
-        partitions: int,
         partition: int,
         cluster: str,
     ) -> None:
         """Work for `cluster`."""
-        super().__init__(world, host, history, name, partitions)
+        super().__init__(scene, name)
         self.cluster = cluster
         #: Since when this consumer ends; its leases and those before it are over some time later.
         self.ending_since = 0
@@ -154,7 +148,7 @@ class Consumer(Client):
         self._pulling = True
         self.ask(request, lambda reply: self._pulled(now, reply))
         if not self.ending and self.world.chance(_DIE) and self.link is not None:
-            self.link.cut()
+            self.link.cut(self)
 
     def _pulled(self, pulled: int, reply: m.Reply) -> None:
         self._pulling = False
@@ -168,7 +162,7 @@ class Consumer(Client):
             if not error.retryable:
                 self.complain("Honest", f"a pull was refused: {error!r}")
         if not self._drained:
-            self.world.after(self.world.between(*_NEXT), self._pull)
+            self.world.after(self.rhythm(_NEXT), self._pull)
 
     def _granted(self, pulled: int, reply: m.Granted) -> None:
         found = self.check(self._partition, reply.batches, reply.offset)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from weir.errors import BY_CODE, NotSubscribed, StaleGrant
-from weir.sim.history import Ack, Grant, History, Operation, Seen
-from weir.sim.host import Host
+from weir.sim.history import Ack, Grant, Operation, Seen
 from weir.sim.network import Link
 from weir.sim.programs import TOPIC, Program
-from weir.sim.world import MS, World
+from weir.sim.scene import Scene
+from weir.sim.world import MS
 from weir.wire import device as d
 from weir.wire.deliveries import Delivery, DeviceAck
 
@@ -29,22 +29,20 @@ class Receiver(Program):
 
     def __init__(
         self,
-        world: World,
-        host: Host,
-        history: History,
+        scene: Scene,
         name: str,
         hub: int,
         partition: int,
         cluster: str,
     ) -> None:
         """Work for `cluster`."""
-        super().__init__(world, host, history, name)
+        super().__init__(scene, name)
         self.cluster = cluster
         #: Since when this device ends; all leases are over some time later.
         self.ending_since = 0
         self._hub = hub
         self._partition = partition
-        self._lease_ms = world.dice.choice(_LEASES_MS)
+        self._lease_ms = scene.world.dice.choice(_LEASES_MS)
         self._replies = d.DeviceReplies()
         self._pull: Operation | None = None
         self._pulled = 0
@@ -61,7 +59,9 @@ class Receiver(Program):
         """Name the hub; the subscription comes behind."""
         self._replies = d.DeviceReplies()
         self.ending_since = max(self.ending_since, self.world.now)
+        self._news = 0
         self._send(d.hello(self._hub, 1, TOPIC, self._partition))
+        self.expect(lambda: not self._news)
 
     def closed(self) -> None:
         """What was under way may or may not have happened."""
@@ -106,10 +106,11 @@ class Receiver(Program):
             return
         dice = self.world.dice
         self._pulled = self.world.now
-        self._pull = self.history.begin(f"{self.name}: pull", self.world.now)
+        pull = self._pull = self.history.begin(f"{self.name}: pull", self.world.now)
+        self.expect(lambda: pull.ended < 0)
         self._send(d.pull(_SN, dice.choice(_MOST), dice.choice(_ROOMS)))
         if not self.ending and self.world.chance(_DIE):
-            self.link.cut()
+            self.link.cut(self)
 
     def _took(self, link: Link, reply: d.DeviceReply) -> None:
         if self._pull is not None:
@@ -172,6 +173,7 @@ class Receiver(Program):
         self.history.acks.append(ack)
         operation = self.history.begin(f"{self.name}: ack", self.world.now)
         self._acks.append((ack, operation))
+        self.expect(lambda: operation.ended < 0)
         self._drained = False
         self._send(d.ack(_SN, ack.partition, ack.fence, ack.first, ack.behind))
 

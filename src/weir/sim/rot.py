@@ -9,9 +9,8 @@ from weir.log.checkpoint import CHECKPOINT, COPY
 from weir.log.index_file import is_index
 from weir.sim.checkers import ENTRY_BYTES_MAX, values_by_offset
 from weir.sim.disk import SimDisk
-from weir.sim.history import History
-from weir.sim.host import Host
 from weir.sim.programs import Client
+from weir.sim.scene import Scene
 from weir.sim.world import World
 from weir.wire import messages as m
 
@@ -44,12 +43,12 @@ def spoil(world: World, disks: Mapping[int, SimDisk]) -> str:
 class Survey(Client):
     """Asks for every offset by itself, and compares what comes with what was there."""
 
-    def __init__(self, world: World, host: Host, history: History, partitions: int) -> None:
+    def __init__(self, scene: Scene) -> None:
         """Go by the log as it was drained."""
-        super().__init__(world, host, history, "survey", partitions)
-        self._open = set(range(partitions))
+        super().__init__(scene, "survey")
+        self._open = set(range(scene.partitions))
         #: By partition, the offsets that were refused as damaged.
-        self.refused: dict[int, set[int]] = {n: set() for n in range(partitions)}
+        self.refused: dict[int, set[int]] = {n: set() for n in range(scene.partitions)}
 
     @property
     def finished(self) -> bool:

@@ -14,12 +14,16 @@ from typing import Any
 
 from weir.errors import OffsetOutOfRange, refusal
 from weir.sim import rot
+from weir.sim.brokerset import BrokerSet
 from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.history import History, record_of
-from weir.sim.host import Host
+from weir.sim.nemesis import Nemesis
 from weir.sim.programs import Client
+from weir.sim.scene import Scene
+from weir.sim.shape import Shape, machine
+from weir.sim.storm import Storm
 from weir.sim.wholes import Wholes
-from weir.sim.workload import Nemesis, Shape, Workload, machine
+from weir.sim.workload import Workload
 from weir.sim.world import SECOND, World
 from weir.wire import messages as m
 
@@ -68,9 +72,9 @@ class _Drain(Client):
 
     _waiting = 0
 
-    def __init__(self, world: World, host: Host, history: History, partitions: int) -> None:
-        """Look for so many partitions of the topic."""
-        super().__init__(world, host, history, "drain", partitions)
+    def __init__(self, scene: Scene) -> None:
+        """Look for all partitions of the topic."""
+        super().__init__(scene, "drain")
         self._wholes = Wholes(self, may_be_gone=False)
 
     def ready(self) -> None:
@@ -117,20 +121,26 @@ class _Run:
     """One seed, from its first fault to its judgement."""
 
     def __init__(self, seed: int, shape: Shape) -> None:
-        self.world = World(seed)
-        self.history = History(retention_bytes=shape.retentions[seed % len(shape.retentions)])
-        self.host = Host(self.world, machine(self.world))
-        self.nemesis = Nemesis(self.world, self.host, shape)
+        self.world = world = World(seed)
+        self.history = history = History(
+            retention_bytes=shape.retentions[seed % len(shape.retentions)]
+        )
+        self.brokers = brokers = BrokerSet(world, machine(world, shape), shape.nodes)
+        alone = shape.nodes == 1
+        self.nemesis = Nemesis(world, brokers.one, shape) if alone else Storm(world, brokers, shape)
         self.operations = 0
         self._shape = shape
         self._rots = shape.rots[seed % len(shape.rots)]
+        self._scene = Scene(
+            world, brokers, history, shape.partitions, shape.pace, shape.patience, shape.sites
+        )
         operated = shape.operators[seed % len(shape.operators)]
-        self._workload = Workload(self.world, self.host, self.history, shape, operated)
+        self._workload = Workload(self._scene, shape, operated)
 
     def play(self) -> None:
         """Faults, then peace, then a last power cut, after which the log is drained."""
         world, workload, history = self.world, self._workload, self.history
-        self.host.start()
+        self.brokers.start()
         workload.start()
         self.nemesis.start()
         world.run(self._shape.faults_until)
@@ -140,30 +150,31 @@ class _Run:
         world.run(world.now + LIVE_WITHIN, workload.produced)
         workload.end_consuming()
         world.run(world.now + LIVE_WITHIN, workload.consumed)
-        if not workload.consumed() and not self.host.ruined:
+        if not workload.consumed() and not self.brokers.ruined:
             history.complaints.append(("Live", "the cluster or a reader did not come to its end"))
         self.operations = len(history.operations)
-        self.host.die(power=True)
+        self.brokers.die(power=True)
         workload.retire()
-        self.host.start()
+        self.brokers.start()
         self._drain()
         if self._rots and not history.complaints:
             self._rot()
+        world.run(self._shape.at_least)
 
     def _drain(self) -> None:
-        drain = _Drain(self.world, self.host, self.history, self._shape.partitions)
+        drain = _Drain(self._scene)
         drain.start()
         self.world.run(self.world.now + _DRAIN_WITHIN, lambda: drain.finished)
         drain.retired = True
-        if self.host.ruined:
-            complaint = ("Durable", f"the node cannot be started any more: {self.host.ruined}")
+        if self.brokers.ruined:
+            complaint = ("Durable", f"a node cannot be started any more: {self.brokers.ruined}")
             self.history.complaints.append(complaint)
         elif not drain.finished:
             self.history.complaints.append(("Live", "the log could not be drained"))
 
     def _rot(self) -> None:
         """A stop, or a quiet moment and a kill, then bit rot, and a survey of what is served."""
-        world, host, complaints = self.world, self.host, self.history.complaints
+        world, host, complaints = self.world, self.brokers.one, self.history.complaints
         if world.chance(0.5):
             host.stop()
             world.run(world.now + LIVE_WITHIN, lambda: host.stopped)
@@ -173,7 +184,7 @@ class _Run:
             world.run(world.now + _QUIET)  # all is below the durable mark by then
         host.die(power=False)
         spoilt = [rot.spoil(world, host.disks) for _ in range(self._rots)]
-        survey = rot.Survey(world, host, self.history, self._shape.partitions)
+        survey = rot.Survey(self._scene)
         host.start()
         survey.start()
         world.run(world.now + _DRAIN_WITHIN, lambda: survey.finished or bool(host.ruined))

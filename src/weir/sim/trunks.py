@@ -1,11 +1,15 @@
-"""The simulated trunks of a process: its asking and serving ends; server.trunk's twin."""
+"""The simulated trunks of a process: its asking and serving ends; server.trunk's twin.
+
+They join the shards of a node, and a shard with those of other nodes, which it knows by place.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from weir.broker import events as ev
-from weir.sim.network import Link
+from weir.model.ids import place_of
+from weir.sim.network import Link, Way
 from weir.wire import trunk
 from weir.wire.frame import take_client_frame
 from weir.wire.trunk import Kind, TrunkStream
@@ -17,19 +21,22 @@ if TYPE_CHECKING:
 class _AskingEnd:
     """This process asks another: requests out, what comes back in."""
 
-    def __init__(self, process: Process, shard: int) -> None:
-        self.shard = shard
+    def __init__(self, process: Process, place: int) -> None:
+        self.place = place
         self.link: Link | None = None
         self._process = process
         self._stream = TrunkStream()
 
     def received(self, link: Link, data: bytes) -> None:
+        if self._process.asleep(self.received, link, data):
+            return
         frames = self._stream.receive(data)
         if frames and self._process.trunks.asks(self):
-            self._process.handle(ev.PassedBack(self.shard, frames))
+            self._process.handle(ev.PassedBack(self.place, frames))
 
     def lost(self, link: Link) -> None:
-        self._process.trunks.lost(self)
+        if not self._process.asleep(self.lost, link):
+            self._process.trunks.lost(self)
 
 
 class _ServingEnd:
@@ -43,6 +50,8 @@ class _ServingEnd:
 
     def received(self, link: Link, data: bytes) -> None:
         process = self._process
+        if process.asleep(self.received, link, data):
+            return
         for kind, remote, body in self._stream.receive(data):
             if kind == Kind.OPENED:
                 number = self._numbers[remote] = process.trunks.opened(self, remote)
@@ -55,6 +64,8 @@ class _ServingEnd:
                 process.handle(ev.Received(number, [request]))
 
     def lost(self, link: Link) -> None:
+        if self._process.asleep(self.lost, link):
+            return
         self._process.trunks.forget(self)
         for remote in list(self._numbers):
             self._closed(remote)
@@ -80,29 +91,34 @@ class Trunks:
         self._guests: dict[int, tuple[_ServingEnd, int]] = {}
 
     @staticmethod
-    def join(asking: Process, serving: Process) -> None:
+    def join(
+        asking: Process, serving: Process, up: Way | None = None, down: Way | None = None
+    ) -> None:
         """Let a process ask another; what it asked through an older trunk has no answer."""
-        asking.trunks._replace(serving)
-
-    def _replace(self, serving: Process) -> None:
-        process, shard = self._process, serving.number
-        if process.shard is None or serving.shard is None:
+        if asking.shard is None or serving.shard is None:
             return
-        if (old := self._asking.pop(shard, None)) is not None:
-            process.handle(ev.TrunkClosed(shard))
+        if not asking.asleep(Trunks.join, asking, serving, up, down):
+            asking.trunks._replace(serving, up, down)
+
+    def _replace(self, serving: Process, up: Way | None, down: Way | None) -> None:
+        process = self._process
+        elsewhere = serving.node != process.node
+        place = place_of(serving.node, serving.number) if elsewhere else serving.number
+        if (old := self._asking.pop(place, None)) is not None:
+            process.handle(ev.TrunkClosed(place))
             assert old.link is not None
             old.link.cut()
-        client, host = _AskingEnd(process, shard), _ServingEnd(serving)
-        client.link = host.link = Link(process.world, client, host)
+        client, host = _AskingEnd(process, place), _ServingEnd(serving)
+        client.link = host.link = Link(process.world, client, host, up, down)
         serving.trunks._serving.append(host)
-        self._asking[shard] = client
-        process.handle(ev.TrunkOpened(shard))
+        self._asking[place] = client
+        process.handle(ev.TrunkOpened(place))
 
     # -- what the process asks -------------------------------------------------------------------
 
-    def send(self, shard: int, data: bytes) -> None:
+    def send(self, place: int, data: bytes) -> None:
         """Send a frame to another shard, if there is a trunk."""
-        end = self._asking.get(shard)
+        end = self._asking.get(place)
         if end is not None and end.link is not None:
             end.link.to_host(data)
 
@@ -120,32 +136,32 @@ class Trunks:
 
     def hold(self, held: bool) -> None:
         """Read no requests for a while; what comes back is always read."""
-        for end in self._serving:
+        for end in list(self._serving):
             assert end.link is not None
             end.link.hold(held)
 
-    def links(self) -> list[Link]:
-        """Return the trunks through which this process asks."""
-        return [end.link for end in self._asking.values() if end.link is not None]
-
-    def cut(self) -> None:
+    def cut(self, silent: bool) -> None:
         """The process has ended, and its trunks with it."""
         ends: list[_AskingEnd | _ServingEnd] = [*self._asking.values(), *self._serving]
         for end in ends:
             assert end.link is not None
-            end.link.cut()
+            end.link.cut(silent=silent)
 
     # -- what the ends tell ----------------------------------------------------------------------
 
     def asks(self, end: _AskingEnd) -> bool:
         """Return whether an end is the one in use."""
-        return self._asking.get(end.shard) is end
+        return self._asking.get(end.place) is end
+
+    def asks_place(self, place: int) -> bool:
+        """Return whether there is a trunk to a place."""
+        return place in self._asking
 
     def lost(self, end: _AskingEnd) -> None:
         """A trunk broke."""
         if self.asks(end):
-            del self._asking[end.shard]
-            self._process.handle(ev.TrunkClosed(end.shard))
+            del self._asking[end.place]
+            self._process.handle(ev.TrunkClosed(end.place))
 
     def forget(self, end: _ServingEnd) -> None:
         """Another shard is gone."""

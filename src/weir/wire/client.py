@@ -13,6 +13,7 @@ from weir.errors import BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
 from weir.model.ids import ADDRESS, Address
 from weir.wire import administration as a
 from weir.wire import messages as m
+from weir.wire import nodes as n
 from weir.wire.complaints import complaint
 from weir.wire.frame import (
     CLIENT_HEADER,
@@ -26,8 +27,8 @@ from weir.wire.frame import (
 )
 from weir.wire.messages import Opcode
 
-#: Behind the address: the highest stamp seen.
-_PRODUCE = struct.Struct("<q")
+#: Behind the address: the highest stamp seen, the level.
+_PRODUCE = struct.Struct("<qB7x")
 #: Behind the address: offset, next offset, committed.
 _FETCHED = struct.Struct("<qqq")
 #: Behind the address: Raft index of the first chunk.
@@ -35,6 +36,7 @@ _CHUNKS = struct.Struct("<q")
 #: Behind the address: fence, deadline, offset, next offset, attempts.
 _GRANTED = struct.Struct("<qqqqq")
 
+_LEVELS = frozenset(m.Level)
 _REPLY_FLAGS = (int(Flags.RESPONSE), int(Flags.RESPONSE | Flags.ERROR))
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -48,6 +50,7 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.OPEN_PRODUCER: m.OpenProducer,
     Opcode.POSITIONS: m.Positions,
     Opcode.FOLLOW: m.Follow,
+    Opcode.REACH_REGISTRY: m.ReachRegistry,
     Opcode.FETCH: m.Fetch,
     Opcode.PULL: m.Pull,
     Opcode.ACK: m.Ack,
@@ -59,6 +62,12 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.SEEK_CLUSTER: a.SeekCluster,
     Opcode.PAUSE_CLUSTER: a.PauseCluster,
     Opcode.DELETE_CLUSTER: a.DeleteCluster,
+    Opcode.LIST_NODES: n.ListNodes,
+    Opcode.DESCRIBE_SHARD: n.DescribeShard,
+    Opcode.CHANGE_NODE: n.ChangeNode,
+    Opcode.RAISE_LEVEL: n.RaiseLevel,
+    Opcode.TRANSFER_LEADER: n.TransferLeader,
+    Opcode.REPORT_NODE: n.ReportNode,
 }
 _REPLIES: dict[int, type[Any]] = {
     Opcode.HELLO: m.Welcome,
@@ -67,6 +76,7 @@ _REPLIES: dict[int, type[Any]] = {
     Opcode.LIST_TOPICS: m.TopicList,
     Opcode.CREATE_TOPIC: m.TopicInfo,
     Opcode.OPEN_PRODUCER: m.ProducerGrant,
+    Opcode.REACH_REGISTRY: m.RegistryReached,
     Opcode.POSITIONS: m.PositionsReply,
     Opcode.PRODUCE: m.Confirm,
     Opcode.ACK: m.Acked,
@@ -77,6 +87,11 @@ _REPLIES: dict[int, type[Any]] = {
     Opcode.SEEK_CLUSTER: a.ClusterChanged,
     Opcode.PAUSE_CLUSTER: a.ClusterChanged,
     Opcode.DELETE_CLUSTER: a.ClusterChanged,
+    Opcode.LIST_NODES: n.NodeList,
+    Opcode.DESCRIBE_SHARD: n.ShardInfo,
+    Opcode.CHANGE_NODE: n.NodeList,
+    Opcode.RAISE_LEVEL: n.NodeList,
+    Opcode.TRANSFER_LEADER: n.Transferred,
 }
 _REQUEST_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REQUESTS.items()}
 _REPLY_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REPLIES.items()}
@@ -104,8 +119,9 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     """
     opcode = _OPCODES[type(request)]
     if isinstance(request, m.Produce):
-        shard, log, group = request.address
-        prefix = ADDRESS.pack(shard, log, 0, group) + _PRODUCE.pack(request.seen)
+        shard, log, group, node = request.address
+        prefix = ADDRESS.pack(shard, log, node, group)
+        prefix += _PRODUCE.pack(request.seen, request.level)
         return _framed(0, opcode, correlation, prefix, request.batch)
     return _framed(0, opcode, correlation, _pack(request))
 
@@ -116,8 +132,10 @@ def decode_request(frame: ClientFrame) -> m.Request:
         raise BadRequest(f"opcode {frame.opcode}: a request has no flags, not {frame.flags:#x}")
     if frame.opcode == Opcode.PRODUCE:
         address, at = _address(frame.body, _PRODUCE.size)
-        (seen,) = _PRODUCE.unpack_from(frame.body, at)
-        return m.Produce(address, seen, frame.body[at + _PRODUCE.size :])
+        seen, level = _PRODUCE.unpack_from(frame.body, at)
+        if level not in _LEVELS:
+            raise BadRequest(f"level {level} is not known here")
+        return m.Produce(address, seen, frame.body[at + _PRODUCE.size :], level)
     decoder = _REQUEST_DECODERS.get(frame.opcode)
     if decoder is None:
         raise UnknownOpcode(f"opcode {frame.opcode} is not known here", frame.opcode)
@@ -143,20 +161,20 @@ def encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer,
 
 def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer, ...]:
     if isinstance(reply, m.Fetched):
-        shard, log, group = reply.address
-        prefix = ADDRESS.pack(shard, log, 0, group) + _FETCHED.pack(
+        shard, log, group, node = reply.address
+        prefix = ADDRESS.pack(shard, log, node, group) + _FETCHED.pack(
             reply.offset, reply.next_offset, reply.committed
         )
         return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
     if isinstance(reply, m.Granted):
-        shard, log, group = reply.address
-        prefix = ADDRESS.pack(shard, log, 0, group) + _GRANTED.pack(
+        shard, log, group, node = reply.address
+        prefix = ADDRESS.pack(shard, log, node, group) + _GRANTED.pack(
             reply.fence, reply.deadline, reply.offset, reply.next_offset, reply.attempts
         )
         return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
     if isinstance(reply, m.FetchedChunks):
-        shard, log, group = reply.address
-        prefix = ADDRESS.pack(shard, log, 0, group) + _CHUNKS.pack(reply.index)
+        shard, log, group, node = reply.address
+        prefix = ADDRESS.pack(shard, log, node, group) + _CHUNKS.pack(reply.index)
         return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
     flags = Flags.RESPONSE | Flags.ERROR if isinstance(reply, m.Refusal) else Flags.RESPONSE
     return _framed(flags, opcode, correlation, _pack(reply))
@@ -195,8 +213,8 @@ def decode_reply(frame: ClientFrame) -> m.Reply:
 def _address(body: memoryview, more: int) -> tuple[Address, int]:
     if len(body) < ADDRESS.size + more:
         raise BadRequest(f"{len(body)} bytes are too few for this request")
-    shard, log, _, group = ADDRESS.unpack_from(body)
-    return Address(shard, log, group), ADDRESS.size
+    shard, log, node, group = ADDRESS.unpack_from(body)
+    return Address(shard, log, group, node), ADDRESS.size
 
 
 def _batches(body: memoryview, at: int) -> tuple[Buffer, ...]:

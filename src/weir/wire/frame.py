@@ -18,9 +18,9 @@ from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 #: version u8 = 2, flags u8, opcode u16, length u32 of the body, correlation u64.
 CLIENT_HEADER = struct.Struct("<BBHIQ")
 CLIENT_VERSION = 2
-#: Opcodes from here on may carry batches, but for those that look after clusters.
+#: Opcodes from here on may carry batches, but for those that look after clusters and nodes.
 FIRST_DATA_OPCODE = 16
-_CLUSTER_OPCODES = range(24, 32)
+_CONTROL_OPCODES = frozenset((*range(24, 32), *range(44, 48), *range(51, 56)))
 
 
 class Flags(IntFlag):
@@ -41,7 +41,7 @@ class ClientFrame(NamedTuple):
 
 def body_bytes_max(opcode: int) -> int:
     """Return how long the body of a client frame may be."""
-    data = opcode >= FIRST_DATA_OPCODE and opcode not in _CLUSTER_OPCODES
+    data = opcode >= FIRST_DATA_OPCODE and opcode not in _CONTROL_OPCODES
     return CLIENT_FRAME_BYTES_MAX if data else CONTROL_FRAME_BYTES_MAX
 
 

@@ -17,6 +17,7 @@ from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX
 from weir.model.topic import SettingsChange, TopicSettings
 from weir.wire import administration as a
+from weir.wire import nodes as n
 from weir.wire.control import Control
 
 PROTOCOL = 1
@@ -36,6 +37,7 @@ class Opcode(IntEnum):
     OPEN_PRODUCER = 6
     POSITIONS = 7
     FOLLOW = 8
+    REACH_REGISTRY = 9
     ALTER_TOPIC = 12
     DELETE_TOPIC = 13
     DESCRIBE_PARTITION = 14
@@ -48,6 +50,12 @@ class Opcode(IntEnum):
     PAUSE_CLUSTER = 26
     DELETE_CLUSTER = 27
     FETCH_CHUNKS = 32
+    LIST_NODES = 44
+    DESCRIBE_SHARD = 45
+    CHANGE_NODE = 46
+    RAISE_LEVEL = 47
+    TRANSFER_LEADER = 51
+    REPORT_NODE = 52
 
 
 class Hello(Control, frozen=True, array_like=True):
@@ -63,6 +71,7 @@ class Welcome(Control, frozen=True, array_like=True):
 
     `ports` are the shards' own ports, by number, on the host that answers: what is asked of a
     partition need not be passed on if it is sent to the port of its shard. Empty with one shard.
+    `nodes` are all nodes of the BrokerSet as (node, host, port); empty if there is but one.
     """
 
     system: int
@@ -73,6 +82,7 @@ class Welcome(Control, frozen=True, array_like=True):
     window: int
     protocol: int = PROTOCOL
     ports: tuple[int, ...] = ()
+    nodes: tuple[tuple[int, str, int], ...] = ()
 
 
 class Ping(Control, frozen=True, array_like=True):
@@ -102,6 +112,7 @@ class CreateTopic(Control, frozen=True, array_like=True):
     """Create a topic; one that exists with the same settings is fine if `if_absent`.
 
     `settings` that are not given are at their defaults in a new topic, and anything in an old one.
+    A new one gets so many `replicas` (0: three, as far as there are nodes).
     """
 
     name: str
@@ -109,6 +120,7 @@ class CreateTopic(Control, frozen=True, array_like=True):
     order: str = "partition"
     if_absent: bool = True
     settings: SettingsChange = SettingsChange()
+    replicas: Natural = 0
 
 
 class TopicInfo(Control, frozen=True, array_like=True):
@@ -143,6 +155,19 @@ class Follow(Control, frozen=True, array_like=True):
     index: Natural
 
 
+class ReachRegistry(Control, frozen=True, array_like=True):
+    """Only shards ask this of each other: how far is the registry at least, as of now?"""
+
+
+class RegistryReached(Control, frozen=True, array_like=True):
+    """All that anybody was told of the registry before the question lies at or below `index`.
+
+    To a shard of its own node a shard says so once it has sent it all of that.
+    """
+
+    index: Natural
+
+
 class ProducerGrant(Control, frozen=True, array_like=True):
     """A producer id, which is the stamp of its grant, and its epoch."""
 
@@ -171,19 +196,33 @@ class PositionsReply(Control, frozen=True, array_like=True):
     at: int
 
 
+class Level(IntEnum):
+    """When a batch is confirmed (DESIGN §5 Produce)."""
+
+    #: Once a majority has it on disk: nothing but the loss of a majority's disks takes it away.
+    REPLICATED = 0
+    #: Once the leader has it on disk: it may be lost with this one machine.
+    RECEIVED = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """One batch for one partition. `seen`: the highest stamp the client has seen (Causal)."""
+    """One batch for one partition. `seen`: the highest stamp the client has seen (Causal).
+
+    `level` is a `Level`.
+    """
 
     address: Address
     seen: int
     batch: memoryview
+    level: int = Level.REPLICATED
 
 
 class Confirm(Control, frozen=True, array_like=True):
     """A batch is durable on a majority: offset of its first message, and its stamp.
 
-    A chunk has offset -1 and the Raft `index` of its entry, for references; else that is 0.
+    A chunk has offset -1 and the Raft `index` of its entry, for references; else that is 0. At
+    level RECEIVED the offset is -1 too, for it may still become another's.
     """
 
     offset: Int64
@@ -299,12 +338,14 @@ ControlRequest = (
     | CreateTopic
     | OpenProducer
     | Follow
+    | ReachRegistry
     | Positions
     | Fetch
     | Pull
     | Ack
     | FetchChunks
     | a.Request
+    | n.Request
 )
 Request = ControlRequest | Produce
 ControlReply = (
@@ -313,10 +354,12 @@ ControlReply = (
     | TopicInfo
     | TopicList
     | ProducerGrant
+    | RegistryReached
     | PositionsReply
     | Confirm
     | Acked
     | Refusal
     | a.Reply
+    | n.Reply
 )
 Reply = ControlReply | Fetched | FetchedChunks | Granted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ import msgspec
 from weir.cli.demo.worker import Stage, work
 from weir.errors import WeirError
 
+SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)"]
+
 class Task(msgspec.Struct):
     do: str
 
@@ -32,13 +35,16 @@ def perform(task: Task, stage: Stage) -> None:
         raise WeirError("no runway")
     if task.do == "crash":
         raise ZeroDivisionError("no wings")
+    if task.do == "leave":
+        stage.tell("left", subprocess.Popen(SLEEPS, process_group=0).pid)
+        return
     if task.do == "vanish":
         import os
         sys.stderr.write("out of fuel\\n"); sys.stderr.flush(); os._exit(9)
     if task.do == "spawn":
-        grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         import signal
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        grandchild = subprocess.Popen(SLEEPS)
         stage.tell("spawned", grandchild.pid)
         stage.cue.wait()
     print("noise on stdout", flush=True)
@@ -66,6 +72,18 @@ def until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
+
+
+def worker_process(folder: Path, do: str, group: int | None = None) -> subprocess.Popen[bytes]:
+    script = folder / "demo_worker.py"
+    script.write_text(WORKER)
+    return subprocess.Popen(
+        [sys.executable, str(script), msgspec.json.encode(Task(do)).decode()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+        process_group=group,
+    )
 
 
 def gone(pid: int) -> bool:
@@ -109,30 +127,39 @@ def test_a_child_that_is_gone_takes_no_cue(start: Callable[[str], Child]) -> Non
 def test_leaving_the_block_ends_it(start: Callable[[str], Child]) -> None:
     with start("wait") as child:
         until(lambda: child.status.state == "waits")
-    with pytest.raises(PartFailed, match="part: ended by SIGTERM"):
+    with pytest.raises(PartFailed, match="part: ended by SIGKILL"):
         _ = child.done
 
 
-def test_one_that_will_not_end_ends_with_all_it_started(
-    start: Callable[[str], Child], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("weir.cli.demo.child._TERMINATE_SECONDS", 0.2)
+def test_one_that_will_not_end_ends_with_all_it_started(start: Callable[[str], Child]) -> None:
     with start("spawn") as child:
         until(lambda: child.status.state == "spawned")
         grandchild = child.status.done
         assert not gone(grandchild)
-    until(lambda: gone(grandchild))
+    assert gone(grandchild)
+
+
+def test_what_one_that_has_ended_left_behind_ends_too(start: Callable[[str], Child]) -> None:
+    with start("leave") as child:
+        until(lambda: child.done)
+        grandchild = child.status.done
+        assert not gone(grandchild)
+    assert gone(grandchild)
+
+
+def test_one_whose_parent_is_gone_ends_with_what_it_started(tmp_path: Path) -> None:
+    worker = worker_process(tmp_path, "spawn", group=0)
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    with worker.stdout:
+        status = msgspec.json.decode(worker.stdout.readline(), type=Status)
+        worker.stdin.close()
+        assert worker.wait(SECONDS) == -signal.SIGKILL
+    until(lambda: gone(status.done))
 
 
 def test_it_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
-    script = tmp_path / "demo_worker.py"
-    script.write_text(WORKER)
-    worker = subprocess.Popen(
-        [sys.executable, str(script), '{"do":"wait"}'],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(),
-    )
+    worker = worker_process(tmp_path, "wait")
     assert worker.stdin is not None
     assert worker.stdout is not None
     with worker.stdout:

@@ -166,7 +166,7 @@ def test_a_lost_copy_held_the_messages_and_not_a_control_entry_behind_it(
 def test_what_was_lost_and_superseded_hides_nothing_that_was_lost_later() -> None:
     group = 65536
     holes = [LogDamaged(1, "segment", 1_000, "rot")]
-    joining = Joining(1, {}, FoundCopies(1), holes, 0)
+    joining = Joining(1, {}, FoundCopies(1, {}), holes, 0)
 
     def add(index: int, position: int, first: int = -1, behind: int = -1) -> None:
         kind = Kind.CONTROL if first < 0 else Kind.BATCHES

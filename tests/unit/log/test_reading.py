@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from weir.errors import Damaged
-from weir.log.cache import Cache
+from weir.log.cache import ENTRY_BYTES, Cache
 from weir.log.frame import Kind
 from weir.log.index import GroupIndex
 from weir.log.log import Log
@@ -100,7 +100,7 @@ def test_the_disk_gives_what_the_cache_forgot(
 def test_a_cached_beginning_is_taken_alone(
     disk: SimDisk, small: Settings, batches: Make, settle: Settle
 ) -> None:
-    log = recover(disk, replace(small, cache_bytes_max=2 * batches(1, 0).size)).log
+    log = recover(disk, replace(small, cache_bytes_max=2 * (batches(1, 0).size + ENTRY_BYTES))).log
     made = {index: batches(index, index - 1) for index in range(1, 5)}
     for record in made.values():
         log.append(record)
@@ -141,10 +141,10 @@ def test_another_frame_than_the_index_says_is_found(
 
 
 def test_the_cache_keeps_the_latest_within_its_bytes() -> None:
-    cache = Cache(100)
+    cache = Cache(100 + 2 * ENTRY_BYTES)
     for position in range(5):
         cache.put(position, (bytes(40),), 40)
-    cache.put(9, (bytes(101),), 101)
+    cache.put(9, (bytes(101 + ENTRY_BYTES),), 101 + ENTRY_BYTES)
     assert [p for p in range(10) if cache.get(p)] == [3, 4]
 
 

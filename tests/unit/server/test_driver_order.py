@@ -8,6 +8,7 @@ from typing import Any, cast
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.admission import Budget
+from weir.broker.identity import Identity
 from weir.broker.shard import Shard
 from weir.server.driver import Driver
 
@@ -16,6 +17,7 @@ class Noting:
     """A shard that holds reading, or not, in front of other effects."""
 
     ready = True
+    identity = Identity(1)
 
     def __init__(self) -> None:
         self.budget = Budget(100)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -15,12 +17,32 @@ from weir.bench.children import environment, python
 from weir.cli.demo.worker import Status
 from weir.errors import WeirError
 
-_TERMINATE_SECONDS = 3.0
 _END_SECONDS = 10.0
+_LOOK_SECONDS = 0.01
+#: States in /proc of a process that is nothing but an exit code.
+_ENDED = ("Z", "X")
 
 
 class PartFailed(WeirError):
     """A process of the demo ended before its work was done; the message holds its reason."""
+
+
+class NotEnded(WeirError):
+    """A process of the demo is left behind."""
+
+
+def _living(session: int) -> list[int]:
+    """Return the numbers of a session's processes, those that have ended left out."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # Behind the command, which may hold anything: state, parent, group, session.
+            state, _, _, its = place.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue  # it has just ended
+        if int(its) == session and state not in _ENDED:
+            found.append(int(place.parent.name))
+    return found
 
 
 class Child:
@@ -40,8 +62,8 @@ class Child:
                 cwd=folder,
                 # Java and Python put what they need for a while where it is removed with the rest.
                 env=environment() | {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)},
-                # A group of its own: Ctrl-C reaches only the demo, which then ends all of them,
-                # and with it ends whatever the worker has started itself.
+                # A session of its own: Ctrl-C reaches only the demo, which then ends all of them.
+                # What a worker starts stays in its session, in whichever process group it is.
                 start_new_session=True,
             )
         self._listener = threading.Thread(target=self._listen, name=f"demo-{name}", daemon=True)
@@ -50,7 +72,7 @@ class Child:
     @property
     def done(self) -> bool:
         """Whether it has ended well. Raises `PartFailed` if it has ended otherwise."""
-        code = self._process.poll()
+        code = self._code()
         if code is None:
             return False
         self._listener.join(_END_SECONDS)
@@ -65,17 +87,25 @@ class Child:
             # Past the buffer: what could not be written must not be tried again at the end.
             os.write(self._process.stdin.fileno(), b"\n")
         except BrokenPipeError:
-            raise PartFailed(f"{self.name}: {self._last_words(self._process.poll())}") from None
+            raise PartFailed(f"{self.name}: {self._last_words(self._code())}") from None
 
     def end(self) -> None:
-        """End it, if it has not ended, and all that it has started."""
-        self._process.terminate()
-        try:
-            self._process.wait(_TERMINATE_SECONDS)
-        except subprocess.TimeoutExpired:
-            # Not waited for yet, so its number is still its group's and no other's.
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(_END_SECONDS)
+        """End it, if it has not ended, and all that it has started, however indirectly.
+
+        None of them has anything to tidy up, and what is killed cannot start anything more: a JVM
+        that is asked to end, or that should see that nobody is there, first starts to its end.
+        Raises `NotEnded` if one of them is still there after 10 s.
+        """
+        deadline = time.monotonic() + _END_SECONDS
+        while left := _living(self._process.pid):
+            if time.monotonic() > deadline:
+                raise NotEnded(f"{self.name}: processes {left} do not end: see what holds them")
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_LOOK_SECONDS)
+        # Only now: until it is waited for, its number is its session's and no other's.
+        self._process.wait(_END_SECONDS)
         self._listener.join(_END_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -88,6 +118,15 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self.end()
+
+    def _code(self) -> int | None:
+        """Return its exit code, below 0 for a signal's; None while it runs. It is not reaped."""
+        if self._process.returncode is not None:
+            return self._process.returncode
+        ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

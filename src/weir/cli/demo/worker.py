@@ -7,6 +7,7 @@ its cue, and the end of stdin is the end of whoever started it, so of itself too
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -71,6 +72,9 @@ class Stage:
         # Not sys.stdin: its lock would be waited for when the interpreter ends.
         while os.read(sys.stdin.fileno(), 4096):
             self.cue.set()
+        if os.getpgrp() == os.getpid():
+            # What it has started, a JVM for one, might not see for long that nobody is there.
+            os.killpg(0, signal.SIGKILL)
         os._exit(ORPHANED)
 
 

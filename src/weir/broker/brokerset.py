@@ -1,0 +1,263 @@
+"""This shard's part in its BrokerSet: whom it keeps links to, what it tells of itself, and how the
+groups that it leads get to where they are wanted, or away when it stops.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from weir import raft
+from weir.broker.admission import Authorize
+from weir.broker.catalog import Catalog
+from weir.broker.effects import Connect, Disconnect
+from weir.broker.events import LinkClosed, LinkOpened
+from weir.broker.group import Group
+from weir.broker.identity import Identity, Member
+from weir.broker.layout import Layout
+from weir.broker.moving import Led, Moving, Transfer, current_members, take
+from weir.broker.outbox import Caller, Outbox
+from weir.broker.passing import Passing
+from weir.broker.registry import Registry
+from weir.broker.sessions import Session
+from weir.broker.topics import Topics
+from weir.errors import BadRequest, NotLeader, Refused, UnknownOpcode
+from weir.model.ids import REGISTRY_GROUP, node_of, place_node
+from weir.order.clock import Time
+from weir.wire.nodes import (
+    ChangeNode,
+    DescribeShard,
+    ListNodes,
+    RaiseLevel,
+    ReportNode,
+    ShardInfo,
+    TransferLeader,
+    Transferred,
+)
+
+#: A node that stops waits no longer for others to lead what it led.
+HAND_OVER_MS = 2_000
+#: How often a node says again what the registry does not know of it yet.
+_REPORT_EVERY_MS = 1_000
+#: No question of this shard has it: what comes back to a report is nothing to anybody.
+_REPORT = 1 << 62
+
+Handler = Callable[[Session, Caller, Any], None]
+
+
+class BrokerSet:
+    """The set as one of its shards sees it."""
+
+    __slots__ = ("_authorize", "_connected", "_hand_over_until", "_identity", "_layout", "_level",
+                 "_linked", "_moving", "_outbox", "_passing", "_registry", "_report_ms", "_time",
+                 "_topics")  # fmt: skip
+
+    def __init__(
+        self,
+        identity: Identity,
+        layout: Layout,
+        level: int,
+        topics: Topics,
+        registry: Registry,
+        passing: Passing,
+        outbox: Outbox,
+        authorize: Authorize,
+        time: Time,
+    ) -> None:
+        """Be a shard of a node that supports format level `level`; `start` comes next."""
+        self._identity = identity
+        self._layout = layout
+        self._level = level
+        self._topics = topics
+        self._registry = registry
+        self._passing = passing
+        self._outbox = outbox
+        self._authorize = authorize
+        self._time = time
+        self._moving = Moving(identity.node, time)
+        #: The nodes that the host was told to keep links to.
+        self._connected: dict[int, Member] = {}
+        #: By place, those that can be sent to.
+        self._linked: dict[int, None] = {}
+        self._report_ms = 0
+        self._hand_over_until = 0
+
+    # -- links -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Let the host link to the nodes that the set was founded with."""
+        self._connect({member.node: member for member in self._identity.members})
+
+    def link(self, event: LinkOpened | LinkClosed) -> None:
+        """A link came up, or broke."""
+        if isinstance(event, LinkOpened):
+            self._linked[event.place] = None
+        else:
+            self._linked.pop(event.place, None)
+
+    def _connect(self, wanted: dict[int, Member]) -> None:
+        for node, member in wanted.items():
+            if node != self._identity.node and self._connected.get(node) != member:
+                self._connected[node] = member
+                self._outbox.put(Connect(*member))
+        for node in [node for node in self._connected if node not in wanted]:
+            del self._connected[node]
+            self._outbox.put(Disconnect(node))
+
+    # -- time --------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Follow what the registry says, tell it what it does not know, and move groups."""
+        nodes = self._catalog.nodes.all()
+        if any(node.id == self._identity.node for node in nodes):  # else it is older than this node
+            self._connect({one.id: Member(one.id, one.host, one.port) for one in nodes if one.port})
+            self._report()
+        if self._registry.ready and self._registry.group is not None:
+            with suppress(Refused):  # it is asked again at the next tick
+                self._registry.membership.settle()
+        if self._moving.is_due:
+            led = [
+                Led(group.id, group.node, group.advance)
+                for group in self._groups()
+                if group.node.role is raft.Role.LEADER
+            ]
+            self._moving.look(led, self._catalog.nodes)
+
+    def _report(self) -> None:
+        """Say how many shards this node runs, and its format level, if the registry says else."""
+        me, now = self._identity, self._time.monotonic_ms()
+        known = self._catalog.nodes.get(me.node)
+        if self._registry.group is None or known is None or now < self._report_ms:
+            return
+        if (known.shards, known.level) == (self._layout.shards, self._level):
+            return
+        self._report_ms = now + _REPORT_EVERY_MS
+        report = ReportNode(me.node, self._layout.shards, self._level)
+        place = self._passing.routes.registry
+        with suppress(Refused):
+            if place == self._passing.shard:
+                self._registry.membership.report(report)
+            else:
+                self._passing.ask_own(place, report, _REPORT)
+
+    # -- stopping ----------------------------------------------------------------------------
+
+    def hand_over(self) -> None:
+        """Let others lead what is led here, for this node is about to stop."""
+        self._hand_over_until = self._time.monotonic_ms() + HAND_OVER_MS
+        for group in self._shared_groups():
+            is_current = current_members(group.node)
+            heirs = [v for v in group.node.configuration.voters if is_current(v)]
+            if heirs:
+                # Each time another, so that not all goes to one node.
+                heir = heirs[group.id % len(heirs)]
+                take(Led(group.id, group.node, group.advance), Transfer(heir))
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether nothing is led here any more that another could lead, or time is up."""
+        if self._time.monotonic_ms() >= self._hand_over_until:
+            return True
+        return not any(self._shared_groups())
+
+    def _shared_groups(self) -> Iterator[Group]:
+        """Yield the groups that are led here and have other voters."""
+        for group in self._groups():
+            if group.node.role is raft.Role.LEADER and len(group.node.configuration.voters) > 1:
+                yield group
+
+    def _groups(self) -> Iterator[Group]:
+        if self._registry.group is not None:
+            yield self._registry.group
+        for partition in self._topics.partitions():
+            if partition.group.damage is None:
+                yield partition.group
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def handlers(self) -> dict[type[Any], Handler]:
+        """Return what answers each request about nodes."""
+        return {
+            ListNodes: self._list,
+            DescribeShard: self._describe,
+            ChangeNode: self._change,
+            RaiseLevel: self._raise_level,
+            TransferLeader: self._transfer,
+            ReportNode: self._reported,
+        }
+
+    def _list(self, session: Session, caller: Caller, request: ListNodes) -> None:
+        self._authorize(session.principal, "list", "nodes")
+        self._outbox.reply(caller, self._registry.membership.listed())
+
+    def _change(self, session: Session, caller: Caller, request: ChangeNode) -> None:
+        self._authorize(session.principal, "change", "nodes")
+        self._registry.membership.change(caller, request)
+
+    def _raise_level(self, session: Session, caller: Caller, request: RaiseLevel) -> None:
+        self._authorize(session.principal, "change", "nodes")
+        self._registry.membership.raise_level(caller, request)
+
+    def _reported(self, session: Session, caller: Caller, request: ReportNode) -> None:
+        if not session.is_shard:
+            raise UnknownOpcode("only a shard may ask that", caller.opcode)
+        self._outbox.answered(session.id)  # there is no reply: what it did, the registry shows
+        self._registry.membership.report(request)
+
+    def _transfer(self, session: Session, caller: Caller, request: TransferLeader) -> None:
+        self._authorize(session.principal, "change", "nodes")
+        number = request.address.group
+        if number == REGISTRY_GROUP:
+            group = self._registry.group
+        else:
+            group = self._topics.partition(number)[1].group
+        if group is None or group.node.role is not raft.Role.LEADER:
+            raise NotLeader("this shard does not lead the partition: ask where it is led", 0)
+        voter = self._heir(group, request.node)
+        me = self._catalog.nodes.voter(group.id, self._identity.node)
+        if voter != me and not take(Led(group.id, group.node, group.advance), Transfer(voter)):
+            raise NotLeader("the leader hands over already: ask again shortly", 0)
+        self._outbox.reply(caller, Transferred(node_of(voter)))
+
+    def _heir(self, group: Group, node: int) -> int:
+        nodes = self._catalog.nodes
+        there = group.node.configuration.voters
+        if not node:
+            voters = nodes.voters(group.id)
+            return voters[0] if voters and voters[0] in there else there[0]
+        if nodes.voter(group.id, node) not in there:
+            holders = ", ".join(str(node_of(voter)) for voter in there)
+            raise BadRequest(
+                f"node {node} has no vote in this partition: only nodes {holders} could lead it"
+            )
+        return nodes.voter(group.id, node)
+
+    def _describe(self, session: Session, caller: Caller, request: DescribeShard) -> None:
+        self._authorize(session.principal, "list", "nodes")
+        held = led = leaderless = 0
+        lagging: Counter[int] = Counter()
+        members: Counter[int] = Counter()
+        for group in self._groups():
+            held += 1
+            leaderless += not group.node.leader
+            if group.node.role is raft.Role.LEADER:
+                led += 1
+                others = group.node.configuration.members
+                is_current = current_members(group.node)
+                me = self._catalog.nodes.voter(group.id, self._identity.node)
+                members.update(map(node_of, others))
+                lagging.update(node_of(m) for m in others if m != me and not is_current(m))
+        linked = sorted(dict.fromkeys(map(place_node, self._linked)))
+        self._outbox.reply(
+            caller,
+            ShardInfo(
+                self._identity.node, self._identity.shard, led, held, self._moving.moving,
+                leaderless, dict(lagging), dict(members), linked,
+            ),
+        )  # fmt: skip
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self._topics.catalog

@@ -1,0 +1,240 @@
+"""What is asked of the registry about nodes: who belongs to the set, and where groups lie.
+
+Every decision is an entry, so a leader that comes next goes on where the last one stopped: it
+decides only while nothing that was decided is still under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from weir.broker.catalog import Catalog
+from weir.broker.control import GroupsPlaced, LevelRaised, NodeChanged, NodeJoined, NodeRecord
+from weir.broker.identity import Identity, Member, registry_voters
+from weir.broker.layout import Layout
+from weir.broker.nodes import NodeInfo, Nodes
+from weir.broker.outbox import Caller
+from weir.broker.placement import Placement, evened, filled, moved_off
+from weir.errors import BadRequest, LevelTooHigh, NodeInUse, Refused, UnknownNode
+from weir.model.ids import NODE_MAX, REGISTRY_GROUP, node_of
+from weir.wire.nodes import ChangeNode, NodeList, NodeRow, RaiseLevel, ReportNode
+
+#: An entry that places groups says so of no more than these.
+_PLACED_TOGETHER = 1_024
+
+
+class Replies(Protocol):
+    """Where answers go."""
+
+    def reply(self, caller: Caller, reply: NodeList) -> None:
+        """Answer a request."""
+
+    def refuse(self, caller: Caller, error: Refused) -> None:
+        """Answer with a refusal."""
+
+
+class Membership:
+    """Adds, drains and removes nodes, and places what lies on them."""
+
+    __slots__ = ("_catalog", "_identity", "_level", "_logs", "_outbox", "_placing", "_propose",
+                 "_settled", "_shards", "_waiting")  # fmt: skip
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        identity: Identity,
+        layout: Layout,
+        level: int,
+        outbox: Replies,
+        propose: Callable[[NodeRecord], int],
+    ) -> None:
+        """Change `catalog` by entries that `propose` appends.
+
+        Until they say otherwise, the nodes that the set is founded with are taken to be like this
+        one: to have its `layout`, and to support format level `level`.
+        """
+        self._catalog = catalog
+        self._identity = identity
+        self._logs, self._shards, self._level = layout.logs, layout.shards, level
+        self._outbox = outbox
+        self._propose = propose
+        self._waiting: dict[int, Caller] = {}
+        #: Entries that place groups and are not applied yet.
+        self._placing: set[int] = set()
+        #: Whether nothing has happened since it was last decided where groups go.
+        self._settled = False
+
+    def lead(self) -> None:
+        """This node leads the registry: found the set, if nobody has yet."""
+        self._placing.clear()
+        self._settled = False
+        if not self._catalog.nodes.all():
+            members = self._identity.members or (Member(self._identity.node, "", 0),)
+            for node, host, port in members:
+                self._propose(NodeJoined(node, host, port, self._shards, self._level))
+            self._place({REGISTRY_GROUP: self._identity.founding_voters})
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: refuse who waits."""
+        waiting, self._waiting = self._waiting, {}
+        self._placing.clear()
+        for caller in waiting.values():
+            self._outbox.refuse(caller, error)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def listed(self) -> NodeList:
+        """Return the nodes as they are known here."""
+        nodes, me = self._catalog.nodes, self._identity
+        rows = [
+            NodeRow(
+                *node,
+                replicas=nodes.load.held.get(node.id, 0),
+                leaders=nodes.load.led.get(node.id, 0),
+            )
+            for node in nodes.all()
+        ]
+        return NodeList(rows, nodes.level, me.system, me.node, self._logs)
+
+    def change(self, caller: Caller, request: ChangeNode) -> None:
+        """Propose what is asked. Raises `UnknownNode`, `NodeInUse` or `BadRequest`."""
+        verbs: dict[str, Callable[[ChangeNode], NodeRecord]] = {
+            "add": self._added,
+            "active": self._activated,
+            "drain": self._drained,
+            "remove": self._removed,
+        }
+        if request.verb not in verbs:
+            raise BadRequest(f"nodes can be told to {', '.join(verbs)}, not {request.verb!r}")
+        self._waiting[self._propose(verbs[request.verb](request))] = caller
+
+    def raise_level(self, caller: Caller, request: RaiseLevel) -> None:
+        """Propose a format level. Raises `LevelTooHigh` if a node does not support it."""
+        nodes = self._catalog.nodes
+        lowest = min(nodes.all(), key=lambda node: node.level)
+        level = request.level or lowest.level
+        if level > lowest.level:
+            raise LevelTooHigh(
+                f"node {lowest.id} supports format level {lowest.level}, not {level}: upgrade it, "
+                "or remove it from the set",
+                lowest.level,
+            )
+        if level < nodes.level:
+            raise BadRequest(
+                f"format level {nodes.level} is written already, and never again a lower one: "
+                "its entries are in the logs",
+                nodes.level,
+            )
+        self._waiting[self._propose(LevelRaised(level))] = caller
+
+    def report(self, request: ReportNode) -> None:
+        """Take what a node says of itself, if it is news."""
+        known = self._catalog.nodes.get(request.node)
+        if known is None or known.state == "removed":
+            return
+        if (known.shards, known.level) != (request.shards, request.level):
+            self._propose(NodeJoined(request.node, "", 0, request.shards, request.level))
+
+    # -- entries -----------------------------------------------------------------------------
+
+    def apply(self, index: int, record: NodeRecord) -> None:
+        """Apply a committed record."""
+        caller = self._waiting.pop(index, None)
+        self._placing.discard(index)
+        self._settled = False
+        try:
+            self._catalog.nodes.apply(record)
+        except Refused as error:
+            if caller is not None:
+                self._outbox.refuse(caller, error)
+            return
+        if caller is not None:
+            self._outbox.reply(caller, self.listed())
+
+    def settle(self) -> None:
+        """As the leader, decide where groups go that lie on draining nodes, that have too few
+        replicas, or that are unevenly spread, unless such a decision is still under way.
+
+        Raises `Refused` if this node cannot propose just now: try again later.
+        """
+        nodes = self._catalog.nodes
+        active = nodes.active()
+        if self._settled or self._placing or not active:
+            return
+        placements, load = dict(nodes.placements), nodes.load.copy()
+        changed: dict[int, Placement] = {}
+
+        def take(found: dict[int, Placement]) -> None:
+            placements.update(found)
+            changed.update(found)
+
+        for node in nodes.all():
+            if node.state == "draining":
+                take(moved_off(node.id, placements, active, load, nodes.voter))
+        wanted = {group: nodes.wanted(group) for group in placements if nodes.wanted(group)}
+        wanted[REGISTRY_GROUP] = registry_voters(len(active))
+        take(filled(placements, wanted, active, load, nodes.voter))
+        take(evened(placements, active, load, nodes.voter))
+        self._place({group: to for group, to in changed.items() if to != nodes.voters(group)})
+        self._settled = True
+
+    def _place(self, placements: dict[int, Placement]) -> None:
+        rows = list(placements.items())
+        for first in range(0, len(rows), _PLACED_TOGETHER):
+            some = rows[first : first + _PLACED_TOGETHER]
+            self._placing.add(self._propose(GroupsPlaced(some)))
+
+    # -- what each verb becomes --------------------------------------------------------------
+
+    def _added(self, request: ChangeNode) -> NodeJoined:
+        if not request.host or not request.port:
+            raise BadRequest("to add a node, say where it listens: HOST:PORT")
+        nodes = self._catalog.nodes
+        there = nodes.all()
+        taken = [n.id for n in there if (n.host, n.port) == (request.host, request.port)]
+        if taken and taken != [request.node]:
+            raise BadRequest(f"node {taken[0]} listens at {request.host}:{request.port} already")
+        node = request.node or nodes.highest + 1
+        if node > NODE_MAX:
+            raise BadRequest(f"nodes are numbered from 1 to {NODE_MAX:,}")
+        known = nodes.get(node)
+        if known is not None and known.state == "removed":
+            raise UnknownNode(f"node {node} was removed: add it as {nodes.highest + 1}", node)
+        return NodeJoined(node, request.host, request.port)
+
+    def _activated(self, request: ChangeNode) -> NodeChanged:
+        return NodeChanged(self._there(request.node).id, "active")
+
+    def _drained(self, request: ChangeNode) -> NodeChanged:
+        node = self._there(request.node)
+        if not self._left_without(node.id):
+            raise NodeInUse(
+                f"node {node.id} is the only one that can hold groups: add another first",
+                len(_on(self._catalog.nodes, node.id)),
+            )
+        return NodeChanged(node.id, "draining")
+
+    def _removed(self, request: ChangeNode) -> NodeChanged:
+        node = self._there(request.node)
+        held = _on(self._catalog.nodes, node.id)
+        if held or not self._left_without(node.id):
+            raise NodeInUse(
+                f"node {node.id} is to hold {len(held)} groups: `weir node drain {node.id}` moves "
+                "them to others first",
+                len(held),
+            )
+        return NodeChanged(node.id, "removed")
+
+    def _left_without(self, node: int) -> list[int]:
+        return [other for other in self._catalog.nodes.active() if other != node]
+
+    def _there(self, node: int) -> NodeInfo:
+        known = self._catalog.nodes.get(node)
+        if known is None or known.state == "removed":
+            raise UnknownNode(f"there is no node {node}: `weir node status` names them", node)
+        return known
+
+
+def _on(nodes: Nodes, node: int) -> Sequence[int]:
+    return [group for group, to in nodes.placements.items() if node in map(node_of, to)]

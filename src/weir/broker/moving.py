@@ -1,0 +1,177 @@
+"""How a group gets to where the registry wants it: its leader changes who belongs to it, in steps.
+
+A node that is to hold a group first only learns. Once it is caught up, those who are to vote take
+over in one joint change from those who did. A leader that is to go hands over first. So there are
+never fewer voters up to date than before.
+
+Decided from what Raft knows at the moment, and nothing else: whoever leads next goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from weir import raft
+from weir.broker.nodes import Nodes
+from weir.broker.placement import Placement
+from weir.model.ids import node_of
+from weir.order.clock import Time
+from weir.raft.membership import Change, Configuration
+from weir.raft.progress import ProgressState
+
+#: How often a group is looked at.
+LOOK_EVERY_MS = 250
+#: Groups of a shard that may learn at the same time: each is a copy that takes disk and network.
+LEARNING_MAX = 4
+#: The preferred leader must have been up to date for so long before leadership goes back to it.
+STEADY_MS = 5_000
+#: Leaderships that a shard gives back to preferred leaders: one in so long.
+_DRIFT_EVERY_MS = 1_000
+#: Entries that somebody who is up to date may lack at a moment, because they are on their way.
+_BEHIND_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Hand the leadership to this voter."""
+
+    voter: int
+
+
+def next_step(
+    me: int,
+    now: Configuration,
+    voters: Placement,
+    learners: Placement,
+    is_current: Callable[[int], bool],
+) -> Change | Transfer | None:
+    """Return what the leader `me` is to do so that a group gets to `voters` and `learners`; None if
+    it is there, or somebody has to catch up first.
+    """
+    if now.joint:
+        return None
+    wanted = (*voters, *learners)
+    if missing := tuple(member for member in wanted if member not in now.members):
+        return Change(add_learners=missing)
+    promoted = tuple(voter for voter in voters if voter not in now.voters)
+    if not all(map(is_current, promoted)):
+        return None
+    demoted = tuple(voter for voter in now.voters if voter in learners)
+    gone = tuple(member for member in now.members if member not in wanted)
+    if me in gone or me in demoted:
+        heirs = [voter for voter in voters if voter in now.voters and is_current(voter)]
+        if heirs:
+            return Transfer(heirs[0])
+        return Change(add_voters=promoted) if promoted else None
+    if promoted or demoted or gone:
+        return Change(promoted, demoted, gone)
+    return None
+
+
+def current_members(node: raft.Node) -> Callable[[int], bool]:
+    """Return what tells whether a member has all but the newest entries of the group led here."""
+    least = node.commit_index - _BEHIND_MAX
+    current = {
+        one.member
+        for one in node.progress()
+        if one.state is ProgressState.REPLICATE and one.match >= least
+    }
+    return current.__contains__
+
+
+class Led:
+    """A group that is led here, as `Moving` needs it."""
+
+    __slots__ = ("advance", "id", "node")
+
+    def __init__(self, id: int, node: raft.Node, advance: Callable[[], None]) -> None:
+        """`advance` is to be called when the node was told something."""
+        self.id = id
+        self.node = node
+        self.advance = advance
+
+
+class Moving:
+    """Looks at the groups that this shard leads, again and again, and moves what is to be moved."""
+
+    __slots__ = ("_due_ms", "_drift_ms", "_learning", "_moving", "_node", "_steady", "_time")
+
+    def __init__(self, node: int, time: Time) -> None:
+        """Be a shard of `node`."""
+        self._node = node
+        self._time = time
+        self._due_ms = self._drift_ms = 0
+        self._learning = 0
+        self._moving = 0
+        #: Since when the preferred leader of a group that is led here could lead it, by group.
+        self._steady: dict[int, int] = {}
+
+    @property
+    def moving(self) -> int:
+        """How many groups led here are not yet where they are wanted."""
+        return self._moving
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look."""
+        return self._time.monotonic_ms() >= self._due_ms
+
+    def look(self, led: Iterable[Led], nodes: Nodes) -> None:
+        """Take the next step with each of the groups that are led here."""
+        now = self._time.monotonic_ms()
+        self._due_ms = now + LOOK_EVERY_MS
+        self._learning = self._moving = 0
+        before, self._steady = self._steady, {}
+        for group in led:
+            voters = nodes.voters(group.id)
+            if not voters:
+                continue
+            learners = nodes.learners(group.id)
+            there = group.node.configuration
+            if set(there.voters) == set(voters) and set(there.learners) == set(learners):
+                if not there.joint:
+                    self._drift(group, voters, before, now)
+                continue
+            self._moving += 1
+            self._move(group, there, voters, learners, nodes)
+
+    def _move(
+        self, group: Led, there: Configuration, voters: Placement, learners: Placement, nodes: Nodes
+    ) -> None:
+        if there.learners:
+            self._learning += 1
+        me = nodes.voter(group.id, self._node)
+        is_current = current_members(group.node)
+        step = next_step(me, there, voters, learners, lambda m: m == me or is_current(m))
+        if isinstance(step, Change) and step.add_learners and not (step.add_voters or step.remove):
+            if self._learning >= LEARNING_MAX:
+                return
+            self._learning += 1
+        if step is not None:
+            take(group, step)
+
+    def _drift(
+        self, group: Led, voters: Sequence[int], before: dict[int, int], now: int
+    ) -> None:
+        """Give the leadership back to whom it was meant for, once that is safe to last."""
+        preferred = voters[0]
+        if node_of(preferred) == self._node or not current_members(group.node)(preferred):
+            return
+        since = self._steady[group.id] = before.get(group.id, now)
+        if now - since >= STEADY_MS and now - self._drift_ms >= _DRIFT_EVERY_MS:
+            self._drift_ms = now
+            take(group, Transfer(preferred))
+
+
+def take(group: Led, step: Change | Transfer) -> bool:
+    """Let Raft begin with a step; False if it cannot just now, and will be asked again."""
+    try:
+        if isinstance(step, Transfer):
+            group.node.transfer_leadership(step.voter)
+        else:
+            group.node.change(step)
+    except (raft.NotLeader, raft.NotReady, raft.Overloaded):
+        return False
+    group.advance()
+    return True

@@ -1,0 +1,153 @@
+"""One group's durable past, as Raft reads it: what recovery found, and the log since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weir import raft
+from weir.broker.entries import entry_of, read_back, unread
+from weir.broker.replication import Replication
+from weir.log.errors import LogDamaged
+from weir.log.frame import Kind
+from weir.log.log import Log
+from weir.log.reading import Reading
+from weir.log.recovery import RecoveredGroup
+
+#: Raft refuses proposals beyond this; the shard's byte budget refuses publishes long before.
+_PENDING_BYTES_MAX = 1 << 40
+
+
+class LogStorage:
+    """Reads one group's past. What blocks is for the start, and for a lone node, alone."""
+
+    __slots__ = ("_group", "_log", "_recovered", "_snapshot")
+
+    def __init__(
+        self, log: Log, group: int, recovered: RecoveredGroup | None, snapshot: raft.Snapshot | None
+    ) -> None:
+        """See what recovery found of a group; both are None for a new one."""
+        self._log = log
+        self._group = group
+        self._recovered = recovered
+        self._snapshot = snapshot
+
+    @property
+    def fence(self) -> int:
+        """The fence that was durable."""
+        state = self._recovered.hard_state if self._recovered else None
+        return state.fence if state else 0
+
+    def hard_state(self) -> raft.HardState:
+        """Return term and vote."""
+        state = self._recovered.hard_state if self._recovered else None
+        found = raft.HardState(state.term, state.vote) if state else raft.HardState()
+        if self.damage is None:
+            return found
+        # It is never used, for a damaged group does not vote; but no entry may be of a later term.
+        return raft.HardState(max(found.term, self.term(self.last_index())))
+
+    @property
+    def damage(self) -> LogDamaged | None:
+        """What recovery found the group to have lost that it needs to go on."""
+        return self._recovered.damage if self._recovered else None
+
+    # -- snapshots ---------------------------------------------------------------------------
+
+    def snapshot(self) -> raft.Snapshot | None:
+        """Return the newest durable snapshot of this group; without its state, if this very process
+        saved it.
+        """
+        return self._snapshot
+
+    def saved(self, snapshot: raft.Snapshot) -> None:
+        """Take note of a newer snapshot that is durable: checkpointed, or installed."""
+        self._snapshot = snapshot
+
+    def configuration(self) -> raft.Configuration | None:
+        """Return the configuration as of the snapshot; None for that which the group began with."""
+        return self._snapshot.configuration if self._snapshot else None
+
+    def configurations(self) -> Sequence[tuple[int, bytes]]:
+        """Return index and data of the CONFIGURATION entries above the snapshot, in order."""
+        first = self._snapshot.index + 1 if self._snapshot else 1
+        found = []
+        for index in self._log.of_kind(self._group, Kind.CONFIGURATION, first):
+            stored = self._log.stored(self._group, index)
+            assert stored is not None  # it was found in this very index
+            found.append((index, self._log.load(stored)))
+        return found
+
+    # -- entries -----------------------------------------------------------------------------
+
+    def last_index(self) -> int:
+        """Return the index of the last entry; the snapshot's, or else 0, if there is none."""
+        last = self._recovered.last_index if self._recovered else 0
+        return max(last, self._snapshot.index if self._snapshot else 0)
+
+    def term(self, index: int) -> int:
+        """Return the term of a stored entry."""
+        if self._snapshot and index == self._snapshot.index:
+            return self._snapshot.term
+        stored = self._log.stored(self._group, index)
+        if stored is None:
+            raise raft.Unavailable(f"group {self._group} has no entry {index}")
+        return stored.term
+
+    def entries(self, lo: int, hi: int, max_bytes: int) -> list[raft.Entry]:
+        """Load entries [lo, hi): at least one, then as many as fit in `max_bytes`."""
+        found: list[raft.Entry] = []
+        size = 0
+        for index in range(lo, hi):
+            stored = self._log.stored(self._group, index)
+            if stored is None:
+                raise raft.Unavailable(f"group {self._group} has no entry {index}")
+            size += stored.length
+            if found and size > max_bytes:
+                break
+            payload = read_back(stored.kind, self._log.load(stored))
+            found.append(entry_of(index, stored.term, payload))
+        return found
+
+    def cached(self, lo: int, hi: int, max_bytes: int) -> list[raft.Entry] | None:
+        """Return entries [lo, hi) as far as they lie in memory and fit; None if the first does not.
+        """
+        found = self._log.cached(self._group, lo, hi, max_bytes)
+        if found is None:
+            return None
+        return [
+            entry_of(raw.index, raw.term, unread(raw.kind, raw.payload, raw.size)) for raw in found
+        ]
+
+    def reading(self, load: raft.Load) -> Reading | None:
+        """Plan to read entries for a member that is behind; None if they are not there any more."""
+        return self._log.read_raw(self._group, load.lo, load.hi, load.max_bytes)
+
+
+def node_for(
+    voter: int,
+    founders: tuple[int, ...],
+    storage: LogStorage,
+    settings: Replication,
+    dice: Callable[[], float] | None,
+) -> raft.Node:
+    """Return the Raft node of a group on this node, which it knows as `voter`.
+
+    `founders` voted when it was new; none are known to a node that joined later. One of a damaged
+    group counts all it has as applied: it is only read, and asked for nothing.
+    """
+    snapshot = storage.snapshot()
+    applied = snapshot.index if snapshot else 0
+    config = raft.Config(
+        id=voter,
+        voters=founders,
+        fence=storage.fence,
+        applied=applied if storage.damage is None else storage.last_index(),
+        max_pending_bytes=_PENDING_BYTES_MAX,
+        max_append_bytes=settings.append_bytes_max,
+        max_inflight_bytes=settings.inflight_bytes_max,
+        snapshot_chunk_bytes=settings.snapshot_chunk_bytes,
+        heartbeat_ms=settings.heartbeat_ms,
+        election_ms=settings.election_ms,
+        random=dice,
+    )
+    return raft.Node(config, storage)

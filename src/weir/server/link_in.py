@@ -1,0 +1,65 @@
+"""The links that shards of other nodes keep to this one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from weir.model.ids import place_node, place_shard
+from weir.server.link_lanes import InLane
+from weir.server.trunk import End, adopt
+from weir.wire.link import Lane
+
+if TYPE_CHECKING:
+    from weir.server.driver import Driver
+
+log = logging.getLogger(__name__)
+
+
+class Inbound:
+    """A link from the shard at a place. It began with its quick lane, and ends with any of them."""
+
+    def __init__(self, driver: Driver, place: int, run: int) -> None:
+        """Have no lane yet; `run` tells this life of the other process from others."""
+        self.run = run
+        self.over = False
+        self._driver = driver
+        self._place = place
+        self._lanes: dict[Lane, InLane | End] = {}
+
+    def takes(self, run: int, lane: Lane) -> bool:
+        """Return whether a lane may join this link."""
+        return not self.over and self.run == run and lane not in self._lanes
+
+    def add(self, lane: Lane, transport: asyncio.Transport) -> None:
+        """Give the link a lane."""
+        if lane is Lane.TRUNK:
+            self._lanes[lane] = self._driver.trunks.serve(
+                self._place, transport, lambda _: self._ended("its trunk broke")
+            )
+        else:
+            one = self._lanes[lane] = InLane(self._driver, self._place, self._ended)
+            adopt(transport, one)
+
+    def tick(self) -> None:
+        """Look whether the other side is still there."""
+        quick = self._lanes.get(Lane.QUICK)
+        if isinstance(quick, InLane):
+            quick.tick()
+
+    def cut(self) -> None:
+        """End the link, which is no news."""
+        self.over = True
+        for lane in self._lanes.values():
+            lane.cut()
+
+    def _ended(self, why: str) -> None:
+        if self.over:
+            return
+        node, shard = place_node(self._place), place_shard(self._place)
+        fields = {"peer_node": node, "peer_shard": shard}
+        log.info(
+            "shard %d of node %d sends here no more: %s", shard, node, why, extra={"fields": fields}
+        )
+        self.cut()

@@ -1,0 +1,278 @@
+"""Links between the shards of different nodes: those that are kept, and those that are served.
+
+Each shard dials the shards of the other nodes itself, by one link for what it sends; what they send
+comes by theirs. Which nodes there are is the core's word (`Connect`, `Disconnect`). A node of the
+set that the core has not heard of yet may link here as well, and is linked back to where it says
+that it is: else who fell behind could never be told of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.identity import Identity
+from weir.errors import RemoteProtocolError
+from weir.model.ids import place_node, place_of, place_shard
+from weir.model.limits import FORMAT_LEVEL, LINK_NODES_MAX, LINKS_GREETING_MAX
+from weir.server.link_in import Inbound
+from weir.server.link_lanes import Greeted, tune
+from weir.server.link_out import Outbound, Whereabouts
+from weir.server.trunk import adopt
+from weir.wire.link import (
+    LINK_PROTOCOL,
+    Lane,
+    LinkAnswer,
+    LinkHello,
+    Verdict,
+    decode_hello,
+    encode_greeting,
+)
+
+if TYPE_CHECKING:
+    from weir.server.driver import Driver
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """This shard as others are told of it: who it is, of how many logs and shards, the shards' own
+    ports by number (none if there is but one), and where other nodes reach the port of them all.
+    """
+
+    identity: Identity
+    logs: int = 1
+    shards: int = 1
+    ports: tuple[int, ...] = ()
+    host: str = ""
+    port: int = 0
+
+
+class Links:
+    """All links of a shard."""
+
+    def __init__(self, driver: Driver, own: Own) -> None:
+        """Begin without any."""
+        self.driver = driver
+        self.run = secrets.randbits(62)
+        #: The addresses of other nodes, as far as they are known.
+        self.found: set[str] = set()
+        self._own = own
+        self._nodes: dict[int, Whereabouts] = {}
+        self._out: dict[int, dict[int, Outbound]] = {}
+        self._in: dict[int, Inbound] = {}
+        self._removed: set[int] = set()
+        self._greeting: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes that this shard links to."""
+        return [*self._nodes]
+
+    # -- the driver calls ---------------------------------------------------------------------
+
+    def connect(self, effect: ef.Connect) -> None:
+        """Keep links to a node from now on, at this address."""
+        if effect.node == self._own.identity.node or self._closed:
+            return
+        self._removed.discard(effect.node)
+        at = self._nodes.setdefault(effect.node, Whereabouts(effect.node))
+        at.told = effect.host, effect.port
+        self._join(at)
+
+    def disconnect(self, effect: ef.Disconnect) -> None:
+        """Keep none any more, and serve none."""
+        self._removed.add(effect.node)
+        # What the shard is told of it comes behind the effects that are under way.
+        asyncio.get_running_loop().call_soon(self._leave, effect.node)
+
+    def send(self, effect: ef.SendToPeer) -> None:
+        """Write frames to a shard of another node, or drop them."""
+        link = self._outbound(effect.place)
+        lane = link.lane(effect.quick) if link is not None else None
+        if lane is not None:
+            lane.write(effect.buffers, effect.charged)
+        elif effect.charged:
+            self.driver.release(effect.charged)
+
+    def accept(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Take a connection over that began with `data`, in the link dialect."""
+        if self._closed or len(self._greeting) >= LINKS_GREETING_MAX:
+            transport.abort()
+            return
+        greeted = Greeted()
+        adopt(transport, greeted)
+        greeted.data_received(data)
+        task = asyncio.get_running_loop().create_task(self._greet(transport, greeted))
+        self._greeting.add(task)
+        task.add_done_callback(self._greeting.discard)
+
+    def tick(self) -> None:
+        """Look after all lanes."""
+        for links in self._out.values():
+            for link in links.values():
+                link.tick()
+        for serving in list(self._in.values()):
+            serving.tick()
+
+    def close(self) -> None:
+        """End all links; the shard hears no more of them."""
+        self._closed = True
+        for task in self._greeting:
+            task.cancel()
+        for node in list(self._nodes):
+            self._leave(node)
+
+    # -- links that are kept ------------------------------------------------------------------
+
+    def hello(self, lane: Lane, node: int, shard: int) -> LinkHello:
+        """Return what this shard says when it dials another."""
+        own = self._own
+        who = own.identity
+        return LinkHello(
+            LINK_PROTOCOL, who.system, who.brokerset, who.node, who.shard, own.shards, own.logs,
+            FORMAT_LEVEL, self.run, lane, node, shard, own.host, own.port,
+        )  # fmt: skip
+
+    def lanes_to(self, at: Whereabouts, shard: int) -> list[Lane]:
+        """Return which lanes a link has, in the order to dial them: entries go only between shards
+        that share a log, since the same group lies in the same log everywhere.
+        """
+        logs = range(self._own.identity.shard, self._own.logs, self._own.shards)
+        shared = any(log % at.shards == shard for log in logs)
+        return [Lane.QUICK, *([Lane.BULK] if shared else []), Lane.TRUNK]
+
+    def answered(self, at: Whereabouts, host: str, answer: LinkAnswer) -> None:
+        """A node that was dialled at `host` said who it is."""
+        if answer.node == at.node and answer.verdict in (Verdict.ACCEPTED, Verdict.ELSEWHERE):
+            at.learn(host, answer.ports)
+            if at.shards != answer.shards:
+                at.shards = answer.shards
+                asyncio.get_running_loop().call_soon(self._join, at)
+
+    def tell(self, event: ev.LinkOpened | ev.LinkClosed) -> None:
+        """Tell the shard what became of a link."""
+        if not self._closed:
+            self.driver.handle(event)
+
+    def _join(self, at: Whereabouts) -> None:
+        """Have a link to each shard that a node has now."""
+        if self._nodes.get(at.node) is not at:
+            return
+        links = self._out.setdefault(at.node, {})
+        for shard in [one for one in links if one >= at.shards]:
+            links.pop(shard).close()
+        for shard in range(at.shards):
+            if shard not in links:
+                links[shard] = Outbound(self, at, shard)
+
+    def _leave(self, node: int) -> None:
+        self._nodes.pop(node, None)
+        for link in self._out.pop(node, {}).values():
+            link.close()
+        for place in [one for one in self._in if place_node(one) == node]:
+            self._in.pop(place).cut()
+
+    def _outbound(self, place: int) -> Outbound | None:
+        return self._out.get(place_node(place), {}).get(place_shard(place))
+
+    # -- links that are served ----------------------------------------------------------------
+
+    async def _greet(self, transport: asyncio.Transport, greeted: Greeted) -> None:
+        try:
+            hello = decode_hello(await greeted.heard())
+        except (OSError, RemoteProtocolError) as error:
+            log.warning("a link without a hello: %s", error or "it took too long")
+            self._refuse(transport, Verdict.UNCLEAR, str(error))
+            return
+        except asyncio.CancelledError:
+            transport.abort()
+            raise
+        if (refused := self._judge(hello)) is not None:
+            verdict, reason = refused
+            if verdict is not Verdict.ELSEWHERE:
+                log.warning("node %d may not link here: %s", hello.node, reason)
+            self._refuse(transport, verdict, reason)
+            return
+        self._serve(hello, transport)
+        if hello.lane is Lane.QUICK:
+            self._met(hello)
+
+    def _judge(self, hello: LinkHello) -> tuple[Verdict, str] | None:
+        """Return why there is no link; None if there is."""
+        if hello.protocol != LINK_PROTOCOL:
+            reason = f"it speaks protocol {hello.protocol}, this node {LINK_PROTOCOL}: upgrade it"
+            return Verdict.UNKNOWN_PROTOCOL, reason
+        who, meant = self._own.identity, (hello.to_node, hello.to_shard)
+        if strange := _strange(hello, self._own):
+            return Verdict.STRANGER, strange
+        if hello.node in self._removed:
+            return Verdict.REMOVED, f"node {hello.node} was removed from this set: found a new one"
+        if meant != (who.node, who.shard):
+            return Verdict.ELSEWHERE, f"this is shard {who.shard}"
+        link = self._in.get(place_of(hello.node, hello.shard))
+        if hello.lane is not Lane.QUICK and (link is None or not link.takes(hello.run, hello.lane)):
+            return Verdict.UNCLEAR, "a link begins with its quick lane, and has one of each"
+        return None
+
+    def _serve(self, hello: LinkHello, transport: asyncio.Transport) -> None:
+        if (sock := transport.get_extra_info("socket")) is not None:
+            tune(sock)
+        if (name := transport.get_extra_info("peername")) and isinstance(name, tuple):
+            self.found.add(str(name[0]))
+        transport.write(encode_greeting(self._answer(Verdict.ACCEPTED, "")))
+        place = place_of(hello.node, hello.shard)
+        if hello.lane is Lane.QUICK:
+            if (old := self._in.pop(place, None)) is not None:
+                old.cut()
+            self._in[place] = Inbound(self.driver, place, hello.run)
+        self._in[place].add(hello.lane, transport)
+
+    def _met(self, hello: LinkHello) -> None:
+        """Link back to a shard that links here."""
+        at = self._nodes.get(hello.node)
+        if at is None:
+            if not hello.port or len(self._nodes) >= LINK_NODES_MAX:
+                return
+            at = self._nodes[hello.node] = Whereabouts(hello.node)
+        if hello.port:
+            at.said = hello.host, hello.port
+        at.shards = hello.shards
+        self._join(at)
+        if (link := self._outbound(place_of(hello.node, hello.shard))) is not None:
+            link.nudge()
+
+    def _refuse(self, transport: asyncio.Transport, verdict: Verdict, reason: str) -> None:
+        if not transport.is_closing():
+            transport.write(encode_greeting(self._answer(verdict, reason)))
+            transport.close()
+
+    def _answer(self, verdict: Verdict, reason: str) -> LinkAnswer:
+        own = self._own
+        who = own.identity
+        return LinkAnswer(
+            verdict, reason, who.node, who.shard, own.shards, FORMAT_LEVEL, self.run, own.ports
+        )
+
+
+def _strange(hello: LinkHello, own: Own) -> str:
+    """Return what makes a node a stranger here; empty if nothing does."""
+    who = own.identity
+    if hello.system != who.system:
+        return "it is of another system: correct the address it dials, or found it with this one's"
+    if hello.brokerset != who.brokerset:
+        return f"it is of BrokerSet {hello.brokerset}, this node of {who.brokerset}"
+    if hello.logs != own.logs:
+        return f"it was founded with {hello.logs} logs, this node with {own.logs}: they must agree"
+    if hello.node == who.node:
+        return f"it is node {hello.node} like this one: found each with a number of its own"
+    if hello.to_node != who.node:
+        return f"this is node {who.node}, not {hello.to_node}: correct the address it dials"
+    return ""

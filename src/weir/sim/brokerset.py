@@ -1,0 +1,89 @@
+"""The simulated BrokerSet: one node, or several over a network that loses its way."""
+
+from __future__ import annotations
+
+from weir.broker.identity import Member
+from weir.broker.layout import Layout
+from weir.sim.host import Host
+from weir.sim.network import End, Link, Net, Way
+from weir.sim.process import Machine, Process
+from weir.sim.world import World
+
+_PORT = 6800
+
+
+class BrokerSet:
+    """All nodes of a run, and the ways between them and their clients."""
+
+    def __init__(self, world: World, machine: Machine, nodes: int) -> None:
+        """Be down; `start` is what brings all nodes up. A single one was founded alone."""
+        self.world = world
+        self.net = Net(far=nodes > 1)
+        self.machine = machine
+        numbers = range(1, nodes + 1)
+        members = tuple(Member(n, f"node{n}", _PORT) for n in numbers) if nodes > 1 else ()
+        self.hosts = {n: Host(world, machine, n, members, self._dialer(n)) for n in numbers}
+
+    @property
+    def one(self) -> Host:
+        """The only node of a set of one, or the first."""
+        return self.hosts[1]
+
+    @property
+    def all(self) -> list[Host]:
+        """All nodes."""
+        return list(self.hosts.values())
+
+    @property
+    def ruined(self) -> str:
+        """Why a node can never be started again; empty while all can."""
+        return next((host.ruined for host in self.all if host.ruined), "")
+
+    @property
+    def divided(self) -> bool:
+        """Whether a request may be passed on: then one that is refused may yet happen."""
+        return len(self.hosts) > 1 or self.one.layout.shards > 1
+
+    def start(self) -> None:
+        """Start every node."""
+        for host in self.all:
+            host.start()
+
+    def die(self, power: bool) -> None:
+        """Lose every node at once."""
+        for host in self.all:
+            host.die(power)
+
+    def connect(self, client: End, site: int, node: int = 0) -> Link | None:
+        """Connect a client at a site to any process that listens, of `node` if that is not 0.
+
+        None while none can be reached.
+        """
+        hosts = [self.hosts[node]] if node in self.hosts else self.all
+        reached = [host for host in hosts if self.net.joined(site, host.node)]
+        ready = [process for host in reached for process in host.running if process.ready]
+        if not ready:
+            return None
+        process = self.world.dice.choice(ready)
+        up, down = self.net.way(site, process.node), self.net.way(process.node, site)
+        return process.connect(client, up, down)
+
+    def peers(self) -> list[Link]:
+        """Return the connections of clients that are open as far as the nodes know."""
+        return [link for host in self.all for link in host.peers()]
+
+    def _dialer(self, source: int) -> _Dialer:
+        return _Dialer(self, source)
+
+
+class _Dialer:
+    """How the processes of one node find those of the others."""
+
+    def __init__(self, brokers: BrokerSet, source: int) -> None:
+        self._brokers = brokers
+        self._source = source
+
+    def __call__(self, node: int) -> tuple[list[Process], Layout, Way, Way]:
+        host, net = self._brokers.hosts[node], self._brokers.net
+        ways = net.way(self._source, node), net.way(node, self._source)
+        return host.running, host.layout, *ways

@@ -1,0 +1,178 @@
+"""What a simulated process does on its disks: each job takes virtual time, and may fail."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.errors import DiskFailed
+from weir.log import checkpoint
+from weir.log.errors import LogDamaged
+from weir.log.flush import Flush
+from weir.log.scrub import Scrubbed
+from weir.sim.disk import PowerCut, SimDisk
+from weir.sim.world import MS
+
+if TYPE_CHECKING:
+    from weir.sim.process import Process
+
+#: How work on a disk may fail and leave the process running.
+Failed = OSError | LogDamaged
+DiskEffect = ef.StartFlush | ef.StartRead | ef.MakeSpare | ef.SaveCheckpoint | ef.StartChore
+
+_READ = (50, 8 * MS)
+_SPARE = (1 * MS, 60 * MS)
+_SAVE = (1 * MS, 40 * MS)
+#: A job has a dozen steps at most.
+_JOB_STEPS = 8
+
+
+@dataclass(slots=True)
+class Faults:
+    """How likely one read or one flush fails, and a recovery is cut short; how slow the disk is."""
+
+    reads: float = 0.0
+    flushes: float = 0.0
+    recoveries: float = 0.0
+    #: How many times longer than usual everything takes.
+    slow: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """Work on a disk that takes virtual time: `run` it, then report what `done` makes of it."""
+
+    name: str
+    disk: SimDisk
+    run: Callable[[], Any]
+    done: Callable[[Any, Failed | None], None]
+
+
+class Jobs:
+    """All that is under way on the disks of one process."""
+
+    def __init__(self, process: Process, flush: tuple[int, int], faults: Faults) -> None:
+        """Work for `process`; a flush takes `flush` µs, least and most."""
+        self._process = process
+        self._world = process.world
+        self._flush_takes = flush
+        self._faults = faults
+        self._jobs: list[_Job] = []
+
+    def start(self, effect: DiskEffect) -> None:
+        """Do what a shard asks of a disk, in a while."""
+        match effect:
+            case ef.StartFlush():
+                self._flush(effect)
+            case ef.StartRead():
+                self._read(effect)
+            case ef.MakeSpare(log, spare):
+                self._later("spare", log, spare.run, self._spare_made(effect), _SPARE)
+            case ef.SaveCheckpoint(log, _, data):
+                self._later(
+                    "save",
+                    log,
+                    lambda disk: checkpoint.save(disk, data),
+                    lambda _, error: self._process.handle(ev.CheckpointSaved(log, error is None)),
+                    _SAVE,
+                )
+            case ef.StartChore(log, chore):
+                self._later("chore", log, chore.run, self._chore_done(effect), _SAVE)
+
+    def abandon(self) -> None:
+        """The process has ended: each job got as far as it got, and nobody hears of it."""
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            if self._world.chance(0.1):
+                continue
+            # Mostly in the first steps: a flush has two, and what matters is what it leaves half
+            # done.
+            job.disk.cut_after(int(_JOB_STEPS * self._world.dice.random() ** 3))
+            try:
+                job.run()
+            except (PowerCut, OSError, DiskFailed) as end:
+                self._world.note("abandoned", job.name, type(end).__name__)
+            job.disk.kill()  # the next job has a cut of its own
+
+    def _flush(self, effect: ef.StartFlush) -> None:
+        def done(_: None, error: Failed | None) -> None:
+            if error is None:
+                self._process.handle(ev.Flushed(effect.log, effect.flush))
+            else:  # no room for a new segment: as the real flusher does
+                self._flush(effect)
+
+        run = self._run_flush(effect.flush)
+        self._later("flush", effect.log, run, done, self._flush_takes)
+
+    def _run_flush(self, flush: Flush) -> Callable[[SimDisk], None]:
+        def run(disk: SimDisk) -> None:
+            if self._world.chance(self._faults.flushes):
+                disk.fail_next("sync", errno.EIO)
+            flush.run(disk)
+
+        return run
+
+    def _read(self, effect: ef.StartRead) -> None:
+        def run(disk: SimDisk) -> list[bytes]:
+            if self._world.chance(self._faults.reads):
+                disk.fail_next("read", errno.EIO)
+            return effect.reading.run(disk)
+
+        def done(payloads: list[bytes], error: Failed | None) -> None:
+            if error is None:
+                self._process.handle(ev.ReadDone(effect.ticket, payloads))
+            else:
+                at = error.position if isinstance(error, LogDamaged) else -1
+                failure = f"the read failed: {error}"
+                self._process.handle(ev.ReadDone(effect.ticket, (), failure, at))
+
+        self._later("read", effect.log, run, done, _READ)
+
+    def _spare_made(self, effect: ef.MakeSpare) -> Callable[[None, Failed | None], None]:
+        def done(_: None, error: Failed | None) -> None:
+            self._process.handle(ev.SpareMade(effect.log, effect.spare, error is None))
+
+        return done
+
+    def _chore_done(
+        self, effect: ef.StartChore
+    ) -> Callable[[Scrubbed | None, Failed | None], None]:
+        def done(found: Scrubbed | None, error: Failed | None) -> None:
+            self._process.handle(ev.ChoreDone(effect.log, effect.chore, found))
+
+        return done
+
+    def _later(
+        self,
+        name: str,
+        log: int,
+        run: Callable[[SimDisk], Any],
+        done: Callable[[Any, Failed | None], None],
+        delay: tuple[int, int],
+    ) -> None:
+        disk = self._process.disks[log]
+        job = _Job(name, disk, lambda: run(disk), done)
+        self._jobs.append(job)
+        self._world.after(self._world.between(*delay) * self._faults.slow, self._finish, job)
+
+    def _finish(self, job: _Job) -> None:
+        if job not in self._jobs:
+            return  # the process ended first
+        if self._process.asleep(self._finish, job):
+            return
+        self._jobs.remove(job)
+        result, failed = None, None
+        try:
+            result = job.run()
+        except DiskFailed:
+            self._world.note("disk failed", self._process.name, job.name)
+            self._process.disk_failed()
+            return
+        except (OSError, LogDamaged) as error:
+            failed = error
+        self._world.note(job.name, self._process.name, failed is None)
+        job.done(result, failed)

@@ -1,0 +1,30 @@
+"""What the programs of a run share: the world, the nodes, the history, and their habits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.sim.brokerset import BrokerSet
+from weir.sim.history import History
+from weir.sim.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The surroundings of every program."""
+
+    world: World
+    brokers: BrokerSet
+    history: History
+    #: Of the one topic that there is.
+    partitions: int
+    #: How many times longer a program's rest is than its pauses between two pieces of work.
+    pace: int = 1
+    #: How long a program waits for an answer before it hangs up, in virtual µs; 0: for ever.
+    patience: int = 0
+    #: Where programs run.
+    sites: tuple[int, ...] = (-1,)
+
+    def a_site(self) -> int:
+        """Draw a place for a program."""
+        return self.sites[0] if len(self.sites) == 1 else self.world.dice.choice(self.sites)

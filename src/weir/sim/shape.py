@@ -1,0 +1,93 @@
+"""How much happens in a run, and the sizes of the machine that it is played on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.broker.shard import ShardSettings
+from weir.log.settings import Settings
+from weir.model.limits import KIB
+from weir.sim.checkers import ENTRY_BYTES_MAX
+from weir.sim.process import Machine
+from weir.sim.world import MS, SECOND, World
+
+SYSTEM = 0x57454952
+_RETENTION_EVERY_MS = 100
+LEAST_BUDGET = 12 * KIB
+_BUDGETS = (LEAST_BUDGET, 256 * KIB, 1024 * KIB)
+#: How many logs a node is founded with; up to three shards serve them.
+_LOGS = (1, 1, 2, 3, 4)
+#: A quick disk, and one that is so slow that clients lose patience, and power cuts fall into it.
+_FLUSHES = ((200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How much happens in a run; times are virtual microseconds.
+
+    Of what is a tuple of choices the seeds take one in turn.
+    """
+
+    nodes: int = 1
+    faults_until: int = 1_000 * MS
+    fault_every: tuple[int, int] = (30 * MS, 250 * MS)
+    #: How long the run lasts at least.
+    at_least: int = 0
+    #: What `weir.sim.scene.Scene` says of them.
+    pace: int = 1
+    patience: int = 0
+    sites: tuple[int, ...] = (-1,)
+    partitions: int = 2
+    producers: int = 3
+    hubs: int = 2
+    authors: int = 2
+    consumers: int = 2
+    receivers: int = 2
+    batches: int = 12
+    device_messages: int = 12
+    #: How many bytes of messages a partition keeps; 0: all.
+    retentions: tuple[int, ...] = (0, 0, 2 * KIB, 600)
+    #: Whether an operator seeks and pauses.
+    operators: tuple[bool, ...] = (True, False, False, True)
+    #: How many places rot in the end, while the node is down.
+    rots: tuple[int, ...] = (0, 1, 0, 2, 1)
+
+
+#: One node of up to three shards: quick, and strong in what concerns disks and shards.
+NODE = Shape()
+#: Three nodes over a network: what concerns replication.
+SET = Shape(
+    nodes=3,
+    faults_until=24 * SECOND,
+    fault_every=(200 * MS, 1_500 * MS),
+    at_least=30 * SECOND,
+    pace=300,
+    patience=1_200 * MS,
+    sites=(-1, -2),
+    batches=30,
+    device_messages=24,
+    rots=(0,),
+)
+
+
+def machine(world: World, shape: Shape) -> Machine:
+    """Draw the sizes of a run's log and budget: small, so that every path is walked."""
+    dice = world.dice
+    roll = dice.random()
+    # Small enough in many runs for segments to be left behind, and used again.
+    segment, entry = (24, 6 * KIB) if roll < 0.6 else (32 if roll < 0.8 else 64, ENTRY_BYTES_MAX)
+    log = Settings(
+        log=0,
+        system=SYSTEM,
+        segment_bytes=segment * KIB,
+        entry_bytes_max=entry,
+        cache_bytes_max=dice.choice((0, 2 * KIB, 256 * KIB)),
+        spares=dice.choice((0, 1, 2)),
+    )
+    shard = ShardSettings(
+        budget_bytes=dice.choice(_BUDGETS if shape.nodes == 1 else _BUDGETS[1:]),
+        checkpoint_bytes=dice.choice((1 * KIB, 4 * KIB, 1024 * KIB)),
+        retention_every_ms=_RETENTION_EVERY_MS,
+    )
+    logs = dice.choice(_LOGS if shape.nodes == 1 else _LOGS[:3])
+    return Machine(log, shard, dice.choice(_FLUSHES[: 3 if shape.nodes == 1 else 2]), logs)

@@ -1,0 +1,201 @@
+"""What breaks in a run of several nodes: nodes, the network between them, clocks and disks."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from weir.sim.brokerset import BrokerSet
+from weir.sim.host import Host
+from weir.sim.shape import Shape
+from weir.sim.world import MS, SECOND, World
+
+_SKEW_MS = 8_000
+_DOWN = (0, 2 * SECOND)
+_PAUSED = (100 * MS, 3 * SECOND)
+_LONG = 10 * SECOND
+_PARTED = (200 * MS, 4 * SECOND)
+_SLOW = (500 * MS, 3 * SECOND)
+_FULL = (100 * MS, 600 * MS)
+
+
+class Storm:
+    """Breaks things until it is told to stop."""
+
+    def __init__(self, world: World, brokers: BrokerSet, shape: Shape) -> None:
+        """Do nothing yet."""
+        self.faults = 0
+        self._world = world
+        self._brokers = brokers
+        self._every = shape.fault_every
+        self._places = [*brokers.hosts, *shape.sites]
+        self._stopped = False
+        self._parted = 0
+        kinds: list[tuple[int, Callable[[], None]]] = [
+            (6, self._kill),
+            (3, self._pause),
+            (6, self._part),
+            (2, self._slow),
+            (3, self._cut),
+            (1, self._skew),
+            (1, self._kill_shard),
+            (2, self._stop_one),
+            (1, self._fail_disk),
+            (1, self._fill_disk),
+            (1, self._slow_disk),
+        ]
+        self._kinds = [kind for weight, kind in kinds for _ in range(weight)]
+
+    def start(self) -> None:
+        """Begin to break things."""
+        dice = self._world.dice
+        for host in self._brokers.all:
+            host.faults.reads = dice.choice((0.0, 0.05))
+            host.faults.recoveries = dice.choice((0.0, 0.2))
+        self._again()
+
+    def stop(self) -> None:
+        """Make no more faults, and mend what can be mended: every node is up or on its way."""
+        self._stopped = True
+        self._brokers.net.heal()
+        for host in self._brokers.all:
+            host.faults.reads = host.faults.flushes = host.faults.recoveries = 0.0
+            host.faults.slow = 1
+            host.time.skew_ms = 0
+            host.fill(False)
+            host.go_on()
+            if not host.up:
+                host.restart()
+
+    def _again(self) -> None:
+        self._world.after(self._world.dice.randint(*self._every), self._strike)
+
+    def _strike(self) -> None:
+        if not self._stopped:
+            self.faults += 1
+            self._world.dice.choice(self._kinds)()
+            self._again()
+
+    def _later(self, span: tuple[int, int], do: Callable[..., None], *arguments: object) -> None:
+        self._world.after(self._world.between(*span), self._unless_over, do, arguments)
+
+    def _unless_over(self, do: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        if not self._stopped:
+            do(*arguments)
+
+    def _any(self) -> Host:
+        return self._world.dice.choice(self._brokers.all)
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def _kill(self) -> None:
+        """Kill one, two or all at once; they come back one by one."""
+        dice, hosts = self._world.dice, self._brokers.all
+        count = dice.choice((1, 1, 1, 1, min(2, len(hosts)), len(hosts)))
+        power = self._world.chance(0.5)
+        for host in dice.sample(hosts, count):
+            host.die(power)
+            host.restart(self._world.between(*_DOWN))
+
+    def _kill_shard(self) -> None:
+        host = self._any()
+        if running := host.running:
+            host.kill_shard(self._world.dice.choice(running).number)
+
+    def _pause(self) -> None:
+        long = self._world.chance(0.1)
+        self._any().pause(_LONG if long else self._world.between(*_PAUSED))
+
+    def _stop_one(self) -> None:
+        """Let a node end as it should; it is started again, done or not."""
+        host = self._any()
+        host.stop()
+        self._later(_DOWN, self._end_stopped, host, host.boots)
+
+    def _end_stopped(self, host: Host, boot: int) -> None:
+        if host.up and host.boots == boot:
+            host.die(power=self._world.chance(0.3))
+            host.restart()
+
+    def _skew(self) -> None:
+        host = self._any()
+        host.time.skew_ms = self._world.dice.randint(-_SKEW_MS, _SKEW_MS)
+        self._world.note("skew", host.node, host.time.skew_ms)
+
+    # -- the network ---------------------------------------------------------------------------
+
+    def _part(self) -> None:
+        """Close ways between two sides, in one direction or in both."""
+        dice, net, places = self._world.dice, self._brokers.net, self._places
+        nodes = [place for place in places if place > 0]
+        roll = dice.random()
+        if roll < 0.35:  # one node, with or without the clients near it
+            one = {dice.choice(nodes)} | {
+                site for site in places if site < 0 and dice.random() < 0.3
+            }
+            other = set(nodes) - one
+            if dice.random() < 0.5:
+                other = set(places) - one
+        elif roll < 0.6:  # a bridge: two that do not hear each other, and one that hears both
+            one, other = ({place} for place in dice.sample(places, 2))
+        else:
+            one = {place for place in places if dice.random() < 0.5}
+            other = set(places) - one
+        there, back = dice.choice(((True, True), (True, True), (True, False), (False, True)))
+        for source in sorted(one):
+            for target in sorted(other):
+                if there:
+                    net.close(source, target)
+                if back:
+                    net.close(target, source)
+        self._world.note("part", sorted(one), sorted(other), there, back)
+        self._parted += 1
+        self._later(_PARTED, self._heal, self._parted)
+
+    def _heal(self, number: int) -> None:
+        if number == self._parted:
+            self._world.note("heal")
+            self._brokers.net.heal()
+
+    def _slow(self) -> None:
+        """Let one way, or all ways of a node, take long."""
+        dice, net, places = self._world.dice, self._brokers.net, self._places
+        slow, one = dice.choice((5, 20, 60)), dice.choice(places)
+        targets = [place for place in places if place != one]
+        for target in targets if self._world.chance(0.5) else [dice.choice(targets)]:
+            net.way(one, target).slow = net.way(target, one).slow = slow
+        self._world.note("slow", one, slow)
+        self._parted += 1
+        self._later(_SLOW, self._heal, self._parted)
+
+    def _cut(self) -> None:
+        """Break connections, some of clients, or all between a node and the others."""
+        dice = self._world.dice
+        if self._world.chance(0.5):
+            for process in self._any().running:
+                process.links.sever()
+        elif links := self._brokers.peers():
+            for link in dice.sample(links, dice.randint(1, len(links))):
+                link.cut()
+
+    # -- disks ---------------------------------------------------------------------------------
+
+    def _fail_disk(self) -> None:
+        """Let a write or a sync fail: the node must end at once."""
+        disk = self._world.dice.choice(list(self._any().disks.values()))
+        disk.fail_next(self._world.dice.choice(("write", "sync")), errno.EIO)
+
+    def _fill_disk(self) -> None:
+        host = self._any()
+        host.fill(True)
+        self._world.note("full", host.node)
+        self._later(_FULL, host.fill, False)
+
+    def _slow_disk(self) -> None:
+        host = self._any()
+        host.faults.slow = self._world.dice.choice((3, 10))
+        self._world.note("slow disk", host.node, host.faults.slow)
+        self._later(_SLOW, self._quicken, host)
+
+    def _quicken(self, host: Host) -> None:
+        host.faults.slow = 1
