@@ -1,4 +1,4 @@
-"""Random and damaged input for everything that reads bytes from a peer: both dialects, both sides,
+"""Random and damaged input for everything that reads bytes from a peer: all dialects, both sides,
 and batches. Only documented exceptions may come out, and little may be held.
 
     python tests/fuzz/fuzz_dialects.py            # 50,000 inputs for each reader
@@ -26,10 +26,11 @@ from weir.errors import BadBatch, Refused, RemoteProtocolError
 from weir.model.batch import Batch, encode
 from weir.model.chunks import References
 from weir.model.columns import Origins
-from weir.model.limits import DEVICE_BODY_BYTES_MAX
+from weir.model.limits import DEVICE_BODY_BYTES_MAX, LINK_FRAME_BYTES_MAX
 from weir.wire import device
 from weir.wire.client import ClientStream, decode_reply, decode_request
 from weir.wire.device import DevicePublishes, DeviceRefused, DeviceReplies, DeviceStream
+from weir.wire.link import Greeting, LinkStream, decode_answer, decode_hello
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (0, 1, 0x7FFF, 0xFFFF, 0x10000, 0x10001, 0xFFFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
@@ -144,6 +145,32 @@ def _client_replies(data: bytes, dice: Dice, found: Counter[str]) -> None:
         found["broken"] += 1
 
 
+def _link_greeting(data: bytes, dice: Dice, found: Counter[str]) -> None:
+    stream = Greeting()
+    try:
+        for read in dice.cut(data):
+            body = stream.receive(read)
+            for decode in (decode_hello, decode_answer) if body is not None else ():
+                try:
+                    decode(body)
+                    found["whole"] += 1
+                except RemoteProtocolError:
+                    found["refused"] += 1
+    except RemoteProtocolError:
+        found["broken"] += 1
+
+
+def _link(data: bytes, dice: Dice, found: Counter[str]) -> None:
+    stream = LinkStream()
+    try:
+        for read in dice.cut(data):
+            found["whole"] += len(stream.receive(read))
+            assert stream.pending <= len(data)
+            assert stream.claimed <= LINK_FRAME_BYTES_MAX + 16
+    except RemoteProtocolError:
+        found["broken"] += 1
+
+
 def _batches(data: bytes, dice: Dice, found: Counter[str]) -> None:
     try:
         batch = Batch(data)
@@ -175,6 +202,16 @@ def _client_seeds(side: str) -> list[bytes]:
     ]
 
 
+def _link_seeds(greetings: bool) -> list[bytes]:
+    path = ROOT / "golden" / "link_frames.json"
+    frames = json.loads(path.read_text(encoding="utf-8"))["frames"]
+    return [
+        bytes.fromhex("".join(data for _, data, _ in f["fields"]))
+        for f in frames
+        if (f["kind"] != "LinkFrame") == greetings
+    ]
+
+
 def _batch_seeds() -> list[bytes]:
     values = [b"a", b"", b"ccc"]
     origins = Origins([1, 2, 3], [1, 1, 1], [0, 1, 2], [7, 8, 9])
@@ -199,6 +236,8 @@ READERS: dict[str, tuple[Reader, list[bytes], int, Order]] = {
     "device-replies": (_device_replies, _device_seeds("reply"), 1, "big"),
     "client": (_client, _client_seeds("request"), 4, "little"),
     "client-replies": (_client_replies, _client_seeds("reply"), 4, "little"),
+    "link-greeting": (_link_greeting, _link_seeds(True), 2, "little"),
+    "link": (_link, _link_seeds(False), 4, "little"),
     "batch": (_batches, _batch_seeds(), 8, "little"),
 }
 

@@ -7,19 +7,22 @@ are tiny and mostly of equal size, so that the boundaries of dropped and new fra
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
 from weir.codec.fields import U64
 from weir.errors import DiskFailed
-from weir.log.checkpoint import load, save
+from weir.log.checkpoint import Kept, load, save, unpack
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.log import Log
 from weir.log.record import HardState, Record
 from weir.log.recovery import Recovered, recover
+from weir.log.rows import GONE
 from weir.log.settings import Settings
+from weir.log.snapshots import Installed
 from weir.model.batch import encode
 from weir.model.header import stamped
 from weir.sim.disk import PowerCut, SimDisk
@@ -30,6 +33,51 @@ GROUPS = (1 << 16, 2 << 16, 2 << 16 | 1)
 SLOW = GROUPS[2]
 KINDS = (Kind.BATCHES, Kind.CONTROL, Kind.NOOP, Kind.HARD_STATE)
 Open = Callable[..., Recovered]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Where a group began anew: with a snapshot, or after it was dropped (that of entry 0)."""
+
+    group: int
+    end: int
+    base: int
+    state: Installed
+    hard_state: HardState | None
+
+
+@dataclass
+class Life:
+    """One group as the list of what was appended tells it."""
+
+    entries: dict[int, int] = field(default_factory=dict)
+    begun: tuple[int, Begun] | None = None
+    hard_state: HardState | None = None
+
+
+Appended = dict[int, "tuple[Record, bytes] | Begun"]
+
+
+def lives(appended: Appended, floors: dict[int, int]) -> dict[int, Life]:
+    """Play it: by group, what counts in the end of all from its floor on."""
+    found: dict[int, Life] = {}
+    for position in sorted(appended):
+        item = appended[position]
+        if isinstance(item, Begun):
+            if position >= floors.get(item.group, 0):
+                found[item.group] = Life({}, (position, item), item.hard_state)
+            continue
+        record, payload = item
+        if position < floors.get(record.group, 0):
+            continue
+        life = found.setdefault(record.group, Life())
+        if record.kind is Kind.HARD_STATE:
+            life.hard_state = HardState.unpack(payload)
+            continue
+        for index in [i for i in life.entries if i >= record.index]:
+            del life.entries[index]
+        life.entries[record.index] = position
+    return found
 
 
 class Driver:
@@ -43,8 +91,15 @@ class Driver:
         # and what a later one leaves free begins exactly at a dropped frame.
         self.uniform = self.dice.random() < 0.5
         self.serial = 0
-        #: position -> (record, payload bytes), of everything appended and not known to be dropped.
-        self.appended: dict[int, tuple[Record, bytes]] = {}
+        #: By position, everything that was appended and is not known to be dropped.
+        self.appended: Appended = {}
+        self.hard: dict[int, HardState] = {}
+        self.floors: dict[int, int] = {}
+        #: Groups that were dropped and not appended to since.
+        self.gone: set[int] = set()
+        self.installed = self.revived = 0
+        self.conflicts = 0.4 if self.dice.random() < 0.3 else 0.1
+        self.moving = self.dice.random() < 0.5
         self.promised = 0
         #: Per group: through which index it is applied, and from which on it is needed.
         self.applied = dict.fromkeys(GROUPS, 0)
@@ -82,47 +137,68 @@ class Driver:
         assert serial >= self.saved
         self.saved = serial
         kept = found_checkpoint.groups if found_checkpoint else {}
-        believed = {p: r for p, r in self.appended.items() if p < recovered.tail}
-        groups: dict[int, dict[int, int]] = {}
-        hard: dict[int, HardState] = {}
-        for position in sorted(believed):
-            record, payload = believed[position]
-            if record.kind is Kind.HARD_STATE:
-                hard[record.group] = HardState.unpack(payload)
-                continue
-            entries = groups.setdefault(record.group, {})
-            for index in [i for i in entries if i >= record.index]:
-                del entries[index]
-            entries[record.index] = position
-        for group, one in kept.items():
-            if one.term:  # also of a flush that the power cut took: no harm, but never an older one
-                hard[group] = max(hard.get(group, one.hard_state), one.hard_state)
-            entries = groups.get(group, {})
-            # What was dropped after this checkpoint may be gone from index files.
-            start = recovered.log._groups[group].first if one.start else 1
-            assert start in range(max(one.start, 1), max(one.start, one.applied + 1) + 1)
-            for index in [i for i in entries if i < start]:
-                del entries[index]
-            self.needed[group], self.applied[group] = start, one.applied
-        assert {g: r.hard_state for g, r in recovered.groups.items() if r.hard_state} == hard
-        assert not any(r.damage for r in recovered.groups.values())
-        found = {
-            g: [
-                stored
-                for index in range(1, r.last_index + 1)
-                if (stored := recovered.log.stored(g, index))
-            ]
-            for g, r in recovered.groups.items()
+        believed = {
+            position: item
+            for position, item in self.appended.items()
+            if (item.end if isinstance(item, Begun) else position + 1) <= recovered.tail
         }
-        places = {g: {e.index: e.position for e in rows} for g, rows in found.items() if rows}
-        assert places == {g: entries for g, entries in groups.items() if entries}
-        for rows in found.values():
-            for stored in rows:
-                record, payload = believed[stored.position]
-                assert (stored.term, stored.kind) == (record.term, record.kind)
-                assert recovered.log.load(stored) == payload
+        self.note(kept)
+        self.floors = {g: min(floor, recovered.tail) for g, floor in self.floors.items()}
+        found = lives(believed, self.floors)
+        self.gone = {g for g, one in kept.items() if one.start == GONE and g not in found}
+        for group in GROUPS:
+            life, one, has = found.get(group, Life()), kept.get(group), recovered.groups.get(group)
+            begun = life.begun
+            if begun and one and begun[0] == one.floor and begun[1].state.index <= one.applied:
+                begun = None  # the checkpoint holds it
+            if begun:
+                at, what = begun
+                assert has is not None
+                state = what.state if what.state.index else None
+                assert (has.base_index, has.snapshot) == (what.base, state)
+                assert recovered.log._groups[group].floor == at
+                self.needed[group], self.applied[group] = what.base + 1, what.state.index
+            elif one is None or one.start in (0, GONE):
+                self.needed[group] = 1
+                self.applied[group] = one.applied if one else 0
+            else:
+                # What was dropped after this checkpoint may be gone from index files.
+                start = recovered.log._groups[group].first
+                assert start in range(one.start, max(one.start, one.applied + 1) + 1)
+                assert has is not None
+                assert has.snapshot is None
+                life.entries = {i: at for i, at in life.entries.items() if i >= start}
+                self.needed[group], self.applied[group] = start, one.applied
+            self._hold(recovered, group, life, one.hard_state if one and not begun else None)
+        for group, has in recovered.groups.items():
+            assert group in found or group in kept
+            assert (has.damage, has.hard_state_lost) == (None, False)
         self.appended = believed
         self.promised = recovered.tail
+
+    def _hold(self, recovered: Recovered, group: int, life: Life, saved: HardState | None) -> None:
+        """Hold hard state and entries of one group against what they ought to be."""
+        hard = life.hard_state
+        if saved and saved.term:  # also of a flush that the power cut took: no harm, never older
+            hard = max(hard or saved, saved)
+        has = recovered.groups.get(group)
+        assert (has.hard_state if has else None) == hard
+        self.hard.pop(group, None)
+        if hard:
+            self.hard[group] = hard
+        rows = [
+            stored
+            for index in range(1, (has.last_index if has else 0) + 1)
+            if (stored := recovered.log.stored(group, index))
+        ]
+        assert {e.index: e.position for e in rows} == life.entries
+        if not rows and has and self.needed[group] > 1:
+            assert has.last_index == has.base_index == self.needed[group] - 1
+        for stored in rows:
+            item = self.appended[stored.position]
+            assert isinstance(item, tuple)
+            assert (stored.term, stored.kind) == (item[0].term, item[0].kind)
+            assert recovered.log.load(stored) == item[1]
 
     def append(self) -> None:
         dice = self.dice
@@ -130,7 +206,8 @@ class Driver:
         self.serial += 1
         last = self.last_index(group)
         least = max(self.applied[group], self.needed[group] - 1) + 1
-        index = last + 1 if last < least or dice.random() < 0.9 else dice.randint(least, last)
+        superseding = last >= least and dice.random() < self.conflicts
+        index = dice.randint(least, last) if superseding else last + 1
         kind = Kind.CONTROL if self.uniform else dice.choice(KINDS)
         first = behind = -1
         if kind is Kind.HARD_STATE:
@@ -146,14 +223,50 @@ class Driver:
         cut = dice.randrange(len(payload))
         pieces = (payload[:cut], memoryview(payload)[cut:])
         record = Record(group, self.serial, index, kind, pieces, len(payload), first, behind)
-        self.appended[self.log.append(record)] = (record, payload)
+        position = self.log.append(record)
+        if group in self.gone:
+            at = self.log._groups[group].floor
+            self.begin(group, at, Installed(0, 0, b""), 0, at + 1)
+        self.appended[position] = (record, payload)
+        if kind is Kind.HARD_STATE:
+            self.hard[group] = HardState.unpack(payload)
+
+    def begin(self, group: int, at: int, state: Installed, base: int, end: int) -> None:
+        self.appended[at] = Begun(group, end, base, state, self.hard.get(group))
+        self.applied[group], self.needed[group] = state.index, base + 1
+        self.revived += group in self.gone
+        self.gone.discard(group)
+
+    def install(self) -> None:
+        """A peer's snapshot takes the place of all that a group held, or the group is dropped."""
+        dice, group = self.dice, self.dice.choice(GROUPS)
+        if dice.random() < 0.3:
+            if group not in self.gone:
+                self.log.drop_group(group)
+                self.gone.add(group)
+                self.hard.pop(group, None)
+                self.applied[group], self.needed[group] = 0, 1
+            return
+        self.serial += 1
+        index = self.applied[group] + dice.randint(-3, 12)
+        base = max(index - dice.randrange(9), 0)
+        state = Installed(max(index, base, 1), self.serial, dice.randbytes(dice.randrange(4000)))
+        at = self.log.install(group, state.index, state.term, base, self.serial, (state.data,))
+        self.begin(group, at, state, base, self.log.tail)
+        self.installed += 1
 
     def last_index(self, group: int) -> int:
+        if group in self.gone:
+            return 0
         last = self.needed[group] - 1
         for position in sorted(self.appended):
-            record, _ = self.appended[position]
-            if record.group == group and record.kind is not Kind.HARD_STATE:
-                last = record.index
+            item = self.appended[position]
+            if position < self.floors.get(group, 0):
+                continue
+            if isinstance(item, Begun):
+                last = item.base if item.group == group else last
+            elif item[0].group == group and item[0].kind is not Kind.HARD_STATE:
+                last = item[0].index
         return max(last, self.needed[group] - 1)
 
     def durable_index(self, group: int) -> int:
@@ -166,14 +279,16 @@ class Driver:
         """Apply some more, save it, and let go of some of what the last checkpoint covered."""
         for group in GROUPS:
             if self.dice.random() < 0.7:
-                last = self.durable_index(group)
-                self.applied[group] = self.dice.randint(min(self.applied[group], last), last)
-        data = self.log.checkpoint(self.applied, b"body")
+                last = max(self.durable_index(group), self.applied[group])
+                self.applied[group] = self.dice.randint(self.applied[group], last)
+        applied = {g: index for g, index in self.applied.items() if g not in self.gone}
+        data = self.log.checkpoint(applied, b"body")
         if self.dice.random() < 0.3:
             self.disk.cut_after(self.dice.randrange(12))
         save(self.disk, data)
         self.disk.kill()
         self.saved += 1
+        self.note(unpack(data).groups)
         before = len(list(self.log._segments))
         copies = len(self.log._upkeep.copies._naming)
         self.log.checkpoint_saved()
@@ -182,9 +297,15 @@ class Driver:
         for group in GROUPS:
             if self.dice.random() < (0.05 if self.lasting and group == SLOW else 0.7):
                 index = self.applied[group] + 1 - self.dice.choice((0, 0, 1, 3))
-                if index > self.needed[group]:
+                index = min(index, self.last_index(group) + 1)
+                if index > self.needed[group] and group not in self.gone:
                     self.needed[group] = index
                     self.log.drop_below(group, index)
+
+    def note(self, kept: Mapping[int, Kept]) -> None:
+        """Learn where groups begin: of one that is gone, a later checkpoint may not tell it."""
+        for group, one in kept.items():
+            self.floors[group] = max(self.floors.get(group, 0), one.floor)
 
     def tidy(self) -> None:
         while chore := self.log.next_chore():
@@ -222,9 +343,10 @@ class Driver:
             for index in range(self.needed[group], self.durable_index(group) + 1):
                 stored = self.log.stored(group, index)
                 assert stored is not None
-                record, payload = self.appended[stored.position]
-                assert (record.group, record.index) == (group, index)
-                assert self.log.load(stored) == payload
+                item = self.appended[stored.position]
+                assert isinstance(item, tuple)
+                assert (item[0].group, item[0].index) == (group, index)
+                assert self.log.load(stored) == item[1]
 
     def flush(self) -> None:
         flush = self.log.next_flush()
@@ -260,10 +382,12 @@ class Driver:
                 self.log.spare_ready(spare)
             elif roll < 0.9:
                 self.checkpoint()
-            elif roll < 0.97:
+            elif roll < 0.96:
                 self.copy()
-            elif roll < 0.98:
+            elif roll < 0.97:
                 self.tidy()
+            elif roll < 0.985 and self.moving:
+                self.install()
             else:
                 raise PowerCut
         except (PowerCut, DiskFailed):

@@ -10,6 +10,7 @@ from weir.log.copies import Copies, _Copy
 from weir.log.copying import CopyPiece
 from weir.log.disk import Disk
 from weir.log.joining import Joining
+from weir.log.rows import Rows
 from weir.log.scrub import Scrubbed
 
 
@@ -71,7 +72,16 @@ def test_copies_that_no_checkpoint_names_are_found(
     assert drive.caught(300)
 
 
-@pytest.mark.parametrize("seed", [40003, 40111, 52594])
+@pytest.mark.parametrize("seed", [40003, 40111, 52594, 3040])
 def test_executions_that_went_wrong_once(drive: Any, seed: int) -> None:
-    """Superseded entries that came back; an index file that knew of a later start."""
+    """Superseded entries that came back; index files that knew of a later start, or that a group
+    had begun anew.
+    """
     drive(seed)
+
+
+def test_copies_of_what_a_snapshot_took_the_place_of_are_found(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rows, "counts", lambda self, floor: True)
+    assert drive.caught(300)

@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 
 from weir.codec.fields import Buffer
 from weir.log import log as log_module
+from weir.log import snapshots
 from weir.log.checkpoint import Kept
+from weir.log.frame import Frame
 from weir.log.index import GroupIndex
 from weir.log.recovery import Recovered, recover
 from weir.log.settings import Settings
 from weir.log.upkeep import Upkeep
 from weir.sim.disk import SimDisk
+
+#: What the first and only part says of itself.
+_FIRST = (0).to_bytes(4, "little") + (1).to_bytes(4, "little")
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -32,6 +37,8 @@ def test_segments_are_used_again_in_these_runs(drive: Any) -> None:
     drivers = [drive(seed) for seed in range(60)]
     assert sum(driver.reused for driver in drivers) > 3
     assert sum(driver.copied for driver in drivers) > 3
+    assert sum(driver.installed for driver in drivers) > 3
+    assert sum(driver.revived for driver in drivers) > 3
 
 
 class Careless(SimDisk):
@@ -116,6 +123,30 @@ def test_a_checkpoint_without_hard_states_is_found(
 
     def forgetful(self: Upkeep, group: int, applied: Mapping[int, int], durable: int) -> Kept:
         return honest(self, group, applied, durable)._replace(term=0, vote=0, fence=0)
+
+    monkeypatch.setattr(Upkeep, "_kept", forgetful)
+    assert drive.caught(100)
+
+
+def test_a_part_of_a_snapshot_believed_is_found(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = snapshots.Gathering.take
+
+    def hasty(self: snapshots.Gathering, frame: Frame, payload: memoryview) -> object:
+        return honest(self, frame, memoryview(bytes(payload[:40]) + _FIRST + payload[48:]))
+
+    monkeypatch.setattr(snapshots.Gathering, "take", hasty)
+    assert drive.caught(200)
+
+
+def test_a_checkpoint_that_forgets_where_a_group_begins_is_found(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Upkeep._kept
+
+    def forgetful(self: Upkeep, group: int, applied: Mapping[int, int], durable: int) -> Kept:
+        return honest(self, group, applied, durable)._replace(floor=0)
 
     monkeypatch.setattr(Upkeep, "_kept", forgetful)
     assert drive.caught(100)

@@ -21,7 +21,7 @@ from weir.model.ids import partition_of
 from weir.model.limits import KIB
 from weir.model.topic import TopicSettings
 from weir.sim.run import run_seeds
-from weir.sim.workload import Shape
+from weir.sim.shape import Shape
 from weir.sim.world import MS
 
 SEEDS = int(os.environ.get("WEIR_COPY_SEEDS", "12"))

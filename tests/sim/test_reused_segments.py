@@ -10,7 +10,7 @@ from weir.broker import intake
 from weir.log.scan import Scan
 from weir.log.upkeep import Upkeep
 from weir.sim.run import run_seeds
-from weir.sim.workload import Shape
+from weir.sim.shape import Shape
 from weir.sim.world import MS
 
 SEEDS = int(os.environ.get("WEIR_REUSE_SEEDS", "15"))

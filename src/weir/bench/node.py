@@ -77,10 +77,14 @@ class Node:
                 raise NodeFailed(f"the node is not up after {seconds:g} s: {self.last_words()}")
             time.sleep(_POLL_SECONDS)
 
-    def stop(self, seconds: float = 15.0) -> None:
-        """Let the node drain and end; kill it and raise `NodeFailed` if that takes too long."""
+    def terminate(self) -> None:
+        """Tell the node to drain and end; `stop` waits for it."""
         if self.running:
             self._process.terminate()
+
+    def stop(self, seconds: float = 15.0) -> None:
+        """Let the node drain and end; kill it and raise `NodeFailed` if that takes too long."""
+        self.terminate()
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:

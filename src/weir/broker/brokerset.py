@@ -17,7 +17,7 @@ from weir.broker.events import LinkClosed, LinkOpened
 from weir.broker.group import Group
 from weir.broker.identity import Identity, Member
 from weir.broker.layout import Layout
-from weir.broker.moving import Led, Moving, Transfer, current_members, take
+from weir.broker.moving import Moving, Transfer, current_members, take
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.passing import Passing
 from weir.broker.registry import Registry
@@ -50,9 +50,9 @@ Handler = Callable[[Session, Caller, Any], None]
 class BrokerSet:
     """The set as one of its shards sees it."""
 
-    __slots__ = ("_authorize", "_connected", "_hand_over_until", "_identity", "_layout", "_level",
-                 "_linked", "_moving", "_outbox", "_passing", "_registry", "_report_ms", "_time",
-                 "_topics")  # fmt: skip
+    __slots__ = ("_authorize", "_connected", "_hand_over_until", "_handed_over", "_identity",
+                 "_layout", "_level", "_linked", "_moving", "_outbox", "_passing", "_registry",
+                 "_report_ms", "_time", "_topics")  # fmt: skip
 
     def __init__(
         self,
@@ -76,13 +76,14 @@ class BrokerSet:
         self._outbox = outbox
         self._authorize = authorize
         self._time = time
-        self._moving = Moving(identity.node, time)
+        self._moving = Moving(time)
         #: The nodes that the host was told to keep links to.
         self._connected: dict[int, Member] = {}
         #: By place, those that can be sent to.
         self._linked: dict[int, None] = {}
         self._report_ms = 0
         self._hand_over_until = 0
+        self._handed_over = False
 
     # -- links -------------------------------------------------------------------------------
 
@@ -118,11 +119,7 @@ class BrokerSet:
             with suppress(Refused):  # it is asked again at the next tick
                 self._registry.membership.settle()
         if self._moving.is_due:
-            led = [
-                Led(group.id, group.node, group.advance)
-                for group in self._groups()
-                if group.node.role is raft.Role.LEADER
-            ]
+            led = [one for one in self._groups() if one.node.role is raft.Role.LEADER]
             self._moving.look(led, self._catalog.nodes)
 
     def _report(self) -> None:
@@ -153,14 +150,15 @@ class BrokerSet:
             if heirs:
                 # Each time another, so that not all goes to one node.
                 heir = heirs[group.id % len(heirs)]
-                take(Led(group.id, group.node, group.advance), Transfer(heir))
+                take(group, Transfer(heir))
 
     @property
     def handed_over(self) -> bool:
         """Whether nothing is led here any more that another could lead, or time is up."""
-        if self._time.monotonic_ms() >= self._hand_over_until:
-            return True
-        return not any(self._shared_groups())
+        if not self._handed_over:
+            late = self._time.monotonic_ms() >= self._hand_over_until
+            self._handed_over = late or not any(self._shared_groups())
+        return self._handed_over
 
     def _shared_groups(self) -> Iterator[Group]:
         """Yield the groups that are led here and have other voters."""
@@ -216,8 +214,7 @@ class BrokerSet:
         if group is None or group.node.role is not raft.Role.LEADER:
             raise NotLeader("this shard does not lead the partition: ask where it is led", 0)
         voter = self._heir(group, request.node)
-        me = self._catalog.nodes.voter(group.id, self._identity.node)
-        if voter != me and not take(Led(group.id, group.node, group.advance), Transfer(voter)):
+        if voter != group.voter and not take(group, Transfer(voter)):
             raise NotLeader("the leader hands over already: ask again shortly", 0)
         self._outbox.reply(caller, Transferred(node_of(voter)))
 
@@ -244,11 +241,10 @@ class BrokerSet:
             leaderless += not group.node.leader
             if group.node.role is raft.Role.LEADER:
                 led += 1
-                others = group.node.configuration.members
                 is_current = current_members(group.node)
-                me = self._catalog.nodes.voter(group.id, self._identity.node)
-                members.update(map(node_of, others))
-                lagging.update(node_of(m) for m in others if m != me and not is_current(m))
+                there = group.node.configuration.members
+                lagging.update(node_of(m) for m in there if m != group.voter and not is_current(m))
+                members.update(map(node_of, _needed(group)))
         linked = sorted(dict.fromkeys(map(place_node, self._linked)))
         self._outbox.reply(
             caller,
@@ -261,3 +257,11 @@ class BrokerSet:
     @property
     def _catalog(self) -> Catalog:
         return self._topics.catalog
+
+
+def _needed(group: Group) -> tuple[int, ...]:
+    """Return the members that a group would miss. Whoever is in the set learns the registry."""
+    there = group.node.configuration
+    if group.id != REGISTRY_GROUP:
+        return there.members
+    return tuple(member for member in there.members if there.counts(member))

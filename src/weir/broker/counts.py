@@ -62,9 +62,9 @@ class PartitionCounts:
 class Counts:
     """One shard: its partitions by group, and what concerns no partition."""
 
-    __slots__ = ("_partitions", "bad_frames", "confirms", "device_confirms", "device_refused", "flushed_bytes",
-                 "flushes", "holds", "latency", "reads_cached", "reads_disk", "refused",
-                 "repeats")  # fmt: skip
+    __slots__ = ("_partitions", "bad_frames", "confirms", "device_confirms", "device_refused",
+                 "flushed_bytes", "flushes", "holds", "latency", "reads_cached", "reads_disk",
+                 "refused", "repeats")  # fmt: skip
 
     def __init__(self) -> None:
         """Begin at zero."""

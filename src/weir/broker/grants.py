@@ -175,7 +175,7 @@ class Grants:
                 self._retire(name, queue)
         clusters = self._state.clusters
         if any(name in clusters and session in clusters[name].held for name in names):
-            self._propose(GrantsReleased(session))
+            self._release(session)
 
     def granted(self, index: int, record: MessagesGranted, grant: Grant | None) -> None:
         """A grant is committed: its messages may leave, if an ack before it left any."""
@@ -193,7 +193,7 @@ class Grants:
         self._leases.begin(record.cluster, index, due_ms)
         if not self._outbox.knows(waiter.caller.session):
             # It went while this was proposed; only an entry behind the grant can end it.
-            self._propose(GrantsReleased(waiter.caller.session))
+            self._release(waiter.caller.session)
             return
         self._members.setdefault(waiter.caller.session, set()).add(record.cluster)
         # As of the commit: an ack behind it takes from `left` while the messages are being read.
@@ -278,6 +278,8 @@ class Grants:
     # -- the line ----------------------------------------------------------------------------
 
     def _serve(self, name: str, queue: _Queue) -> None:
+        if not self._group.accepts:
+            return
         state = self._state.clusters.get(name)
         if name in self._changing or (state is not None and state.paused):
             return
@@ -377,6 +379,11 @@ class Grants:
             queue.freed.add(*run)
         self._serve(name, queue)
         self._retire(name, queue)
+
+    def _release(self, session: int) -> None:
+        """Give back what a peer that is gone holds; where that cannot be, its leases end it."""
+        if self._group.accepts:
+            self._propose(GrantsReleased(session))
 
     def _propose(self, record: MessagesGranted | GrantsReleased) -> int:
         return self._group.propose(of_control(record))

@@ -7,14 +7,13 @@ This is the only place where Raft, log and state machine meet. The order of thin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
-
 from weir import raft
 from weir.broker.entries import Payload, applied_by, entry_of, stored_in, unread
-from weir.broker.past import LogStorage
+from weir.broker.past import LogStorage, pack_installed, pack_state, unpack_state
 from weir.broker.reads import Reads
 from weir.broker.rounds import Rounds, Then
 from weir.codec.fields import Buffer
@@ -138,6 +137,12 @@ class Group:
         return self.node.leader
 
     @property
+    def has_others(self) -> bool:
+        """Whether other nodes have a part in this group."""
+        known = self.node.configuration
+        return known.members != (self.voter,)
+
+    @property
     def is_current(self) -> bool:
         """Whether an entry of the term of a known leader is applied here: and so all that was
         committed before that term.
@@ -186,12 +191,20 @@ class Group:
         self.node.compact(needed - 1)
         self.log.drop_below(self.id, needed)
 
+    def drop_below(self, index: int) -> None:
+        """No reader needs the entries below `index` any more; replicas that are behind may need
+        them until a snapshot is durable that covers them.
+        """
+        if self.has_others:
+            index = min(index, self.node.first_index)
+        self.log.drop_below(self.id, index)
+
     # -- proposals and reads -----------------------------------------------------------------
 
     @property
     def accepts(self) -> bool:
         """Whether `propose` would take an entry: false while leadership is handed over, too."""
-        return self.node.role is raft.Role.LEADER
+        return self.node.accepts
 
     def propose(self, payload: Payload) -> int:
         """Append an entry and stage its bytes; return its index.
@@ -287,9 +300,11 @@ class Group:
         if entry.kind is raft.EntryKind.CONFIGURATION:  # it drives the group, not its machine
             assert isinstance(entry.data, bytes)
             self._configuration = raft.Configuration.unpack(entry.data)
+            self.node.applied(entry.index)
         else:
+            # Told first: whoever leads from this very entry on may propose at once.
+            self.node.applied(entry.index)
             self.machine.apply(entry.index, applied_by(entry))
-        self.node.applied(entry.index)
 
     def _lose(self, cut_off: bool) -> None:
         self.cut_off = cut_off
@@ -314,9 +329,8 @@ class Group:
             self.log.append(records[-1], token)
 
     def _install(self, snapshot: raft.Snapshot, token: Token | None) -> None:
-        data = _pack_state(snapshot)
-        base = snapshot.base_index, snapshot.base_term
-        self.log.install(self.id, snapshot.index, snapshot.term, *base, (data,), token)
+        at, base = (snapshot.index, snapshot.term), (snapshot.base_index, snapshot.base_term)
+        self.log.install(self.id, *at, *base, (pack_installed(snapshot),), token)
 
     def _hard_state(self, state: raft.HardState) -> Record:
         data = HardState(state.term, state.vote, self.node.fence).pack()
@@ -340,10 +354,9 @@ class Group:
     # -- other replicas ----------------------------------------------------------------------
 
     def _restore(self, snapshot: raft.Snapshot) -> None:
-        assert isinstance(snapshot.data, bytes)  # it came over a link
         self._configuration = snapshot.configuration
-        self._past.saved(snapshot)
-        self.machine.restore(msgspec.msgpack.decode(snapshot.data, strict=False))
+        self._past.saved(replace(snapshot, data=None))
+        self.machine.restore(unpack_state(snapshot.data))
 
     def _serve(self, ready: raft.Ready) -> None:
         for read in ready.reads:
@@ -376,18 +389,10 @@ class Group:
 
     def _send_snapshot(self, voter: int) -> None:
         node = self.node
-        index, base = node.applied_index, node.first_index - 1
-        data = msgspec.msgpack.encode(self.machine.encode())
-        term, base_term = node.term_at(index), node.term_at(base)
-        snapshot = raft.Snapshot(index, term, data, self._configuration, base, base_term)
-        node.send_snapshot(voter, snapshot)
-
-
-def _pack_state(snapshot: raft.Snapshot) -> bytes:
-    """Return the data of a SNAPSHOT frame: MessagePack of the configuration and the state."""
-    assert isinstance(snapshot.data, bytes)
-    assert snapshot.configuration is not None  # those that travel have one
-    return msgspec.msgpack.encode((snapshot.configuration.pack(), snapshot.data))
+        index, data = node.applied_index, pack_state(self.machine.encode())
+        base = max((node.first_index - 1, node.term_at(node.first_index - 1)), self._past.base)
+        known = self._configuration
+        node.send_snapshot(voter, raft.Snapshot(index, node.term_at(index), data, known, *base))
 
 
 def _elsewhere(leader: int) -> NotLeader:

@@ -30,8 +30,9 @@ class Growing:
     def __init__(self, state: PartitionState) -> None:
         """Begin to lead: nothing is under way."""
         self._state = state
-        #: Of producers with batches under way: the bytes of their open value, `_NONE` if closed.
-        self._sizes: dict[int, int] = {}
+        #: Of producers with batches under way: their epoch, and the bytes of their open value,
+        #: `_NONE` if closed.
+        self._sizes: dict[int, tuple[int, int]] = {}
 
     def check(self, batch: Batch, now_ms: int) -> None:
         """Raise `ValueLost` unless a chunk continues its value, or references are all of it.
@@ -61,9 +62,10 @@ class Growing:
     def accepted(self, record: BatchRecord) -> None:
         """A batch is under way."""
         if isinstance(record.large, Piece):
-            self._sizes[record.producer] = record.large.position + record.large.size
+            size = record.large.position + record.large.size
+            self._sizes[record.producer] = record.epoch, size
         elif isinstance(record.large, References):
-            self._sizes[record.producer] = _NONE
+            self._sizes[record.producer] = record.epoch, _NONE
 
     def settled(self, producer: int) -> None:
         """All that a producer had under way is committed: the state knows it now."""
@@ -76,8 +78,8 @@ class Growing:
 
     def _size(self, producer: int, epoch: int, now_ms: int) -> int:
         ahead = self._sizes.get(producer)
-        if ahead is not None:
-            return ahead
+        if ahead is not None:  # of an older epoch, perhaps, whose value is void
+            return ahead[1] if ahead[0] == epoch else _NONE
         value = self._state.values.open(producer)
         if value is None or value.epoch != epoch:
             return _NONE

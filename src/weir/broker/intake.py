@@ -220,7 +220,7 @@ class Intake:
     def cut(self) -> None:
         """Propose what is staged: entries of up to 1 MiB together, or one larger batch alone."""
         staged = self._staged
-        while staged:
+        while staged and self._group.accepts:
             buffers: list[Buffer] = []
             records: list[BatchRecord] = []
             size = 0

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from weir.broker.admission import Budget
 from weir.errors import Overloaded
+from weir.model.ids import place_node, place_shard
 from weir.model.limits import KIB, RETRY_AFTER_MS
 
 #: A request up to this size goes on where a larger one does not: acks give memory back.
 SMALL = 4 * KIB
+
+
+def called(place: int) -> str:
+    """Return what a user calls a shard, by its place."""
+    node = place_node(place)
+    return f"shard {place_shard(place)} of {f'node {node}' if node else 'this node'}"
 
 
 class Lanes:
@@ -43,7 +50,7 @@ class Lanes:
             fits = self._all <= self._most and (not unsent or unsent + size <= share)
         if not fits:
             raise Overloaded(
-                f"{unsent:,} bytes wait for another shard to take them: try again shortly",
+                f"{unsent:,} bytes wait for {called(shard)} to take them: try again shortly",
                 RETRY_AFTER_MS,
             )
         if size <= SMALL:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from weir import raft
 from weir.broker.nodes import Nodes
 from weir.broker.placement import Placement
-from weir.model.ids import node_of
 from weir.order.clock import Time
 from weir.raft.membership import Change, Configuration
 from weir.raft.progress import ProgressState
@@ -80,26 +80,25 @@ def current_members(node: raft.Node) -> Callable[[int], bool]:
     return current.__contains__
 
 
-class Led:
-    """A group that is led here, as `Moving` needs it."""
+class Led(Protocol):
+    """A group that is led here."""
 
-    __slots__ = ("advance", "id", "node")
+    id: int
+    #: The id by which the group knows this node.
+    voter: int
+    node: raft.Node
 
-    def __init__(self, id: int, node: raft.Node, advance: Callable[[], None]) -> None:
-        """`advance` is to be called when the node was told something."""
-        self.id = id
-        self.node = node
-        self.advance = advance
+    def advance(self) -> None:
+        """Go on, for the node was told something."""
 
 
 class Moving:
     """Looks at the groups that this shard leads, again and again, and moves what is to be moved."""
 
-    __slots__ = ("_due_ms", "_drift_ms", "_learning", "_moving", "_node", "_steady", "_time")
+    __slots__ = ("_drift_ms", "_due_ms", "_learning", "_moving", "_steady", "_time")
 
-    def __init__(self, node: int, time: Time) -> None:
-        """Be a shard of `node`."""
-        self._node = node
+    def __init__(self, time: Time) -> None:
+        """Look at once."""
         self._time = time
         self._due_ms = self._drift_ms = 0
         self._learning = 0
@@ -134,14 +133,14 @@ class Moving:
                     self._drift(group, voters, before, now)
                 continue
             self._moving += 1
-            self._move(group, there, voters, learners, nodes)
+            self._move(group, there, voters, learners)
 
     def _move(
-        self, group: Led, there: Configuration, voters: Placement, learners: Placement, nodes: Nodes
+        self, group: Led, there: Configuration, voters: Placement, learners: Placement
     ) -> None:
         if there.learners:
             self._learning += 1
-        me = nodes.voter(group.id, self._node)
+        me = group.voter
         is_current = current_members(group.node)
         step = next_step(me, there, voters, learners, lambda m: m == me or is_current(m))
         if isinstance(step, Change) and step.add_learners and not (step.add_voters or step.remove):
@@ -151,12 +150,10 @@ class Moving:
         if step is not None:
             take(group, step)
 
-    def _drift(
-        self, group: Led, voters: Sequence[int], before: dict[int, int], now: int
-    ) -> None:
+    def _drift(self, group: Led, voters: Sequence[int], before: dict[int, int], now: int) -> None:
         """Give the leadership back to whom it was meant for, once that is safe to last."""
         preferred = voters[0]
-        if node_of(preferred) == self._node or not current_members(group.node)(preferred):
+        if preferred == group.voter or not current_members(group.node)(preferred):
             return
         since = self._steady[group.id] = before.get(group.id, now)
         if now - since >= STEADY_MS and now - self._drift_ms >= _DRIFT_EVERY_MS:

@@ -32,8 +32,7 @@ class Nodes:
     __slots__ = ("_founders", "_left", "_nodes", "_placements", "_wanted", "level", "load")
 
     def __init__(self) -> None:
-        """Begin with no node: whoever leads the registry first registers those it was founded by.
-        """
+        """Begin with no node: who leads the registry first registers those it is founded by."""
         self._nodes: dict[int, NodeInfo] = {}
         self._placements: dict[int, Placement] = {}
         #: Who voted in a group when it was new, where others do now.
@@ -71,8 +70,7 @@ class Nodes:
         return self._placements.get(group, ())
 
     def founders(self, group: int) -> Placement:
-        """Return who voted in a group when it was new: what it is opened with, where it is empty.
-        """
+        """Return who voted in a group when it was new: what it is opened with where it is."""
         return self._founders.get(group) or self.voters(group)
 
     def learners(self, group: int) -> Placement:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from weir.broker.admission import Budget
 from weir.broker.counts import Counts
-from weir.broker.effects import Effect, Send
+from weir.broker.effects import Effect, Hangup, Send
 from weir.codec.fields import Buffer, total
 from weir.errors import Refused
 from weir.wire.client import encode_reply
@@ -49,6 +49,14 @@ class Outbox:
         """A peer may come to wait in a partition, or to hold messages of it."""
         if session in self._open:
             self._touched.setdefault(session, {})[group] = None
+
+    def hang_up(self, group: int, reason: str) -> None:
+        """Close the connections of all peers that may wait in a partition: they find another node
+        sooner than this one finds its way back.
+        """
+        for session, groups in self._touched.items():
+            if group in groups:
+                self._effects.append(Hangup(session, reason))
 
     def closed(self, session: int) -> Iterable[int]:
         """Forget a peer; return the groups that must be told, so that it costs what it used."""

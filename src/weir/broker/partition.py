@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from weir import raft
-from weir.broker.acks import Acks
 from weir.broker.admission import Budget
+from weir.broker.assured import assured
 from weir.broker.chunk_reads import ChunkReads
 from weir.broker.control import (
     ClusterDeleted,
@@ -23,17 +23,16 @@ from weir.broker.control import (
 from weir.broker.entries import BatchRecord, Payload, of_control
 from weir.broker.fan_in import ROW_BYTES, FanIn, Seat, refused
 from weir.broker.fetches import Fetches
-from weir.broker.grants import Grants
 from weir.broker.group import Group
-from weir.broker.intake import Intake
+from weir.broker.leading import Leading
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.broker.retention import new_start
-from weir.broker.settling import Settling
 from weir.broker.state import PartitionState
-from weir.broker.steering import Change, Steering
+from weir.broker.steering import Change
 from weir.errors import DamagedRange, Halted, NotLeader, Refused, Unavailable
 from weir.model.header import Header
+from weir.model.ids import node_of
 from weir.model.topic import TopicSettings
 from weir.order.clock import Highest, HybridClock, Time
 from weir.wire.administration import ListClusters, PartitionInfo
@@ -58,18 +57,6 @@ class Surroundings:
     fan_in_producer: int = 0
 
 
-@dataclass(slots=True)
-class _Leading:
-    """What exists only while this node leads: nobody else may answer for the partition."""
-
-    intake: Intake
-    grants: Grants
-    acks: Acks
-    steering: Steering
-    settling: Settling
-    fan_in: FanIn | None = None
-
-
 class Partition:
     """The machine of one partition's group."""
 
@@ -81,7 +68,7 @@ class Partition:
         self.state = state
         self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time)
         self._shared = shared
-        self._leading: _Leading | None = None
+        self._leading: Leading | None = None
         self._fence = 0
 
     @property
@@ -90,12 +77,16 @@ class Partition:
         return self._leading is not None
 
     @property
+    def has_leader(self) -> bool:
+        """Whether it is known who answers for the partition; of a damaged one, anybody does."""
+        group = self.group
+        return self.leads or bool(group.damage) or group.leader not in (0, group.voter)
+
+    @property
     def waiting(self) -> bool:
         """Whether a fetch or pull waits here for data or its deadline."""
         leading = self._leading
-        return self.fetches.waiting or (
-            leading is not None and (leading.grants.waiting or bool(leading.settling))
-        )
+        return self.fetches.waiting or (leading is not None and leading.waiting)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -105,11 +96,15 @@ class Partition:
         With a stamp, all that is stamped below it, now or later, lies before that end.
         """
         self._check_applied()
-        if stamp and self._leading is not None:
-            self._shared.outbox.touches(caller.session, self.group.id)
-            self._leading.settling.ask(caller, stamp, partial(self._positions, stamp))
-        else:
-            self._shared.outbox.reply(caller, self._positions(stamp))
+
+        def tell() -> None:
+            if stamp and self._leading is not None:
+                self._shared.outbox.touches(caller.session, self.group.id)
+                self._leading.settling.ask(caller, stamp, partial(self._positions, stamp))
+            else:
+                self._shared.outbox.reply(caller, self._positions(stamp))
+
+        assured(self.group, self._shared.outbox, caller, tell)
 
     def _positions(self, stamp: int) -> PositionsReply:
         begin, end = self.state.log_start, self.state.next_offset
@@ -122,6 +117,7 @@ class Partition:
         """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
         self._shared.admit()
         intake = self._led().intake
+        self._shared.outbox.touches(caller.session, self.group.id)
         batch = intake.open(request.batch)
         own(batch.header)
         verdict = intake.judge(batch.header)
@@ -183,16 +179,25 @@ class Partition:
         """Ack messages of grants."""
         self._led().acks.ack(caller, request)
 
-    def describe(self) -> PartitionInfo:
-        """Return what this partition holds."""
+    def describe(self, caller: Caller) -> None:
+        """Say what this partition holds."""
         self._check_applied()
+        outbox = self._shared.outbox
+        assured(self.group, outbox, caller, lambda: outbox.reply(caller, self._info()))
+
+    def _info(self) -> PartitionInfo:
         state, group = self.state, self.group
         stored = group.log.group_bytes(group.id) + state.values.stored
         return PartitionInfo(state.log_start, state.next_offset, stored, sorted(state.clusters))
 
     def list_clusters(self, caller: Caller, request: ListClusters) -> None:
         """Say how far clusters are."""
-        self._led().steering.list(caller, request)
+        self._led()
+
+        def tell() -> None:
+            self._led().steering.list(caller, request)
+
+        assured(self.group, self._shared.outbox, caller, tell)
 
     def change_cluster(self, caller: Caller, request: Change) -> None:
         """Seek, pause or delete a cluster."""
@@ -204,33 +209,28 @@ class Partition:
         """Propose all that has gathered since the last flush began; return from how many devices,
         or rather from how many reads of their connections.
         """
-        if self._leading is None:
-            return 0
-        devices = 0
-        if self._leading.fan_in is not None and self._leading.fan_in.has_arrived:
-            devices = self._leading.fan_in.cut()
-        self._leading.intake.cut()
-        return devices
+        return self._leading.cut() if self._leading is not None else 0
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether something is left that `cut` could not propose."""
+        return self._leading is not None and self._leading.intake.has_staged
 
     def tick(self) -> None:
         """Let waits end that are over."""
         self.fetches.tick()
         if self._leading is not None:
-            self._leading.grants.tick()
-            self._leading.settling.tick()
+            self._leading.tick()
 
     def drain(self, acks: bool) -> None:
         """The node stops: let nobody wait any more; fetches go on, and so do `acks` for a while."""
         self.fetches.drain()
         if self._leading is not None:
-            self._leading.grants.drain()
-            self._leading.steering.drain()
-            if not acks:
-                self._leading.acks.drain()
+            self._leading.drain(acks)
 
     def retain(self, settings: TopicSettings) -> None:
         """Propose a later start if its topic's settings let messages go."""
-        if self._leading is None:
+        if self._leading is None or not self.group.accepts:
             return
         wall_ms = self._shared.time.wall_ms()
         moved = new_start(self.group, self.state, settings, wall_ms)
@@ -238,21 +238,23 @@ class Partition:
             self.group.propose(of_control(moved))
 
     def end(self, error: Refused) -> None:
-        """The topic is deleted: refuse all who wait; what is under way comes to its end."""
+        """The topic is deleted: refuse all who wait; what is under way comes to its end.
+
+        With other replicas it may not, for these end it as well.
+        """
+        if self.group.has_others:
+            self.lose(error)
         self.fetches.end(error)
         if self._leading is not None:
-            self._leading.grants.end(error)
-            self._leading.settling.end(error)
+            self._leading.end(error)
 
     @property
     def at_rest(self) -> bool:
         """Whether nothing is under way."""
         node, leading = self.group.node, self._leading
-        if leading is not None and leading.intake.has_staged:
-            return False
-        if leading is not None and leading.fan_in is not None and leading.fan_in.has_arrived:
-            return False
-        return node.applied_index == node.last_index
+        if leading is None:
+            return True
+        return not leading.has_gathered and node.applied_index == node.last_index
 
     def has_under_way(self, producer: int) -> bool:
         """Return whether a batch of a producer is accepted and not committed yet."""
@@ -262,8 +264,7 @@ class Partition:
         """A peer is gone."""
         self.fetches.closed(session)
         if self._leading is not None:
-            self._leading.grants.closed(session)
-            self._leading.settling.closed(session)
+            self._leading.closed(session)
 
     # -- the machine -------------------------------------------------------------------------
 
@@ -271,7 +272,7 @@ class Partition:
         """Keep the fence until the first entry of this term is applied."""
         self._fence = leadership.fence
 
-    def lose(self, error: NotLeader) -> None:
+    def lose(self, error: Refused) -> None:
         """Lead no more: all who wait are sent to who leads next, who alone knows what became of
         what they asked for.
         """
@@ -279,13 +280,9 @@ class Partition:
         leading, self._leading = self._leading, None
         if leading is None:
             return
-        self._shared.budget.release(leading.intake.lose(error))
-        if leading.fan_in is not None:
-            leading.fan_in.lose(error)
-        leading.grants.lose(error)
-        leading.acks.lose(error)
-        leading.steering.lose(error)
-        leading.settling.end(error)
+        leading.lose(error, self._shared.budget.release)
+        if self.group.cut_off:
+            self._shared.outbox.hang_up(self.group.id, "this node lost touch with the others")
 
     def restore(self, data: Any) -> None:
         """Take a state as `encode` gave it on another node, in place of what is known here."""
@@ -339,7 +336,7 @@ class Partition:
                     leading.grants.released(record.consumer)
             case LogStartMoved() as record:
                 self.state.move_start(record)
-                self.group.log.drop_below(self.group.id, self.state.first_index)
+                self.group.drop_below(self.state.first_index)
                 if leading is not None:
                     leading.grants.start_moved(self.state.log_start)
             case ClusterSought() | ClusterPaused() | ClusterDeleted() as record:
@@ -352,18 +349,14 @@ class Partition:
     def _wake(self) -> None:
         self.fetches.wake()
         if self._leading is not None:
-            self._leading.grants.wake()
-            self._leading.settling.wake()
+            self._leading.wake()
 
     def _lead_now(self) -> None:
         shared = self._shared
         clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
-        intake = Intake(self.group, self.state, shared.time, clock, shared.outbox.counts)
-        grants = Grants(self.group, self.state, intake, shared.reads, shared.outbox, shared.time)
-        steering = Steering(self.group, self.state, grants, shared.outbox, shared.time)
-        acks = Acks(self.group, self.state, shared.outbox)
-        settling = Settling(intake, self.state, shared.outbox, shared.time)
-        self._leading = _Leading(intake, grants, acks, steering, settling)
+        self._leading = Leading(
+            self.group, self.state, clock, shared.reads, shared.outbox, shared.time
+        )
 
     def _fan_in(self) -> FanIn:
         shared, leading = self._shared, self._led()
@@ -384,9 +377,11 @@ class Partition:
         if self.group.damage is None:
             self._led()
 
-    def _led(self) -> _Leading:
+    def _led(self) -> Leading:
         if self._leading is None:
             if (damage := self.group.damage) is not None:
                 raise DamagedRange(f"this partition can only be read: {damage}", damage.position)
+            if self.group.has_others and self.group.leader != self.group.voter:
+                raise NotLeader("this partition is led elsewhere", node_of(self.group.leader))
             raise Unavailable("this partition is starting: try again shortly")
         return self._leading

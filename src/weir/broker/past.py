@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
 
 from weir import raft
 from weir.broker.entries import entry_of, read_back, unread
@@ -16,6 +21,9 @@ from weir.log.recovery import RecoveredGroup
 #: Raft refuses proposals beyond this; the shard's byte budget refuses publishes long before.
 _PENDING_BYTES_MAX = 1 << 40
 
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = partial(msgspec.msgpack.decode, strict=False)
+
 
 class LogStorage:
     """Reads one group's past. What blocks is for the start, and for a lone node, alone."""
@@ -25,7 +33,7 @@ class LogStorage:
     def __init__(
         self, log: Log, group: int, recovered: RecoveredGroup | None, snapshot: raft.Snapshot | None
     ) -> None:
-        """See what recovery found of a group; both are None for a new one."""
+        """See what recovery found of a group, and its newest snapshot; None where it is new."""
         self._log = log
         self._group = group
         self._recovered = recovered
@@ -47,6 +55,11 @@ class LogStorage:
         return raft.HardState(max(found.term, self.term(self.last_index())))
 
     @property
+    def base(self) -> tuple[int, int]:
+        """Index and term of the last entry that is gone from the log."""
+        return self._log.base(self._group)
+
+    @property
     def damage(self) -> LogDamaged | None:
         """What recovery found the group to have lost that it needs to go on."""
         return self._recovered.damage if self._recovered else None
@@ -55,9 +68,12 @@ class LogStorage:
 
     def snapshot(self) -> raft.Snapshot | None:
         """Return the newest durable snapshot of this group; without its state, if this very process
-        saved it.
+        saved it. The log beside it begins behind `base`.
         """
-        return self._snapshot
+        found, (index, term) = self._snapshot, self.base
+        if found is None or index >= found.index:
+            return found
+        return replace(found, base_index=index, base_term=term)
 
     def saved(self, snapshot: raft.Snapshot) -> None:
         """Take note of a newer snapshot that is durable: checkpointed, or installed."""
@@ -80,14 +96,20 @@ class LogStorage:
     # -- entries -----------------------------------------------------------------------------
 
     def last_index(self) -> int:
-        """Return the index of the last entry; the snapshot's, or else 0, if there is none."""
-        last = self._recovered.last_index if self._recovered else 0
-        return max(last, self._snapshot.index if self._snapshot else 0)
+        """Return the index of the last entry that recovery found in the log, or of the last one
+        that is gone from it if there is none.
+        """
+        return max(self._recovered.last_index if self._recovered else 0, self.base[0])
 
     def term(self, index: int) -> int:
         """Return the term of a stored entry."""
         if self._snapshot and index == self._snapshot.index:
             return self._snapshot.term
+        base, before = self.base
+        if index == base:
+            return before
+        if index < base:
+            raise raft.Compacted(f"entry {index} of group {self._group} is gone")
         stored = self._log.stored(self._group, index)
         if stored is None:
             raise raft.Unavailable(f"group {self._group} has no entry {index}")
@@ -109,8 +131,7 @@ class LogStorage:
         return found
 
     def cached(self, lo: int, hi: int, max_bytes: int) -> list[raft.Entry] | None:
-        """Return entries [lo, hi) as far as they lie in memory and fit; None if the first does not.
-        """
+        """Return entries [lo, hi) as far as they lie in memory and fit; None if none does."""
         found = self._log.cached(self._group, lo, hi, max_bytes)
         if found is None:
             return None
@@ -121,6 +142,36 @@ class LogStorage:
     def reading(self, load: raft.Load) -> Reading | None:
         """Plan to read entries for a member that is behind; None if they are not there any more."""
         return self._log.read_raw(self._group, load.lo, load.hi, load.max_bytes)
+
+
+def installed(groups: Mapping[int, RecoveredGroup]) -> dict[int, raft.Snapshot]:
+    """Return the snapshots that other replicas sent and no checkpoint holds yet, by group."""
+    found = {}
+    for group, recovered in groups.items():
+        if (at := recovered.snapshot) is not None:
+            packed, state = _unpack(at.data)
+            configuration = raft.Configuration.unpack(packed)
+            found[group] = raft.Snapshot(at.index, at.term, _unpack(state), configuration)
+    return found
+
+
+def pack_installed(snapshot: raft.Snapshot) -> bytes:
+    """Return what the log keeps of a snapshot that came over a link, to be read by the next start:
+    MessagePack of the configuration and of the state as it came.
+    """
+    assert snapshot.configuration is not None  # those that travel have one
+    return _pack((snapshot.configuration.pack(), snapshot.data))
+
+
+def pack_state(state: object) -> bytes:
+    """Return a machine's state as it travels."""
+    return _pack(state)
+
+
+def unpack_state(data: object) -> Any:
+    """Return a machine's state that `pack_state` packed."""
+    assert isinstance(data, bytes)  # it came over a link
+    return _unpack(data)
 
 
 def node_for(

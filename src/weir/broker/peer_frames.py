@@ -1,6 +1,7 @@
-"""What replicas of a group tell each other, as frames of a link (`weir.wire.link`). Little-endian.
+"""What replicas of a group tell each other, as frames of a link (`weir.wire.link`).
 
-A body is u32 CRC-32C of the rest of its head, the head, then payloads as they are. An APPEND's head:
+A body, little-endian, is u32 CRC-32C of the rest of its head, the head, then payloads as they are.
+An APPEND's head:
 
     offset size field
     0      4    CRC-32C                     24  8  term
@@ -33,7 +34,7 @@ _VOTE_REQUEST = struct.Struct("<QQQQQBB")
 _VOTE_REPLY = struct.Struct("<QQQQBB")
 _APPEND = struct.Struct("<IQQQQQQ")
 _ENTRY = struct.Struct("<QIIB7x")
-_APPEND_REPLY = struct.Struct("<QQQQQQB")
+_APPEND_REPLY = struct.Struct("<QQQQQQQB")
 _HEARTBEAT = struct.Struct("<QQQQQ")
 _HEARTBEAT_REPLY = struct.Struct("<QQQQ")
 _SNAPSHOT = struct.Struct("<QQQQQQQQQBHI")
@@ -214,7 +215,7 @@ _PACK: dict[type, Callable[[Any], tuple[FrameKind, bytes, tuple[Buffer, ...]]]] 
     m.AppendReply: lambda v: (
         FrameKind.APPEND_REPLY,
         _APPEND_REPLY.pack(
-            v.to, v.sender, v.term, v.index, v.hint_index, v.hint_term, v.rejected
+            v.to, v.sender, v.term, v.index, v.hint_index, v.hint_term, v.commit, v.rejected
         ),
         (),
     ),
@@ -259,8 +260,8 @@ def _vote_reply(frame: LinkFrame) -> m.VoteReply:
 
 
 def _append_reply(frame: LinkFrame) -> m.AppendReply:
-    to, sender, term, index, hint_index, hint_term, rejected = _small(_APPEND_REPLY, frame)
-    return m.AppendReply(to, sender, term, index, bool(rejected), hint_index, hint_term)
+    to, sender, term, index, hint_index, hint_term, commit, rejected = _small(_APPEND_REPLY, frame)
+    return m.AppendReply(to, sender, term, index, bool(rejected), hint_index, hint_term, commit)
 
 
 def _snapshot_reply(frame: LinkFrame) -> m.SnapshotReply:

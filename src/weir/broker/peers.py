@@ -40,7 +40,7 @@ class Peers:
         self, node: int, layout: Layout, outbox: Outbox, time: Time, settings: Replication
     ) -> None:
         """Be `node`, whose groups lie as `layout` says; no link is open yet."""
-        self.multi = raft.Multi(self.place_of, settings.heartbeat_ms)
+        self.multi = raft.Multi(self.place_of, settings.heartbeat_ms, settings.election_ms)
         self._node = node
         self._layout = layout
         self._outbox = outbox

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weir.errors import BadRequest, Unavailable
+from weir.errors import BadRequest
 from weir.model.ids import node_of, voter_of
 
 REPLICAS_DEFAULT = 3
@@ -52,9 +52,7 @@ def check_replicas(asked: int, nodes: int) -> None:
     """Raise `BadRequest` unless so many nodes can hold as many replicas as were asked for."""
     if asked > REPLICAS_MAX:
         raise BadRequest(f"{asked} replicas: give {REPLICAS_MAX} at most", REPLICAS_MAX)
-    if not nodes:
-        raise Unavailable("the nodes of this set are still finding each other: try again shortly")
-    if asked > nodes:
+    if nodes and asked > nodes:  # none is known for a moment when a set is founded
         raise BadRequest(
             f"{asked} replicas, and only {nodes} of the nodes can hold one: ask for fewer, or add "
             "a node",

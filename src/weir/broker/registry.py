@@ -123,7 +123,9 @@ class Registry:
         if len(self.catalog) >= TOPICS_MAX:
             raise Unavailable(f"this system has {TOPICS_MAX:,} topics, the most it can hold")
         stamp = self._clock.stamp(self._time.wall_ms())
-        record = TopicCreated(namespace, name, request.partitions, request.order, stamp, settings, request.replicas)
+        record = TopicCreated(
+            namespace, name, request.partitions, request.order, stamp, settings, request.replicas
+        )
         self._topics[self._propose(record)] = (caller, request)
 
     def open_producer(self, caller: Caller, principal: str, request: OpenProducer) -> None:

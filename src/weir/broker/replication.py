@@ -23,3 +23,6 @@ class Replication:
     inflight_bytes_max: int = 8 * MIB
     #: One message of a snapshot.
     snapshot_chunk_bytes: int = 256 * KIB
+
+
+REPLICATION_DEFAULT = Replication()

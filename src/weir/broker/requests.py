@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weir.broker.admission import Authorize
@@ -32,11 +32,20 @@ from weir.model.topic import split_name
 from weir.order.clock import Time
 from weir.wire import administration as a
 from weir.wire import messages as m
+from weir.wire import nodes as n
 from weir.wire.client import decode_request
 from weir.wire.frame import ClientFrame
 
 #: What only the node that leads the registry can do.
-_OF_REGISTRY = (m.CreateTopic, m.OpenProducer, a.AlterTopic, a.DeleteTopic)
+_OF_REGISTRY = (
+    m.CreateTopic,
+    m.OpenProducer,
+    a.AlterTopic,
+    a.DeleteTopic,
+    n.ChangeNode,
+    n.RaiseLevel,
+    n.ReportNode,
+)
 #: A list of topics is cut where it gets about so long; a single topic is far below it.
 _PAGE_BYTES = 512 * KIB
 
@@ -92,6 +101,10 @@ class Requests:
             a.DeleteCluster: self._change_cluster,
         }
 
+    def serve(self, handlers: Mapping[type[Any], Callable[[Session, Caller, Any], None]]) -> None:
+        """Answer more kinds of requests."""
+        self._handlers |= handlers
+
     def handle(self, session: Session, frame: ClientFrame, final: bool = False) -> bool:
         """Serve one frame, pass it on, or refuse it with a number.
 
@@ -127,6 +140,8 @@ class Requests:
             group = REGISTRY_GROUP
         elif address is not None:
             group = address.group
+        elif isinstance(request, n.DescribeShard) and request.place and not session.passed:
+            return self._passing.routes.from_here(request.place)
         else:
             return self._passing.shard
         return self._passing.routes.toward(group, session.foreign)
@@ -191,7 +206,7 @@ class Requests:
     ) -> None:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "describe", topic.full_name)
-        self._outbox.reply(caller, partition.describe())
+        partition.describe(caller)
 
     def _list_clusters(self, session: Session, caller: Caller, request: a.ListClusters) -> None:
         topic, partition = self._topics.partition(request.address.group)

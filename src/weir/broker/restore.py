@@ -1,9 +1,10 @@
-"""From what the disk holds to running groups: what the host opened, and the broker's checkpoints."""
+"""From what the disk holds to running groups: a log as it was opened, and checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
 import msgspec
 
 from weir import raft

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.broker.catalog import Catalog
+from weir.broker.events import LinkClosed, LinkOpened
 from weir.broker.layout import Layout
 from weir.errors import NotLeader
-from weir.model.ids import REGISTRY_GROUP, Address, node_of, place_node, place_of
+from weir.model.ids import REGISTRY_GROUP, Address, node_of, place_node, place_of, place_shard
 
 
 class Routes:
@@ -50,9 +51,10 @@ class Routes:
         nodes = self._catalog.nodes.all()
         return tuple((one.id, one.host, one.port) for one in nodes) if len(nodes) > 1 else ()
 
-    def linked(self, place: int, shards: int) -> None:
-        """The node of a place says how many shards it has."""
-        self._shards[place_node(place)] = shards
+    def link(self, event: LinkOpened | LinkClosed) -> None:
+        """A node that can be sent to says how many shards it has."""
+        if isinstance(event, LinkOpened):
+            self._shards[place_node(event.place)] = event.shards
 
     def toward(self, group: int, foreign: bool = False) -> int:
         """Return the place to ask about a group: this shard's number if it is to answer itself.
@@ -83,6 +85,10 @@ class Routes:
     def place(self, node: int, group: int) -> int:
         """Return the shard of another node that has a group's log."""
         return place_of(node, self._layout.log_of(group) % self._shards_of(node))
+
+    def from_here(self, place: int) -> int:
+        """Return a shard of any node as the trunks of this shard know it."""
+        return place_shard(place) if place_node(place) == self._node else place
 
     @property
     def registry(self) -> int:

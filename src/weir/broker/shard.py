@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from weir.broker import events as ev
 from weir.broker.admission import Authorize, Budget, allow_all
+from weir.broker.brokerset import BrokerSet
 from weir.broker.catalog import Catalog
 from weir.broker.control import ControlRecord, ProducerOpened, TopicAltered, TopicCreated
 from weir.broker.devices import Devices
@@ -27,7 +28,7 @@ from weir.broker.partition import Partition, Surroundings
 from weir.broker.peers import Peers
 from weir.broker.reads import Reads
 from weir.broker.registry import Registry
-from weir.broker.replication import Replication
+from weir.broker.replication import REPLICATION_DEFAULT, Replication
 from weir.broker.requests import Requests
 from weir.broker.restore import Opened
 from weir.broker.routes import Routes
@@ -65,7 +66,7 @@ class ShardSettings:
     #: The shards' own ports, by number; empty if there is but one.
     ports: tuple[int, ...] = ()
     #: How replicas of a group talk.
-    replication: Replication = Replication()
+    replication: Replication = REPLICATION_DEFAULT
     #: Draws from [0, 1), so that replicas do not all seek to lead at once; None: always the same.
     random: Callable[[], float] | None = None
 
@@ -146,6 +147,11 @@ class Shard:
         self._devices = Devices(
             identity, self.topics, outbox, settings.authorize, time, self._neighbours, self.budget
         )
+        self._set = BrokerSet(
+            identity, layout, settings.level, self.topics, self.registry, self._neighbours.passing,
+            outbox, settings.authorize, time,
+        )  # fmt: skip
+        self._requests.serve(self._set.handlers())
         self._holding = False
         self._stopping = False
         self._stopped = False
@@ -157,7 +163,7 @@ class Shard:
         """Whether every group here is led and devices can be served."""
         if not self._shared.fan_in_producer or not self._neighbours.settled:
             return False
-        return all(p.leads or p.group.damage for p in self.topics.partitions())
+        return all(p.has_leader for p in self.topics.partitions())
 
     @property
     def partitions_led(self) -> int:
@@ -175,6 +181,7 @@ class Shard:
 
     def start(self) -> list[Effect]:
         """Bring the registry up, then all partitions; the effects end in elections won."""
+        self._set.start()
         if self._has_registry:
             group = self._groups.open_registry()
             if group.damage is not None:
@@ -195,6 +202,7 @@ class Shard:
                 self._reads.done(event)
             case ev.Opened(session, principal, place):
                 self._opened(session, principal, place)
+                return []  # a peer that has said nothing yet makes nothing possible
             case ev.Closed(session):
                 self._closed(session)
             case ev.Ticked():
@@ -207,14 +215,21 @@ class Shard:
                 self._writer[log].chore_done(event)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._neighbours.handle(event)
-            case ev.LinkOpened() | ev.LinkClosed() | ev.PeerSent():
-                self._peers.handle(event)
+            case ev.PeerSent() | ev.LinkOpened() | ev.LinkClosed():
+                self._of_link(event)
             case ev.Stopping(acks_ms):
                 self._stopping = True
+                self._set.hand_over()
                 self._acks_until_ms = self._time.monotonic_ms() + acks_ms
         return self._after()
 
     # -- events ------------------------------------------------------------------------------
+
+    def _of_link(self, event: ev.PeerSent | ev.LinkOpened | ev.LinkClosed) -> None:
+        self._peers.handle(event)
+        if not isinstance(event, ev.PeerSent):
+            self._neighbours.routes.link(event)
+            self._set.link(event)
 
     def _opened(self, number: int, principal: str, place: int) -> None:
         session = Session(number, self._time.monotonic_ms())
@@ -285,6 +300,8 @@ class Shard:
         self._devices.receivers.tick()
         self._peers.tick()
         self._neighbours.tick()
+        if not self._stopping:
+            self._set.tick()
         if self._groups.all_open and not self._stopping:
             self._sweep.tick()
         # A checkpoint holds the groups that are open: it must not be made before they all are.
@@ -310,7 +327,7 @@ class Shard:
             self._holding = hold
             self._outbox.counts.holds += hold
             self._outbox.put(HoldReads(hold))
-        if self._stopping:
+        if self._stopping and self._set.handed_over:
             self._stop()
         return self._outbox.take()
 
@@ -346,7 +363,7 @@ class Shard:
         self._writer_for(partition.group.id).mark_dirty(partition)
 
     def _admit(self) -> None:
-        if self._stopping:
+        if self._stopping and self._set.handed_over:
             raise Unavailable("this node is stopping: try another, or again shortly")
         for writer in self._writers:
             writer.admit(self.budget.used)
@@ -364,7 +381,7 @@ class Shard:
                 topic = self.topics.catalog.by_id(number)
             case _:
                 return True
-        return topic is None or all(p.leads or p.group.damage for p in self.topics.served(topic))
+        return topic is None or all(p.has_leader for p in self.topics.served(topic))
 
     def _fan_in_opened(self, producer: int) -> None:
         self._shared.fan_in_producer = producer

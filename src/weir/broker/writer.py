@@ -10,6 +10,7 @@ from weir.broker.events import ChoreDone, SpareMade
 from weir.broker.group import Group, Token
 from weir.broker.outbox import Outbox
 from weir.broker.partition import Partition
+from weir.broker.past import installed
 from weir.broker.restore import (
     CHECKPOINT,
     Opened,
@@ -58,8 +59,9 @@ class Writer:
         self.number = number
         self._checkpoint_bytes = checkpoint_bytes
         self.log = opened.log
-        self.recovered = opened.groups
-        self.snapshots = decode_checkpoint(opened.checkpoint)
+        self.recovered = dict(opened.groups)
+        #: The newest state of each group that is durable, where a checkpoint or a peer gave it.
+        self.snapshots = decode_checkpoint(opened.checkpoint) | installed(opened.groups)
         self.groups: dict[int, Group] = {}
         self._outbox = outbox
         self._time = time
@@ -104,8 +106,10 @@ class Writer:
             )
 
     def forget(self, group: int) -> None:
-        """A group is gone for good: nothing of it is needed any more."""
+        """A group is gone from here: nothing of it is needed any more."""
         self.groups.pop(group, None)
+        self.recovered.pop(group, None)
+        self.snapshots.pop(group, None)
         self.log.drop_group(group)
 
     def holds(self, group: int) -> bool:
@@ -123,7 +127,10 @@ class Writer:
             return
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
-            self._devices += sum(partition.cut() for partition in dirty.values())
+            for partition in dirty.values():
+                self._devices += partition.cut()
+                if partition.has_staged:  # its leadership is being handed over
+                    self._dirty[partition.group.id] = partition
         flush = self.log.next_flush()
         if flush is not None:
             self._in_flight = True

@@ -22,8 +22,29 @@ def dev(
         Path | None,
         typer.Option(help="Keep everything in this folder. [default: one that is removed]"),
     ] = None,
+    nodes: Annotated[
+        int, typer.Option(min=1, max=9, help="How many nodes, a process each, share the data.")
+    ] = 1,
+    shards: Annotated[
+        int, typer.Option(min=1, help="With --nodes: how many shards each of them has.")
+    ] = 1,
+    restart: Annotated[
+        float | None,
+        typer.Option(min=0, help="With --nodes: start one that ended again, after so many s."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --nodes: a line of JSON for all that happens.")
+    ] = False,
 ) -> None:
-    """Run a throw-away node on free ports until Ctrl-C, with a topic to try things with."""
+    """Run a throw-away node on free ports until Ctrl-C, with a topic to try things with.
+
+    With --nodes, a set of them that holds every message on up to three nodes.
+    """
+    if nodes > 1:
+        from weir.cli.dev_set import run_set
+
+        with _folder(data) as folder:
+            raise typer.Exit(run_set(folder, nodes, shards, restart, as_json, data is None))
     import threading
 
     from weir.server.addresses import in_words

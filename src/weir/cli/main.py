@@ -17,8 +17,10 @@ from weir.cli import (
     doctor,
     init,
     inspect,
+    nodes,
     pub,
     serve,
+    sim,
     sub,
     tail,
     topics,
@@ -50,6 +52,7 @@ app.command()(serve.serve)
 app.command()(dev.dev)
 app.add_typer(topics.app)
 app.add_typer(clusters.app)
+app.add_typer(nodes.app)
 app.command()(pub.pub)
 app.command()(tail.tail)
 app.command()(sub.sub)
@@ -59,6 +62,7 @@ app.command()(doctor.doctor)
 app.command()(backup.backup)
 app.command()(backup.restore)
 app.add_typer(bench.app)
+app.add_typer(sim.app)
 
 
 @app.callback(invoke_without_command=True)

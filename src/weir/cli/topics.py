@@ -35,6 +35,10 @@ def create(
     order: Annotated[str, typer.Option(help="What has one order: `partition`.")] = "partition",
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
+    replicas: Annotated[
+        int,
+        typer.Option(min=0, help="On how many nodes. [default: 3, as far as there are nodes]"),
+    ] = 0,
     if_absent: Annotated[
         bool,
         typer.Option("--if-absent/--new", help="Take one that is the same already, or refuse."),
@@ -49,7 +53,13 @@ def create(
 
     async def work(client: Client) -> TopicInfo:
         return await client.create_topic(
-            name, partitions, order, if_absent, retention=age, retention_bytes=size
+            name,
+            partitions,
+            order,
+            if_absent,
+            retention=age,
+            retention_bytes=size,
+            replicas=replicas,
         )
 
     info = connected(url, work)
@@ -123,6 +133,7 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
                 "first_offset": part.start,
                 "next_offset": part.end,
                 "bytes": part.bytes,
+                "node": part.address.node,
                 "shard": part.address.shard,
                 "log": part.address.log,
             }
@@ -133,8 +144,10 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
         return
     print(f"topic {full_name(info)}, id {info.id}, order={info.order}")
     print(f"kept: {shown_retention(info.settings)}\n")
+    several = any(part.address.node for part in parts)
+    columns = ("PARTITION", "FIRST OFFSET", "NEXT OFFSET", "MESSAGES", "BYTES")
     print_table(
-        ("PARTITION", "FIRST OFFSET", "NEXT OFFSET", "MESSAGES", "BYTES", "SHARD", "LOG"),
+        (*columns, *(("LED BY",) if several else ()), "SHARD", "LOG"),
         [
             (
                 part.partition,
@@ -142,6 +155,7 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
                 part.end,
                 part.end - part.start,
                 part.bytes,
+                *((f"node {part.address.node}",) if several else ()),
                 part.address.shard,
                 part.address.log,
             )

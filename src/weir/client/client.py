@@ -165,15 +165,17 @@ class Client:
         *,
         retention: str | float | None = None,
         retention_bytes: int | str | None = None,
+        replicas: int = 0,
     ) -> m.TopicInfo:
         """Create a topic, or take the one that exists if `if_absent` and its settings agree.
 
         Messages go when they are older than `retention` ("7d", seconds, or "forever"), and the
         oldest of a partition with more than `retention_bytes` (a number, or "forever": all stay).
-        None: the broker's default, or whatever an existing topic has.
+        None: the broker's default, or whatever an existing topic has. A new one has so many
+        `replicas`, each on another node (0: three, as far as there are nodes).
         """
         change = change_of(retention, retention_bytes)
-        request = m.CreateTopic(name, partitions, order, if_absent, change)
+        request = m.CreateTopic(name, partitions, order, if_absent, change, replicas)
         # Without if_absent a second try could meet the topic that the first one made.
         return await self._link.request(request, m.TopicInfo, again=if_absent)
 

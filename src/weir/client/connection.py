@@ -18,6 +18,11 @@ from weir.wire import messages as m
 
 PING_AFTER = 10.0
 DEAD_AFTER = 30.0
+#: Where others can take over, who owes an answer is asked and given up sooner.
+PROMPT_PING_AFTER = 1.0
+PROMPT_DEAD_AFTER = 3.0
+#: The loop was busy for so long: what came meanwhile was not heard yet.
+_LATE = 0.5
 
 #: More requests than one connection ever has, and more connections than there are at a time.
 _REQUESTS = 1 << 40
@@ -29,7 +34,10 @@ OnAnswer = Callable[[int, m.Reply | Disconnected], None]
 
 
 class Connection(asyncio.Protocol):
-    """Requests out, replies in. Pings after 10 s of silence; 30 s of silence end it."""
+    """Requests out, replies in. Pings after 10 s of silence; 30 s of silence end it.
+
+    If it is `prompt`, while answers are due, 1 s and 3 s.
+    """
 
     def __init__(self, on_writable: Callable[[], None]) -> None:
         """Take whom to tell that writing goes on after a pause."""
@@ -40,7 +48,9 @@ class Connection(asyncio.Protocol):
         self._session: Session[OnAnswer] = Session(first)
         self._transport: asyncio.Transport | None = None
         self._paused = False
-        self._heard = self._loop.time()
+        self.prompt = False
+        #: Since when answers are due, if any are; and when `_listen` comes next.
+        self._owed = self._next = self._heard = self._loop.time()
         self._beat: asyncio.TimerHandle | None = None
         self._why: Exception | None = None
         self.over = asyncio.Event()
@@ -58,6 +68,8 @@ class Connection(asyncio.Protocol):
         """Write a request; `on_answer` is called once. Raises `Disconnected`, `Overloaded`."""
         if self._transport is None:
             raise Disconnected("the connection to the broker has ended")
+        if not len(self._session):
+            self._owed = self._loop.time()
         correlation, buffers = self._session.ask(request, on_answer)
         self._transport.writelines(buffers)
         return correlation
@@ -113,7 +125,7 @@ class Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._beat = self._loop.call_later(PING_AFTER, self._listen)
+        self._listen_in(PROMPT_PING_AFTER)
 
     def data_received(self, data: bytes) -> None:
         """Hand each reply to whoever asked."""
@@ -155,14 +167,26 @@ class Connection(asyncio.Protocol):
         self.over.set()
 
     def _listen(self) -> None:
-        silence = self._loop.time() - self._heard
-        if silence >= DEAD_AFTER:
+        now = self._loop.time()
+        if now - self._next > _LATE:
+            self._owed = now
+        silence = now - self._heard
+        ping_after, dead_after = PING_AFTER, DEAD_AFTER
+        if self.prompt and len(self._session):
+            silence = now - max(self._heard, self._owed)
+            ping_after, dead_after = PROMPT_PING_AFTER, PROMPT_DEAD_AFTER
+        if silence >= dead_after:
             self.abort(Disconnected(f"nothing heard for {silence:.0f} s"))
             return
-        if silence >= PING_AFTER and not self._session.full:
+        if silence >= ping_after and not self._session.full:
             self.send(m.Ping(), _ignore)
-        wait = PING_AFTER - silence if silence < PING_AFTER else DEAD_AFTER - silence
-        self._beat = self._loop.call_later(max(min(wait, PING_AFTER), 0.001), self._listen)
+        wait = ping_after - silence if silence < ping_after else dead_after - silence
+        most = PROMPT_PING_AFTER if self.prompt else PING_AFTER
+        self._listen_in(max(min(wait, most), 0.001))
+
+    def _listen_in(self, wait: float) -> None:
+        self._next = self._loop.time() + wait
+        self._beat = self._loop.call_later(wait, self._listen)
 
 
 def _in_words(request: m.Request) -> str:

@@ -36,6 +36,9 @@ class Owner(Protocol):
     def moved(self) -> None:
         """The partition may be served elsewhere now."""
 
+    def strayed(self) -> None:
+        """A batch was confirmed by way of others: the partition may be served elsewhere by now."""
+
 
 class Lane:
     """Batches of one partition in sequence order. The shell of a `Batcher` and a `Sequencer`."""
@@ -215,6 +218,8 @@ class Lane:
         elif isinstance(answer, m.Confirm):
             self._link.saw(answer.stamp)
             self._settle(self._sequencer.answered(correlation, answer))
+            if self._link.is_astray(self.address):
+                self._owner.strayed()
         else:
             raise TypeError(f"Produce was answered by {answer!r}")
         self.pump()
@@ -247,7 +252,10 @@ class Lane:
         if self._link.retry.spent(strikes):
             self.fail(error)
             return
-        if isinstance(error, NotLeader | Unavailable):
+        if isinstance(error, NotLeader) and error.detail:
+            self.address = self._link.led_by(self.address, error.detail)
+        elif isinstance(error, NotLeader | Unavailable):
+            self._link.doubt(strikes)
             self._owner.moved()
         if strikes == 1 and isinstance(error, BadChecksum | SequenceGap):
             self._sequencer.resume()  # the broker is well: only the bytes or their order were not

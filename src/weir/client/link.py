@@ -1,6 +1,6 @@
 """A connection that comes back: one live `Connection` to whichever host answers.
 
-Beside it there are ways to the other shards of that host (`weir.client.ways`).
+Beside it there are ways to other shards, of that node and of others (`weir.client.ways`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,26 @@ from weir.client.backoff import Backoff
 from weir.client.connection import Connection, OnAnswer
 from weir.client.failures import why_unreachable
 from weir.client.ways import Ways
-from weir.errors import Disconnected, Overloaded, Refused, Unavailable, WeirError, WrongSystem
+from weir.errors import (
+    Disconnected,
+    NotLeader,
+    Overloaded,
+    Refused,
+    Unavailable,
+    WeirError,
+    WrongSystem,
+)
+from weir.model.ids import Address
 from weir.wire import messages as m
 
 DIAL_TIMEOUT = 5.0
 #: The first try is a short one, and each next one twice as long: a node's shared port leads to any
 #: of its shards, so that another try may well meet one that answers.
 _FIRST_DIAL_TIMEOUT = 1.0
+#: Where several nodes can lead, one of them soon does: nobody waits longer for it to be asked.
+_ELECTED_WITHIN = 0.25
+#: After so many refusals in a row a node is left for another, which may know more.
+_TRIES_A_NODE = 8
 
 R = TypeVar("R")
 
@@ -57,7 +70,10 @@ class Link:
         request_timeout: float,
         random: Random,
     ) -> None:
-        """Take where to dial, in order of preference; `start` begins."""
+        """Take where to dial, in order of preference; `start` begins.
+
+        What the nodes there tell of others of their set is dialled behind these.
+        """
         self.retry = retry
         self.request_timeout = request_timeout
         self.random = random
@@ -87,7 +103,7 @@ class Link:
     def another(self) -> Link:
         """Return a link to the same system, for what must end with a connection of its own."""
         return Link(
-            self._hosts,
+            self._places,
             name=self._name,
             retry=self.retry,
             request_timeout=self.request_timeout,
@@ -151,7 +167,8 @@ class Link:
     ) -> R:
         """Return the reply, which is a `kind`; `wait` seconds of it are the broker's to use.
 
-        A lost connection or a busy broker is tried `again` until `request_timeout` is over.
+        A lost connection or a busy broker is tried `again` until `request_timeout` is over. What
+        goes by an address raises `NotLeader`: only who asks can find another.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.request_timeout + wait
@@ -161,9 +178,13 @@ class Link:
             connection = await self._toward(request, left)
             try:
                 reply = await connection.request(request, max(deadline - loop.time(), 0.0))
-            except (Disconnected, Overloaded, Unavailable) as error:
+            except (Disconnected, Overloaded, Unavailable, NotLeader) as error:
+                if isinstance(error, NotLeader) and hasattr(request, "address"):
+                    raise
                 attempt += 1
                 pause = self.pause(attempt, error)
+                if isinstance(error, NotLeader | Unavailable):
+                    self.doubt(attempt)
                 if not again or self.error is not None or loop.time() + pause >= deadline:
                     raise
                 await asyncio.sleep(pause)
@@ -179,7 +200,35 @@ class Link:
     def pause(self, attempt: int, error: Exception) -> float:
         """Return the seconds to wait before trying again after `error`."""
         asked = error.detail / 1_000 if isinstance(error, Overloaded) else 0.0
-        return asked + self.retry.delay(attempt, self.random.random())
+        delay = self.retry.delay(attempt, self.random.random())
+        if self._of_several and not asked:
+            delay = min(delay, _ELECTED_WITHIN)
+        return asked + delay
+
+    def doubt(self, attempt: int) -> None:
+        """Tell of the how-manieth refusal in a row because of no leader: the node may be cut off
+        from the others, so that it never learns of one.
+        """
+        if attempt % _TRIES_A_NODE == 0 and self._connection is not None and self._of_several:
+            self._connection.abort(Disconnected("this node knows of no leader: another may"))
+
+    @property
+    def _of_several(self) -> bool:
+        return self.welcome is not None and len(self.welcome.nodes) > 1
+
+    def led_by(self, address: Address, node: int) -> Address:
+        """Return the address of a partition that `node` is said to lead."""
+        return self._ways.led_by(address, node)
+
+    def is_astray(self, address: Address) -> bool:
+        """Whether what goes to this address is passed on, for its node is not reached itself."""
+        return self._ways.is_astray(address)
+
+    @property
+    def _places(self) -> list[tuple[str, int]]:
+        """Where any node of the set may answer."""
+        told = self.welcome.nodes if self.welcome is not None else ()
+        return list(dict.fromkeys([*self._hosts, *((host, port) for _, host, port in told)]))
 
     async def _toward(self, request: m.Request, timeout: float) -> Connection:
         way = self._ways.toward(request)
@@ -209,18 +258,21 @@ class Link:
         return self._connection
 
     def _what_to_check(self, timeout: float) -> str:
-        places = ", ".join(f"{host}:{port}" for host, port in self._hosts)
+        places = ", ".join(f"{host}:{port}" for host, port in self._places)
         return (
             f"no connection to {places} within {timeout:g} s ({self._last_failure or 'no answer'}):"
             " check that a broker runs there (`weir serve`), its host and port, and the firewall"
         )
 
     async def _keep(self) -> None:
-        attempt = 0
+        attempt = turn = 0
         while True:
-            host, port = self._hosts[attempt % len(self._hosts)]
+            places = self._places
+            host, port = places[turn % len(places)]
+            turn += 1
             try:
-                timeout = min(_FIRST_DIAL_TIMEOUT * 2 ** min(attempt, 8), DIAL_TIMEOUT)
+                rounds = attempt // len(places)
+                timeout = min(_FIRST_DIAL_TIMEOUT * 2 ** min(rounds, 8), DIAL_TIMEOUT)
                 connection = await self._dial(host, port, timeout)
             except Refused as error:
                 if not error.retryable:
@@ -265,6 +317,7 @@ class Link:
         except BaseException as error:
             connection.abort(error if isinstance(error, Exception) else None)
             raise
+        connection.prompt = bool(welcome.nodes)
         return connection, welcome
 
     async def _use(self, connection: Connection) -> None:

@@ -17,7 +17,7 @@ from weir.client.growth import watch
 from weir.client.lane import Lane
 from weir.client.link import Link
 from weir.client.patience import Patience
-from weir.client.places import Places
+from weir.client.places import LOOK_EVERY, Places
 from weir.client.receipts import Confirmed, Handed
 from weir.errors import BadRequest, Disconnected, Refused, UnknownTopic, WeirError
 from weir.model.ids import Address
@@ -84,6 +84,8 @@ class Outgoing:
         self._moving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._doubt = ""
+        #: When it was asked last where the partitions are.
+        self._sought = 0.0
 
     async def open(self) -> Self:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
@@ -216,6 +218,11 @@ class Outgoing:
         if self._moving is None or self._moving.done():
             self._moving = asyncio.get_running_loop().create_task(self._find(), name="weir find")
 
+    def strayed(self) -> None:
+        """Ask again where the partitions are, now and then."""
+        if asyncio.get_running_loop().time() - self._sought >= LOOK_EVERY:
+            self.moved()
+
     def writable(self) -> None:
         """Send what waited for the link."""
         for lane in self._lanes:
@@ -229,6 +236,7 @@ class Outgoing:
         self._patience.wake()
 
     async def _find(self) -> None:
+        self._sought = asyncio.get_running_loop().time()
         try:
             info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
         except WeirError as error:

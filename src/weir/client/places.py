@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -14,6 +15,8 @@ from weir.wire import messages as m
 R = TypeVar("R")
 
 TRIES = 8
+#: Seconds until it is asked again where a partition is that is only reached by way of others.
+LOOK_EVERY = 2.0
 #: Far fewer than a broker lets one connection have open.
 _ASKED_TOGETHER = 256
 
@@ -26,6 +29,7 @@ class Places:
         self.topic = topic
         self._link = link
         self._info = info
+        self._sought = 0.0
 
     @classmethod
     async def find(cls, link: Link, topic: str) -> Places:
@@ -37,6 +41,7 @@ class Places:
 
         Raises `UnknownTopic` if it was deleted, also if it was made again: that is another one.
         """
+        self._sought = asyncio.get_running_loop().time()
         info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
         if info.id != self._info.id:
             raise UnknownTopic(f"{self.topic} was deleted and made again: open it anew", info.id)
@@ -67,20 +72,34 @@ class Places:
         wait: float,
         check: Callable[[R], None],
     ) -> R:
-        """Return the leader's reply once `check` accepts it; ask again where the leader moved.
+        """Return the leader's reply once `check` accepts it; ask again where the leader moved, for
+        as long as a request may take.
 
         A reply whose bytes changed on the way (`BadBatch`) is asked for again too, 8 times in all.
         """
-        attempt = 0
+        loop = asyncio.get_running_loop()
+        bad = moves = 0
+        until = 0.0
         while True:
+            await self._look(partition)
             try:
                 reply = await self._link.request(request(self[partition]), kind, wait=wait)
                 check(reply)
-            except (NotLeader, BadBatch) as error:
-                attempt += 1
-                if attempt == TRIES:
+            except BadBatch as error:
+                bad += 1
+                if bad == TRIES:
                     raise
-                await self._after(attempt, error)
+                await asyncio.sleep(self._link.pause(bad, error))
+            except NotLeader as error:
+                moves += 1
+                until = until or loop.time() + self._link.request_timeout
+                pause = self._link.pause(moves, error)
+                if loop.time() + pause >= until:
+                    raise
+                if not error.detail:
+                    self._link.doubt(moves)
+                await asyncio.sleep(pause)
+                await self._follow(partition, error.detail)
             else:
                 return reply
 
@@ -108,7 +127,17 @@ class Places:
             check=lambda _: None,
         )
 
-    async def _after(self, attempt: int, error: WeirError) -> None:
-        await asyncio.sleep(self._link.pause(attempt, error))
-        if isinstance(error, NotLeader):
+    async def _follow(self, partition: int, node: int) -> None:
+        """Go to the node that is said to lead now; without one, ask again."""
+        if not node:
             await self.find_again()
+        elif partition < len(self):
+            self._info.addresses[partition] = self._link.led_by(self[partition], node)
+
+    async def _look(self, partition: int) -> None:
+        """Ask again where a partition is, now and then, while its node is not reached itself."""
+        if not 0 <= partition < len(self) or not self._link.is_astray(self[partition]):
+            return
+        if asyncio.get_running_loop().time() - self._sought >= LOOK_EVERY:
+            with contextlib.suppress(WeirError):  # whoever asks finds out by himself
+                await self.find_again()

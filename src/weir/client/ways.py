@@ -1,4 +1,4 @@
-"""Connections to the shards of a node: each has a port of its own, where nothing is passed on.
+"""Connections to shards of a BrokerSet, by ports where they answer: nothing is passed on there.
 
 They are dialled when they are first needed. Where one cannot be reached, be it behind a firewall or
 starting again, requests go by the connection that was dialled first: any shard passes them on.
@@ -11,27 +11,41 @@ from collections.abc import Awaitable, Callable
 
 from weir.client.connection import Connection
 from weir.errors import WeirError
+from weir.model.ids import Address
 from weir.wire import messages as m
 
 #: Long enough for a port that can be reached; requests wait for it, but only the first time.
 DIAL_TIMEOUT = 2.0
 _REST_FIRST = 0.2
 _REST_MOST = 30.0
+#: Another node that went comes back; a port behind a firewall does not.
+_REST_MOST_NODE = 2.0
 
 #: Dials a host and port, says hello, and returns the connection and its welcome.
 Dial = Callable[[str, int, float], Awaitable[tuple[Connection, m.Welcome]]]
 
 
-class Way:
-    """The way to one shard's own port; `connection` while it is open."""
+class Node:
+    """A node: the port that all of its shards share (0: not known), and their own, if known."""
 
-    def __init__(
-        self, host: str, port: int, shard: int, dial: Dial, changed: Callable[[], None]
-    ) -> None:
+    __slots__ = ("host", "id", "port", "ports")
+
+    def __init__(self, id: int, host: str, port: int, ports: tuple[int, ...] = ()) -> None:
+        """Be node `id` at `host`."""
+        self.id = id
+        self.host = host
+        self.port = port
+        self.ports = ports
+
+
+class Way:
+    """The way to one shard; `connection` while it is open."""
+
+    def __init__(self, node: Node, shard: int, dial: Dial, changed: Callable[[], None]) -> None:
         """Dial nothing yet; `changed` is called whenever requests go another way from then on."""
         self.connection: Connection | None = None
-        self._place = host, port
         self.shard = shard
+        self._node = node
         self._dial = dial
         self._changed = changed
         self._keeper: asyncio.Task[None] | None = None
@@ -62,22 +76,45 @@ class Way:
             await self.connection.close()
 
     async def _keep(self) -> None:
+        most = _REST_MOST_NODE if self._node.port else _REST_MOST
         rest = _REST_FIRST
         while True:
             try:
-                connection, welcome = await self._dial(*self._place, DIAL_TIMEOUT)
+                connection = await self._reach()
             except (OSError, WeirError, TimeoutError):
-                rest = min(2 * rest, _REST_MOST)
+                rest = min(2 * rest, most)
             else:
-                if welcome.shard == self.shard:
+                if connection is not None:
                     rest = _REST_FIRST
                     await self._use(connection)
                 else:  # another one's port by now
-                    connection.abort()
-                    rest = _REST_MOST
+                    rest = most
             self._tried.set()
             self._changed()
             await asyncio.sleep(rest)
+
+    async def _reach(self) -> Connection | None:
+        """Dial the shard's own port; for that, ask at the shared one which ports there are."""
+        node = self._node
+        if not node.ports:
+            connection, welcome = await self._dial(node.host, node.port, DIAL_TIMEOUT)
+            if welcome.node != node.id:
+                connection.abort()
+                return None
+            # A node without own ports has one shard, whatever was said of it before it restarted.
+            if not welcome.ports or welcome.shard == self.shard:
+                return connection
+            connection.abort()
+            node.ports = welcome.ports
+        if self.shard >= len(node.ports):
+            return None
+        connection, welcome = await self._dial(node.host, node.ports[self.shard], DIAL_TIMEOUT)
+        if (welcome.node, welcome.shard) == (node.id, self.shard):
+            return connection
+        connection.abort()
+        if node.port:
+            node.ports = ()
+        return None
 
     async def _use(self, connection: Connection) -> None:
         self.connection = connection
@@ -88,43 +125,74 @@ class Way:
 
 
 class Ways:
-    """The ways to all shards of the node that answered last."""
+    """The ways to all shards of the nodes that the one which answered last told of."""
 
     def __init__(self, dial: Dial, changed: Callable[[], None]) -> None:
         """Know of none yet."""
         self._dial = dial
         self._changed = changed
-        self._host = ""
         self._welcome: m.Welcome | None = None
-        self._ways: dict[int, Way] = {}
+        self._nodes: dict[int, Node] = {}
+        self._ways: dict[tuple[int, int], Way] = {}
 
     async def welcomed(self, host: str, welcome: m.Welcome) -> None:
-        """Take the ports that a node told; ways to another node's are closed."""
-        known, self._welcome = self._welcome, welcome
-        if known is not None and (host, known.node, known.ports) == (
-            self._host,
-            welcome.node,
-            welcome.ports,
-        ):
-            return
-        self._host = host
-        await self.close()
-        self._ways = {
-            shard: Way(host, port, shard, self._dial, self._changed)
-            for shard, port in enumerate(welcome.ports)
-        }
+        """Take what a node told; ways to what is elsewhere now are closed."""
+        self._welcome = welcome
+        known, self._nodes = self._nodes, {}
+        for id, name, port in welcome.nodes:
+            self._nodes[id] = _still(known.get(id), Node(id, name, port))
+        if not welcome.nodes or welcome.ports:
+            home = Node(welcome.node, host, 0, welcome.ports)
+            self._nodes[home.id] = _still(known.get(home.id), home)
+        gone = [key for key in self._ways if self._nodes.get(key[0]) is not known.get(key[0])]
+        await asyncio.gather(*(self._ways.pop(key).close() for key in gone))
 
     def toward(self, request: m.Request) -> Way | None:
         """Return the way to the shard that a request is for; None if that is where one is."""
         address = getattr(request, "address", None)
-        if address is None or self._welcome is None or address.shard == self._welcome.shard:
+        if address is None or self._welcome is None:
             return None
-        way = self._ways.get(address.shard)
+        way = self._way(address)
         if way is not None:
             way.begin()
         return way
+
+    def led_by(self, address: Address, node: int) -> Address:
+        """Return the address of a partition that `node` leads, as far as its shards are known."""
+        shards = max(len(self._nodes[node].ports), 1) if node in self._nodes else 1
+        return Address(address.log % shards, address.log, address.group, node)
+
+    def is_astray(self, address: Address) -> bool:
+        """Whether what is for this address goes by others, because another node is not reached."""
+        home = self._welcome
+        if home is None or address.node in (0, home.node):
+            return False
+        way = self._ways.get((address.node, address.shard))
+        return way is None or (way.connection is None and not way.undecided)
 
     async def close(self) -> None:
         """End all connections."""
         ways, self._ways = self._ways, {}
         await asyncio.gather(*(way.close() for way in ways.values()))
+
+    def _way(self, address: Address) -> Way | None:
+        assert self._welcome is not None  # whoever asks has looked
+        home = self._welcome
+        id, shard = address.node or home.node, address.shard
+        if id == home.node and (shard == home.shard or shard >= len(home.ports)):
+            return None
+        node = self._nodes.get(id)
+        if node is None:
+            return None
+        way = self._ways.get((id, shard))
+        if way is None:
+            way = self._ways[id, shard] = Way(node, shard, self._dial, self._changed)
+        return way
+
+
+def _still(known: Node | None, now: Node) -> Node:
+    """Return the node as it is known, if it is where it was: its ways are open perhaps."""
+    if known is None or (known.host, known.port) != (now.host, now.port):
+        return now
+    # Of another node the ports are learnt when it is dialled, and corrected then.
+    return known if now.port or known.ports == now.ports else now

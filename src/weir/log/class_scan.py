@@ -31,8 +31,9 @@ class FoundCopies:
         self.holes: list[LogDamaged] = []
         self.lost_place: int | None = None
         self.bad_places: set[int] = set()
-        #: By group, the start that index files know of, perhaps a later one than the checkpoint.
-        self.starts: dict[int, int] = {}
+        #: By group, the start that index files know of, perhaps a later one than the checkpoint,
+        #: and the term of the entry before it.
+        self.starts: dict[int, tuple[int, int]] = {}
         self._log = log
         self._heap: list[tuple[int, int, Rows | Frame, int]] = []
         self._numbers = count()
@@ -80,7 +81,7 @@ class FoundCopies:
             found.runs.setdefault(group, [])
             if not rows.counts(self._kept.get(group, UNKNOWN).floor):
                 continue
-            self.starts[group] = max(rows.start, self.starts.get(group, 0))
+            self.starts[group] = max((rows.start, rows.before), self.starts.get(group, (0, 0)))
             if rows.positions:
                 found.note(group, rows.first, rows.last)
             first = rows.positions[0] if rows.positions else 0

@@ -100,6 +100,10 @@ class Copies:
         self._serial = serial
         self._next: tuple[int, Mapping[int, int]] = (0, {})
         self._news = False
+        #: Groups that began anew, and those that the checkpoint knows to which is being saved. A
+        #: power cut may bring back what they held, and until then an index file must tell of it.
+        self._restarted: set[int] = set()
+        self._restarting: set[int] = set()
         #: Bases of segments of which something cannot be read: they stay as they are.
         self._unfit: set[int] = set()
         #: How many bytes of frames were copied since the start.
@@ -126,8 +130,7 @@ class Copies:
                     move.into.runs.setdefault(group, [])
             copy.moves = [move for move in copy.moves if move.group != group]
             copy.left = deque(run for run in copy.left if run[1] != group)
-        for one in self._held:
-            one.forget(group)
+        self._restarted.add(group)
 
     def holds(self, group: int) -> bool:
         """Whether frames of a group lie in class segments, needed or not."""
@@ -153,6 +156,7 @@ class Copies:
             for one in self._held
             if one not in self._dropping
         ]
+        self._restarting = set(self._restarted)
         self._serial, self._next = serial, (replay, dict(applied))
         named = tuple((one.segment, end) for one, end in self._named if end > BLOCK)
         return named, [copy.source for copy in self._naming]
@@ -177,6 +181,10 @@ class Copies:
             self._segments.ends.pop(one.segment.name, None)
             if self._open.get(one.segment.class_) is one:
                 del self._open[one.segment.class_]
+        for one in self._held:
+            for group in self._restarting:
+                one.forget(group)
+        self._restarted -= self._restarting
         dropped, self._naming, self._named, self._dropping = self._dropping, [], [], []
         self._replay, self._applied = self._next
         self._news = True
@@ -224,7 +232,8 @@ class Copies:
         one told; `floors` says of groups that are gone since which log position.
         """
         for one in self._held:
-            if one.indexed < one.saved and not one.damaged:
+            told = self._restarted.isdisjoint(one.runs)
+            if told and one.indexed < one.saved and not one.damaged:
                 return one.index_file(self._groups, floors)
         return None
 

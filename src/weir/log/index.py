@@ -204,6 +204,7 @@ class GroupIndex:
         return Rows(
             self.floor,
             self.first,
+            self.before,
             self.first + a,
             max(self._behind[before], self.base) if a else self.base,
             self._totals[before] if a else self._total,

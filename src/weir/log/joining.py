@@ -41,6 +41,8 @@ class Joining:
         self._replay = replay
         #: By group: the first entry that is missing without a hole, and what to say if it stays so.
         self._gaps: dict[int, tuple[int, LogDamaged]] = {}
+        #: By group, the latest start that index files told, and the term of the entry before it.
+        self._told = dict(copies.starts)
         for group, one in kept.items():
             if one.start not in (0, GONE):
                 index = self.index[group] = GroupIndex(one.start, one.floor, one.before)
@@ -53,6 +55,7 @@ class Joining:
         if not rows.counts(kept.floor):
             return
         start = self._start(group, rows.start)
+        self._told[group] = max((rows.start, rows.before), self._told.get(group, (0, 0)))
         if group in self.index:
             self.index[group].drop(start)
         if rows.positions and rows.first < start:
@@ -120,6 +123,7 @@ class Joining:
         self.index[group] = GroupIndex(first, floor, before)
         self._lost.pop(group, None)
         self._gaps.pop(group, None)
+        self._told.pop(group, None)
         self._copies.restart(group)
 
     def finish(self) -> None:
@@ -133,6 +137,9 @@ class Joining:
                 held = min(kept.applied, kept.last)
                 self._fill(None, self._replay, group, index, held + 1)
                 self._mend(group, index, kept.behind)
+        for group, (start, before) in self._told.items():
+            if (known := self.index.get(group)) is not None and known.first == start:
+                known.before = known.before or before
         for _, error in self._gaps.values():
             raise error
 
@@ -141,7 +148,7 @@ class Joining:
         checkpoint knows of; of entries that one has applied.
         """
         kept = self._kept.get(group, UNKNOWN)
-        told = max(told, self._copies.starts.get(group, 0))
+        told = max(told, self._copies.starts.get(group, (0, 0))[0])
         return max(kept.start, min(told, kept.applied + 1))
 
     def _supersede(self, group: int, index: int) -> None:

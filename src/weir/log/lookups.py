@@ -177,6 +177,13 @@ class Lookups:
         index = self._groups.get(group)
         return [] if index is None else index.of_kind(kind, first)
 
+    def base(self, group: int) -> tuple[int, int]:
+        """Return index and term of the entry before the first one that a group holds; (0, 0) where
+        there was none, and term 0 where it is not known any more.
+        """
+        index = self._groups.get(group)
+        return (index.first - 1, index.before) if index is not None else (0, 0)
+
     def stored(self, group: int, index: int) -> Stored | None:
         """Return where a group's entry lies, durable or not; None if it is not stored."""
         entries = self._groups.get(group)

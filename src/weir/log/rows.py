@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -18,7 +19,7 @@ from weir.log.errors import BadIndexFile
 GONE = (1 << 64) - 1
 #: Bytes of one entry over all columns.
 ROW_BYTES = 53
-_HEAD = struct.Struct("<QQQQqQQ")
+_HEAD = struct.Struct("<QQQQQqQQ")
 #: Type codes, widest first, so that every column of a file begins aligned.
 _CODES = "QQQqqQIB"
 
@@ -27,13 +28,15 @@ _CODES = "QQQqqQIB"
 class Rows:
     """Entries `first` and up of a group, without a gap, a column for each field.
 
-    `start` is the group's start when they were taken, and `floor` the position from which on its
-    frames counted. `base` and `total` sum up everything before them: the offset behind it, -1 where
-    that is not known, and the bytes of all entries with messages.
+    `start` is the group's start when they were taken, `before` the term of the entry before that,
+    and `floor` the position from which on the group's frames counted. `base` and `total` sum up
+    everything before the entries: the offset behind it, -1 where that is not known, and the bytes
+    of all entries with messages.
     """
 
     floor: int
     start: int
+    before: int
     first: int
     base: int
     total: int
@@ -78,14 +81,14 @@ class Rows:
             return None
         columns = (column[count:] for column in self.columns)
         base = max(self.base, self.behind[count - 1])
-        return Rows(self.floor, self.start, start, base, self.totals[count - 1], *columns)
+        return self._of(start, base, self.totals[count - 1], columns)
 
     def through(self, last: int) -> Rows:
         """Return the entries up to index `last`."""
         if last >= self.last:
             return self
         columns = (column[: max(last + 1 - self.first, 0)] for column in self.columns)
-        return Rows(self.floor, self.start, self.first, self.base, self.total, *columns)
+        return self._of(self.first, self.base, self.total, columns)
 
     def split(self, position: int) -> tuple[Rows, Rows | None]:
         """Return the entries below a log position, and those from there on; None if none are."""
@@ -93,13 +96,24 @@ class Rows:
         if count == len(self.positions):
             return self, None
         below = (column[:count] for column in self.columns)
-        now = Rows(self.floor, self.start, self.first, self.base, self.total, *below)
+        now = self._of(self.first, self.base, self.total, below)
         return now, self.above(self.first + count)
+
+    def _of(self, first: int, base: int, total: int, columns: Iterable[array[int]]) -> Rows:
+        return Rows(self.floor, self.start, self.before, first, base, total, *columns)
 
     def pack(self, group: int) -> list[Buffer]:
         """Return the group's section of an index file: a head, then the columns, 8-aligned."""
-        fields = (self.floor, self.start, self.first, self.base, self.total, len(self.positions))
-        head = _HEAD.pack(group, *fields)
+        head = _HEAD.pack(
+            group,
+            self.floor,
+            self.start,
+            self.before,
+            self.first,
+            self.base,
+            self.total,
+            len(self.positions),
+        )
         columns = (column.tobytes() for column in self.columns)
         return [head, *chain.from_iterable((data, padding(len(data))) for data in columns)]
 
@@ -111,7 +125,7 @@ def unpack(data: memoryview, at: int) -> tuple[int, Rows, int]:
     """
     if len(data) - at < _HEAD.size:
         raise BadIndexFile("a section is cut short")
-    group, floor, start, first, base, total, count = _HEAD.unpack_from(data, at)
+    group, floor, start, before, first, base, total, count = _HEAD.unpack_from(data, at)
     at += _HEAD.size
     columns = []
     for code in _CODES:
@@ -122,12 +136,12 @@ def unpack(data: memoryview, at: int) -> tuple[int, Rows, int]:
         column.frombytes(data[at : at + size])
         columns.append(column)
         at += size + len(padding(size))
-    return group, Rows(floor, start, first, base, total, *columns), at
+    return group, Rows(floor, start, before, first, base, total, *columns), at
 
 
 def gone(floor: int) -> Rows:
     """Return the rows of a group of which nothing below log position `floor` is needed any more."""
-    return Rows(floor, GONE, GONE, -1, 0, *empty())
+    return Rows(floor, GONE, 0, GONE, -1, 0, *empty())
 
 
 def empty() -> tuple[array[int], ...]:

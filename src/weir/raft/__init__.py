@@ -5,7 +5,7 @@
 
 The host then serves what `node.ready()` asks for, as `weir.raft.ready` describes. Section and
 figure numbers in this package are the dissertation's ("Consensus: Bridging Theory and Practice",
-2014). This release runs one voter a group; more are refused with UnsupportedConfiguration.
+2014).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from weir.raft.errors import (
     RaftError,
     StorageError,
     Unavailable,
-    UnsupportedConfiguration,
 )
 from weir.raft.membership import Change, Configuration
 from weir.raft.messages import (
@@ -94,7 +93,6 @@ __all__ = [
     "StorageError",
     "TimeoutNow",
     "Unavailable",
-    "UnsupportedConfiguration",
     "VoteReply",
     "VoteRequest",
 ]

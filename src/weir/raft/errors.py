@@ -33,10 +33,6 @@ class InvalidChange(InvalidConfig):
     """The change names nobody, somebody twice, or leaves no voter."""
 
 
-class UnsupportedConfiguration(InvalidConfig):
-    """The voters or learners ask for what this release does not do."""
-
-
 class NotLeader(RaftError):
     """A proposal reached a node that does not lead; `leader_hint` is 0 while no leader is known."""
 

@@ -82,7 +82,7 @@ class Follower:
     def append(self, message: Append) -> None:
         """Keep the leader's entries if they follow on what is here. (§3.5)"""
         self.heard()
-        ground, log = self._ground, self._ground.log
+        log = self._ground.log
         prev, entries = message.prev_index, message.entries
         end = prev + len(entries)
         if entries and (entries[0].index != prev + 1 or entries[-1].index != end):
@@ -115,13 +115,16 @@ class Follower:
             return
         self._acked = index
         self._owes = self._owes and index < self._target
-        ground.outbox.append(AppendReply(self.leader, ground.id, ground.term, index))
+        ground.outbox.append(
+            AppendReply(self.leader, ground.id, ground.term, index, commit=log.committed)
+        )
 
     def heartbeat(self, message: Heartbeat) -> None:
         """The leader is there; so am I."""
         self.heard()
         ground = self._ground
-        ground.log.commit_to(min(message.commit, self._matched))
+        # A leader names no more here than this node has acknowledged to it.
+        ground.log.commit_to(min(message.commit, ground.log.last_index))
         reply = HeartbeatReply(message.sender, ground.id, ground.term, message.round)
         ground.outbox.append(reply)
 

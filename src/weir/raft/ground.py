@@ -130,17 +130,32 @@ class Ground:
 
     @property
     def may_lead(self) -> bool:
-        """Whether this node is a voter that holds all it has applied."""
-        return self.history.newest.counts(self.id) and not self.log.back_filling
+        """Whether this node is a voter that holds all it has applied.
+
+        One that the newest configuration leaves out may be needed until that is committed. (§4.2.2)
+        """
+        history, log = self.history, self.log
+        if log.back_filling:
+            return False
+        if history.newest.counts(self.id):
+            return True
+        return history.index > log.committed and history.at(history.index - 1).counts(self.id)
 
     def enter(self, term: int, vote: int = NOBODY) -> None:
         """Take a term, or a vote in it, that is to become durable."""
         self.hard_state = self.changed = HardState(term, vote)
 
     def timeout(self) -> int:
-        """How long to wait for a leader this time. (§3.4: randomised, so that votes rarely split)"""
+        """How long to wait for a leader this time: drawn, so that votes rarely split. (§3.4)"""
         election_ms = self.config.election_ms
         return election_ms + int(election_ms * self.random())
+
+    def take_all(self) -> None:
+        """All that waited was handed out."""
+        self.outbox.clear()
+        self.reads.clear()
+        self.loads.clear()
+        self.wants_snapshot.clear()
 
     def supersede(self, index: int) -> None:
         """Entries from `index` on were replaced: writes under way no longer make them durable."""

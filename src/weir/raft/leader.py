@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from weir.raft.ground import NEVER, Ground
 from weir.raft.member import Member
@@ -10,7 +11,7 @@ from weir.raft.messages import AppendReply, Heartbeat, HeartbeatReply, SnapshotR
 from weir.raft.quorum import VoteResult
 from weir.raft.ready import ReadState
 from weir.raft.sending import Sending
-from weir.raft.storage import NOBODY, EntryKind, Snapshot
+from weir.raft.storage import NOBODY, Entry, EntryKind, Snapshot
 
 
 class Leader:
@@ -65,6 +66,7 @@ class Leader:
                 now = ground.clock.now
                 self.members[id] = Member(id, ground.log.last_index + 1, contact, now)
         self._sending.dirty = bool(self.members)
+        self._serve()
 
     def append(self, kind: EntryKind, data: object, size: int) -> int:
         """Put an entry at the end of the log, to be written and sent with the next Ready."""
@@ -103,7 +105,7 @@ class Leader:
         if message.rejected:
             self._sending.rejected(member, message)
         else:
-            self._sending.acknowledged(member, message.index)
+            self._sending.acknowledged(member, message.index, message.commit)
             self._hand_over(member)
 
     def snapshot_reply(self, message: SnapshotReply) -> None:
@@ -127,7 +129,8 @@ class Leader:
         """Put what members lack, as far as their windows allow, in line to be sent."""
         if self._sending.dirty:
             self._sending.send(self.members)
-            self.schedule()
+            now, config = self._ground.clock.now, self._ground.config
+            self.deadline = min(self.deadline, now + config.heartbeat_ms // 2)
 
     def has_quorum(self) -> bool:
         """Whether a majority was heard of within an election timeout. (§6.2)"""
@@ -143,7 +146,7 @@ class Leader:
         now = ground.clock.now
         if self.transferee and now >= self._transfer_until:
             self.transferee = NOBODY
-        if now >= self._check_at:
+        if now >= self._check_at or ground.contacts.shared:
             self._check_at = now + ground.config.heartbeat_ms
             if not self.has_quorum():
                 return False
@@ -159,12 +162,12 @@ class Leader:
         now, config = ground.clock.now, ground.config
         if not self.members:
             self.deadline = NEVER
-        elif not ground.contacts.shared:
-            self.deadline = now + config.heartbeat_ms // 2
-        elif self.transferee or not self._sending.settled(self.members):
+        elif (
+            not ground.contacts.shared or self.transferee or not self._sending.settled(self.members)
+        ):
             self.deadline = now + config.heartbeat_ms // 2
         elif not all(m.heard_since(now - config.election_ms) for m in self.members.values()):
-            self.deadline = now + config.heartbeat_ms
+            self.deadline = now + config.election_ms
         else:
             self.deadline = NEVER
 
@@ -198,10 +201,13 @@ class Leader:
         if member is None or round <= member.round:
             return
         member.round = round
+        self._serve()
+
+    def _serve(self) -> None:
         reads, ground = self._reads, self._ground
         while reads:
             context, index, needed = reads[0]
-            said = {id: True for id, other in self.members.items() if other.round >= needed}
+            said = {id: True for id, member in self.members.items() if member.round >= needed}
             said[ground.id] = True
             if ground.configuration.vote_result(said) is not VoteResult.WON:
                 return
@@ -237,6 +243,16 @@ class Leader:
         voters = [m for id, m in self.members.items() if self._ground.configuration.counts(id)]
         if voters:
             self._tell_to_campaign(max(voters, key=lambda member: member.match).id)
+
+    def reached(self, id: int) -> None:
+        """Messages to a member may have been lost, or can go out again: ask where it stands."""
+        member = self.members.get(id)
+        if member is not None:
+            self._sending.fail(member)
+
+    def loaded(self, number: int, entries: Sequence[Entry] | None) -> None:
+        """Entries that a Load asked for were read, or could not be."""
+        self._sending.loaded(number, tuple(entries or ()))
 
     def send_snapshot(self, id: int, snapshot: Snapshot) -> None:
         """Send what Ready.wants_snapshot asked for."""

@@ -14,7 +14,7 @@ class Member:
 
     __slots__ = (
         "_flights",
-        "commit_sent",
+        "committed",
         "contact",
         "id",
         "inflight_bytes",
@@ -42,7 +42,8 @@ class Member:
         #: A probe is under way: nothing more is sent before its reply or the next nudge.
         self.paused = False
         self.nudge_at = 0
-        self.commit_sent = 0
+        #: Through here it knows the log to be committed.
+        self.committed = 0
         #: The newest round of heartbeats it answered.
         self.round = 0
         #: The Load under way for it; 0: none.
@@ -95,10 +96,6 @@ class Member:
         self.snapshot = None
         self.position = 0
         self.reread = False
-
-    def settled(self, last_index: int, committed: int) -> bool:
-        """Whether it has everything and knows so."""
-        return self.match == last_index and self.commit_sent == committed
 
     def progress(self) -> Progress:
         """This, for the host to show."""

@@ -56,10 +56,9 @@ class Configuration:
     def vote_result(self, votes: Mapping[int, bool]) -> VoteResult:
         """How an election stands: a joint one is won in both halves. (§4.3)"""
         result = vote_result(self.voters, votes)
-        if not self.outgoing or result is VoteResult.LOST:
+        if not self.outgoing:
             return result
-        other = vote_result(self.outgoing, votes)
-        return other if result is VoteResult.WON else max(result, other, key=_GRAVITY.index)
+        return max(result, vote_result(self.outgoing, votes), key=_GRAVITY.index)
 
     def committed(self, match: Mapping[int, int]) -> int:
         """The highest index that a majority, of both halves if joint, holds durably."""
@@ -116,8 +115,6 @@ class Configuration:
         if len(data) != _HEAD.size + 8 * count:
             raise InvalidConfig(f"a configuration entry of {count} ids cannot be {len(data)} bytes")
         ids = struct.unpack_from(f"<{count}Q", data, _HEAD.size)
-        configuration = cls(
-            ids[:voters], ids[voters : voters + outgoing], ids[voters + outgoing :]
-        )
+        configuration = cls(ids[:voters], ids[voters : voters + outgoing], ids[voters + outgoing :])
         configuration.validate()
         return configuration

@@ -67,6 +67,8 @@ class AppendReply:
     rejected: bool = False
     hint_index: int = 0
     hint_term: int = 0
+    #: Through here the sender knows the log to be committed.
+    commit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

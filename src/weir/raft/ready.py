@@ -6,7 +6,8 @@ A host's whole duty is this loop, in which writing may lag behind by any number 
         ready = node.ready()
         stop acting as a leader if ready.lost_leadership, start if ready.became_leader
         send ready.messages
-        write ready.hard_state, ready.snapshot, then ready.entries; later sync, then node.persisted(ready.number)
+        write ready.hard_state, ready.snapshot, then ready.entries; later sync, then
+            node.persisted(ready.number)
         restore ready.snapshot; apply ready.committed; then node.applied(its last index)
         serve ready.reads whose index is applied; begin what loads and wants_snapshot ask for
 
@@ -40,7 +41,7 @@ class ReadState:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Read entries [lo, hi) as Storage.entries does, off the loop; then Node.loaded(number, ...)."""
+    """Read entries [lo, hi) as Storage.entries does, off the loop; then call Node.loaded."""
 
     number: int
     lo: int
@@ -75,6 +76,8 @@ class Ready:
     #: This node no longer leads: act on it before anything else of this Ready. Who waits for a
     #: proposal or a read is told to try elsewhere; whether it commits is not known here.
     lost_leadership: bool = False
+    #: The leadership was lost because no majority answered for an election timeout.
+    lost_quorum: bool = False
     #: Replace the state machine by this, before `committed`, and the log by one that is empty
     #: behind the snapshot's base, before `entries`; durable before this Ready is acknowledged.
     snapshot: Snapshot | None = None

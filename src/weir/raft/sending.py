@@ -28,17 +28,19 @@ class Sending:
 
     def settled(self, members: Mapping[int, Member]) -> bool:
         """Whether all who can be reached have everything and know what is committed."""
+        return all(self._settled(member) or not member.contact.up for member in members.values())
+
+    def _settled(self, member: Member) -> bool:
         log = self._ground.log
-        return all(
-            member.settled(log.last_index, log.committed) or not member.contact.up
-            for member in members.values()
-        )
+        return member.match == log.last_index and member.committed >= log.committed
 
     def send(self, members: Mapping[int, Member]) -> None:
         """Fill every member's window."""
         self.dirty = False
         self._cut_at = 0
         for member in members.values():
+            if not member.contact.up:
+                continue
             if member.state is ProgressState.REPLICATE:
                 self._replicate(member)
             elif member.state is ProgressState.PROBE and not member.paused:
@@ -82,16 +84,14 @@ class Sending:
     def _append(self, member: Member, entries: tuple[Entry, ...]) -> None:
         ground, prev = self._ground, member.next - 1
         term, log = ground.term, ground.log
-        message = Append(
-            member.id, ground.id, term, prev, log.term(prev), entries, log.committed
-        )
+        message = Append(member.id, ground.id, term, prev, log.term(prev), entries, log.committed)
         ground.outbox.append(message)
-        member.commit_sent = log.committed
         member.nudge_at = ground.clock.now + ground.config.heartbeat_ms
 
-    def acknowledged(self, member: Member, index: int) -> None:
+    def acknowledged(self, member: Member, index: int, committed: int) -> None:
         """A member's log is known to hold the leader's durably through `index`."""
-        if member.state is ProgressState.SNAPSHOT and not self._reached(member, index):
+        member.committed = max(member.committed, committed)
+        if member.state is ProgressState.SNAPSHOT and not self._caught_up(member, index):
             return
         member.acknowledged(index)
         if member.match == member.next - 1:
@@ -99,12 +99,16 @@ class Sending:
             member.nudge_at = self._ground.clock.now + self._ground.config.heartbeat_ms // 2
         self.dirty = self.dirty or member.next <= self._ground.log.last_index
 
-    def _reached(self, member: Member, index: int) -> bool:
+    def _caught_up(self, member: Member, index: int) -> bool:
         """Whether a member that was to get a snapshot can be sent entries again."""
-        if max(index, member.match) + 1 < self._ground.log.first_index:
-            return False
-        member.probe(max(index, member.match) + 1)
-        return True
+        if index + 1 >= self._ground.log.first_index:
+            member.probe(index + 1)
+            return True
+        if member.snapshot is not None and index >= member.snapshot.base_index:
+            # It has installed this one, and meanwhile what follows is gone here: a newer one.
+            member.need_snapshot()
+            self._want_snapshot(member)
+        return False
 
     def rejected(self, member: Member, message: AppendReply) -> None:
         """A member has no such entry: look for one that it has. (§3.5, end)"""
@@ -129,9 +133,8 @@ class Sending:
                 continue
             if member.state is ProgressState.SNAPSHOT:
                 self._nudge_snapshot(member)
-            elif not member.settled(self._ground.log.last_index, self._ground.log.committed):
-                if not member.load and self._holds(member):
-                    self._append(member, ())
+            elif not self._settled(member) and not member.load and self._holds(member):
+                self._append(member, ())
 
     def fail(self, member: Member) -> None:
         """What was on the way to a member is lost, perhaps: find out anew."""

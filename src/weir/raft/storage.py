@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Protocol
 
 from weir.raft.errors import Compacted, StorageError, Unavailable
@@ -118,15 +119,26 @@ class MemoryStorage:
         self._discarded = 0  # index before the first entry kept
 
     def save(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
-        """Make durable what one Ready asked for; StorageError if the log would get a hole."""
-        expected = self.last_index() + 1
-        for entry in entries:
-            if entry.index != expected:
-                raise StorageError(f"entry {entry.index} cannot follow entry {expected - 1}")
-            expected += 1
+        """Make durable what one Ready asked for; StorageError if the log would get a hole.
+
+        Entries that begin within the log replace all from there on.
+        """
+        if entries and not self._discarded < entries[0].index <= self.last_index() + 1:
+            raise StorageError(f"entry {entries[0].index} cannot follow {self.last_index()}")
+        for before, entry in pairwise(entries):
+            if entry.index != before.index + 1:
+                raise StorageError(f"entry {entry.index} cannot follow entry {before.index}")
         if hard_state is not None:
             self._hard_state = hard_state
-        self._entries.extend(entries)
+        if entries:
+            del self._entries[entries[0].index - self._discarded - 1 :]
+            self._entries.extend(entries)
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Make a leader's snapshot durable: the log starts again, empty, behind its base."""
+        self._snapshot = snapshot
+        self._entries.clear()
+        self._discarded = snapshot.base_index
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep `snapshot`, which must lie within the log, in place of an older one."""

@@ -133,11 +133,11 @@ async def _be_shard(led: _Led) -> bool:
         led.joining(driver),
     ):
         try:
-            if await _unless(led.stopping, driver.start()):
-                async with (
-                    listening(driver, host, given.port, shared=True),
-                    listening(driver, host, own, shared=True),
-                ):
+            async with (
+                listening(driver, host, given.port, shared=True),
+                listening(driver, host, own, shared=True),
+            ):
+                if await _unless(led.stopping, driver.start()):
                     led.served = True
                     led.tether.tell(Ready())
                     await driver.wait(led.stopping)

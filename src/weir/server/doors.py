@@ -42,10 +42,12 @@ class Lobby:
     out each other, and themselves.
     """
 
-    __slots__ = ("_rate", "_then", "_tokens", "_waiting")
+    __slots__ = ("_rate", "_then", "_tokens", "_waiting", "closed")
 
     def __init__(self, per_second: float, now: float) -> None:
         """Let `ACCEPT_BURST` in at once."""
+        #: Whether all have to wait: the shard is not there yet.
+        self.closed = False
         self._rate = per_second
         self._tokens = float(ACCEPT_BURST)
         self._then = now
@@ -54,7 +56,7 @@ class Lobby:
     def may_enter(self, peer: Peer, now: float) -> bool:
         """Return whether a peer may come in now; if not, it waits for `entering`."""
         self._refill(now)
-        if self._waiting or self._tokens < 1:
+        if self.closed or self._waiting or self._tokens < 1:
             self._waiting.append(peer)
             return False
         self._tokens -= 1
@@ -64,7 +66,7 @@ class Lobby:
         """Return those who may come in by now; cut those who are gone."""
         self._refill(now)
         found: list[Peer] = []
-        while self._waiting and self._tokens >= 1:
+        while not self.closed and self._waiting and self._tokens >= 1:
             peer = self._waiting.popleft()
             if peer.gone:
                 peer.cut()

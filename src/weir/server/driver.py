@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.counts import Histogram
 from weir.broker.shard import Shard
-from weir.errors import DiskFailed
 from weir.log import checkpoint
 from weir.log.disk import Disk
-from weir.log.errors import LogDamaged
 from weir.log.flush import Flush
-from weir.log.scrub import Scrubbed
 from weir.server.doors import Doors, Lobby
 from weir.server.flusher import Flusher
+from weir.server.jobs import checkpoint_saved, chore_done, die, read_done, spare_made
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
@@ -32,8 +30,9 @@ from weir.wire.frame import ClientFrame
 
 log = logging.getLogger(__name__)
 
-#: The exit code of a process whose disk failed (sysexits.h EX_IOERR).
-EXIT_DISK = 74
+R = TypeVar("R")
+#: What a thread is asked to do.
+J = TypeVar("J", ef.StartRead, ef.MakeSpare, ef.SaveCheckpoint, ef.StartChore)
 #: How often all peers are looked at.
 SWEEP_SECONDS = 5.0
 
@@ -93,13 +92,14 @@ class Driver:
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Bring the shard up; returns when it leads all its groups. A node of a set serves at once:
-        who leads comes out only when the others can reach it.
+        """Bring the shard up, and let clients in when it leads all its groups; other nodes link
+        before. With any of those it serves at once: who leads comes out between them.
         """
+        self._lobby.closed = True
         self._do(self._shard.start())
         self._tick()
-        if not self.links.nodes:
-            await self.wait(self._ready)
+        await self.wait(self._ready)
+        self._lobby.closed = False
 
     async def stop(self, drain_seconds: float) -> bool:
         """Drain: finish what is under way, save, hang up. False if time ran out."""
@@ -143,6 +143,7 @@ class Driver:
             self._broken.set_exception(error)
             for peer in list(self._peers.values()):
                 peer.cut()
+            self.links.close()
 
     async def wait(self, event: asyncio.Event) -> None:
         """Wait for an event; raises what broke the shard, if that comes first."""
@@ -183,7 +184,8 @@ class Driver:
     def opened(self, peer: Peer) -> None:
         """A peer connected."""
         most = self._doors.connections_max
-        peer.may_link = bool(self.links.found) and peer.host in self.links.found
+        found = self.links.found
+        peer.may_link = self._lobby.closed or (bool(found) and peer.host in found)
         if len(self._peers) >= most and not peer.may_link:
             peer.hang_up(f"{most:,} connections are open")
             return
@@ -239,7 +241,7 @@ class Driver:
         for effect in effects:
             self._actions[type(effect)](effect)
         self._doing = False
-        if not self._ready.is_set() and self._shard.ready:
+        if not self._ready.is_set() and (self._shard.ready or self.links.nodes):
             self._ready.set()
 
     def _send(self, effect: ef.Send) -> None:
@@ -267,64 +269,32 @@ class Driver:
     def _in_loop(self, number: int) -> Callable[[Flush, BaseException | None], None]:
         def done(flush: Flush, error: BaseException | None) -> None:
             if error is not None:
-                _die(number, error)
+                die(number, error)
             self._loop.call_soon_threadsafe(self.handle, ev.Flushed(number, flush))
 
         return done
 
     def _start_read(self, effect: ef.StartRead) -> None:
-        def done(future: Future[list[bytes]]) -> None:
-            error = future.exception()
-            if error is None:
-                event = ev.ReadDone(effect.ticket, future.result())
-            else:
-                log.error("log %d: a read failed: %s", effect.log, error)
-                at = error.position if isinstance(error, LogDamaged) else -1
-                event = ev.ReadDone(effect.ticket, (), f"the read failed: {error}", at)
-            self._loop.call_soon_threadsafe(self.handle, event)
-
-        self._pool.submit(effect.reading.run, self._disks[effect.log]).add_done_callback(done)
+        self._off_loop(effect, effect.reading.run, read_done)
 
     def _make_spare(self, effect: ef.MakeSpare) -> None:
-        def done(future: Future[None]) -> None:
-            error = future.exception()
-            if isinstance(error, DiskFailed):
-                _die(effect.log, error)
-            if error is not None:
-                log.error("log %d: no room for a segment in reserve: %s", effect.log, error)
-            event = ev.SpareMade(effect.log, effect.spare, made=error is None)
-            self._loop.call_soon_threadsafe(self.handle, event)
-
-        self._pool.submit(effect.spare.run, self._disks[effect.log]).add_done_callback(done)
+        self._off_loop(effect, effect.spare.run, spare_made)
 
     def _save(self, effect: ef.SaveCheckpoint) -> None:
-        def done(future: Future[None]) -> None:
-            error = future.exception()
-            if isinstance(error, DiskFailed):
-                _die(effect.log, error)
-            if error is not None:
-                # The log has everything; only the next start takes longer.
-                log.error("log %d: the checkpoint was not saved: %s", effect.log, error)
-            event = ev.CheckpointSaved(effect.log, saved=error is None)
-            self._loop.call_soon_threadsafe(self.handle, event)
-
-        disk = self._disks[effect.log]
-        self._pool.submit(checkpoint.save, disk, effect.data).add_done_callback(done)
+        self._off_loop(effect, partial(checkpoint.save, data=effect.data), checkpoint_saved)
 
     def _chore(self, effect: ef.StartChore) -> None:
-        def done(future: Future[Scrubbed | None]) -> None:
-            error = future.exception()
-            if isinstance(error, DiskFailed):
-                _die(effect.log, error)
-            if error is not None:
-                log.warning("log %d: a chore was left undone: %s", effect.log, error)
-            found = future.result() if error is None else None
-            for bad in found.bad if found is not None else ():
-                log.error("found by the scrub: %s", bad)
-            event = ev.ChoreDone(effect.log, effect.chore, found)
-            self._loop.call_soon_threadsafe(self.handle, event)
+        self._off_loop(effect, effect.chore.run, chore_done)
 
-        self._pool.submit(effect.chore.run, self._disks[effect.log]).add_done_callback(done)
+    def _off_loop(
+        self, effect: J, run: Callable[[Disk], R], became: Callable[[J, Future[R]], ev.Event]
+    ) -> None:
+        """Let a thread `run` something on the effect's disk; the shard is told what it `became`."""
+
+        def done(future: Future[R]) -> None:
+            self._loop.call_soon_threadsafe(self.handle, became(effect, future))
+
+        self._pool.submit(run, self._disks[effect.log]).add_done_callback(done)
 
     def _on_stopped(self, effect: ef.Stopped) -> None:
         self._stopped.set()
@@ -344,14 +314,3 @@ class Driver:
             self._sweep_at = self.now() + SWEEP_SECONDS
             for peer in list(self._peers.values()):
                 peer.sweep(self._doors)
-
-
-def _die(number: int, error: BaseException) -> NoReturn:
-    """End the process at once, from whichever thread (DESIGN §4 Log).
-
-    What the page cache holds is unknown now: nothing may be retried, believed, or said to anybody.
-    A restart reads the disk and finds out.
-    """
-    log.critical("log %d: the disk failed: %s", number, error)
-    logging.shutdown()
-    os._exit(EXIT_DISK)

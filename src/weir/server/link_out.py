@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import socket
 from collections.abc import Iterator
@@ -83,6 +84,7 @@ class Outbound:
         self._nudged = asyncio.Event()
         self._run = 0
         self._task = self._loop.create_task(self._keep(), name="weir link")
+        self._task.add_done_callback(_tell_if_failed)
 
     def lane(self, quick: bool) -> Outlet | None:
         """Return where frames are to be written; None while the link is down."""
@@ -100,7 +102,10 @@ class Outbound:
         lanes, self._lanes = self._lanes, {}
         for lane in lanes.values():
             lane.close()
-        self._down("it is not wanted any more")
+        if self._up:
+            self._up = False
+            log.info("%s is let go", self._name(), extra=self._fields())
+            self._links.tell(ev.LinkClosed(self.place))
 
     def nudge(self) -> None:
         """Dial soon: the other side is known to be there."""
@@ -118,8 +123,8 @@ class Outbound:
                 redirected = not redirected
                 if redirected:
                     continue
-            except (OSError, RemoteProtocolError, LinkRefused) as error:
-                tries, why = tries + 1, _in_words(error)
+            except LinkRefused as error:
+                tries, why = tries + 1, str(error)
             redirected = False
             if self._down(why):
                 pause = pauses()
@@ -151,7 +156,7 @@ class Outbound:
         hello = self._links.hello(lane, self._at.node, self._shard)
         try:
             transport, answer = await dial(self._links.found, host, port, hello, tries)
-        except (OSError, RemoteProtocolError) as error:
+        except (OSError, ValueError, RemoteProtocolError) as error:  # ValueError: no name at all
             raise LinkRefused(f"{_at(host, port)}: {_in_words(error)}") from None
         try:
             self._links.answered(self._at, host, answer)
@@ -210,7 +215,8 @@ async def dial(
     found: set[str], host: str, port: int, hello: LinkHello, tries: int
 ) -> tuple[asyncio.Transport, LinkAnswer]:
     """Connect, say hello, and return the answer, whatever it is. The addresses that a name has are
-    added to `found`, and tried in turn. Raises `OSError` or `RemoteProtocolError`, within seconds.
+    added to `found`, and tried in turn. Raises `OSError`, `RemoteProtocolError`, or `ValueError`
+    for a host that cannot be one, within seconds.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(LINK_HELLO_SECONDS):
@@ -244,6 +250,11 @@ def pauses() -> Iterator[float]:
         pause = min(2 * pause, PAUSE_MOST_SECONDS)
 
 
+def _tell_if_failed(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("a link is dialled no more", exc_info=error)
+
+
 def _at(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -251,4 +262,6 @@ def _at(host: str, port: int) -> str:
 def _in_words(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {LINK_HELLO_SECONDS:g} s"
-    return (getattr(error, "strerror", None) or str(error)) or type(error).__name__
+    if isinstance(error, OSError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__

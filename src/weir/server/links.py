@@ -129,6 +129,8 @@ class Links:
             task.cancel()
         for node in list(self._nodes):
             self._leave(node)
+        for serving in self._in.values():
+            serving.cut()
 
     # -- links that are kept ------------------------------------------------------------------
 
@@ -187,14 +189,19 @@ class Links:
 
     async def _greet(self, transport: asyncio.Transport, greeted: Greeted) -> None:
         try:
-            hello = decode_hello(await greeted.heard())
-        except (OSError, RemoteProtocolError) as error:
-            log.warning("a link without a hello: %s", error or "it took too long")
+            body = await greeted.heard()
+        except (OSError, RemoteProtocolError, asyncio.CancelledError) as error:
+            transport.abort()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            log.warning("a link without a hello: %s", str(error) or "it took too long")
+            return
+        try:
+            hello = decode_hello(body)
+        except RemoteProtocolError as error:
+            log.warning("a link was refused: %s", error)
             self._refuse(transport, Verdict.UNCLEAR, str(error))
             return
-        except asyncio.CancelledError:
-            transport.abort()
-            raise
         if (refused := self._judge(hello)) is not None:
             verdict, reason = refused
             if verdict is not Verdict.ELSEWHERE:

@@ -26,8 +26,9 @@ from weir.server.clock import SystemTime
 from weir.server.config import BadConfig, Config, advertised, metrics_ports
 from weir.server.disk import FileDisk, FolderInUse
 from weir.server.doors import open_doors
-from weir.server.driver import EXIT_DISK, Driver
+from weir.server.driver import Driver
 from weir.server.folder import Founded, NodeFolder, Started
+from weir.server.jobs import EXIT_DISK
 from weir.server.links import Own
 from weir.server.loops import run_loop
 from weir.server.observed import observed
@@ -97,8 +98,8 @@ async def serve(
         driver, shard = await stack.enter_async_context(hosted)
         notifier = await stack.enter_async_context(observed(driver, shard, config, stopping))
         try:
-            await driver.start()
             async with listening(driver, config.node.host, config.node.port) as (host, port):
+                await driver.start()
                 with folder.announced(host, port, started):
                     notifier.ready(f"serving from {config.node.data}")
                     await driver.wait(stopping)

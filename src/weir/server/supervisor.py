@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from weir.errors import WeirError
 from weir.server.children import environment, python
 from weir.server.config import Config
-from weir.server.driver import EXIT_DISK
 from weir.server.folder import Founded, NodeFolder, Started
+from weir.server.jobs import EXIT_DISK
 from weir.server.notify import Notifier
 from weir.server.ports import Ports, reserved
 from weir.server.stopping import stop_by_signal

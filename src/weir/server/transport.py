@@ -12,7 +12,7 @@ from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
 from weir.model.limits import KIB, MIB
 from weir.wire.connection import Connection
-from weir.wire.device import DeviceRequest
+from weir.wire.device import DeviceHello, DeviceRequest
 from weir.wire.frame import ClientFrame
 from weir.wire.link import LINK_VERSION
 from weir.wire.messages import Opcode
@@ -34,6 +34,8 @@ _ESTABLISHED = 1
 _UNSENT_BYTES_MAX = 16 * MIB
 #: Above this much unsent, small replies are charged as well.
 _UNCHARGED_BYTES_MAX = 64 * KIB
+#: How long a welcome waits for the confirm of what came with its hello, to go out with it.
+_TOGETHER_SECONDS = 0.05
 #: How long a peer that is hung up on may take to read what was sent to it before.
 _GRACE_SECONDS = 5.0
 #: While the budget is used up: who holds some of it and does not move for so long is let go.
@@ -59,6 +61,8 @@ class Peer(asyncio.Protocol):
         self._full = False
         self._leaving = False
         self._inside = False
+        self._greeting = False  # the next reply is a welcome, and another one follows it soon
+        self._welcome: tuple[Buffer, ...] = ()  # waits for that one: a packet less for a device
         self._reserved = 0  # bytes charged for the frame under way
         self._unsent = 0  # bytes charged for what the transport holds
         self._moved = self._heard = self._began = driver.now()
@@ -93,6 +97,7 @@ class Peer(asyncio.Protocol):
             self.may_link = False
             self.update()
         if frames:
+            self._greeting = len(frames) > 1 and isinstance(frames[0], DeviceHello)
             self._serve(frames)
 
     def pause_writing(self) -> None:
@@ -145,6 +150,13 @@ class Peer(asyncio.Protocol):
         if self._transport is None:
             self._driver.release(charged)
             return
+        greeting, self._greeting = self._greeting, False
+        if greeting and not charged:
+            self._welcome = buffers
+            self._driver.watch(self)
+            return
+        if self._welcome:
+            buffers, self._welcome = (*self._welcome, *buffers), ()
         if charged:
             self._settle(self._transport)
             self._unsent += charged
@@ -167,12 +179,14 @@ class Peer(asyncio.Protocol):
         """
         if self._transport is None:
             return False
+        if self._welcome and self._driver.now() - self._heard > _TOGETHER_SECONDS:
+            self._let_out()
         self._settle(self._transport)
         stalled = self._driver.now() - self._moved > _STALL_SECONDS
         if stalled and self._driver.held and (self._unsent or self._reserved):
             log.warning("session %d holds memory that others wait for: cut", self.session)
             self.cut()
-        return self._unsent > 0
+        return self._unsent > 0 or bool(self._welcome)
 
     def sweep(self, doors: Doors) -> None:
         """Let a peer go that dribbles a frame, or a device that says nothing any more."""
@@ -209,6 +223,7 @@ class Peer(asyncio.Protocol):
             return
         self._leaving = True
         log.info("session %d closed: %s", self.session, reason)
+        self._let_out()
         self._transport.close()
         self._driver.later(_GRACE_SECONDS, self.cut)
 
@@ -242,6 +257,12 @@ class Peer(asyncio.Protocol):
             self._waiting = (*self._waiting, *frames[start:])
         elif start < len(frames):
             self._driver.received(self.session, frames[start:])
+
+    def _let_out(self) -> None:
+        """Send a welcome by itself: what it waited for does not come, or not soon."""
+        welcome, self._welcome = self._welcome, ()
+        if welcome and self._transport is not None:
+            self._transport.writelines(welcome)
 
     def _serve_waiting(self) -> None:
         waiting, self._waiting = self._waiting, ()

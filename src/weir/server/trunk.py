@@ -214,8 +214,14 @@ class ServingEnd(End):
             number = self._numbers.get(remote)
             if number is None:
                 continue
-            request = take_client_frame(body) if kind == Kind.CLIENT else trunk.decode_device(body)
-            self._driver.received(number, [request])
+            if kind == Kind.CLIENT:
+                self._driver.received(number, [take_client_frame(body)])
+                continue
+            requests = [trunk.decode_device(body)]
+            # A device's hello comes with what it publishes: one event, as it was one packet.
+            while self._waiting and self._waiting[0][:2] == (kind, remote):
+                requests.append(trunk.decode_device(self._waiting.popleft()[2]))
+            self._driver.received(number, requests)
 
     def _closed(self, remote: int) -> None:
         number = self._numbers.pop(remote, None)

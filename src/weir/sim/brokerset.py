@@ -7,6 +7,7 @@ from weir.broker.layout import Layout
 from weir.sim.host import Host
 from weir.sim.network import End, Link, Net, Way
 from weir.sim.process import Machine, Process
+from weir.sim.witness import Witness
 from weir.sim.world import World
 
 _PORT = 6800
@@ -20,9 +21,12 @@ class BrokerSet:
         self.world = world
         self.net = Net(far=nodes > 1)
         self.machine = machine
+        self.witness = Witness()
         numbers = range(1, nodes + 1)
         members = tuple(Member(n, f"node{n}", _PORT) for n in numbers) if nodes > 1 else ()
-        self.hosts = {n: Host(world, machine, n, members, self._dialer(n)) for n in numbers}
+        self.hosts = {
+            n: Host(world, machine, n, members, _Dialer(self, n), self.witness) for n in numbers
+        }
 
     @property
     def one(self) -> Host:
@@ -43,6 +47,11 @@ class BrokerSet:
     def divided(self) -> bool:
         """Whether a request may be passed on: then one that is refused may yet happen."""
         return len(self.hosts) > 1 or self.one.layout.shards > 1
+
+    @property
+    def running(self) -> list[Process]:
+        """The processes of all nodes that run."""
+        return [process for host in self.all for process in host.running]
 
     def start(self) -> None:
         """Start every node."""
@@ -71,9 +80,6 @@ class BrokerSet:
     def peers(self) -> list[Link]:
         """Return the connections of clients that are open as far as the nodes know."""
         return [link for host in self.all for link in host.peers()]
-
-    def _dialer(self, source: int) -> _Dialer:
-        return _Dialer(self, source)
 
 
 class _Dialer:

@@ -24,6 +24,9 @@ ENTRY_BYTES_MAX = 8 * KIB
 
 Values = dict[int, bytes]
 
+#: What is compared in real time; of equal times, in this order.
+_SENT, _LOOKED, _CONFIRMED = range(3)
+
 
 class Checker(Protocol):
     """A promise, and how to find that it was broken."""
@@ -140,12 +143,15 @@ class RisingStamps:
 
 
 class RealTime:
-    """If A was confirmed before B was sent to the same partition, A's offset is the lower one."""
+    """If A was confirmed before B was sent to the same partition, A's offset is the lower one.
+
+    And who asks where a partition ends is told of all that had been confirmed by then.
+    """
 
     name = "RealTime"
 
     def check(self, history: History) -> Iterator[str]:
-        """Compare each send with the highest offset that had been confirmed by then."""
+        """Compare each send, and each look, with the highest offset confirmed by then."""
         places = {
             partition: {value: offset for offset, value in values.items()}
             for partition, values in _logs(history).items()
@@ -156,26 +162,51 @@ class RealTime:
             offset = places.get(publish.partition, {}).get(first)
             if offset is None:
                 continue
-            events[publish.partition].append((publish.sent, 0, offset))
+            events[publish.partition].append((publish.sent, _SENT, offset))
             known = [c.at for c in publish.confirms if c.offset != UNKNOWN]
             if known:
-                events[publish.partition].append((min(known), 1, offset))
+                events[publish.partition].append((min(known), _CONFIRMED, offset))
+        for look in history.looks:
+            events[look.partition].append((look.asked, _LOOKED, look.end))
         for partition, happened in events.items():
-            highest = -1
-            for _, confirmed, offset in sorted(happened):
-                if confirmed:
-                    highest = max(highest, offset)
-                elif offset < highest:
-                    yield f"partition {partition}: {offset} was sent after {highest} was confirmed"
+            yield from self._compare(f"partition {partition}", sorted(happened))
+
+    @staticmethod
+    def _compare(where: str, happened: list[tuple[int, int, int]]) -> Iterator[str]:
+        highest = -1
+        for _, what, offset in happened:
+            if what == _CONFIRMED:
+                highest = max(highest, offset)
+            elif what == _SENT and offset < highest:
+                yield f"{where}: {offset} was sent after {highest} was confirmed"
+            elif what == _LOOKED and offset <= highest:
+                yield f"{where}: said to end at {offset}, and {highest} had been confirmed"
 
 
 class Fenced:
-    """From when a new epoch of a producer is granted, nothing of an older one is accepted."""
+    """Nothing of an older epoch of a producer is accepted behind a newer one's.
+
+    On a node that is alone that begins when the new epoch is granted. In a set, the leader of a
+    partition may hear of it later than the producer: there it begins with the first batch.
+    """
 
     name = "Fenced"
 
     def check(self, history: History) -> Iterator[str]:
-        """Look for messages of older epochs behind the end that was there after the grant."""
+        """Look for messages of older epochs behind those of a newer one, or behind the end that was
+        there after its grant.
+        """
+        for records in history.drained.values():
+            latest: dict[object, int] = {}
+            for record in records:
+                kind, number, *rest = record.rows[0][0]
+                if kind != "producer":
+                    continue
+                epoch = rest[-1]
+                assert isinstance(epoch, int)
+                if epoch < latest.setdefault(number, epoch):
+                    yield f"epoch {latest[number]} wrote, then {record.rows[0]} at {record.offset}"
+                latest[number] = max(epoch, latest[number])
         for partition, producer, epoch, end in history.fences:
             ended = {("producer", producer, older) for older in range(epoch)}
             for record in history.drained.get(partition, []):

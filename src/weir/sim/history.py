@@ -104,6 +104,14 @@ class Fence(NamedTuple):
     end: int
 
 
+class Look(NamedTuple):
+    """Somebody asked where a partition ends, and was told: at `end`, no message being there yet."""
+
+    partition: int
+    asked: int
+    end: int
+
+
 class Record(NamedTuple):
     """A batch of the drained log: `rows` are (producer, epoch, sequence) of each message."""
 
@@ -126,6 +134,7 @@ class History:
     acks: list[Ack] = field(default_factory=list)
     seeks: list[Seek] = field(default_factory=list)
     fences: list[Fence] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
     #: By partition and packed references, the value that they stand for.
     wholes: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
     #: Whether values in chunks that are not touched for a moment are given up.

@@ -11,6 +11,7 @@ from weir.sim.links import Dial
 from weir.sim.network import Link
 from weir.sim.process import Machine, Process, Seat
 from weir.sim.trunks import Trunks
+from weir.sim.witness import Witness
 from weir.sim.world import MS, SkewedTime, World
 
 BOOT = (5 * MS, 120 * MS)
@@ -23,7 +24,13 @@ class Host:
     """A node that may be cut from power, killed, as a whole or in part, and started again."""
 
     def __init__(
-        self, world: World, machine: Machine, node: int, members: tuple[Member, ...], dial: Dial
+        self,
+        world: World,
+        machine: Machine,
+        node: int,
+        members: tuple[Member, ...],
+        dial: Dial,
+        witness: Witness,
     ) -> None:
         """Be down; `start` is what brings it up. `members` founded the set, `dial` finds them."""
         self.world = world
@@ -38,7 +45,15 @@ class Host:
         self._machine = machine
         identity = Identity(machine.log.system, node=node, members=members)
         self._seat = Seat(
-            world, self.time, self.disks, machine, self.faults, identity, self._disk_gone, dial
+            world,
+            self.time,
+            self.disks,
+            machine,
+            self.faults,
+            identity,
+            self._disk_gone,
+            dial,
+            witness,
         )
         #: The shards' processes; None of one that has ended. Empty while the node is down.
         self._processes: list[Process | None] = []

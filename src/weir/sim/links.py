@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,7 @@ from weir.model.ids import place_of
 from weir.sim.network import Link, Way
 from weir.sim.trunks import Trunks
 from weir.sim.world import MS
-from weir.wire.frame import Reassembler
-from weir.wire.link import LinkFrame
+from weir.wire.link import LinkStream
 
 if TYPE_CHECKING:
     from weir.sim.process import Process
@@ -23,21 +21,6 @@ _REDIAL = (50 * MS, 400 * MS)
 
 #: Returns a node's processes that run, how many shards it has, and the ways to it and from it.
 Dial = Callable[[int], tuple[list["Process"], Layout, Way, Way]]
-
-
-_HEADER = struct.Struct("<B3xIQ")
-
-
-class LinkStream:
-    def __init__(self) -> None:
-        self._frames = Reassembler(16, lambda view, at: 16 + int(_HEADER.unpack_from(view, at)[1]))
-
-    def receive(self, data: bytes) -> list[LinkFrame]:
-        found = []
-        for view in self._frames.receive(data):
-            kind, _, group = _HEADER.unpack_from(view)
-            found.append(LinkFrame(kind, group, view[16:]))
-        return found
 
 
 class _Arrival:
@@ -177,6 +160,6 @@ class Links:
         place = place_of(lanes.target.node, lanes.target.number)
         if self._lanes.get(place) is lanes:
             del self._lanes[place]
-            if lanes.open:
+            if lanes.open and self.process.shard is not None:
                 self.process.world.note("unlink", self.process.name, lanes.target.name)
                 self.process.handle(ev.LinkClosed(place))

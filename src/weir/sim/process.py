@@ -23,6 +23,7 @@ from weir.sim.jobs import Faults, Jobs
 from weir.sim.links import Dial, Links
 from weir.sim.network import End, Link, Way
 from weir.sim.trunks import Trunks
+from weir.sim.witness import Witness
 from weir.sim.world import MS, SkewedTime, World
 from weir.wire.connection import Connection
 
@@ -58,6 +59,7 @@ class Seat:
     disk_gone: Callable[[Process], None]
     #: Finds the processes of another node.
     dial: Dial
+    witness: Witness
 
 
 @dataclass(slots=True)
@@ -297,3 +299,4 @@ class Process:
         if not self.asleep(self._tick):
             self.world.after(ev.TICK_MS * MS, self._tick)
             self.handle(ev.Ticked())
+            self._seat.witness.look(self)

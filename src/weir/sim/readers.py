@@ -1,9 +1,10 @@
-"""Simulated readers by offset, and consumers of a shared cluster."""
+"""Simulated readers by offset, onlookers, and consumers of a shared cluster."""
 
 from __future__ import annotations
 
 from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
-from weir.sim.history import Ack, Grant
+from weir.sim.history import Ack, Grant, Look
+from weir.sim.network import Link
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
 from weir.sim.wholes import Wholes
@@ -14,6 +15,7 @@ _WAIT_MS = 100
 _LEASES_MS = (40, 100, 250)
 LEASE_MS_MAX = max(_LEASES_MS)
 _NEXT = (0, 15 * MS)
+_LOOK = (1 * MS, 60 * MS)
 _SIZES = (1, 500, 4_000)
 _REWIND = 0.05
 _WHOLE = 0.5
@@ -95,6 +97,26 @@ class Reader(Client):
         if start <= offset:
             self.complain("Durable", f"{offset} was there and is not: {start} is said to be")
         self.position = start
+
+
+class Onlooker(Client):
+    """Asks now and then where partitions end: it must hear of all that was confirmed by then."""
+
+    def ready(self) -> None:
+        """Go on asking on this connection."""
+        self.world.after(self.rhythm(_LOOK), self._look, self.link)
+
+    def _look(self, link: Link | None) -> None:
+        if link is not self.link or self.ending:
+            return
+        partition, asked = self.world.dice.randrange(len(self.addresses)), self.world.now
+        request = m.Positions(self.addresses[partition])
+        self.ask(request, lambda reply: self._looked(partition, asked, reply))
+        self.ready()
+
+    def _looked(self, partition: int, asked: int, reply: m.Reply) -> None:
+        if isinstance(reply, m.PositionsReply):
+            self.history.looks.append(Look(partition, asked, reply.end))
 
 
 class Consumer(Client):

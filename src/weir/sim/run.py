@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
 
 from weir.errors import OffsetOutOfRange, refusal
 from weir.sim import rot
@@ -18,6 +19,7 @@ from weir.sim.brokerset import BrokerSet
 from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.history import History, record_of
 from weir.sim.nemesis import Nemesis
+from weir.sim.outcome import CRASH, Outcome
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
 from weir.sim.shape import Shape, machine
@@ -30,41 +32,8 @@ from weir.wire import messages as m
 _DRAIN_WITHIN = 20 * SECOND
 _QUIET = 1 * SECOND
 _DRAIN_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one seed. `violations` are (promise, sentence); empty if all was kept."""
-
-    seed: int
-    shape: Shape
-    faults: int
-    operations: int
-    violations: list[tuple[str, str]]
-    trace_hash: str
-    #: Of the machine's time, not of the run's virtual time.
-    seconds: float
-    #: The last notes of the trace, (virtual µs, what, ...), for a run that failed.
-    recent: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
-
-    def report(self) -> str:
-        """Return what a person needs: the broken promises, and how to see them break again."""
-        if not self.violations:
-            return f"seed {self.seed}: {self.operations} operations, {self.faults} faults, all kept"
-        broken = [f"  {promise}: {text}" for promise, text in self.violations[:20]]
-        if len(self.violations) > len(broken):
-            broken.append(f"  and {len(self.violations) - len(broken)} more")
-        trace = [f"  {line}" for line in self.recent[-40:]]
-        return "\n".join(
-            [
-                f"seed {self.seed} broke {len(self.violations)} promises:",
-                *broken,
-                "the end of its trace:",
-                *trace,
-                f"replay: weir.sim.run.run_seed({self.seed}, {self.shape}), trace hash "
-                f"{self.trace_hash}",
-            ]
-        )
+#: How many seeds a process is given at once.
+_CHUNK = 5
 
 
 class _Drain(Client):
@@ -153,6 +122,7 @@ class _Run:
         if not workload.consumed() and not self.brokers.ruined:
             history.complaints.append(("Live", "the cluster or a reader did not come to its end"))
         self.operations = len(history.operations)
+        self.brokers.witness.compare(self.brokers.running)
         self.brokers.die(power=True)
         workload.retire()
         self.brokers.start()
@@ -160,6 +130,7 @@ class _Run:
         if self._rots and not history.complaints:
             self._rot()
         world.run(self._shape.at_least)
+        history.complaints += self.brokers.witness.complaints
 
     def _drain(self) -> None:
         drain = _Drain(self._scene)
@@ -206,18 +177,20 @@ def run_seed(seed: int, shape: Shape | None = None) -> Outcome:
     except Exception as error:  # whatever the broker raised, the seed must be in the report
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__} at {last.name}:{last.lineno}: {error}"
-        run.history.complaints.append(("Live", text))
+        run.history.complaints.append((CRASH, text))
         found = run.history.complaints
     else:
         found = violations(run.history)
     return Outcome(
         seed,
         shape,
+        str(run.brokers.machine),
         run.nemesis.faults,
         run.operations,
         found,
         run.world.trace_hash,
         time.perf_counter() - started,
+        run.world.now / SECOND,
         tuple(run.world.recent) if found else (),
     )
 
@@ -226,3 +199,13 @@ def run_seeds(first: int, count: int, shape: Shape | None = None) -> Iterator[Ou
     """Play `count` seeds from `first` on, yielding each outcome as it comes."""
     for seed in range(first, first + count):
         yield run_seed(seed, shape)
+
+
+def run_many(first: int, count: int, shape: Shape, jobs: int) -> Iterator[Outcome]:
+    """Play `count` seeds from `first` on in `jobs` processes; outcomes come in the seeds' order."""
+    if jobs == 1:
+        yield from run_seeds(first, count, shape)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        seeds = range(first, first + count)
+        yield from pool.map(run_seed, seeds, repeat(shape), chunksize=_CHUNK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weir.broker.replication import Replication
 from weir.broker.shard import ShardSettings
 from weir.log.settings import Settings
 from weir.model.limits import KIB
@@ -19,6 +20,10 @@ _BUDGETS = (LEAST_BUDGET, 256 * KIB, 1024 * KIB)
 _LOGS = (1, 1, 2, 3, 4)
 #: A quick disk, and one that is so slow that clients lose patience, and power cuts fall into it.
 _FLUSHES = ((200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
+#: What a replica is sent at once, before it answers, and of a snapshot.
+_APPENDS = (1, 2 * KIB, 1024 * KIB)
+_IN_FLIGHT = (1, 8 * KIB, 8 * 1024 * KIB)
+_CHUNKS = (100, 2 * KIB, 256 * KIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Shape:
     authors: int = 2
     consumers: int = 2
     receivers: int = 2
+    onlookers: int = 0
     batches: int = 12
     device_messages: int = 12
     #: How many bytes of messages a partition keeps; 0: all.
@@ -66,6 +72,7 @@ SET = Shape(
     sites=(-1, -2),
     batches=30,
     device_messages=24,
+    onlookers=2,
     rots=(0,),
 )
 
@@ -88,6 +95,12 @@ def machine(world: World, shape: Shape) -> Machine:
         budget_bytes=dice.choice(_BUDGETS if shape.nodes == 1 else _BUDGETS[1:]),
         checkpoint_bytes=dice.choice((1 * KIB, 4 * KIB, 1024 * KIB)),
         retention_every_ms=_RETENTION_EVERY_MS,
+        replication=Replication(
+            append_bytes_max=dice.choice(_APPENDS),
+            inflight_bytes_max=dice.choice(_IN_FLIGHT),
+            snapshot_chunk_bytes=dice.choice(_CHUNKS),
+        ),
+        random=dice.random,
     )
     logs = dice.choice(_LOGS if shape.nodes == 1 else _LOGS[:3])
     return Machine(log, shard, dice.choice(_FLUSHES[: 3 if shape.nodes == 1 else 2]), logs)

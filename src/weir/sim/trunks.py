@@ -42,9 +42,11 @@ class _AskingEnd:
 class _ServingEnd:
     """Another process asks this one, for peers of its own: each is a session here."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, place: int) -> None:
         self.link: Link | None = None
         self._process = process
+        #: Of the one that asks, as this process knows it.
+        self._place = place
         self._stream = TrunkStream()
         self._numbers: dict[int, int] = {}
 
@@ -55,7 +57,7 @@ class _ServingEnd:
         for kind, remote, body in self._stream.receive(data):
             if kind == Kind.OPENED:
                 number = self._numbers[remote] = process.trunks.opened(self, remote)
-                process.handle(ev.Opened(number, bytes(body).decode()))
+                process.handle(ev.Opened(number, bytes(body).decode(), self._place))
             elif kind == Kind.CLOSED:
                 self._closed(remote)
             elif (number := self._numbers.get(remote, -1)) >= 0:
@@ -102,13 +104,12 @@ class Trunks:
 
     def _replace(self, serving: Process, up: Way | None, down: Way | None) -> None:
         process = self._process
-        elsewhere = serving.node != process.node
-        place = place_of(serving.node, serving.number) if elsewhere else serving.number
+        place, back = _place(serving, process), _place(process, serving)
         if (old := self._asking.pop(place, None)) is not None:
             process.handle(ev.TrunkClosed(place))
             assert old.link is not None
             old.link.cut()
-        client, host = _AskingEnd(process, place), _ServingEnd(serving)
+        client, host = _AskingEnd(process, place), _ServingEnd(serving, back)
         client.link = host.link = Link(process.world, client, host, up, down)
         serving.trunks._serving.append(host)
         self._asking[place] = client
@@ -177,3 +178,9 @@ class Trunks:
         """End such a session."""
         del self._guests[number]
         self._process.handle(ev.Closed(number))
+
+
+def _place(process: Process, seen_from: Process) -> int:
+    """Return where a process is for another: of the own node, its number alone."""
+    elsewhere = process.node != seen_from.node
+    return place_of(process.node, process.number) if elsewhere else process.number

@@ -9,7 +9,7 @@ from weir.sim.hubs import Hub
 from weir.sim.operators import Operator
 from weir.sim.producers import Producer
 from weir.sim.programs import Program
-from weir.sim.readers import Consumer, Reader
+from weir.sim.readers import Consumer, Onlooker, Reader
 from weir.sim.receivers import Receiver
 from weir.sim.scene import Scene
 from weir.sim.shape import LEAST_BUDGET, Shape
@@ -43,6 +43,7 @@ class Workload:
             Receiver(scene, f"lock{n}", 8000 + n, 0, FIELD)
             for n in range(shape.receivers if room else 0)
         ]
+        self.onlookers = [Onlooker(scene, f"onlooker{n}") for n in range(shape.onlookers)]
         self.operators = [Operator(scene, "operator", 0, CLUSTER)] if operated else []
 
     def start(self) -> None:
@@ -52,7 +53,7 @@ class Workload:
 
     def end_producing(self) -> None:
         """Begin nothing new."""
-        for program in (*self.producers, *self.operators):
+        for program in (*self.producers, *self.operators, *self.onlookers):
             program.ending = True
 
     def end_consuming(self) -> None:
@@ -85,4 +86,5 @@ class Workload:
             *self.consumers,
             *self.receivers,
             *self.operators,
+            *self.onlookers,
         )

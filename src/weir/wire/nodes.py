@@ -60,7 +60,7 @@ class ShardInfo(Control, frozen=True, array_like=True):
 
     `led` and `held` count groups. Of those led here, `moving` are not yet where the registry wants
     them; `lagging` counts by node the replicas that are not up to date, `members` those that the
-    node takes part in, as Raft has it now. `leaderless` groups here know no leader. `linked` are
+    node takes part in, as Raft has it now, but for learning the registry. `leaderless` groups here know no leader. `linked` are
     the nodes that a link to at least one shard is up to.
     """
 
@@ -97,8 +97,7 @@ class RaiseLevel(Control, frozen=True, array_like=True):
 
 
 class TransferLeader(Control, frozen=True, array_like=True):
-    """Let `node` lead a partition (0: its preferred leader). Answered by its leader once it began.
-    """
+    """Let `node` lead a partition (0: its preferred leader). Its leader answers once it begins."""
 
     address: Address
     node: Annotated[int, msgspec.Meta(ge=0, le=NODE_MAX)] = 0

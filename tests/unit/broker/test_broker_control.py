@@ -13,9 +13,13 @@ from weir.model.topic import SettingsChange, TopicSettings
 
 SETTINGS = TopicSettings(5, 6)
 RECORDS: list[c.ControlRecord] = [
-    c.TopicCreated("ns", "t", 2, "partition", 70, SETTINGS),
+    c.TopicCreated("ns", "t", 2, "partition", 70, SETTINGS, 3),
     c.TopicAltered(3, 4, SettingsChange(None, 6)),
     c.TopicDeleted(3),
+    c.NodeJoined(2, "host", 6800, 4, 1),
+    c.NodeChanged(2, "draining"),
+    c.GroupsPlaced([(65536, (65536, 131072))]),
+    c.LevelRaised(2),
     c.ProducerOpened(50, 1, "anonymous"),
     c.MessagesGranted("c", 7, 0, 5, 100, 90),
     c.MessagesAcked("c", [(5, 0, 3), (5, 4, 5)]),

@@ -143,7 +143,7 @@ def test_an_entry_that_is_not_known_halts(ready: Any) -> None:
     with pytest.raises(Halted):
         rig.shard.registry.apply(99, of_control(GrantsReleased(1)))
     with pytest.raises(Halted):
-        read_back(Kind.CONFIGURATION, b"?")
+        read_back(Kind.SNAPSHOT, b"?")
 
 
 def test_a_stop_comes_though_operators_and_consumers_do_not_rest(ready: Any) -> None:

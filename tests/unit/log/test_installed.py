@@ -266,3 +266,18 @@ def test_a_peer_that_lags_is_served_from_memory_and_from_the_disk(
         (4, Kind.CONTROL),
     ]
     assert reading.run(disk) == [b"".join(one.payload) for one in made[1:]]
+
+
+def test_the_term_before_the_first_entry_is_known_after_a_restart(
+    log: Log, disk: SimDisk, small: Settings, control: Make, settle: Settle
+) -> None:
+    assert log.base(GROUP) == (0, 0)
+    for index in range(1, 30):
+        log.append(control(index, bytes(700), term=index // 3))
+        settle(log)
+    checkpoint(log, disk, {GROUP: 20})
+    log.drop_below(GROUP, 14)
+    assert log.base(GROUP) == (13, 4)
+    checkpoint(log, disk, {GROUP: 20})
+    disk.crash()
+    assert recover(disk, small).log.base(GROUP) == (13, 4)

@@ -54,6 +54,16 @@ def test_those_who_hang_up_while_they_wait_take_no_token() -> None:
     assert [one.was_cut for one in waiting] == [False] * 3 + [True] * 4 + [False]
 
 
+def test_nobody_enters_while_the_shard_is_not_there() -> None:
+    lobby = Lobby(per_second=2, now=0)
+    lobby.closed = True
+    assert not lobby.may_enter(peer("early"), 0)
+    assert lobby.entering(9) == []
+    lobby.closed = False
+    assert not lobby.may_enter(peer("late"), 9), "one came first"
+    assert names(lobby.entering(9)) == ["early", "late"]
+
+
 def test_a_quiet_hour_saves_no_more_than_a_burst() -> None:
     lobby = Lobby(per_second=1, now=0)
     assert [lobby.may_enter(peer("p"), 3_600) for _ in range(5)] == [True] * 3 + [False] * 2

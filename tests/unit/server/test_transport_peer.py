@@ -133,6 +133,43 @@ def test_small_replies_that_nobody_reads_are_charged_too(scene: Scene) -> None:
     assert scene.driver.used == 0
 
 
+def greeted(scene: Scene) -> None:
+    """Let a device say hello and publish in one packet; the broker answers the hello."""
+    scene.peer.data_received(device.hello(1, 1, "t") + device.publish(0, b"open", 0))
+    scene.peer.send((b"welcome",), 0)
+
+
+def test_a_welcome_goes_out_with_the_confirm_of_what_came_with_its_hello(scene: Scene) -> None:
+    greeted(scene)
+    assert scene.transport.unsent == 0
+    scene.peer.send((b"confirm",), 0)
+    assert scene.transport.unsent == len(b"welcomeconfirm")
+    scene.peer.send((b"more",), 0)
+    assert scene.transport.unsent == len(b"welcomeconfirmmore")
+
+
+def test_a_welcome_does_not_wait_long(scene: Scene) -> None:
+    greeted(scene)
+    assert scene.driver.watched == {scene.peer}
+    assert scene.peer.tick(), "it is looked at again"
+    assert scene.transport.unsent == 0
+    scene.driver.time += 0.1
+    assert not scene.peer.tick()
+    assert scene.transport.unsent == len(b"welcome")
+
+
+def test_a_welcome_is_not_lost_to_a_hangup(scene: Scene) -> None:
+    greeted(scene)
+    scene.peer.hang_up("another node leads")
+    assert scene.transport.unsent == len(b"welcome")
+
+
+def test_a_hello_by_itself_is_answered_at_once(scene: Scene) -> None:
+    scene.peer.data_received(device.hello(1, 1, "t"))
+    scene.peer.send((b"welcome",), 0)
+    assert scene.transport.unsent == len(b"welcome")
+
+
 def test_what_is_charged_comes_back_when_the_peer_goes(scene: Scene) -> None:
     scene.peer.send((bytes(70 * KIB),), 0)
     scene.driver.take(5 * KIB)  # by the shard, for messages

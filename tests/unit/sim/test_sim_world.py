@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from weir.broker.intake import Intake
-from weir.sim.network import Link
+from weir.sim.network import Link, Net
 from weir.sim.run import run_seed
-from weir.sim.workload import Shape
+from weir.sim.shape import Shape
 from weir.sim.world import MS, SECOND, SkewedTime, World
 
 
@@ -98,6 +98,48 @@ def test_a_held_link_keeps_its_bytes_and_a_finished_one_delivers_them() -> None:
     assert not link.open
 
 
+def test_a_closed_way_keeps_what_is_sent_until_it_is_open_again() -> None:
+    world, net, client, host = World(6), Net(far=True), Side(), Side()
+    link = Link(world, client, host, net.way(-1, 2), net.way(2, -1))
+    net.close(-1, 2)
+    link.to_host(b"hello")
+    link.to_client(b"welcome")
+    world.run(500 * MS)
+    assert not net.joined(-1, 2)
+    assert host.data == []
+    assert b"".join(client.data) == b"welcome"
+    net.heal()
+    world.run(SECOND)
+    assert b"".join(host.data) == b"hello"
+    assert link.open
+
+
+def test_who_does_not_get_through_gives_the_connection_up() -> None:
+    world, net, client, host = World(7), Net(far=True), Side(), Side()
+    link = Link(world, client, host, net.way(1, 2), net.way(2, 1))
+    net.close(1, 2)
+    net.close(2, 1)
+    link.to_host(b"hello")
+    world.run(10 * SECOND)
+    assert not link.open
+    assert client.gone == 1
+    assert host.data == []
+    # The other side hears nothing of that, and finds out by itself in the end.
+    assert host.gone == 1
+
+
+def test_what_ends_without_a_word_is_noticed_late() -> None:
+    world, net, client, host = World(8), Net(far=True), Side(), Side()
+    link = Link(world, client, host, net.way(1, 2), net.way(2, 1))
+    link.cut(silent=True)
+    link.to_host(b"nobody hears this")
+    world.run(900 * MS)
+    assert (client.gone, host.gone) == (0, 0)
+    world.run(5 * SECOND)
+    assert (client.gone, host.gone) == (1, 1)
+    assert host.data == []
+
+
 SMALL = Shape(faults_until=500 * MS, producers=2, hubs=0, consumers=0, batches=3)
 
 
@@ -108,7 +150,7 @@ def test_a_run_that_fails_tells_how_to_see_it_fail_again(monkeypatch: pytest.Mon
     assert run_seed(2, SMALL).violations == []
     monkeypatch.setattr(Intake, "accept", broken)
     outcome = run_seed(2, SMALL)
-    assert outcome.violations[0][0] == "Live"
+    assert outcome.violations[0][0] == "Crash"
     report = outcome.report()
     assert "KeyError" in report
     assert "run_seed(2, Shape(" in report

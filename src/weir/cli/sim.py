@@ -1,0 +1,124 @@
+"""`weir sim`: attack the broker in a virtual world, and see whether its promises hold."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="sim",
+    help="Attack whole brokers in a virtual world of bad disks and networks, and check promises.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Processes that play seeds.")]
+
+
+@app.callback(invoke_without_command=True)
+def sim(context: typer.Context) -> None:
+    """Attack whole brokers in a virtual world of bad disks and networks, and check promises."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def run(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    jobs: Jobs = 1,
+    one_node: Annotated[
+        bool, typer.Option("--one-node", help="One node of several shards, in place of three.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Play seeds: each is a BrokerSet under faults, then at peace, and is judged by its clients.
+
+    A seed decides everything, so that it plays the same way wherever the code is the same. What
+    broke a promise is printed with all that is needed to see it again. Exit code 1 if any did.
+    """
+    from weir.cli.output import hint, print_json, print_table, progress
+    from weir.sim.run import run_many
+    from weir.sim.shape import NODE, SET
+
+    began = time.monotonic()
+    faults = operations = violations = done = 0
+    failed = []
+    with progress("seeds", seeds) as show:
+        for outcome in run_many(seed, seeds, NODE if one_node else SET, jobs):
+            faults += outcome.faults
+            operations += outcome.operations
+            violations += len(outcome.violations)
+            done += 1
+            show(done)
+            if outcome.violations:
+                failed.append(outcome.seed)
+                typer.echo(outcome.report(), err=True)
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        settings = {"seed": seed, "one_node": one_node, "jobs": jobs}
+        results = {
+            "seeds": done,
+            "faults": faults,
+            "operations": operations,
+            "violations": violations,
+            "seconds": seconds,
+            "failed": failed,
+        }
+        print_json("weir.sim.run/1", settings, results)
+    else:
+        columns = ("SEEDS", "FAULTS", "OPERATIONS", "VIOLATIONS", "SECONDS")
+        print_table(columns, [(done, faults, operations, violations, seconds)])
+        hint("Next: weir sim mutants" if not failed else f"Again: weir sim run --seed {failed[0]}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def mutants(
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this mutant; again for more.")
+    ] = None,
+    more: Annotated[
+        int, typer.Option(min=0, help="Seeds to try from 0 on where the one that is kept fails.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Take one rule of the code away at a time: each time a promise must break, and be seen to.
+
+    Each mutant is played with the seed that is kept with it. Exit code 1 if one is missed.
+    """
+    from weir.cli.output import print_json, print_table, progress
+    from weir.sim.mutants.registry import MUTANTS, hunt
+
+    unknown = set(only or ()) - {mutant.name for mutant in MUTANTS}
+    if unknown:
+        raise typer.BadParameter(f"no mutant {min(unknown)!r}", param_hint="--only")
+    chosen = [mutant for mutant in MUTANTS if not only or mutant.name in only]
+    hunts = []
+    with progress("mutants", len(chosen)) as show:
+        for mutant in chosen:
+            hunts.append(hunt(mutant, more))
+            show(len(hunts))
+    missed = [one.name for one in hunts if not one.caught]
+    if as_json:
+        results = {
+            "planted": len(hunts),
+            "caught": len(hunts) - len(missed),
+            "missed": len(missed),
+            "mutants": hunts,
+        }
+        print_json("weir.sim.mutants/1", {"only": only, "more": more}, results)
+    else:
+        print_table(
+            ("MUTANT", "SEED", "BREAKS", "SECONDS", "THE RULE THAT IS GONE"),
+            [
+                (one.name, one.seed if one.caught else None, one.promise or "MISSED",
+                 one.seconds, one.rule)
+                for one in hunts
+            ],
+        )  # fmt: skip
+        print(f"{len(hunts)} planted, {len(hunts) - len(missed)} caught, {len(missed)} missed")
+    if missed:
+        raise typer.Exit(1)

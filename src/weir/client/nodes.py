@@ -1,0 +1,204 @@
+"""Looking after the nodes of a set: for operators, and so no part of `Client` itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from weir.client.client import Client
+from weir.client.places import Places
+from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, WeirError
+from weir.model.ids import REGISTRY_GROUP, Address, place_of
+from weir.wire import nodes as n
+
+#: Who does not say anything for so long is shown as down.
+_ANSWERS_WITHIN = 2.0
+_AGAIN_AFTER = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A node: what the registry says of it, and what it says of itself while it is `up`.
+
+    `replicas` and `leaders` count groups that are to lie on it and to be led by it; `held` and
+    `led` those that do now. Of its replicas `lagging` are not up to date, as their leaders see it.
+    `moving` groups are led by it and not where they are wanted yet. `member_of` counts groups that
+    it has a part in, as their leaders see it.
+    """
+
+    id: int
+    host: str
+    port: int
+    state: str
+    level: int
+    replicas: int
+    leaders: int
+    shards: int
+    up: bool
+    held: int
+    led: int
+    moving: int
+    leaderless: int
+    lagging: int
+    member_of: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetStatus:
+    """All nodes of a set, the format level that is written, and the node that was asked."""
+
+    system: int
+    level: int
+    logs: int
+    asked: int
+    nodes: tuple[NodeStatus, ...]
+
+    @property
+    def settled(self) -> bool:
+        """Whether every group is led, up to date, and where it is wanted, as far as one can see."""
+        return all(
+            one.up and not (one.moving or one.leaderless or one.lagging) for one in self.nodes
+        )
+
+
+class Nodes:
+    """The nodes of the set that a client is connected to."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, client: Client) -> None:
+        """Ask over the connections of a client."""
+        self._link = client._link
+
+    async def list(self) -> n.NodeList:
+        """Return the nodes as the registry has them."""
+        return await self._link.request(n.ListNodes(), n.NodeList)
+
+    async def status(self) -> SetStatus:
+        """Return how every node is; one that does not answer within 2 s is shown as down."""
+        listed = await self.list()
+        places = [
+            place_of(row.id, shard) for row in listed.nodes for shard in range(max(row.shards, 1))
+        ]
+        found = await asyncio.gather(*map(self._shard, places))
+        infos = [info for info in found if info is not None]
+        return SetStatus(
+            listed.system,
+            listed.level,
+            listed.logs,
+            listed.node,
+            tuple(_status(row, infos) for row in listed.nodes),
+        )
+
+    async def add(self, host: str, port: int, node: int = 0) -> n.NodeList:
+        """Register a node, as number `node` or the next; groups come to it once it runs."""
+        return await self._change("add", node, host, port)
+
+    async def activate(self, node: int) -> n.NodeList:
+        """Let a node that was being drained be given groups again."""
+        return await self._change("active", node)
+
+    async def drain(self, node: int) -> n.NodeList:
+        """Let leaders, then replicas, move from a node to others. See `drained`."""
+        return await self._change("drain", node)
+
+    async def drained(self, node: int, seconds: float) -> SetStatus:
+        """Return once nothing lies on a node any more. Raises `NodeInUse` after so many seconds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while True:
+            status = await self.status()
+            left = _left_on(status, node)
+            if not left:
+                return status
+            if loop.time() >= until:
+                raise NodeInUse(
+                    f"node {node} still has a part in {left} groups after {seconds:g} s: "
+                    "`weir node status` shows how far it is",
+                    left,
+                )
+            await asyncio.sleep(_AGAIN_AFTER)
+
+    async def remove(self, node: int) -> n.NodeList:
+        """Take a node out of the set for good.
+
+        Raises `NodeInUse` while a group has a part on it, or is not seen by anybody who answers.
+        """
+        status = await self.status()
+        left = _left_on(status, node)
+        if left:
+            raise NodeInUse(
+                f"node {node} still has a part in {left} groups: `weir node drain {node}` moves "
+                "them to others",
+                left,
+            )
+        blind = [one.id for one in status.nodes if one.id != node and not one.up]
+        if blind:
+            raise NodeInUse(
+                f"node {blind[0]} does not answer, so nobody knows whether its groups still need "
+                f"node {node}: start it, or drain it too"
+            )
+        return await self._change("remove", node)
+
+    async def raise_level(self, level: int = 0) -> n.NodeList:
+        """Let all nodes write format level `level`, or the highest that all of them support."""
+        return await self._link.request(n.RaiseLevel(level), n.NodeList)
+
+    async def transfer(self, topic: str, partition: int, node: int = 0) -> n.Transferred:
+        """Let a node lead a partition; 0 is the one that it was meant for."""
+        places = await Places.find(self._link, topic)
+        if not 0 <= partition < len(places):
+            raise BadRequest(f"topic {topic} has the partitions 0 to {len(places) - 1}")
+        return await places.ask(
+            partition,
+            lambda address: n.TransferLeader(address, node),
+            n.Transferred,
+            wait=0.0,
+            check=lambda _: None,
+        )
+
+    async def transfer_registry(self, node: int) -> n.Transferred:
+        """Let a node lead the registry."""
+        request = n.TransferLeader(Address(0, 0, REGISTRY_GROUP), node)
+        return await self._link.request(request, n.Transferred)
+
+    async def _change(self, verb: str, node: int, host: str = "", port: int = 0) -> n.NodeList:
+        request = n.ChangeNode(verb, node, host, port)
+        return await self._link.request(request, n.NodeList, again=verb != "add")
+
+    async def _shard(self, place: int) -> n.ShardInfo | None:
+        try:
+            async with asyncio.timeout(_ANSWERS_WITHIN):
+                return await self._link.request(n.DescribeShard(place), n.ShardInfo, again=False)
+        except (TimeoutError, NotLeader, Unavailable):
+            return None
+        except Refused:
+            raise
+        except WeirError:
+            return None
+
+
+def _status(row: n.NodeRow, infos: list[n.ShardInfo]) -> NodeStatus:
+    own = [info for info in infos if info.node == row.id]
+    return NodeStatus(
+        row.id,
+        row.host,
+        row.port,
+        row.state,
+        row.level,
+        row.replicas,
+        row.leaders,
+        row.shards,
+        len(own) >= max(row.shards, 1),
+        sum(info.held for info in own),
+        sum(info.led for info in own),
+        sum(info.moving for info in own),
+        sum(info.leaderless for info in own),
+        sum(info.lagging.get(row.id, 0) for info in infos),
+        sum(info.members.get(row.id, 0) for info in infos),
+    )
+
+
+def _left_on(status: SetStatus, node: int) -> int:
+    """Return in how many groups a node has a part, by plan or by what leaders see."""
+    return sum(max(one.replicas, one.member_of) for one in status.nodes if one.id == node)

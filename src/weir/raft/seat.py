@@ -1,0 +1,56 @@
+"""One group's place among all those of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weir.raft.candidate import Candidate, PreCandidate
+from weir.raft.follower import Follower
+from weir.raft.ground import Contact, Contacts
+from weir.raft.leader import Leader
+from weir.raft.link import Link
+from weir.raft.membership import Configuration
+from weir.raft.node import Node
+
+
+class Seat:
+    """What Multi last saw of a group's node, and which links speak for it."""
+
+    __slots__ = ("claims", "configuration", "follows_through", "group", "node", "peers", "state")
+
+    def __init__(self, group: int, node: Node) -> None:
+        self.group = group
+        self.node = node
+        #: The role as it was last seen.
+        self.state: Follower | PreCandidate | Candidate | Leader = node.core.state
+        #: The configuration whose members' peers were told, while leading.
+        self.configuration: Configuration | None = None
+        self.peers: set[int] = set()
+        #: By peer, the links whose other end says that it leads this group.
+        self.claims: dict[int, Link] = {}
+        #: The link that stands for the leader's presence.
+        self.follows_through: Link | None = None
+
+    def timeout(self) -> int:
+        """A whole election timeout, drawn."""
+        return self.node.core.ground.timeout()
+
+    def draw(self) -> float:
+        """From [0, 1)."""
+        return self.node.core.ground.random()
+
+
+class SeatContacts(Contacts):
+    """Members of a group share the contacts of their peers' links."""
+
+    __slots__ = ("_contact", "_group")
+
+    shared = True
+
+    def __init__(self, contact: Callable[[int, int], Contact], group: int) -> None:
+        self._contact = contact
+        self._group = group
+
+    def of(self, member: int) -> Contact:
+        """The contact of the link that leads to `member`."""
+        return self._contact(self._group, member)

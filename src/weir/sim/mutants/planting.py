@@ -1,0 +1,85 @@
+"""How a mutant is planted: one rule of the code is changed, and changed back.
+
+@mutant(seed=3, breaks={"Durable"})
+def acks_come_early(patch: Patch) -> None:
+    '''What rule is gone, and where it is written.'''
+    patch.setattr(Writer, "advance", ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from weir.sim.shape import NODE, Shape
+
+_MISSING = object()
+
+
+class Patch:
+    """Attributes that were changed, and what they were."""
+
+    def __init__(self) -> None:
+        """Change nothing yet."""
+        self._before: list[tuple[object, str, object]] = []
+
+    def setattr(self, target: object, name: str, value: object) -> None:
+        """Change an attribute of a module or class that has it."""
+        getattr(target, name)  # a rule that is not there any more cannot be changed
+        # What a class inherits is taken off it again, and not put on it.
+        self._before.append((target, name, vars(target).get(name, _MISSING)))
+        setattr(target, name, value)
+
+    def undo(self) -> None:
+        """Change everything back, the latest change first."""
+        while self._before:
+            target, name, value = self._before.pop()
+            if value is _MISSING:
+                delattr(target, name)
+            else:
+                setattr(target, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A change that takes one rule away, and the seed that shows it."""
+
+    name: str
+    #: The rule that is gone.
+    rule: str
+    plant: Callable[[Patch], None]
+    #: The seed that catches it, played in `shape`.
+    seed: int
+    shape: Shape
+    #: The promises of which a checker must name one.
+    breaks: frozenset[str]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Let the code be as the mutant has it."""
+        patch = Patch()
+        try:
+            self.plant(patch)
+            yield
+        finally:
+            patch.undo()
+
+
+def mutant(
+    seed: int, breaks: set[str], shape: Shape = NODE
+) -> Callable[[Callable[[Patch], None]], Mutant]:
+    """Make a function that plants a bug a `Mutant` of its name; its docstring is the rule."""
+
+    def make(plant: Callable[[Patch], None]) -> Mutant:
+        name = plant.__name__.replace("_", "-")
+        rule = " ".join((plant.__doc__ or "").split())
+        return Mutant(name, rule, plant, seed, shape, frozenset(breaks))
+
+    return make
+
+
+def all_in(module: dict[str, Any]) -> list[Mutant]:
+    """Return the mutants among a module's names, in the order in which they are written."""
+    return [value for value in module.values() if isinstance(value, Mutant)]

@@ -1,0 +1,57 @@
+"""All mutants, and the hunt for them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from weir.sim.mutants import clusters, exactly_once, shards, storage
+from weir.sim.mutants.planting import Mutant, all_in
+from weir.sim.run import run_seed
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    mutant
+    for module in (storage, exactly_once, clusters, shards)
+    for mutant in all_in(vars(module))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """What became of a mutant: the seed that caught it, and what was said; or none did."""
+
+    name: str
+    rule: str
+    #: -1 if no seed did.
+    seed: int
+    #: Whether that is the seed that is kept with it.
+    kept: bool
+    promise: str
+    text: str
+    seconds: float
+
+    @property
+    def caught(self) -> bool:
+        """Whether a checker complained."""
+        return self.seed >= 0
+
+
+def hunt(mutant: Mutant, more: int = 0) -> Hunt:
+    """Play the seed that is kept with a mutant, and if that is in vain others from 0 on, `more`.
+
+    A seed is another run with every change of the code: one that caught a mutant may not do so any
+    more, and is to be replaced by the one that is found instead.
+    """
+    started = time.perf_counter()
+    seeds = [mutant.seed, *(seed for seed in range(more) if seed != mutant.seed)]
+    found = Hunt(mutant.name, mutant.rule, -1, False, "", "", 0.0)
+    with mutant.planted():
+        for seed in seeds:
+            said = [one for one in run_seed(seed, mutant.shape).violations
+                    if one[0] in mutant.breaks]  # fmt: skip
+            if said:
+                promise, text = said[0]
+                kept = seed == mutant.seed
+                found = replace(found, seed=seed, kept=kept, promise=promise, text=text)
+                break
+    return replace(found, seconds=time.perf_counter() - started)

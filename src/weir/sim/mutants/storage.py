@@ -1,0 +1,137 @@
+"""Rules of the disk that can be taken away: what counts as durable, and what is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.broker.group import Token
+from weir.broker.state import PartitionState
+from weir.broker.writer import Writer
+from weir.log import index_file, recovery, scan
+from weir.log.disk import Disk
+from weir.log.flush import Flush
+from weir.log.index import GroupIndex
+from weir.log.log import Log
+from weir.log.segment import Segment
+from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.outcome import CRASH
+from weir.sim.shape import Shape
+
+#: Much rot in the end.
+ROTTEN = Shape(rots=(3,))
+#: Many closed segments, and more rot.
+INDEXED = Shape(
+    authors=0, hubs=0, consumers=0, receivers=0, operators=(False,), batches=40, rots=(6,)
+)
+
+
+class _Equal(int):
+    """A number that is never another."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+class _Unpacked:
+    """A u32 that is read as equal to whatever it is compared with."""
+
+    size = 4
+
+    def unpack_from(self, data: Any, at: int) -> tuple[int]:
+        return (_Equal(),)
+
+    def pack(self, number: int) -> bytes:
+        return bytes(4)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "AckedOnce"})
+def ack_before_fsync(patch: Patch) -> None:
+    """A write counts as durable when it begins (Durable; reliability.md §3, rule 3)."""
+    start = Writer.advance
+    believed: list[Flush] = []
+
+    def advance(self: Writer) -> None:
+        start(self)
+        flush = self.log._flight
+        if flush is not None and not any(flush is known for known in believed):
+            believed.append(flush)
+            for token in flush.tokens:
+                assert isinstance(token, Token)
+                self.groups[token.group].persisted(token.ready)
+
+    def flushed(self: Writer, flush: Flush) -> None:
+        self.log.flushed(flush)
+        self._in_flight = False
+
+    patch.setattr(Writer, "advance", advance)
+    patch.setattr(Writer, "flushed", flushed)
+
+
+@mutant(seed=0, breaks={"Durable"})
+def page_cache_believed(patch: Patch) -> None:
+    """Recovery neither rewrites nor syncs what lies above the durable mark (counterexample 9)."""
+
+    def settle(disk: Disk, row: list[Segment], rest: list[str], scan: scan.Scan) -> None:
+        live = {segment.name for segment in scan.live}
+        for name in [*(s.name for s in reversed(row) if s.name not in live), *rest]:
+            disk.remove(name)
+
+    patch.setattr(recovery, "_settle", settle)
+
+
+@mutant(seed=0, breaks={"Retained"})
+def retention_takes_all(patch: Patch) -> None:
+    """What is too much goes, and what is not goes with it (DESIGN §4 Log)."""
+    honest = Log.cut_by_size
+
+    def cut(self: Log, group: int, size: int, *beside: Any) -> tuple[int, int] | None:
+        found = honest(self, group, size, *beside)
+        return (found[0] + 1, 1 << 40) if found is not None else None
+
+    patch.setattr(Log, "cut_by_size", cut)
+
+
+@mutant(seed=0, breaks={"Durable", "Live"})
+def a_checkpoint_without_log_start(patch: Patch) -> None:
+    """A snapshot does not say which messages are gone (counterexample 13)."""
+    honest = PartitionState.encode
+
+    def encode(self: PartitionState) -> object:
+        start, self.log_start = self.log_start, 0
+        try:
+            return honest(self)
+        finally:
+            self.log_start = start
+
+    patch.setattr(PartitionState, "encode", encode)
+
+
+@mutant(seed=0, breaks={"Durable", "Honest"}, shape=INDEXED)
+def index_files_are_believed(patch: Patch) -> None:
+    """An index file counts whatever its checksum says (DESIGN §4 Log)."""
+    patch.setattr(index_file, "crc32c", lambda data: _Equal())
+    patch.setattr(index_file, "U32", _Unpacked())
+
+
+@mutant(seed=0, breaks={"Durable", "Honest"}, shape=ROTTEN)
+def a_hole_is_mended_behind(patch: Patch) -> None:
+    """A sound entry stands in for what a lost one before it held (Honest; seed 49 found it)."""
+
+    def mend(self: GroupIndex, lost: int, first_offset: int) -> None:
+        self._behind[-1] = max(self._behind[-1], first_offset)
+
+    patch.setattr(GroupIndex, "mend", mend)
+
+
+@mutant(seed=0, breaks={"Durable", "Live", "Honest", CRASH}, shape=ROTTEN)
+def damaged_groups_take_part(patch: Patch) -> None:
+    """A group that lost entries it has to apply leads as if nothing were (DESIGN §4 Damage)."""
+    honest = scan.Scan.judge
+
+    def judge(self: scan.Scan, read: scan.Read) -> None:
+        honest(self, read)
+        self.damage.clear()
+
+    patch.setattr(scan.Scan, "judge", judge)

@@ -1,0 +1,180 @@
+"""A set of three real processes, as an operator sees it: its nodes come, go, and are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weir
+from weir.bench.node import Node
+from weir.cli.demo.signals import Signals
+from weir.cli.dev_set import DevSet
+from weir.cli.main import main
+from weir.client.client import Client
+from weir.client.nodes import Nodes, SetStatus
+
+_WAIT = 30.0
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[DevSet]:
+    with Signals() as signals:
+        found = DevSet(tmp_path, 3, 1)
+        try:
+            found.start(signals)
+            yield found
+        finally:
+            found.stop()
+
+
+async def until(client: Client, holds: Callable[[SetStatus], bool]) -> SetStatus:
+    """Return the status once `holds`, asked again and again for as long as a test may take."""
+    async with asyncio.timeout(_WAIT):
+        while True:
+            status = await Nodes(client).status()
+            if holds(status):
+                return status
+            await asyncio.sleep(0.1)
+
+
+def run(url: str, work: Callable[[Client], Awaitable[Any]]) -> Any:
+    async def connected() -> Any:
+        async with weir.connect(url, request_timeout=20.0) as client:
+            return await work(client)
+
+    return asyncio.run(connected())
+
+
+def test_topics_are_spread_and_status_says_so(
+    dev: DevSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def work(client: Client) -> None:
+        await client.create_topic("flights", 3)
+        status = await until(client, lambda status: status.settled)
+        assert [(one.leaders, one.replicas) for one in status.nodes] in (
+            [(2, 4), (1, 4), (1, 4)],
+            [(1, 4), (2, 4), (1, 4)],
+            [(1, 4), (1, 4), (2, 4)],
+        )
+        await client.create_topic("single", 1, replicas=1)
+        with pytest.raises(weir.BadRequest, match="4 replicas, and only 3 of the nodes"):
+            await client.create_topic("many", 1, replicas=4)
+
+    run(dev.url, work)
+    assert main(["node", "status", "--url", dev.url, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "weir.nodes/1"
+    assert [(one["id"], one["up"], one["state"]) for one in told["nodes"]] == [
+        (1, True, "active"),
+        (2, True, "active"),
+        (3, True, "active"),
+    ]
+    assert sum(one["held"] for one in told["nodes"]) == 13
+    dev.node(3).kill()
+    assert main(["node", "status", "--url", dev.url]) == 1
+    assert "down: node 3" in capsys.readouterr().out
+
+
+def test_a_leader_is_moved_by_hand(dev: DevSet, capsys: pytest.CaptureFixture[str]) -> None:
+    async def create(client: Client) -> int:
+        await client.create_topic("flights")
+        await until(client, lambda status: status.settled)
+        return (await client.describe("flights")).addresses[0].node
+
+    leader = run(dev.url, create)
+    other = leader % 3 + 1
+    verb = ["node", "transfer-leader", "flights", "--url", dev.url]
+    assert main([*verb, "--to", str(other)]) == 0
+    assert f"node {other} leads partition 0 of flights" in capsys.readouterr().out
+    assert main([*verb, "--to", "9"]) == 1
+    assert "node 9 has no vote" in capsys.readouterr().err
+
+    async def led(client: Client) -> None:
+        async with asyncio.timeout(_WAIT):
+            while (await client.describe("flights")).addresses[0].node != other:
+                await asyncio.sleep(0.05)
+        assert (await client.publish("flights", b"still here")).offset == 0
+
+    run(dev.url, led)
+
+
+def test_every_node_is_restarted_under_load_and_nothing_is_lost(dev: DevSet) -> None:
+    confirmed: list[int] = []
+
+    async def work(client: Client) -> list[bytes]:
+        await client.create_topic("flights", 3)
+        await until(client, lambda status: status.settled)
+        stop = asyncio.Event()
+
+        async def publish() -> None:
+            number = 0
+            while not stop.is_set():
+                await client.publish("flights", str(number), key=str(number % 16))
+                confirmed.append(number)
+                number += 1
+
+        publishing = asyncio.create_task(publish())
+        for number in (1, 2, 3):
+            had = len(confirmed)
+            await asyncio.to_thread(stop_node, dev.node(number))
+            await asyncio.to_thread(dev.restart, number, Signals())
+            await until(client, lambda status: all(one.up for one in status.nodes))
+            assert len(confirmed) > had
+        await until(client, lambda status: status.settled)
+        stop.set()
+        await publishing
+        async with client.reader("flights", follow=False) as reader:
+            return [bytes(message.value) async for message in reader]
+
+    values = run(dev.url, work)
+    assert sorted(map(int, values)) == confirmed == [*range(len(confirmed))]
+
+
+def stop_node(node: Node) -> None:
+    node.stop()
+
+
+def test_a_node_is_replaced_by_another(
+    dev: DevSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from weir.bench.node import start_node
+    from weir.cli.dev_set import free_ports
+
+    async def fill(client: Client) -> None:
+        await client.create_topic("flights", 3)
+        await until(client, lambda status: status.settled)
+        await asyncio.gather(*(client.publish("flights", str(n), key=str(n)) for n in range(200)))
+
+    run(dev.url, fill)
+    (port,) = free_ports(1)
+    assert main(["node", "add", f"127.0.0.1:{port}", "--url", dev.url]) == 0
+    words = capsys.readouterr().out.splitlines()[1].split()
+    folder = tmp_path / "fourth"
+    assert main([str(folder) if word == "FOLDER" else word for word in words[1:]]) == 0
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with start_node(folder, scratch, port=port, shards=1, segment_mib=32, spares=0):
+
+        async def joined(client: Client) -> None:
+            status = await until(client, lambda s: s.settled and s.nodes[3].held > 1)
+            assert status.nodes[3].member_of > 0
+
+        run(dev.url, joined)
+        assert main(["node", "remove", "1", "--url", dev.url]) == 1
+        assert "weir node drain 1" in capsys.readouterr().err
+        assert main(["node", "drain", "1", "--url", dev.url]) == 0
+        assert main(["node", "remove", "1", "--url", dev.url]) == 0
+        dev.node(1).stop()
+
+        async def whole(client: Client) -> set[int]:
+            status = await until(client, lambda status: status.settled)
+            assert [one.id for one in status.nodes] == [2, 3, 4]
+            async with client.reader("flights", follow=False) as reader:
+                return {int(bytes(message.value)) async for message in reader}
+
+        assert run(dev.url, whole) == {*range(200)}

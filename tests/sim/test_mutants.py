@@ -1,0 +1,56 @@
+"""A simulator that cannot fail proves nothing: each mutant must be caught by the seed kept with it.
+
+A seed is another run with every change of the code. Where the one that is kept has lost its mutant,
+`weir sim mutants --more 300` finds another.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from weir.broker.intake import Intake
+from weir.sim.mutants.planting import Mutant, Patch
+from weir.sim.mutants.registry import MUTANTS, hunt
+from weir.sim.run import run_seed
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_the_mutant_is_caught(mutant: Mutant) -> None:
+    found = hunt(mutant)
+    assert found.caught, f"seed {mutant.seed} plays on as if nothing were gone: {mutant.rule}"
+    assert found.promise in mutant.breaks
+
+
+def test_a_mutant_leaves_nothing_behind() -> None:
+    judge, before = Intake.judge, run_seed(3).trace_hash
+    mutant = next(one for one in MUTANTS if one.name == "dedupe-by-applied-state-only")
+    with mutant.planted():
+        assert Intake.judge is not judge
+    assert Intake.judge is judge
+    assert run_seed(3).trace_hash == before
+
+
+def test_names_and_rules_are_told_apart() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert all(mutant.rule and mutant.breaks for mutant in MUTANTS)
+
+
+def test_a_rule_that_is_not_there_cannot_be_taken_away() -> None:
+    with pytest.raises(AttributeError):
+        Patch().setattr(Intake, "judged", lambda self: None)
+
+
+def test_what_a_class_inherits_is_inherited_again_afterwards() -> None:
+    class Parent:
+        def rule(self) -> str:
+            return "parent's"
+
+    class Child(Parent):
+        pass
+
+    patch = Patch()
+    patch.setattr(Child, "rule", lambda self: "planted")
+    assert Child().rule() == "planted"
+    patch.undo()
+    assert Child().rule() == "parent's"
+    assert "rule" not in vars(Child)

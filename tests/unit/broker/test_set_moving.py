@@ -1,0 +1,202 @@
+"""How a group gets from who has it to who is to have it: one safe step after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir import raft
+from weir.broker.control import GroupsPlaced, NodeJoined
+from weir.broker.moving import STEADY_MS, Moving, Transfer, next_step
+from weir.broker.nodes import Nodes
+from weir.model.ids import voter_of
+from weir.raft.membership import Change, Configuration
+from weir.raft.progress import Progress, ProgressState
+
+A, B, C, D = (voter_of(node) for node in (1, 2, 3, 4))
+
+
+def everybody(_: int) -> bool:
+    return True
+
+
+def test_a_newcomer_learns_before_it_votes() -> None:
+    now = Configuration((A, B, C))
+    assert next_step(A, now, (A, B, D), (), everybody) == Change(add_learners=(D,))
+    learning = Configuration((A, B, C), (), (D,))
+    assert next_step(A, learning, (A, B, D), (), lambda member: member != D) is None
+    assert next_step(A, learning, (A, B, D), (), everybody) == Change((D,), (), (C,))
+    assert next_step(A, Configuration((A, B, D)), (A, B, D), (), everybody) is None
+
+
+def test_nothing_is_done_while_a_change_is_under_way() -> None:
+    joint = Configuration((A, B, D), (A, B, C))
+    assert next_step(A, joint, (A, B, C), (), everybody) is None
+
+
+def test_a_leader_that_is_to_go_hands_over_first() -> None:
+    assert next_step(A, Configuration((A, B, C)), (B, C), (), everybody) == Transfer(B)
+    assert next_step(A, Configuration((A, B, C)), (B, C), (), lambda m: m == C) == Transfer(C)
+    assert next_step(B, Configuration((A, B, C)), (B, C), (), everybody) == Change((), (), (A,))
+
+
+def test_a_lone_leader_that_is_to_go_lets_others_vote_first() -> None:
+    now = Configuration((A,), (), (B,))
+    assert next_step(A, now, (B,), (), everybody) == Change(add_voters=(B,))
+    assert next_step(A, Configuration((A, B)), (B,), (), everybody) == Transfer(B)
+
+
+def test_the_registry_is_learnt_by_those_who_do_not_vote() -> None:
+    now = Configuration((A, B, C))
+    assert next_step(A, now, (A, B, C), (D,), everybody) == Change(add_learners=(D,))
+    assert next_step(A, Configuration((A, B, C), (), (D,)), (A, B, C), (D,), everybody) is None
+    swapped = next_step(A, Configuration((A, B, C), (), (D,)), (A, B, D), (C,), everybody)
+    assert swapped == Change((D,), (C,), ())
+
+
+def test_another_incarnation_takes_the_place_of_the_first() -> None:
+    again = voter_of(3, 1)
+    now = Configuration((A, B, C))
+    assert next_step(A, now, (A, B, again), (), everybody) == Change(add_learners=(again,))
+    learning = Configuration((A, B, C), (), (again,))
+    assert next_step(A, learning, (A, B, again), (), everybody) == Change((again,), (), (C,))
+
+
+MEMBERS = st.sets(st.sampled_from([A, B, C, D, voter_of(3, 1)]), min_size=1)
+
+
+@given(before=MEMBERS, learners=MEMBERS, after=MEMBERS)
+def test_it_always_gets_there_and_voters_are_always_up_to_date(
+    before: set[int], learners: set[int], after: set[int]
+) -> None:
+    now = Configuration(tuple(sorted(before)), (), tuple(sorted(learners - before)))
+    wanted = tuple(sorted(after))
+    leader = now.voters[0]
+    current = set(now.voters)
+    for _ in range(10):
+        step = next_step(leader, now, wanted, (), current.__contains__)
+        if isinstance(step, Transfer):
+            assert step.voter in now.voters
+            leader = step.voter
+        elif isinstance(step, Change):
+            assert set(step.add_voters) <= current
+            now = now.changed(step)
+            if now.joint:
+                now = now.left()
+            assert leader in now.voters
+        else:
+            current |= set(now.learners)  # time passes
+    assert set(now.members) == set(now.voters) == after
+
+
+@dataclass(slots=True)
+class FakeNode:
+    """What `Moving` asks of a group's Raft node."""
+
+    configuration: Configuration
+    match: dict[int, int] = field(default_factory=dict)
+    commit_index: int = 1_000
+    asked: list[object] = field(default_factory=list)
+    busy: bool = False
+
+    def progress(self) -> tuple[Progress, ...]:
+        return tuple(Progress(m, at, ProgressState.REPLICATE, 0) for m, at in self.match.items())
+
+    def change(self, change: Change) -> int:
+        if self.busy:
+            raise raft.NotReady("not now")
+        self.asked.append(change)
+        return 1
+
+    def transfer_leadership(self, voter: int) -> None:
+        self.asked.append(Transfer(voter))
+
+
+class Clock:
+    now = 0
+
+    def monotonic_ms(self) -> int:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return self.now
+
+
+def placed(**placements: tuple[int, ...]) -> Nodes:
+    nodes = Nodes()
+    for node in (1, 2, 3, 4):
+        nodes.apply(NodeJoined(node, "h", node, 1, 1))
+    nodes.place_new([1 << 16 | n for n in range(len(placements))], 3)
+    rows = [(1 << 16 | n, to) for n, to in enumerate(placements.values())]
+    nodes.apply(GroupsPlaced(rows))
+    return nodes
+
+
+@dataclass(slots=True)
+class FakeGroup:
+    """A group that is led here, by `voter`."""
+
+    voter: int
+    node: Any
+    id: int = 1 << 16
+
+    def advance(self) -> None:
+        """There is nothing to go on with."""
+
+
+def test_leadership_drifts_back_once_the_preferred_leader_has_long_been_up_to_date() -> None:
+    clock = Clock()
+    moving = Moving(clock)
+    nodes = placed(one=(A, B, C))
+    node = FakeNode(Configuration((A, B, C)), {A: 900, C: 1_000})
+    moving.look([FakeGroup(B, node)], nodes)
+    clock.now = STEADY_MS - 1
+    moving.look([FakeGroup(B, node)], nodes)
+    assert node.asked == []
+    clock.now = STEADY_MS
+    moving.look([FakeGroup(B, node)], nodes)
+    assert node.asked == [Transfer(A)]
+
+
+def test_leadership_stays_while_the_preferred_leader_lags() -> None:
+    clock = Clock()
+    moving = Moving(clock)
+    nodes = placed(one=(A, B, C))
+    node = FakeNode(Configuration((A, B, C)), {A: 10, C: 1_000})
+    for clock.now in range(0, 4 * STEADY_MS, 500):
+        moving.look([FakeGroup(B, node)], nodes)
+    assert node.asked == []
+
+
+def test_only_one_leadership_a_second_drifts_back() -> None:
+    clock = Clock()
+    moving = Moving(clock)
+    nodes = placed(one=(A, B, C), two=(A, C, B))
+    both = [FakeNode(Configuration((A, B, C)), {A: 1_000}) for _ in range(2)]
+    groups = [FakeGroup(B, both[0]), FakeGroup(B, both[1], (1 << 16) + 1)]
+    moving.look(groups, nodes)
+    clock.now = STEADY_MS
+    moving.look(groups, nodes)
+    assert [len(node.asked) for node in both] == [1, 0]
+
+
+def test_few_groups_learn_at_a_time() -> None:
+    nodes = placed(**{str(n): (A, B, D) for n in range(10)})
+    moving = Moving(Clock())
+    fakes = [FakeNode(Configuration((A, B, C)), {B: 1_000, C: 1_000}) for _ in range(10)]
+    moving.look([FakeGroup(A, fake, (1 << 16) + n) for n, fake in enumerate(fakes)], nodes)
+    assert sum(bool(fake.asked) for fake in fakes) == 4
+    assert moving.moving == 10
+
+
+def test_a_leader_that_cannot_change_yet_is_asked_again() -> None:
+    nodes = placed(one=(A, B, D))
+    moving = Moving(Clock())
+    node = FakeNode(Configuration((A, B, C)), {B: 1_000, C: 1_000}, busy=True)
+    moving.look([FakeGroup(A, node)], nodes)
+    node.busy = False
+    moving.look([FakeGroup(A, node)], nodes)
+    assert node.asked == [Change(add_learners=(D,))]

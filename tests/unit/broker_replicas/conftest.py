@@ -1,0 +1,452 @@
+"""Three whole shards in one process: disks in memory, links by hand, time that moves when told to."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.identity import Identity, Member
+from weir.broker.replication import Replication
+from weir.broker.restore import Opened
+from weir.broker.shard import Shard, ShardSettings
+from weir.errors import NotLeader, Unavailable
+from weir.log import checkpoint
+from weir.log.recovery import recover
+from weir.log.settings import Settings
+from weir.model.batch import encode
+from weir.model.ids import group_of, node_of, place_node, place_of
+from weir.sim.disk import SimDisk
+from weir.wire import messages as m
+from weir.wire import trunk
+from weir.wire.client import ClientStream, decode_reply, encode_request
+from weir.wire.frame import take_client_frame
+from weir.wire.link import LinkStream
+from weir.wire.trunk import Kind, TrunkStream
+
+SYSTEM = 99
+STEP_MS = 50
+#: Far above two election timeouts.
+PATIENCE_MS = 10_000
+_AGAIN = {NotLeader.code, Unavailable.code}
+
+
+class Clock:
+    """The time of all nodes."""
+
+    def __init__(self) -> None:
+        self.wall = 1_700_000_000_000
+        self.monotonic = 0
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def monotonic_ms(self) -> int:
+        return self.monotonic
+
+
+class Node:
+    """One node of one shard; what it asks of its host is done by `Trio`."""
+
+    def __init__(self, id: int, trio: Trio, settings: dict[str, Any]) -> None:
+        self.id = id
+        self.trio = trio
+        self.disk = SimDisk(random.Random(id))
+        self.settings = settings
+        self.alive = False
+        self.boot()
+
+    def boot(self) -> None:
+        """Start on what the disk holds."""
+        members = tuple(Member(node, f"host{node}", 6800) for node in (1, 2, 3))
+        log = Settings(
+            log=0, system=SYSTEM, segment_bytes=64 * 1024, entry_bytes_max=16 * 1024,
+            cache_bytes_max=1 << 16, spares=1,
+        )  # fmt: skip
+        found = recover(self.disk, log)
+        opened = Opened(found.log, found.groups, found.body, found.holes)
+        dice = random.Random(f"{self.id}/{self.trio.clock.monotonic}").random
+        settings = ShardSettings(random=dice, **self.settings)
+        identity = Identity(SYSTEM, node=self.id, members=members)
+        self.shard = Shard(identity, [opened], self.trio.clock, settings)
+        self.jobs: list[Any] = []
+        self.wants: set[int] = set()
+        self.replies: dict[int, list[tuple[int, m.Reply]]] = {}
+        self.hangups: list[ef.Hangup] = []
+        #: By session here, whom another node passes on for: that node, and the session there.
+        self.guests: dict[int, tuple[int, int]] = {}
+        self.alive = True
+        self._correlation = 0
+        self.do(self.shard.start())
+
+    def kill(self) -> None:
+        """End at once: what was not synced is gone with the machine's memory."""
+        self.alive = False
+        self.jobs.clear()
+        self.disk.crash()
+        self.trio.cut(self.id)
+
+    def handle(self, event: ev.Event) -> None:
+        if self.alive:
+            self.do(self.shard.handle(event))
+
+    def do(self, effects: list[ef.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ef.Send(session, buffers, charged):
+                    self.shard.budget.release(charged)
+                    if session in self.guests:
+                        self.back(session, Kind.REPLIES, b"".join(buffers))
+                        continue
+                    for frame in ClientStream().receive(b"".join(buffers)):
+                        reply = frame.correlation, decode_reply(frame)
+                        self.replies.setdefault(session, []).append(reply)
+                case ef.SendToPeer(place, quick, buffers, charged):
+                    self.shard.budget.release(charged)
+                    self.trio.carry(self.id, place >> 16, quick, b"".join(buffers))
+                case ef.Connect(node):
+                    self.wants.add(node)
+                case ef.Hangup(session, reason):
+                    self.hangups.append(effect)
+                    if session in self.guests:
+                        self.back(session, Kind.HANGUP, reason.encode())
+                case ef.Pass(place, buffers, charged):
+                    self.shard.passed_on(place, charged)
+                    self.trio.passed(self.id, place_node(place), b"".join(buffers))
+                case _:
+                    self.jobs.append(effect)
+
+    # -- trunks ------------------------------------------------------------------------------
+
+    def serve(self, asking: int, frames: Sequence[trunk.TrunkFrame]) -> None:
+        """Take what another node passed on for its peers."""
+        for kind, remote, body in frames:
+            number = next((n for n, key in self.guests.items() if key == (asking, remote)), 0)
+            if kind == Kind.OPENED:
+                number = 1_000_000 * self.id + self.trio.number()
+                self.guests[number] = asking, remote
+                self.handle(ev.Opened(number, bytes(body).decode(), place_of(asking, 0)))
+            elif kind == Kind.CLOSED:
+                self.guests.pop(number)
+                self.handle(ev.Closed(number))
+            else:
+                is_client = kind == Kind.CLIENT
+                request = take_client_frame(body) if is_client else trunk.decode_device(body)
+                self.handle(ev.Received(number, [request]))
+
+    def back(self, session: int, kind: Kind, data: bytes) -> None:
+        """Send something back to the node that passed on for a guest."""
+        asking, remote = self.guests[session]
+        frame = b"".join(trunk.encode(kind, remote, data))
+        self.trio.backs[self.id, asking].append(frame)
+
+    def lose(self, asking: int) -> None:
+        """All guests of a node are gone."""
+        for number in [n for n, key in self.guests.items() if key[0] == asking]:
+            del self.guests[number]
+            self.handle(ev.Closed(number))
+
+    def step(self) -> None:
+        """Do the oldest job."""
+        job = self.jobs.pop(0)
+        match job:
+            case ef.StartFlush(log, flush):
+                flush.run(self.disk)
+                self.handle(ev.Flushed(log, flush))
+            case ef.StartRead(log, ticket, reading):
+                self.handle(ev.ReadDone(ticket, reading.run(self.disk)))
+            case ef.MakeSpare(log, spare):
+                spare.run(self.disk)
+                self.handle(ev.SpareMade(log, spare))
+            case ef.StartChore(log, chore):
+                self.handle(ev.ChoreDone(log, chore, chore.run(self.disk)))
+            case ef.SaveCheckpoint(log, _, data):
+                checkpoint.save(self.disk, data)
+                self.handle(ev.CheckpointSaved(log))
+
+    # -- clients -----------------------------------------------------------------------------
+
+    def ask(self, request: m.Request, session: int = 1) -> int:
+        """Send a request; return its correlation."""
+        if session not in self.replies:
+            self.replies[session] = []
+            self.handle(ev.Opened(session))
+            self.ask(m.Hello("test"), session)
+        self._correlation += 1
+        data = b"".join(encode_request(request, self._correlation))
+        self.handle(ev.Received(session, ClientStream().receive(data)))
+        return self._correlation
+
+    def reply_to(self, correlation: int, session: int = 1) -> Any:
+        """Return the reply, None while there is none."""
+        found = [reply for number, reply in self.replies[session] if number == correlation]
+        assert len(found) < 2, f"{len(found)} replies to request {correlation}"
+        return found[0] if found else None
+
+    def group(self, id: int) -> Any:
+        """Return a group as this node has it, None if it does not."""
+        return self.shard.writers[0].groups.get(id)
+
+    def messages(self, id: int) -> list[bytes]:
+        """Return all values that are committed here, as they lie in this node's log."""
+        partition = self.shard.topics.partition(id)[1]
+        state, found, offset = partition.state, [], partition.state.log_start
+        while offset < state.next_offset:
+            reading = partition.group.log.read(id, offset, 1 << 20, partition.group.node.commit_index)
+            assert reading is not None
+            payloads = reading.cached or reading.run(self.disk)
+            for batch in _batches(b"".join(payloads)):
+                found += batch.values()
+            offset = reading.next_offset
+        return found
+
+
+def _batches(data: bytes) -> Iterator[Any]:
+    from weir.model.batch import Batch
+
+    at = 0
+    while at < len(data):
+        batch = Batch(data, at)
+        at += batch.header.total_size
+        yield batch
+
+
+class Trio:
+    """Three nodes and what is on its way between them."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.clock = Clock()
+        self.links: set[tuple[int, int]] = set()
+        self.apart: set[tuple[int, int]] = set()
+        self.wires: dict[tuple[int, int, bool], list[bytes]] = defaultdict(list)
+        #: What was passed on and not read, and what goes back.
+        self.passes: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+        self.backs: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+        self.runs = 0
+        self.nodes = {id: Node(id, self, settings) for id in (1, 2, 3)}
+
+    def __getitem__(self, id: int) -> Node:
+        return self.nodes[id]
+
+    def live(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.alive]
+
+    # -- links -------------------------------------------------------------------------------
+
+    def carry(self, sender: int, to: int, quick: bool, data: bytes) -> None:
+        if (sender, to) in self.links:
+            self.wires[sender, to, quick].append(data)
+
+    def cut(self, id: int) -> None:
+        """Break all links from and to a node."""
+        for sender, to in [link for link in sorted(self.links) if id in link]:
+            self.links.discard((sender, to))
+            self.wires.pop((sender, to, True), None)
+            self.wires.pop((sender, to, False), None)
+            self.passes.pop((sender, to), None)
+            self.backs.pop((to, sender), None)
+            self.nodes[to].lose(sender)
+            self.nodes[sender].handle(ev.LinkClosed(place_of(to, 0)))
+            self.nodes[sender].handle(ev.TrunkClosed(place_of(to, 0)))
+
+    def isolate(self, id: int) -> None:
+        """Let nothing through from or to a node."""
+        self.apart |= {pair for a in (1, 2, 3) for pair in ((a, id), (id, a))}
+        self.cut(id)
+
+    def heal(self) -> None:
+        self.apart.clear()
+
+    def _connect(self) -> None:
+        for node in self.live():
+            for to in sorted(node.wants):
+                link = node.id, to
+                if self.nodes[to].alive and link not in self.links and link not in self.apart:
+                    self.links.add(link)
+                    self.runs += 1
+                    node.handle(ev.LinkOpened(place_of(to, 0), 1, self.runs))
+                    node.handle(ev.TrunkOpened(place_of(to, 0)))
+
+    def number(self) -> int:
+        """Return a number that was never given."""
+        self.runs += 1
+        return self.runs
+
+    def passed(self, asking: int, to: int, data: bytes) -> None:
+        if (asking, to) in self.links:
+            self.passes[asking, to].append(data)
+
+    def _pass_on(self) -> bool:
+        moved = False
+        for (asking, to), sent in sorted(self.passes.items()):
+            if sent:
+                moved, self.passes[asking, to] = True, []
+                self.nodes[to].serve(asking, TrunkStream().receive(b"".join(sent)))
+        for (serving, asking), sent in sorted(self.backs.items()):
+            if sent:
+                moved, self.backs[serving, asking] = True, []
+                frames = TrunkStream().receive(b"".join(sent))
+                self.nodes[asking].handle(ev.PassedBack(place_of(serving, 0), frames))
+        return moved
+
+    def _deliver(self) -> bool:
+        moved = self._pass_on()
+        for (sender, to, quick), sent in sorted(self.wires.items()):
+            if sent:
+                moved = True
+                self.wires[sender, to, quick] = []
+                frames = LinkStream().receive(b"".join(sent))
+                self.nodes[to].handle(ev.PeerSent(place_of(sender, 0), frames))
+        return moved
+
+    # -- time --------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Do all jobs and carry all frames, and whatever comes of them."""
+        moved = True
+        while moved:
+            self._connect()
+            moved = self._deliver()
+            for node in self.live():
+                while node.jobs:
+                    moved = True
+                    node.step()
+
+    def one(self, dice: random.Random) -> None:
+        """Do one job of a node, or let what one lane holds arrive."""
+        self._connect()
+        lanes = [(*lane, True) for lane, sent in sorted(self.wires.items()) if sent]
+        jobs = [(node.id, 0, False, False) for node in self.live() if node.jobs]
+        if not (lanes or jobs):
+            return
+        sender, to, quick, is_lane = dice.choice(lanes + jobs)
+        if not is_lane:
+            self.nodes[sender].step()
+            return
+        frames = LinkStream().receive(self.wires[sender, to, quick].pop(0))
+        self.nodes[to].handle(ev.PeerSent(place_of(sender, 0), frames))
+
+    def pass_ms(self, ms: int) -> None:
+        """Let time pass, and nothing else happen than what nodes do by themselves."""
+        self.clock.wall += ms
+        self.clock.monotonic += ms
+        for node in self.live():
+            node.handle(ev.Ticked())
+
+    def run(self, ms: int) -> None:
+        """Let time pass, in which everything arrives and is done."""
+        for _ in range(ms // STEP_MS):
+            self.pass_ms(STEP_MS)
+            self.settle()
+
+    def until(self, holds: Callable[[], Any], why: str = "it never came") -> Any:
+        """Let time pass until something holds; return it."""
+        for _ in range(PATIENCE_MS // STEP_MS):
+            if found := holds():
+                return found
+            self.run(STEP_MS)
+        raise AssertionError(why)
+
+    # -- what the tests ask ------------------------------------------------------------------
+
+    def leader(self, group: int = 0) -> Node:
+        """Return who leads a group, once that is settled: it has applied an entry of its term."""
+
+        def found() -> Node | None:
+            for node in self.live():
+                here = node.group(group)
+                if here is not None and here.is_current and here.leader == here.voter:
+                    machine = here.machine
+                    if getattr(machine, "leads", True):
+                        return node
+            return None
+
+        return self.until(found, f"nobody leads group {group}")  # type: ignore[no-any-return]
+
+    def answer(self, node: Node, request: m.Request, session: int = 1) -> Any:
+        """Ask a node, and return the reply."""
+        correlation = node.ask(request, session)
+        return self.until(lambda: node.reply_to(correlation, session), f"no reply to {request}")
+
+    def told(self, request: m.Request, group: int) -> Any:
+        """Ask who leads a group, again as a client does; return what is no refusal to come again."""
+        for _ in range(PATIENCE_MS // STEP_MS):
+            reply = self.answer(self.leader(group), request)
+            if not isinstance(reply, m.Refusal) or reply.code not in _AGAIN:
+                return reply
+            self.run(STEP_MS)
+        raise AssertionError(f"still {reply}")
+
+    def topic(self, name: str = "t", partitions: int = 1, **more: Any) -> m.TopicInfo:
+        """Create a topic; return it once its partitions are led."""
+        info = self.told(m.CreateTopic(name, partitions, if_absent=True, **more), 0)
+        assert isinstance(info, m.TopicInfo), info
+        for partition in range(partitions):
+            self.leader(group_of(info.id, partition))
+        return info
+
+    def producer(self) -> m.ProducerGrant:
+        grant = self.told(m.OpenProducer(), 0)
+        assert isinstance(grant, m.ProducerGrant), grant
+        return grant
+
+    def same_everywhere(self, group: int) -> list[bytes]:
+        """Return a partition's messages, once all live nodes have applied the same entries."""
+
+        def same() -> bool:
+            groups = [node.group(group) for node in self.live()]
+            at = {(one.node.applied_index, one.node.last_index) for one in groups if one}
+            return len(at) == 1 and None not in groups
+
+        self.until(same, "the replicas never became the same")
+        found = [node.messages(group) for node in self.live()]
+        states = [node.group(group).machine.encode() for node in self.live()]
+        assert all(one == found[0] for one in found)
+        assert all(one == states[0] for one in states)
+        return found[0]
+
+
+def batch(
+    info: m.TopicInfo, grant: m.ProducerGrant, sequence: int, *values: bytes, partition: int = 0
+) -> m.Produce:
+    address = info.addresses[partition]
+    data = encode(
+        list(values), group=address.group, producer=grant.producer, epoch=grant.epoch,
+        sequence=sequence,
+    )  # fmt: skip
+    return m.Produce(address, 0, memoryview(data))
+
+
+@pytest.fixture
+def make_trio() -> Callable[..., Trio]:
+    """Return what founds a set of three nodes, with fields of `ShardSettings`."""
+
+    def make(**settings: Any) -> Trio:
+        return Trio(settings)
+
+    return make
+
+
+@pytest.fixture
+def trio(make_trio: Callable[..., Trio]) -> Trio:
+    return make_trio()
+
+
+@pytest.fixture
+def produce() -> Callable[..., m.Produce]:
+    """Return what packs a batch: (topic, grant, sequence, values ...)."""
+    return batch
+
+
+@pytest.fixture
+def small() -> Replication:
+    """Sizes at which a snapshot and a catching up take many messages."""
+    return Replication(append_bytes_max=512, inflight_bytes_max=2048, snapshot_chunk_bytes=128)
+
+
+__all__ = ["node_of"]

@@ -1,0 +1,185 @@
+"""Who may link to a shard, and what is read of whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.model.ids import place_of
+from weir.wire import link
+from weir.wire.link import Lane, Verdict
+
+MIB = 1 << 20
+Running = Callable[..., AbstractAsyncContextManager[list[Any]]]
+Made = Callable[..., Any]
+Greet = Callable[..., Awaitable[Any]]
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+def test_what_is_under_way_is_charged_until_the_shard_has_it(
+    running: Running, own: Made, greet: Greet, hello: Made, run: Run
+) -> None:
+    async def body() -> None:
+        async with running(own(1)) as (one,):
+            loop = asyncio.get_running_loop()
+            _, quick = await greet(one.port, hello())
+            answer, bulk = await greet(one.port, hello(lane=Lane.BULK))
+            assert answer.verdict == Verdict.ACCEPTED
+            (head,) = link.encode(9, 1)
+            size = 4 * MIB
+            await loop.sock_sendall(bulk, head[:4] + size.to_bytes(4, "little") + head[8:] + b"x")
+            async with asyncio.timeout(5):
+                while one.shard.budget.used != 16 + size:
+                    await asyncio.sleep(0)
+            await loop.sock_sendall(bulk, bytes(size - 1))
+            ((_, kind, _, whole),) = await one.frames(1)
+            assert (kind, len(whole), one.shard.budget.used) == (9, size, 0)
+            # A client waits when the budget is used up; a node that frees some must not.
+            one.driver._held = True
+            await loop.sock_sendall(bulk, head)
+            assert len(await one.frames(2)) == 2
+            await loop.sock_sendall(bulk, head[:4] + b"\xff\xff\xff\xff" + head[8:])
+            assert await loop.sock_recv(bulk, 1) == b""
+            assert await loop.sock_recv(quick, 1) == b""
+            assert one.shard.budget.used == 0
+            quick.close()
+            bulk.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "why"),
+    [
+        ({"protocol": 2}, Verdict.UNKNOWN_PROTOCOL, "upgrade"),
+        ({"system": 8}, Verdict.STRANGER, "another system"),
+        ({"brokerset": 1}, Verdict.STRANGER, "BrokerSet 1"),
+        ({"logs": 3}, Verdict.STRANGER, "3 logs"),
+        ({"node": 1}, Verdict.STRANGER, "number of its own"),
+        ({"to": 3}, Verdict.STRANGER, "this is node 1, not 3"),
+        ({"to_shard": 1}, Verdict.ELSEWHERE, "shard 0"),
+        ({"node": 4}, Verdict.REMOVED, "removed"),
+        ({"lane": Lane.BULK}, Verdict.UNCLEAR, "quick lane"),
+    ],
+)
+def test_strangers_are_refused_and_told_why(
+    running: Running,
+    own: Made,
+    greet: Greet,
+    hello: Made,
+    run: Run,
+    changes: dict[str, Any],
+    verdict: Verdict,
+    why: str,
+) -> None:
+    async def body() -> None:
+        async with running(own(1)) as (one,):
+            one.links.disconnect(ef.Disconnect(4))
+            answer, sock = await greet(one.port, hello(**changes))
+            assert (answer.verdict, answer.node, answer.shard) == (verdict, 1, 0)
+            assert why in answer.reason
+            assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
+            sock.close()
+            assert one.links._in == {}
+
+    run(body)
+
+
+def test_a_hello_that_makes_no_sense_is_answered_and_one_too_long_is_not_kept(
+    running: Running, own: Made, greet: Greet, run: Run
+) -> None:
+    async def body() -> None:
+        async with running(own(1)) as (one,):
+            answer, sock = await greet(one.port, b"\3\0\1\0\xc0")
+            assert answer.verdict == Verdict.UNCLEAR
+            sock.close()
+            for data in (b"\3\0\xff\xff", b"\3" + bytes(64)):
+                with pytest.raises(AssertionError, match="without an answer"):
+                    await greet(one.port, data)
+
+    run(body)
+
+
+def test_a_node_nobody_told_of_is_linked_back_where_it_says_that_it_is(
+    running: Running, own: Made, run: Run
+) -> None:
+    async def body() -> None:
+        async with running(own(1), own(2)) as (one, two):
+            one.links._own = replace(one.links._own, host="127.0.0.1", port=one.port)
+            one.connect(two)
+            assert (await two.until(ev.LinkOpened))[0].place == place_of(1, 0)
+            assert two.links.nodes == [1]
+            two.send(place_of(1, 0), True, b"granted")
+            assert await one.frames(1) == [(place_of(2, 0), 1, 5, b"granted")]
+
+    run(body)
+
+
+def test_a_host_that_cannot_be_one_costs_no_link(
+    running: Running, own: Made, greet: Greet, hello: Made, run: Run
+) -> None:
+    async def body() -> None:
+        async with running(own(1), own(2)) as (one, two):
+            said = hello(host="a..b", port=1)
+            _, sock = await greet(one.port, said)
+            one.connect(two)
+            await one.until(ev.LinkOpened)
+            sock.close()
+
+    run(body)
+
+
+def test_links_come_in_while_clients_wait(running: Running, own: Made, run: Run) -> None:
+    async def body() -> None:
+        async with running(own(1), own(2)) as (one, two):
+            one.links.found.add("127.0.0.1")
+            one.driver._held = True  # its budget is used up: what frees it may come by a link
+            two.connect(one)
+            await two.until(ev.LinkOpened)
+            two.send(place_of(1, 0), False, b"committed")
+            assert len(await one.frames(1)) == 1
+            _, client = await asyncio.open_connection("127.0.0.1", one.port)
+            client.write(b"\2" + bytes(15))
+            async with asyncio.timeout(5):
+                while not any(p._connection.stream for p in one.driver._peers.values()):
+                    await asyncio.sleep(0)
+            (peer,) = one.driver._peers.values()
+            assert not peer._transport.is_reading()  # type: ignore[union-attr]
+            client.close()
+
+    run(body)
+
+
+def test_a_shard_that_waits_for_others_is_linked_and_lets_clients_in_then(
+    running: Running, own: Made, run: Run
+) -> None:
+    async def body() -> None:
+        async with running(own(1), own(2)) as (one, two):
+            one.shard.ready = False
+            starting = asyncio.ensure_future(one.driver.start())
+            _, client = await asyncio.open_connection("127.0.0.1", one.port)
+            client.write(b"\2\0\1\0\1\0\0\0" + bytes(9))
+            async with asyncio.timeout(5):
+                while not any(p._connection.stream for p in one.driver._peers.values()):
+                    await asyncio.sleep(0)
+            assert not starting.done()
+            assert one.shard.heard == []
+            # It has never heard of the other node, without which it will not be ready.
+            two.links._own = replace(two.links._own, host="127.0.0.1", port=two.port)
+            two.connect(one)
+            await one.until(ev.LinkOpened)
+            await starting
+            (received,) = await one.until(ev.Received)
+            assert [frame.opcode for frame in received.frames] == [1]
+            client.close()
+            assert one.driver._ticker is not None
+            one.driver._ticker.cancel()
+
+    run(body)
