@@ -17,6 +17,7 @@ from weir.cli.dev_set import DevSet
 from weir.cli.main import main
 from weir.client.client import Client
 from weir.client.nodes import Nodes, SetStatus
+from weir.errors import BadRequest
 
 _WAIT = 30.0
 
@@ -62,7 +63,7 @@ def test_topics_are_spread_and_status_says_so(
             [(1, 4), (1, 4), (2, 4)],
         )
         await client.create_topic("single", 1, replicas=1)
-        with pytest.raises(weir.BadRequest, match="4 replicas, and only 3 of the nodes"):
+        with pytest.raises(BadRequest, match="4 replicas, and only 3 of the nodes"):
             await client.create_topic("many", 1, replicas=4)
 
     run(dev.url, work)
@@ -162,7 +163,7 @@ def test_a_node_is_replaced_by_another(
 
         async def joined(client: Client) -> None:
             status = await until(client, lambda s: s.settled and s.nodes[3].held > 1)
-            assert status.nodes[3].member_of > 0
+            assert status.nodes[3].replicas > 0
 
         run(dev.url, joined)
         assert main(["node", "remove", "1", "--url", dev.url]) == 1

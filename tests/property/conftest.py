@@ -225,8 +225,10 @@ class Driver:
         record = Record(group, self.serial, index, kind, pieces, len(payload), first, behind)
         position = self.log.append(record)
         if group in self.gone:
-            at = self.log._groups[group].floor
-            self.begin(group, at, Installed(0, 0, b""), 0, at + 1)
+            began = self.log._groups.get(group)
+            if began is not None and (at := began.floor):
+                self.begin(group, at, Installed(0, 0, b""), 0, at + 1)
+            self.gone.discard(group)  # one of which nothing is left at all begins as any new one
         self.appended[position] = (record, payload)
         if kind is Kind.HARD_STATE:
             self.hard[group] = HardState.unpack(payload)

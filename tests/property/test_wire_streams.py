@@ -50,7 +50,7 @@ CORRELATION = st.integers(0, 2**64 - 1)
 NODE = st.integers(0, 2**31 - 1)
 PORT = st.integers(0, 65_535)
 COUNTS = st.dictionaries(NODE, NATURAL, max_size=3)
-NODE_ROW = st.builds(n.NodeRow, NATURAL, TEXT, PORT, TEXT, *[NATURAL] * 4)
+NODE_ROW = st.builds(n.NodeRow, NATURAL, TEXT, PORT, TEXT, *[NATURAL] * 5)
 CHANGE = st.builds(SettingsChange, st.none() | NATURAL, st.none() | NATURAL)
 
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
@@ -81,6 +81,9 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     n.RaiseLevel: st.builds(n.RaiseLevel, NATURAL),
     n.TransferLeader: st.builds(n.TransferLeader, ADDRESS, NODE),
     n.ReportNode: st.builds(n.ReportNode, st.integers(1, 2**31 - 1), NATURAL, NATURAL),
+    n.ReportSettled: st.builds(
+        n.ReportSettled, st.lists(st.tuples(NATURAL, st.lists(NATURAL, max_size=3)), max_size=3)
+    ),
 }
 SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL)
 INFO = st.builds(m.TopicInfo, NATURAL, TEXT, TEXT, TEXT, st.lists(ADDRESS, max_size=3), SETTINGS)
@@ -138,7 +141,7 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     ),
     n.ShardInfo: (
         Opcode.DESCRIBE_SHARD,
-        st.builds(n.ShardInfo, *[NATURAL] * 6, COUNTS, COUNTS, st.lists(NODE, max_size=3)),
+        st.builds(n.ShardInfo, *[NATURAL] * 6, COUNTS, st.lists(NODE, max_size=3)),
     ),
     n.Transferred: (Opcode.TRANSFER_LEADER, st.builds(n.Transferred, NODE)),
 }

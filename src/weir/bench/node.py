@@ -42,6 +42,7 @@ class Node:
         self.port = 0
         self._process = process
         self._output = output
+        self._told = False
 
     @property
     def url(self) -> str:
@@ -79,8 +80,9 @@ class Node:
 
     def terminate(self) -> None:
         """Tell the node to drain and end; `stop` waits for it."""
-        if self.running:
+        if self.running and not self._told:  # a second signal would not let it drain
             self._process.terminate()
+            self._told = True
 
     def stop(self, seconds: float = 15.0) -> None:
         """Let the node drain and end; kill it and raise `NodeFailed` if that takes too long."""

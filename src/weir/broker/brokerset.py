@@ -27,11 +27,13 @@ from weir.errors import BadRequest, NotLeader, Refused, UnknownOpcode
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node
 from weir.order.clock import Time
 from weir.wire.nodes import (
+    SETTLED_MAX,
     ChangeNode,
     DescribeShard,
     ListNodes,
     RaiseLevel,
     ReportNode,
+    ReportSettled,
     ShardInfo,
     TransferLeader,
     Transferred,
@@ -114,7 +116,10 @@ class BrokerSet:
         nodes = self._catalog.nodes.all()
         if any(node.id == self._identity.node for node in nodes):  # else it is older than this node
             self._connect({one.id: Member(one.id, one.host, one.port) for one in nodes if one.port})
-            self._report()
+            if self._time.monotonic_ms() >= self._report_ms:
+                self._report_ms = self._time.monotonic_ms() + _REPORT_EVERY_MS
+                self._report()
+                self._report_settled()
         if self._registry.ready and self._registry.group is not None:
             with suppress(Refused):  # it is asked again at the next tick
                 self._registry.membership.settle()
@@ -124,20 +129,33 @@ class BrokerSet:
 
     def _report(self) -> None:
         """Say how many shards this node runs, and its format level, if the registry says else."""
-        me, now = self._identity, self._time.monotonic_ms()
-        known = self._catalog.nodes.get(me.node)
-        if self._registry.group is None or known is None or now < self._report_ms:
+        me, known = self._identity, self._catalog.nodes.get(self._identity.node)
+        if self._registry.group is None or known is None:
             return
-        if (known.shards, known.level) == (self._layout.shards, self._level):
-            return
-        self._report_ms = now + _REPORT_EVERY_MS
-        report = ReportNode(me.node, self._layout.shards, self._level)
+        if (known.shards, known.level) != (self._layout.shards, self._level):
+            self._tell(ReportNode(me.node, self._layout.shards, self._level))
+
+    def _report_settled(self) -> None:
+        """Say which of the groups led here have arrived where the registry wants them."""
+        unsettled = self._catalog.nodes.unsettled
+        rows = []
+        for group in self._groups() if unsettled else ():
+            if group.id in unsettled and group.node.role is raft.Role.LEADER:
+                there = group.node.configuration
+                if not there.joint and set(there.voters) == set(self._catalog.voters(group.id)):
+                    rows.append((group.id, list(there.voters)))
+        if rows:
+            self._tell(ReportSettled(rows[:SETTLED_MAX]))
+
+    def _tell(self, report: ReportNode | ReportSettled) -> None:
         place = self._passing.routes.registry
-        with suppress(Refused):
-            if place == self._passing.shard:
+        with suppress(Refused):  # it is told again as long as it is news
+            if place != self._passing.shard:
+                self._passing.ask_own(place, report, _REPORT)
+            elif isinstance(report, ReportNode):
                 self._registry.membership.report(report)
             else:
-                self._passing.ask_own(place, report, _REPORT)
+                self._registry.membership.settled(report)
 
     # -- stopping ----------------------------------------------------------------------------
 
@@ -159,6 +177,12 @@ class BrokerSet:
             late = self._time.monotonic_ms() >= self._hand_over_until
             self._handed_over = late or not any(self._shared_groups())
         return self._handed_over
+
+    def leave(self) -> None:
+        """Let the host break the links: what others send would keep the logs from coming to rest,
+        and they could hand back what was handed over.
+        """
+        self._connect({})
 
     def _shared_groups(self) -> Iterator[Group]:
         """Yield the groups that are led here and have other voters."""
@@ -184,6 +208,7 @@ class BrokerSet:
             RaiseLevel: self._raise_level,
             TransferLeader: self._transfer,
             ReportNode: self._reported,
+            ReportSettled: self._reported,
         }
 
     def _list(self, session: Session, caller: Caller, request: ListNodes) -> None:
@@ -198,11 +223,16 @@ class BrokerSet:
         self._authorize(session.principal, "change", "nodes")
         self._registry.membership.raise_level(caller, request)
 
-    def _reported(self, session: Session, caller: Caller, request: ReportNode) -> None:
+    def _reported(
+        self, session: Session, caller: Caller, request: ReportNode | ReportSettled
+    ) -> None:
         if not session.is_shard:
             raise UnknownOpcode("only a shard may ask that", caller.opcode)
         self._outbox.answered(session.id)  # there is no reply: what it did, the registry shows
-        self._registry.membership.report(request)
+        if isinstance(request, ReportNode):
+            self._registry.membership.report(request)
+        else:
+            self._registry.membership.settled(request)
 
     def _transfer(self, session: Session, caller: Caller, request: TransferLeader) -> None:
         self._authorize(session.principal, "change", "nodes")
@@ -235,7 +265,6 @@ class BrokerSet:
         self._authorize(session.principal, "list", "nodes")
         held = led = leaderless = 0
         lagging: Counter[int] = Counter()
-        members: Counter[int] = Counter()
         for group in self._groups():
             held += 1
             leaderless += not group.node.leader
@@ -244,24 +273,15 @@ class BrokerSet:
                 is_current = current_members(group.node)
                 there = group.node.configuration.members
                 lagging.update(node_of(m) for m in there if m != group.voter and not is_current(m))
-                members.update(map(node_of, _needed(group)))
         linked = sorted(dict.fromkeys(map(place_node, self._linked)))
         self._outbox.reply(
             caller,
             ShardInfo(
                 self._identity.node, self._identity.shard, led, held, self._moving.moving,
-                leaderless, dict(lagging), dict(members), linked,
+                leaderless, dict(lagging), linked,
             ),
         )  # fmt: skip
 
     @property
     def _catalog(self) -> Catalog:
         return self._topics.catalog
-
-
-def _needed(group: Group) -> tuple[int, ...]:
-    """Return the members that a group would miss. Whoever is in the set learns the registry."""
-    there = group.node.configuration
-    if group.id != REGISTRY_GROUP:
-        return there.members
-    return tuple(member for member in there.members if there.counts(member))

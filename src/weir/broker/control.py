@@ -85,6 +85,14 @@ class GroupsPlaced(Record, frozen=True, array_like=True, tag="placed"):
     rows: list[tuple[int, tuple[int, ...]]]
 
 
+class GroupsSettled(Record, frozen=True, array_like=True, tag="settled"):
+    """Registry: groups that were to move are where these voters have them: whoever had them before
+    is needed no more.
+    """
+
+    rows: list[tuple[int, tuple[int, ...]]]
+
+
 class LevelRaised(Record, frozen=True, array_like=True, tag="level"):
     """Registry: every node supports this format level, and may write it."""
 
@@ -147,7 +155,7 @@ class ClusterDeleted(Record, frozen=True, array_like=True, tag="forget"):
 
 
 ClusterRecord = ClusterSought | ClusterPaused | ClusterDeleted
-NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | LevelRaised
+NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
 ControlRecord = (
     TopicCreated
     | TopicAltered

@@ -18,7 +18,6 @@ from weir.model.header import Columns
 
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
-_READ = frozenset({Kind.BATCHES, Kind.CONTROL})
 
 
 class BatchRecord(NamedTuple):
@@ -107,14 +106,13 @@ def _records(data: Buffer, sent_to: int) -> list[BatchRecord]:
 #: A leader's first entry. One byte, because a frame of length 0 is never valid.
 NOOP = Payload(Kind.NOOP, (b"\0",), 1)
 
-_RAFT_KINDS = {Kind.NOOP: raft.EntryKind.NOOP, Kind.CONFIGURATION: raft.EntryKind.CONFIGURATION}
-
 
 def entry_of(index: int, term: int, payload: Payload) -> raft.Entry:
     """Return what Raft knows of an entry."""
-    kind = _RAFT_KINDS.get(payload.kind, raft.EntryKind.NORMAL)
-    if kind is raft.EntryKind.CONFIGURATION:
-        return raft.Entry(index, term, kind, b"".join(payload.buffers), payload.size)
+    if payload.kind is Kind.CONFIGURATION:
+        data = b"".join(payload.buffers)
+        return raft.Entry(index, term, raft.EntryKind.CONFIGURATION, data, payload.size)
+    kind = raft.EntryKind.NOOP if payload.kind is Kind.NOOP else raft.EntryKind.NORMAL
     return raft.Entry(index, term, kind, payload, payload.size)
 
 
@@ -139,6 +137,6 @@ def unread(kind: Kind, buffers: tuple[Buffer, ...], size: int) -> Payload:
 def applied_by(entry: raft.Entry) -> Payload:
     """Return what applying an entry needs."""
     payload = stored_in(entry)
-    if payload.kind in _READ and not payload.batches and payload.control is None:
-        return read_back(payload.kind, b"".join(payload.buffers))
-    return payload
+    if payload.batches or payload.control is not None or payload.kind is Kind.NOOP:
+        return payload
+    return read_back(payload.kind, b"".join(payload.buffers))

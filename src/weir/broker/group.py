@@ -6,22 +6,21 @@ This is the only place where Raft, log and state machine meet. The order of thin
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from weir import raft
-from weir.broker.entries import Payload, applied_by, entry_of, stored_in, unread
-from weir.broker.past import LogStorage, pack_installed, pack_state, unpack_state
+from weir.broker.entries import Payload, applied_by, stored_in
+from weir.broker.past import LogStorage, pack_installed, unpack_state
 from weir.broker.reads import Reads
 from weir.broker.rounds import Rounds, Then
-from weir.codec.fields import Buffer
+from weir.broker.supply import Supply
 from weir.errors import NotLeader, Overloaded, Refused, Unavailable
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.log import Log
-from weir.log.reading import Reading
 from weir.log.record import HardState, Record
 from weir.model.ids import node_of
 from weir.model.limits import RETRY_AFTER_MS
@@ -71,8 +70,10 @@ class Group:
     __slots__ = (
         "_advancing",
         "_configuration",
+        "_durable",
         "_past",
         "_rounds",
+        "_supply",
         "_ties",
         "cut_off",
         "id",
@@ -107,7 +108,10 @@ class Group:
         self.cut_off = False
         self._past = past
         self._ties = ties
+        self._supply = Supply(node, past, ties.reads, self.advance)
         self._rounds = Rounds()
+        #: Whom to tell when the own disk has an entry; indices rise.
+        self._durable: deque[tuple[int, Callable[[], None]]] = deque()
         self._advancing = False
         #: As of the applied index: what Raft has in force may be an entry that goes again.
         self._configuration = past.configuration()
@@ -148,8 +152,7 @@ class Group:
         committed before that term.
         """
         node = self.node
-        index = node.applied_index
-        return bool(node.leader and index and node.term_at(index) == node.term)
+        return bool(node.leader and node.applied_index and self._applied_term == node.term)
 
     # -- snapshots ---------------------------------------------------------------------------
 
@@ -169,7 +172,7 @@ class Group:
         index = self.node.applied_index
         if not index:
             return None
-        return raft.Snapshot(index, self.node.term_at(index), None, self._configuration)
+        return raft.Snapshot(index, self._applied_term, None, self._configuration)
 
     def snapshot(self) -> raft.Snapshot | None:
         """Return the state as of `kept_index`; None if nothing was applied yet."""
@@ -178,12 +181,17 @@ class Group:
         index = self.node.applied_index
         if not index:
             return None
-        term, state = self.node.term_at(index), self.machine.encode()
-        return raft.Snapshot(index, term, state, self._configuration)
+        return raft.Snapshot(index, self._applied_term, self.machine.encode(), self._configuration)
+
+    @property
+    def _applied_term(self) -> int:
+        index, known = self.node.applied_index, self._past.snapshot()
+        # While older entries are filled in, the log ends below what an installed snapshot holds.
+        return known.term if known and known.index == index else self.node.term_at(index)
 
     def saved(self, snapshot: raft.Snapshot) -> None:
         """A durable checkpoint holds this: let go of entries nobody needs."""
-        if self.damage is not None or self.node.last_index < self.node.applied_index:
+        if self.damage is not None or self.node.durable_index < self.node.applied_index:
             return  # what is still being filled in lies below what is applied
         self._past.saved(snapshot)
         needed = min(self.machine.first_needed, snapshot.index + 1)
@@ -236,6 +244,12 @@ class Group:
             return
         self.advance()
 
+    def when_durable(self, index: int, then: Callable[[], None]) -> None:
+        """Call `then` once this node's own disk has an entry that it proposed just now; never, if
+        it does not lead any more by then.
+        """
+        self._durable.append((index, then))
+
     def begins_own_term(self, index: int) -> bool:
         """Whether a NOOP opened the term that this node leads in, and not an earlier one's.
 
@@ -257,6 +271,8 @@ class Group:
         """Take note that a Ready is durable; apply what is committed by it."""
         self.node.persisted(ready)
         self.advance()
+        while self._durable and self._durable[0][0] <= self.node.durable_index:
+            self._durable.popleft()[1]()
 
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""
@@ -309,6 +325,7 @@ class Group:
     def _lose(self, cut_off: bool) -> None:
         self.cut_off = cut_off
         error = _elsewhere(self.node.leader)
+        self._durable.clear()
         self._rounds.lose(error)
         self.machine.lose(error)
 
@@ -363,36 +380,11 @@ class Group:
             self._rounds.confirmed(read)
         self._rounds.applied(self.node.applied_index)
         for load in ready.loads:
-            self._load(load)
+            self._supply.load(load)
         for voter in ready.wants_snapshot:
-            self._send_snapshot(voter)
-
-    def _load(self, load: raft.Load) -> None:
-        reading = self._past.reading(load)
-        if reading is None:
-            self.node.loaded(load.number, None)
-        else:
-            self._ties.reads.start(reading, partial(self._loaded, load.number, reading))
-
-    def _loaded(
-        self, number: int, reading: Reading, payloads: Sequence[Buffer], failure: Refused | None
-    ) -> None:
-        entries = None
-        if failure is None:
-            rows = zip(reading.entries, payloads, strict=True)
-            entries = [
-                entry_of(at.index, at.term, unread(at.kind, (payload,), at.length))
-                for at, payload in rows
-            ]
-        self.node.loaded(number, entries)
-        self.advance()
-
-    def _send_snapshot(self, voter: int) -> None:
-        node = self.node
-        index, data = node.applied_index, pack_state(self.machine.encode())
-        base = max((node.first_index - 1, node.term_at(node.first_index - 1)), self._past.base)
-        known = self._configuration
-        node.send_snapshot(voter, raft.Snapshot(index, node.term_at(index), data, known, *base))
+            snapshot = self.snapshot()
+            assert snapshot is not None  # there is something that the member lacks
+            self._supply.snapshot(voter, snapshot)
 
 
 def _elsewhere(leader: int) -> NotLeader:

@@ -8,16 +8,18 @@ from weir import raft
 from weir.broker.group import Group, Machine, Ties
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
-from weir.broker.partition import Partition, Surroundings
+from weir.broker.partition import Partition
 from weir.broker.past import LogStorage, node_for
 from weir.broker.peers import Peers
 from weir.broker.replication import Replication
 from weir.broker.state import PartitionState
+from weir.broker.surroundings import Surroundings
 from weir.broker.topics import Topics
 from weir.broker.writer import Writer
-from weir.errors import UnknownTopic
+from weir.errors import NotLeader, UnknownTopic
 from weir.log.classes import class_of
-from weir.model.ids import REGISTRY_GROUP
+from weir.log.recovery import RecoveredGroup
+from weir.model.ids import REGISTRY_GROUP, topic_of
 from weir.model.topic import Topic
 
 
@@ -72,6 +74,8 @@ class Groups:
         """Restore a group of this shard's logs; it does nothing before it is told to `run`."""
         writer = self._writers[self._layout.log_of(id)]
         recovered, snapshot = writer.recovered.get(id), writer.snapshots.get(id)
+        if recovered is None and (lost := writer.log.lost_of(id)) is not None:
+            recovered = RecoveredGroup(None, 0, lost, hard_state_lost=True)
         storage = LogStorage(writer.log, id, recovered, snapshot)
         node = node_for(voter, founders, storage, self._replication, self._dice)
         ties = Ties(self._shared.reads, self._peers.send)
@@ -96,9 +100,10 @@ class Groups:
         for writer in self._writers.values():
             for id in {*writer.recovered, *writer.snapshots} - writer.groups.keys():
                 writer.forget(id)
+            writer.log.know_all()
 
     def open_topic(self, topic: Topic) -> None:
-        """Open a new topic's partitions, or those that were added to one."""
+        """Open those of a topic's partitions that lie here, and leave those that moved away."""
         if not self.all_open:
             return  # the registry is still at its past: `open_all` comes
         for id in topic.groups():
@@ -106,17 +111,17 @@ class Groups:
             if writer is None:
                 continue
             writer.log.set_class(id, class_of(topic.settings.retention_ms))
-            if id in writer.groups:
-                continue
-            snapshot = writer.snapshots.get(id)
-            self._open_partition(id, snapshot)
+            if id not in writer.groups:
+                self._open_partition(id, writer.snapshots.get(id))
+            elif not self._lies_here(id):
+                self._leave(id)
 
     def _open_partition(self, id: int, snapshot: raft.Snapshot | None) -> None:
         nodes, own = self._topics.catalog.nodes, self._identity.node
         voter, voters = nodes.voter(id, own), nodes.voters(id)
         founders = nodes.founders(id) or (voter,)
         writer = self._writers[self._layout.log_of(id)]
-        if voters and voter not in voters and not writer.holds(id):
+        if not self._lies_here(id):
             return
         state = PartitionState.decode(snapshot.data) if snapshot else PartitionState()
         group = self._open(id, voter, founders if voter in founders else ())
@@ -127,6 +132,19 @@ class Groups:
         self.run(group, partition, not voters or voters[0] == voter)
         if snapshot is not None:
             group.saved(snapshot)
+
+    def _lies_here(self, group: int) -> bool:
+        """Return whether this node is to hold a group, or may still be needed by it."""
+        nodes, voters = self._topics.catalog.nodes, self._topics.catalog.voters(group)
+        needed = (*voters, *nodes.leaving(group))
+        return not voters or nodes.voter(group, self._identity.node) in needed
+
+    def _leave(self, group: int) -> None:
+        """Let go of a group that others have by now."""
+        partition = self._topics.leave(group)
+        if partition is not None:
+            partition.end(NotLeader(f"group {group} has moved to other nodes: ask where it is"))
+            self._ending.append(partition)
 
     def close_topic(self, topic: Topic) -> None:
         """Refuse whoever waits; each group goes when what is under way in it is done."""
@@ -142,3 +160,5 @@ class Groups:
             self._peers.remove(group)
             self._writers[self._layout.log_of(group)].forget(group)
             self._shared.outbox.counts.forget(group)
+            if (topic := self._topics.catalog.by_id(topic_of(group))) is not None:
+                self.open_topic(topic)  # it may have come back meanwhile

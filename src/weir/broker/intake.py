@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from weir.broker.counts import Counts
 from weir.broker.dedupe import Answer, Known, chunk_answer
@@ -40,6 +41,10 @@ _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 
 
+#: Told a batch, or why nobody here will know what became of it.
+Tell = Callable[[BatchRecord | Refused], None]
+
+
 @dataclass(slots=True)
 class Pending:
     """A batch that is stamped and not committed yet, and all who wait for it."""
@@ -51,8 +56,10 @@ class Pending:
     since_ms: int
     #: Bytes of the budget that come back with the commit.
     charged: int = 0
-    #: Each is told the batch once it is applied, or why nobody here will know what became of it.
-    waiting: list[Callable[[BatchRecord | Refused], None]] = field(default_factory=list)
+    #: Told once it is applied.
+    waiting: list[Tell] = field(default_factory=list)
+    #: Those who need not wait for more than this node's own disk.
+    early: list[Tell] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -223,13 +230,18 @@ class Intake:
         while staged and self._group.accepts:
             buffers: list[Buffer] = []
             records: list[BatchRecord] = []
+            early: list[Pending] = []
             size = 0
             while staged and (not records or self._joins(records[-1], size)):
                 pending = staged.popleft()
                 buffers += (pending.head, pending.body)
                 records.append(pending.record)
                 size += pending.size
-            self._group.propose(of_batches(buffers, records))
+                if pending.early:
+                    early.append(pending)
+            index = self._group.propose(of_batches(buffers, records))
+            if early:
+                self._group.when_durable(index, partial(_tell_early, early))
 
     def _joins(self, last: BatchRecord, size: int) -> bool:
         """Whether the next batch shares an entry with `last`; a chunk never does, so that
@@ -262,7 +274,7 @@ class Intake:
         flying, self._flying = self._flying, {}
         self._staged.clear()
         for pending in flying.values():
-            for tell in pending.waiting:
+            for tell in (*pending.early, *pending.waiting):
                 tell(error)
         return sum(pending.charged for pending in flying.values())
 
@@ -272,6 +284,13 @@ class Intake:
     def _now_ms(self) -> int:
         """Return the time that tables expire by, also when the wall clock went back since."""
         return max(self._time.wall_ms(), milliseconds_of(self.clock.last))
+
+
+def _tell_early(batches: list[Pending]) -> None:
+    for pending in batches:
+        early, pending.early = pending.early, []
+        for tell in early:
+            tell(pending.record)
 
 
 def _told(answer: Answer, duplicate: bool) -> Confirm:

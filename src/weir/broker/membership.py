@@ -6,11 +6,19 @@ decides only while nothing that was decided is still under way.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from weir.broker.catalog import Catalog
-from weir.broker.control import GroupsPlaced, LevelRaised, NodeChanged, NodeJoined, NodeRecord
+from weir.broker.control import (
+    GroupsPlaced,
+    GroupsSettled,
+    LevelRaised,
+    NodeChanged,
+    NodeJoined,
+    NodeRecord,
+)
 from weir.broker.identity import Identity, Member, registry_voters
 from weir.broker.layout import Layout
 from weir.broker.nodes import NodeInfo, Nodes
@@ -18,7 +26,7 @@ from weir.broker.outbox import Caller
 from weir.broker.placement import Placement, evened, filled, moved_off
 from weir.errors import BadRequest, LevelTooHigh, NodeInUse, Refused, UnknownNode
 from weir.model.ids import NODE_MAX, REGISTRY_GROUP, node_of
-from weir.wire.nodes import ChangeNode, NodeList, NodeRow, RaiseLevel, ReportNode
+from weir.wire.nodes import ChangeNode, NodeList, NodeRow, RaiseLevel, ReportNode, ReportSettled
 
 #: An entry that places groups says so of no more than these.
 _PLACED_TOGETHER = 1_024
@@ -87,11 +95,13 @@ class Membership:
     def listed(self) -> NodeList:
         """Return the nodes as they are known here."""
         nodes, me = self._catalog.nodes, self._identity
+        leaving = Counter(node_of(v) for voters in nodes.unsettled.values() for v in voters)
         rows = [
             NodeRow(
                 *node,
                 replicas=nodes.load.held.get(node.id, 0),
                 leaders=nodes.load.led.get(node.id, 0),
+                leaving=leaving[node.id],
             )
             for node in nodes.all()
         ]
@@ -135,6 +145,17 @@ class Membership:
             return
         if (known.shards, known.level) != (request.shards, request.level):
             self._propose(NodeJoined(request.node, "", 0, request.shards, request.level))
+
+    def settled(self, request: ReportSettled) -> None:
+        """Take who votes in groups by now, for those that have arrived where they are wanted."""
+        nodes = self._catalog.nodes
+        rows = [
+            (group, tuple(voters))
+            for group, voters in request.rows
+            if group in nodes.unsettled and set(voters) == set(nodes.voters(group))
+        ]
+        if rows:
+            self._propose(GroupsSettled(rows))
 
     # -- entries -----------------------------------------------------------------------------
 
@@ -223,6 +244,14 @@ class Membership:
                 f"node {node.id} is to hold {len(held)} groups: `weir node drain {node.id}` moves "
                 "them to others first",
                 len(held),
+            )
+        unsettled = self._catalog.nodes.unsettled.values()
+        needed = sum(node.id in map(node_of, voters) for voters in unsettled)
+        if needed:
+            raise NodeInUse(
+                f"{needed} groups still need node {node.id} until they have moved: `weir node "
+                "status` shows how far they are",
+                needed,
             )
         return NodeChanged(node.id, "removed")
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
-from weir.broker.control import GroupsPlaced, LevelRaised, NodeChanged, NodeJoined
+from weir.broker.control import (
+    GroupsPlaced,
+    GroupsSettled,
+    LevelRaised,
+    NodeChanged,
+    NodeJoined,
+    NodeRecord,
+)
 from weir.broker.placement import Load, Placement, place, replicas_of
 from weir.errors import Halted, UnknownNode
 from weir.model.ids import INCARNATION_BITS, REGISTRY_GROUP, node_of, voter_of
@@ -29,7 +36,16 @@ class NodeInfo(NamedTuple):
 class Nodes:
     """Nodes by id, and placements by group. Ids of nodes are never reused."""
 
-    __slots__ = ("_founders", "_left", "_nodes", "_placements", "_wanted", "level", "load")
+    __slots__ = (
+        "_founders",
+        "_leaving",
+        "_left",
+        "_nodes",
+        "_placements",
+        "_wanted",
+        "level",
+        "load",
+    )
 
     def __init__(self) -> None:
         """Begin with no node: who leads the registry first registers those it is founded by."""
@@ -39,6 +55,8 @@ class Nodes:
         self._founders: dict[int, Placement] = {}
         #: How many replicas a topic's groups are to have, where that was asked for.
         self._wanted: dict[int, int] = {}
+        #: Who is still needed by a group that is on its way to others, by group.
+        self._leaving: dict[int, Placement] = {}
         #: The incarnation of a node that held a group once, by (group, node).
         self._left: dict[tuple[int, int], int] = {}
         #: How groups are spread now.
@@ -81,12 +99,24 @@ class Nodes:
         return tuple(self.voter(group, node.id) for node in self.all() if node.id not in voting)
 
     def voter(self, group: int, node: int) -> int:
-        """Return the id by which a group knows a node, or will know it when the node comes."""
-        for voter in self.voters(group):
+        """Return the id by which a group knows a node, or will know it when the node comes.
+
+        Everybody has the registry, so nobody ever comes to it anew.
+        """
+        for voter in (*self.voters(group), *self.leaving(group)):
             if node_of(voter) == node:
                 return voter
         left = self._left.get((group, node))
         return voter_of(node, 0 if left is None else (left + 1) % (1 << INCARNATION_BITS))
+
+    def leaving(self, group: int) -> Placement:
+        """Return who voted in a group and is to go, and may still be needed."""
+        return self._leaving.get(group, ())
+
+    @property
+    def unsettled(self) -> Mapping[int, Placement]:
+        """Of every group that is not known to be where it is wanted, who is still needed."""
+        return self._leaving
 
     def wanted(self, group: int) -> int:
         """Return how many replicas a group was asked to have; 0: as many as is the rule."""
@@ -114,12 +144,13 @@ class Nodes:
             self.load.add(self._placements.pop(group, ()), -1)
             self._wanted.pop(group, None)
             self._founders.pop(group, None)
+            self._leaving.pop(group, None)
         gone = set(groups)
         self._left = {key: n for key, n in self._left.items() if key[0] not in gone}
 
     # -- records -----------------------------------------------------------------------------
 
-    def apply(self, record: NodeJoined | NodeChanged | GroupsPlaced | LevelRaised) -> None:
+    def apply(self, record: NodeRecord) -> None:
         """Apply a committed record. Raises `UnknownNode` if it cannot be any more."""
         match record:
             case NodeJoined():
@@ -134,6 +165,10 @@ class Nodes:
             case GroupsPlaced(rows):
                 for group, voters in rows:
                     self._move(group, tuple(voters))
+            case GroupsSettled(rows):
+                for group, voters in rows:
+                    if set(voters) == set(self.voters(group)):
+                        self._settle(group)
             case LevelRaised(level):
                 self.level = max(self.level, level)
 
@@ -153,14 +188,20 @@ class Nodes:
         before = self._placements.get(group)
         if before is None and group != REGISTRY_GROUP:
             return  # its topic was deleted meanwhile
-        for voter in [voter for voter in before or () if voter not in voters]:
-            incarnation = voter & ((1 << INCARNATION_BITS) - 1)
-            self._left[group, node_of(voter)] = incarnation
         if before is not None:
             self._founders.setdefault(group, before)
+            held = dict.fromkeys((*before, *self.leaving(group)))
+            leaving = tuple(voter for voter in held if voter not in voters)
+            if leaving or set(before) != set(voters) or group in self._leaving:
+                self._leaving[group] = leaving
         self.load.add(before or (), -1)
         self.load.add(voters)
         self._placements[group] = voters
+
+    def _settle(self, group: int) -> None:
+        for voter in self._leaving.pop(group, ()):
+            if group != REGISTRY_GROUP:
+                self._left[group, node_of(voter)] = voter & ((1 << INCARNATION_BITS) - 1)
 
     def _known(self, node: int) -> NodeInfo:
         known = self._nodes.get(node)
@@ -178,6 +219,7 @@ class Nodes:
             list(self._placements.items()),
             list(self._founders.items()),
             list(self._wanted.items()),
+            list(self._leaving.items()),
             [(*key, incarnation) for key, incarnation in self._left.items()],
         )
 
@@ -185,11 +227,12 @@ class Nodes:
     def decode(cls, data: Any) -> Nodes:
         """Return the state that `encode` gave."""
         nodes = cls()
-        nodes.level, infos, placements, founders, wanted, left = data
+        nodes.level, infos, placements, founders, wanted, leaving, left = data
         nodes._nodes = {info[0]: NodeInfo(*info) for info in infos}
         nodes._placements = {group: tuple(voters) for group, voters in placements}
         nodes._founders = {group: tuple(voters) for group, voters in founders}
         nodes._wanted = dict(wanted)
+        nodes._leaving = {group: tuple(voters) for group, voters in leaving}
         nodes._left = {(group, node): incarnation for group, node, incarnation in left}
         for placement in nodes._placements.values():
             nodes.load.add(placement)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from weir import raft
-from weir.broker.admission import Budget
 from weir.broker.assured import assured
 from weir.broker.chunk_reads import ChunkReads
 from weir.broker.control import (
@@ -25,36 +23,35 @@ from weir.broker.fan_in import ROW_BYTES, FanIn, Seat, refused
 from weir.broker.fetches import Fetches
 from weir.broker.group import Group
 from weir.broker.leading import Leading
-from weir.broker.outbox import Caller, Outbox
-from weir.broker.reads import Reads
+from weir.broker.outbox import Caller
 from weir.broker.retention import new_start
 from weir.broker.state import PartitionState
 from weir.broker.steering import Change
+from weir.broker.surroundings import Surroundings
 from weir.errors import DamagedRange, Halted, NotLeader, Refused, Unavailable
-from weir.model.header import Header
+from weir.model.header import Columns, Header
 from weir.model.ids import node_of
 from weir.model.topic import TopicSettings
-from weir.order.clock import Highest, HybridClock, Time
+from weir.order.clock import HybridClock
 from weir.wire.administration import ListClusters, PartitionInfo
 from weir.wire.device import DevicePublishes
-from weir.wire.messages import Ack, Confirm, Fetch, FetchChunks, PositionsReply, Produce, Pull
+from weir.wire.messages import (
+    Ack,
+    Confirm,
+    Fetch,
+    FetchChunks,
+    Level,
+    PositionsReply,
+    Produce,
+    Pull,
+)
+
+_CHUNK = int(Columns.CHUNK)
 
 
-@dataclass(slots=True)
-class Surroundings:
-    """What every partition of a shard shares."""
-
-    outbox: Outbox
-    reads: Reads
-    budget: Budget
-    time: Time
-    highest: Highest
-    #: Told when something waits to be cut into an entry.
-    dirty: Callable[[Partition], None]
-    #: Raises `Unavailable` once the shard takes no more publishes.
-    admit: Callable[[], None]
-    #: The producer id that the shard itself writes device messages with; 0 until it is granted.
-    fan_in_producer: int = 0
+def _received(confirm: Confirm) -> Confirm:
+    """Return what level `received` promises: no offset, which may still become another's."""
+    return Confirm(-1, confirm.stamp, confirm.duplicate)
 
 
 class Partition:
@@ -121,8 +118,9 @@ class Partition:
         batch = intake.open(request.batch)
         own(batch.header)
         verdict = intake.judge(batch.header)
+        early = request.level == Level.RECEIVED and not batch.header.columns & _CHUNK
         if isinstance(verdict, Confirm):
-            self._shared.outbox.reply(caller, verdict)
+            self._shared.outbox.reply(caller, _received(verdict) if early else verdict)
             return
         repeats = verdict is not None
         if verdict is None:
@@ -139,9 +137,11 @@ class Partition:
             if isinstance(outcome, Refused):
                 self._shared.outbox.refuse(caller, outcome)
             else:
-                self._shared.outbox.reply(caller, intake.confirm(outcome, repeats))
+                reply = intake.confirm(outcome, repeats)
+                self._shared.outbox.reply(caller, _received(reply) if early else reply)
 
-        verdict.waiting.append(confirm)
+        # One that was cut already may be durable, or not: whoever repeats it waits for the commit.
+        (verdict.early if early and not repeats else verdict.waiting).append(confirm)
 
     def publish_devices(self, seat: Seat, publishes: DevicePublishes) -> None:
         """Take device publishes of one connection; confirms come after the commit."""

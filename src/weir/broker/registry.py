@@ -10,6 +10,7 @@ from weir.broker.administration import Administration, Replies
 from weir.broker.catalog import Catalog
 from weir.broker.control import (
     GroupsPlaced,
+    GroupsSettled,
     LevelRaised,
     NodeChanged,
     NodeJoined,
@@ -181,10 +182,11 @@ class Registry:
                 self._created(index, record)
             case TopicAltered() | TopicDeleted() as record:
                 self.administration.apply(index, record)
-            case NodeJoined() | NodeChanged() | GroupsPlaced() | LevelRaised() as record:
+            case NodeJoined() | NodeChanged() | LevelRaised() as record:
                 self.membership.apply(index, record)
-                if isinstance(record, GroupsPlaced):
-                    self._moved(record)
+            case GroupsPlaced() | GroupsSettled() as record:
+                self.membership.apply(index, record)
+                self._moved(record)
             case ProducerOpened() as record:
                 self._clock.raise_to(record.producer)
                 granted = self.catalog.open(record)
@@ -193,8 +195,8 @@ class Registry:
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into the registry")
 
-    def _moved(self, record: GroupsPlaced) -> None:
-        """Let groups be opened that are to lie here from now on."""
+    def _moved(self, record: GroupsPlaced | GroupsSettled) -> None:
+        """Let groups be opened that are to lie here from now on, and closed that need not."""
         for topic in dict.fromkeys(self.catalog.by_id(topic_of(group)) for group, _ in record.rows):
             if topic is not None:
                 self._opened(topic)

@@ -45,6 +45,7 @@ _OF_REGISTRY = (
     n.ChangeNode,
     n.RaiseLevel,
     n.ReportNode,
+    n.ReportSettled,
 )
 #: A list of topics is cut where it gets about so long; a single topic is far below it.
 _PAGE_BYTES = 512 * KIB

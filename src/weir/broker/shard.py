@@ -24,7 +24,7 @@ from weir.broker.identity import Identity
 from weir.broker.layout import Layout
 from weir.broker.neighbours import Neighbours
 from weir.broker.outbox import Outbox
-from weir.broker.partition import Partition, Surroundings
+from weir.broker.partition import Partition
 from weir.broker.peers import Peers
 from weir.broker.reads import Reads
 from weir.broker.registry import Registry
@@ -33,6 +33,7 @@ from weir.broker.requests import Requests
 from weir.broker.restore import Opened
 from weir.broker.routes import Routes
 from weir.broker.sessions import Session, Strangers
+from weir.broker.surroundings import Surroundings
 from weir.broker.sweep import Sweep
 from weir.broker.topics import Topics
 from weir.broker.writer import CHECKPOINT_BYTES, Writer
@@ -207,12 +208,8 @@ class Shard:
                 self._closed(session)
             case ev.Ticked():
                 self._tick()
-            case ev.SpareMade(log):
-                self._writer[log].spare_made(event)
-            case ev.CheckpointSaved(log, saved):
-                self._writer[log].saved(saved)
-            case ev.ChoreDone(log):
-                self._writer[log].chore_done(event)
+            case ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():
+                self._of_disk(event)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._neighbours.handle(event)
             case ev.PeerSent() | ev.LinkOpened() | ev.LinkClosed():
@@ -224,6 +221,16 @@ class Shard:
         return self._after()
 
     # -- events ------------------------------------------------------------------------------
+
+    def _of_disk(self, event: ev.SpareMade | ev.CheckpointSaved | ev.ChoreDone) -> None:
+        writer = self._writer[event.log]
+        match event:
+            case ev.SpareMade():
+                writer.spare_made(event)
+            case ev.CheckpointSaved(_, saved):
+                writer.saved(saved)
+            case ev.ChoreDone():
+                writer.chore_done(event)
 
     def _of_link(self, event: ev.PeerSent | ev.LinkOpened | ev.LinkClosed) -> None:
         self._peers.handle(event)
@@ -333,6 +340,7 @@ class Shard:
 
     def _stop(self) -> None:
         """Finish what is under way, mark it durable, save a checkpoint; one step an event."""
+        self._set.leave()
         # Nothing begins any more but acks of what was granted: else the log is never idle.
         self.registry.group = None
         for partition in self.topics.partitions():

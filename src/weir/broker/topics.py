@@ -30,6 +30,10 @@ class Topics:
         taken = [self._partitions.pop(group, None) for group in topic.groups()]
         return [partition for partition in taken if partition is not None]
 
+    def leave(self, group: int) -> Partition | None:
+        """Serve one partition no more; return it if it was served."""
+        return self._partitions.pop(group, None)
+
     def served(self, topic: Topic) -> list[Partition]:
         """Return the partitions of a topic that are served here."""
         found = [self._partitions.get(group) for group in topic.groups()]

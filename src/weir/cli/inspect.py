@@ -65,6 +65,7 @@ def _as_json(found: LogSurvey) -> dict[str, Any]:
         "segments": [
             {
                 "name": one.segment.name,
+                "class": one.segment.class_,
                 "generation": one.segment.generation,
                 "base": one.segment.base,
                 "bytes": one.segment.size,
@@ -115,6 +116,7 @@ def _entry(frame: Frame) -> dict[str, Any]:
 def _print(found: LogSurvey, group: int | None) -> None:
     from weir.cli.output import print_table
     from weir.log.frame import Kind
+    from weir.log.segment import CLASS_SPACE, COPY_GENERATION
 
     print(f"{found.folder}: log {found.log} of system {found.system:x}")
     print(f"durable to {found.mark:,} for certain, frames to {found.tail:,}")
@@ -122,12 +124,13 @@ def _print(found: LogSurvey, group: int | None) -> None:
         print(f"torn tail: {found.torn}" if found.torn else "the tail is clean")
     print()
     print_table(
-        ("SEGMENT", "GENERATION", "BASE", "USED", "OF", "CLOSED", "FRAMES", "MARKS"),
+        ("SEGMENT", "CLASS", "GENERATION", "BASE", "USED", "OF", "CLOSED", "FRAMES", "MARKS"),
         [
             (
                 one.segment.name,
-                one.segment.generation,
-                one.segment.base,
+                one.segment.class_ or "new frames",
+                one.segment.generation % COPY_GENERATION,
+                one.segment.base % CLASS_SPACE,
                 one.used_bytes,
                 one.segment.size,
                 "yes" if one.closed else "no",

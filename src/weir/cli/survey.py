@@ -20,7 +20,7 @@ from weir.broker.restore import decode_checkpoint
 from weir.errors import Damaged, WeirError
 from weir.log import checkpoint
 from weir.log.class_scan import FoundCopies
-from weir.log.errors import ForeignSegment, LogDamaged, UnknownKind
+from weir.log.errors import ForeignSegment, UnknownKind
 from weir.log.frame import HEADER_SIZE, BadFrame, Frame, Kind, frame_size, verify
 from weir.log.index import GroupIndex
 from weir.log.record import HardState
@@ -220,14 +220,16 @@ class _Surveyor:
                     data = disk.read(segment.name, 0, end)
                     found.segments.append(self._tally(segment, memoryview(data)))
             for segment in files.row:
-                scan.take(segment, self._read(segment))
+                scan.take(segment, self._read(segment), disk.size(segment.name))
             for name, sound in sorted(files.rest.items()):
                 data = disk.read(name, 0, disk.size(name))
                 if not sound:
                     scan.take_unnamed(name, data)
                 spare = sound or not any(data[:BLOCK])
                 (found.spares if spare else found.unreadable).append(name)
-            scan.judge(lambda segment: disk.read(segment.name, 0, segment.size))
+            scan.judge(
+                lambda segment: disk.read(segment.name, 0, segment.size).ljust(segment.size, b"\0")
+            )
             if scan.holes:
                 found.damage = "; ".join(str(hole) for hole in scan.holes)
         finally:
@@ -237,19 +239,16 @@ class _Surveyor:
                 GroupSurvey(
                     group,
                     _group_name(group, found.topics),
-                    scan.index.get(group),
-                    scan.hard_states.get(group),
+                    scan.groups.index.get(group),
+                    scan.groups.hard_states.get(group),
                 )
-                for group in sorted(scan.index.keys() | scan.hard_states.keys())
+                for group in sorted(scan.groups.index.keys() | scan.groups.hard_states.keys())
             ]
 
     def _read(self, segment: Segment) -> bytes:
-        data = self._disk.read(segment.name, 0, self._disk.size(segment.name))
+        data = self._disk.read(segment.name, 0, segment.size)
         self._found.segments.append(self._tally(segment, memoryview(data)))
-        if len(data) != segment.size:
-            reason = f"the file has {len(data):,} of its {segment.size:,} bytes"
-            raise LogDamaged(self._found.log, segment.name, segment.base, reason)
-        return data
+        return data.ljust(segment.size, b"\0")
 
     def _tally(self, segment: Segment, data: memoryview) -> SegmentSurvey:
         """Count the frames of a segment up to its END, or to where none is sound."""

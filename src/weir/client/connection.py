@@ -19,8 +19,8 @@ from weir.wire import messages as m
 PING_AFTER = 10.0
 DEAD_AFTER = 30.0
 #: Where others can take over, who owes an answer is asked and given up sooner.
-PROMPT_PING_AFTER = 1.0
-PROMPT_DEAD_AFTER = 3.0
+PROMPT_PING_AFTER = 0.5
+PROMPT_DEAD_AFTER = 2.0
 #: The loop was busy for so long: what came meanwhile was not heard yet.
 _LATE = 0.5
 
@@ -36,7 +36,7 @@ OnAnswer = Callable[[int, m.Reply | Disconnected], None]
 class Connection(asyncio.Protocol):
     """Requests out, replies in. Pings after 10 s of silence; 30 s of silence end it.
 
-    If it is `prompt`, while answers are due, 1 s and 3 s.
+    If it is `prompt`, while answers are due, 0.5 s and 2 s.
     """
 
     def __init__(self, on_writable: Callable[[], None]) -> None:

@@ -327,6 +327,8 @@ class Link:
         await connection.over.wait()
         self._connection = None
         self._up.clear()
+        if self.welcome is not None and self._of_several:
+            self._ways.lost(self.welcome.node)
 
     def _writable(self) -> None:
         for sender in [*self.senders]:

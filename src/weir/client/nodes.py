@@ -22,8 +22,8 @@ class NodeStatus:
 
     `replicas` and `leaders` count groups that are to lie on it and to be led by it; `held` and
     `led` those that do now. Of its replicas `lagging` are not up to date, as their leaders see it.
-    `moving` groups are led by it and not where they are wanted yet. `member_of` counts groups that
-    it has a part in, as their leaders see it.
+    `moving` groups are led by it and not where they are wanted yet; `leaving` may still need it
+    until they have moved away.
     """
 
     id: int
@@ -40,7 +40,7 @@ class NodeStatus:
     moving: int
     leaderless: int
     lagging: int
-    member_of: int
+    leaving: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,36 +108,19 @@ class Nodes:
         until = loop.time() + seconds
         while True:
             status = await self.status()
-            left = _left_on(status, node)
+            left = sum(one.replicas + one.leaving for one in status.nodes if one.id == node)
             if not left:
                 return status
             if loop.time() >= until:
                 raise NodeInUse(
-                    f"node {node} still has a part in {left} groups after {seconds:g} s: "
+                    f"{left} groups still need node {node} after {seconds:g} s: "
                     "`weir node status` shows how far it is",
                     left,
                 )
             await asyncio.sleep(_AGAIN_AFTER)
 
     async def remove(self, node: int) -> n.NodeList:
-        """Take a node out of the set for good.
-
-        Raises `NodeInUse` while a group has a part on it, or is not seen by anybody who answers.
-        """
-        status = await self.status()
-        left = _left_on(status, node)
-        if left:
-            raise NodeInUse(
-                f"node {node} still has a part in {left} groups: `weir node drain {node}` moves "
-                "them to others",
-                left,
-            )
-        blind = [one.id for one in status.nodes if one.id != node and not one.up]
-        if blind:
-            raise NodeInUse(
-                f"node {blind[0]} does not answer, so nobody knows whether its groups still need "
-                f"node {node}: start it, or drain it too"
-            )
+        """Take a node out of the set for good. Raises `NodeInUse` while a group needs it."""
         return await self._change("remove", node)
 
     async def raise_level(self, level: int = 0) -> n.NodeList:
@@ -195,10 +178,5 @@ def _status(row: n.NodeRow, infos: list[n.ShardInfo]) -> NodeStatus:
         sum(info.moving for info in own),
         sum(info.leaderless for info in own),
         sum(info.lagging.get(row.id, 0) for info in infos),
-        sum(info.members.get(row.id, 0) for info in infos),
+        row.leaving,
     )
-
-
-def _left_on(status: SetStatus, node: int) -> int:
-    """Return in how many groups a node has a part, by plan or by what leaders see."""
-    return sum(max(one.replicas, one.member_of) for one in status.nodes if one.id == node)

@@ -14,8 +14,9 @@ from weir.errors import WeirError
 from weir.model.ids import Address
 from weir.wire import messages as m
 
-#: Long enough for a port that can be reached; requests wait for it, but only the first time.
 DIAL_TIMEOUT = 2.0
+#: Long enough for most ports that can be reached; requests wait for it, but only the first time.
+PATIENCE = 0.5
 _REST_FIRST = 0.2
 _REST_MOST = 30.0
 #: Another node that went comes back; a port behind a firewall does not.
@@ -51,6 +52,7 @@ class Way:
         self._keeper: asyncio.Task[None] | None = None
         #: Set once it is known whether the port can be reached.
         self._tried = asyncio.Event()
+        self._hurry: asyncio.TimerHandle | None = None
 
     @property
     def undecided(self) -> bool:
@@ -60,7 +62,9 @@ class Way:
     def begin(self) -> None:
         """Dial, unless that was begun already."""
         if self._keeper is None:
-            self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="weir way")
+            loop = asyncio.get_running_loop()
+            self._keeper = loop.create_task(self._keep(), name="weir way")
+            self._hurry = loop.call_later(PATIENCE, self._decide)
 
     async def decided(self) -> None:
         """Return once it is known whether the port can be reached; that is soon."""
@@ -68,6 +72,8 @@ class Way:
 
     async def close(self) -> None:
         """End the connection."""
+        if self._hurry is not None:
+            self._hurry.cancel()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
@@ -89,8 +95,7 @@ class Way:
                     await self._use(connection)
                 else:  # another one's port by now
                     rest = most
-            self._tried.set()
-            self._changed()
+            self._decide()
             await asyncio.sleep(rest)
 
     async def _reach(self) -> Connection | None:
@@ -118,10 +123,16 @@ class Way:
 
     async def _use(self, connection: Connection) -> None:
         self.connection = connection
-        self._tried.set()
-        self._changed()
+        self._decide()
         await connection.over.wait()
         self.connection = None
+
+    def _decide(self) -> None:
+        """Requests go by it, or another way, from now on."""
+        if self._hurry is not None:
+            self._hurry.cancel()
+        self._tried.set()
+        self._changed()
 
 
 class Ways:
@@ -156,6 +167,12 @@ class Ways:
         if way is not None:
             way.begin()
         return way
+
+    def lost(self, node: int) -> None:
+        """A node that has others beside it is gone: what is open to it still may never answer."""
+        for (id, _), way in self._ways.items():
+            if id == node and way.connection is not None:
+                way.connection.abort()
 
     def led_by(self, address: Address, node: int) -> Address:
         """Return the address of a partition that `node` leads, as far as its shards are known."""

@@ -5,7 +5,7 @@ position from which a scan is needed, and the broker's snapshots, which are opaq
 little-endian:
 
     magic "WCKP", u16 version, u16 0, u32 log, u64 system, u64 serial, u64 replay, u64 durable,
-    u32 groups, u32 segments, u32 class segments, u64 bytes of the broker's part
+    u64 lost at, u32 groups, u32 segments, u32 class segments, u64 bytes of the broker's part
     a group:    u64 group, term, vote, fence, start, applied; i64 base, behind; u64 floor, last,
                 before
     a segment:  u32 number in the file's name, u32 generation, u64 base, u64 size
@@ -36,7 +36,7 @@ COPY = "checkpoint-copy"
 MAGIC = b"WCKP"
 VERSION = 3
 
-_HEAD = struct.Struct("<4sHHIQQQQIIIQ")
+_HEAD = struct.Struct("<4sHHIQQQQQIIIQ")
 _GROUP = struct.Struct("<QQQQQQqqQQQ")
 _SEGMENT = struct.Struct("<IIQQ")
 _COPIES = struct.Struct("<IIQQIQ")
@@ -78,7 +78,8 @@ UNKNOWN = Kept(0, 0, 0, 0, 0, -1, -1)
 class Checkpoint:
     """One checkpoint. Frames from position `replay` on are needed to go on from it, and all below
     `durable` were durable when it was made. `serial` rises with each. `copies` are class segments,
-    each with the byte where its copies end: what lies behind is not believed.
+    each with the byte where its copies end: what lies behind is not believed. Up to position
+    `lost_at`, 0 if there was no such place, frames were lost of which nobody knows whose they were.
     """
 
     log: int
@@ -90,6 +91,7 @@ class Checkpoint:
     segments: tuple[Segment, ...]
     body: bytes
     copies: tuple[tuple[Segment, int], ...] = ()
+    lost_at: int = 0
 
     def pack(self) -> bytes:
         """Return the file."""
@@ -102,6 +104,7 @@ class Checkpoint:
             self.serial,
             self.replay,
             self.durable,
+            self.lost_at,
             len(self.groups),
             len(self.segments),
             len(self.copies),
@@ -127,9 +130,8 @@ def unpack(data: bytes) -> Checkpoint:
     body = data[: -U32.size]
     if len(body) < _HEAD.size or U32.unpack_from(data, len(body))[0] != crc32c(body):
         raise Damaged("it fails its CRC-32C")
-    magic, version, _, log, system, serial, replay, durable, groups, segments, copied, _ = (
-        _HEAD.unpack_from(body)
-    )
+    magic, version, _, log, system, serial, *fields = _HEAD.unpack_from(body)
+    replay, durable, lost_at, groups, segments, copied, _ = fields
     if magic != MAGIC or version != VERSION:
         raise UnknownKind(
             f"the checkpoint has version {version}, and this release knows {VERSION}: start this "
@@ -150,7 +152,7 @@ def unpack(data: bytes) -> Checkpoint:
         for number, *fields, end in _COPIES.iter_unpack(body[at : at + copied * _COPIES.size])
     )
     at += copied * _COPIES.size
-    return Checkpoint(log, system, serial, replay, durable, kept, row, body[at:], copies)
+    return Checkpoint(log, system, serial, replay, durable, kept, row, body[at:], copies, lost_at)
 
 
 def save(disk: Disk, data: bytes) -> None:

@@ -22,7 +22,7 @@ from weir.log.index import GroupIndex, Stored
 from weir.log.index_file import IndexFile
 from weir.log.reserve import Reserve
 from weir.log.scrub import Scrubbed
-from weir.log.segment import BLOCK, CLASS_SPACE, Segment
+from weir.log.segment import BLOCK, CLASS_SPACE, COPY_GENERATION, Segment
 from weir.log.segments import Segments
 from weir.log.settings import Settings
 from weir.model.limits import MIB
@@ -34,8 +34,6 @@ _YOUNG = 2
 #: What one piece copies at most, and more only where one entry is larger.
 _PIECE_BYTES = 4 * MIB
 _PIECE_ENTRIES = 1024
-#: Tells the generations of class segments from those of new frames in the same file.
-_GENERATION = 1 << 31
 
 
 class _Move(NamedTuple):
@@ -265,11 +263,14 @@ class Copies:
             return []
         left, size = [], 0
         for group, entries in self._groups.items():
-            first, last, more = entries.span(source.base, source.end)
+            if not entries.reaches(source.base, source.end):
+                continue
+            room = source.size // LIVE_PART - size
+            first, last, more = entries.span(source.base, source.end, room)
             if last < first:
                 continue
             size += more
-            if size * LIVE_PART > source.size or last > self._applied.get(group, 0):
+            if more > room or last > self._applied.get(group, 0):
                 return []
             left.append((self._classes.get(group, LONGEST), group, first, last))
         return left
@@ -329,7 +330,7 @@ class Copies:
         if held is not None and held.tail + room <= held.segment.size:
             return held
         name, missing = self._reserve.lend()
-        generation = _GENERATION | (self._serial + 1) % _GENERATION
+        generation = COPY_GENERATION | (self._serial + 1) % COPY_GENERATION
         size = self._settings.segment_bytes
         segment = Segment(name, generation, self._base, size, class_)
         self._base = segment.end

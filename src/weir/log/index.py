@@ -133,11 +133,10 @@ class GroupIndex:
 
     def lose(self, last: int, position: int, place: int) -> None:
         """Stand in for entries up to `last` that lay in a damaged place: reading them
-        fails there, as reading any damaged entry does.
+        fails there, as reading any damaged entry does. Their term is 0: nobody knows it.
         """
-        term = self._terms[-1] if self._terms else 0
         for index in range(self.last + 1, last + 1):
-            self.add(index, term, Kind.BATCHES, position, 1, place=place)
+            self.add(index, 0, Kind.BATCHES, position, 1, place=place)
 
     def mend(self, lost: int, first_offset: int) -> None:
         """Let entry `lost`, and none of those behind it, be the one that held the offsets below
@@ -228,13 +227,21 @@ class GroupIndex:
             for at in range(len(self._totals) - len(rows.totals), len(self._totals)):
                 self._totals[at] += total - rows.total
 
-    def span(self, start: int, end: int) -> tuple[int, int, int]:
+    def span(self, start: int, end: int, room: int) -> tuple[int, int, int]:
         """Return the first and the last index between two log positions, and about the bytes that
-        their frames take; the last lies below the first if there are none.
+        their frames take, or less if that is more than `room`; the last lies below the first if
+        there are none.
         """
         a, b = bisect_left(self._positions, start), bisect_left(self._positions, end)
-        size = sum(self._lengths[a:b]) + (b - a) * frame_size(1)
+        size = (b - a) * frame_size(1)
+        if size <= room:
+            size += sum(self._lengths[a:b])
         return self.first + a, self.first + b - 1, size
+
+    def reaches(self, start: int, end: int) -> bool:
+        """Whether entries lie around two log positions: without a look at those in between."""
+        positions = self._positions
+        return bool(positions) and positions[0] < end and positions[-1] >= start
 
     def move(self, first: int, positions: array[int], places: array[int]) -> None:
         """Let the entries from index `first` on lie at other places, as far as they are still here.

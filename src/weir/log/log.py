@@ -17,7 +17,7 @@ from weir.errors import TooLarge
 from weir.log.chore import Chore
 from weir.log.copying import CopyPiece
 from weir.log.disk import Disk
-from weir.log.errors import BadRecord
+from weir.log.errors import BadRecord, LogDamaged
 from weir.log.flush import Flush, Staged
 from weir.log.frame import Kind, frame_size, pack
 from weir.log.index import GroupIndex
@@ -199,6 +199,16 @@ class Log(Lookups):
     def drop_group(self, group: int) -> None:
         """Nothing of a group is needed any more. What is appended to it again begins it anew."""
         self._upkeep.drop_group(group, self._tail)
+
+    def lost_of(self, group: int) -> LogDamaged | None:
+        """Return what may have cost a group all that it had, votes included, if this log does not
+        know it: a hole of which nobody can say whose frames it held. None if nothing did.
+        """
+        return self._upkeep.lost_of(group)
+
+    def know_all(self) -> None:
+        """All groups that may have been lost were asked for: others are new."""
+        self._upkeep.know_all()
 
     def checkpoint(self, applied: Mapping[int, int], body: bytes) -> bytes:
         """Return the next checkpoint's file: `body` is the broker's, and holds the state of each

@@ -33,6 +33,7 @@ from weir.log.class_scan import FoundCopies
 from weir.log.disk import Disk, Readable
 from weir.log.errors import BadIndexFile, ForeignSegment, LogDamaged
 from weir.log.frame import BadFrame
+from weir.log.group_scan import GroupScan
 from weir.log.index import GroupIndex
 from weir.log.index_file import IndexFile, index_name, is_index, read_index
 from weir.log.log import Log
@@ -120,19 +121,19 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     numbers = [number for n in names if (number := segment_number(n)) is not None]
     segments = Segments(scan.live, settings.segment_bytes)
     reserve = Reserve(kept, numbers, settings.segment_bytes, settings.spares)
-    found = _clamped(disk, found, scan.tail)
-    upkeep = Upkeep(settings, segments, reserve, scan.index, found, copies.segments, scan.floors())
-    upkeep.hard_states.update(scan.hard_states)
-    upkeep.installed.update(scan.installed())
+    groups = scan.groups
+    found = _amended(disk, settings, found, scan)
+    upkeep = Upkeep(settings, segments, reserve, groups.index, found, copies.segments)
+    upkeep.begin_with(groups, scan.tail)
     for file in unwritten:
         upkeep.closed(file)
-    log = Log(disk, settings, segments, reserve, scan.index, upkeep, scan.tail)
+    log = Log(disk, settings, segments, reserve, groups.index, upkeep, scan.tail)
     log.mark_idle()
     body = found.body if found else b""
-    return Recovered(log, _groups(scan), scan.mark, scan.tail, body, tuple(scan.holes))
+    return Recovered(log, _groups(groups), scan.mark, scan.tail, body, tuple(scan.holes))
 
 
-def _groups(scan: Scan) -> dict[int, RecoveredGroup]:
+def _groups(scan: GroupScan) -> dict[int, RecoveredGroup]:
     found = {}
     for group in sorted(scan.index.keys() | scan.hard_states.keys() | scan.damage.keys()):
         index, whole = scan.index.get(group, GroupIndex(1)), scan.snapshots.get(group)
@@ -148,16 +149,28 @@ def _groups(scan: Scan) -> dict[int, RecoveredGroup]:
     return found
 
 
-def _clamped(disk: Disk, found: Checkpoint | None, tail: int) -> Checkpoint | None:
-    """Save the checkpoint again where it knows of groups that begin behind the tail: a power cut
-    took what began them, and what comes there now must count.
+def _amended(
+    disk: Disk, settings: Settings, found: Checkpoint | None, scan: Scan
+) -> Checkpoint | None:
+    """Save the checkpoint again where the next start has to know what this one found.
+
+    A power cut may have taken what began a group, though the checkpoint knows of it: what comes at
+    the tail now must count. And where nobody knows whose frames were lost, none may be trusted even
+    when the place has been written over.
     """
-    groups = found.groups if found else {}
-    late = {group: kept._replace(floor=tail) for group, kept in groups.items() if kept.floor > tail}
-    if found is not None and late:
-        found = replace(found, serial=found.serial + 1, groups={**groups, **late})
-        save(disk, found.pack())
-    return found
+    saved = found or Checkpoint(settings.log, settings.system, 0, 0, 0, {}, (), b"")
+    late = {
+        g: kept._replace(floor=scan.tail)
+        for g, kept in saved.groups.items()
+        if kept.floor > scan.tail
+    }
+    lost_at = scan.groups.lost_at
+    if not late and lost_at == saved.lost_at:
+        return found
+    groups = {**saved.groups, **late}
+    saved = replace(saved, serial=saved.serial + 1, groups=groups, lost_at=lost_at)
+    save(disk, saved.pack())
+    return saved
 
 
 def _checkpoint(disk: Disk, settings: Settings) -> Checkpoint | None:
@@ -231,10 +244,7 @@ def _scan(disk: Disk, files: Files, scan: Scan, found: Checkpoint | None) -> lis
     unwritten: list[IndexFile] = []
 
     def read(segment: Segment) -> bytes:
-        if (size := disk.size(segment.name)) != segment.size:
-            reason = f"the file has {size:,} of its {segment.size:,} bytes"
-            raise LogDamaged(scan.log, segment.name, segment.base, reason)
-        return disk.read(segment.name, 0, segment.size)
+        return disk.read(segment.name, 0, segment.size).ljust(segment.size, b"\0")
 
     for segment in files.missing:
         scan.missing(segment)
@@ -245,7 +255,7 @@ def _scan(disk: Disk, files: Files, scan: Scan, found: Checkpoint | None) -> lis
                 continue
             except BadIndexFile:
                 pass
-        scan.take(segment, read(segment))
+        scan.take(segment, read(segment), disk.size(segment.name))
         if not scan.stopped:
             unwritten.append(IndexFile(segment, scan.rows(segment)))
     for name, sound in files.rest.items():
@@ -273,6 +283,10 @@ def _settle(disk: Disk, row: list[Segment], rest: list[str], scan: Scan) -> None
     for name in rest:
         disk.remove(name)
     for segment, start, data in scan.unsure():
+        if disk.size(segment.name) < segment.size:  # no write may reach past the end of a file
+            whole = disk.read(segment.name, 0, start).ljust(start, b"\0") + data
+            disk.replace(segment.name, whole.ljust(segment.size, b"\0"))
+            continue
         behind, part = divmod(segment.size - start - len(data), len(_ZEROS))
         disk.write(segment.name, start, [data, *[_ZEROS] * behind, _ZEROS[:part]])
         disk.sync(segment.name)

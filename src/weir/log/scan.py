@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from weir.codec.fields import U64
-from weir.log.checkpoint import UNKNOWN, Checkpoint, Kept
+from weir.log.checkpoint import Checkpoint
 from weir.log.class_scan import FoundCopies
 from weir.log.errors import LogDamaged
 from weir.log.frame import (
@@ -23,12 +23,10 @@ from weir.log.frame import (
     next_frame,
     verify,
 )
-from weir.log.joining import Joining
+from weir.log.group_scan import GroupScan
 from weir.log.marks import highest_mark
-from weir.log.record import HardState
-from weir.log.rows import GONE, Rows
+from weir.log.rows import Rows
 from weir.log.segment import BLOCK, SMALL_FRAME, Segment
-from weir.log.snapshots import Gathering, Whole
 
 Read = Callable[[Segment], bytes]
 
@@ -40,14 +38,16 @@ class _Bad(NamedTuple):
     at: int
     reason: str
     frame: Frame | None
+    #: How many bytes there cannot be where a sound frame begins.
+    ahead: int = 8
 
 
 class Scan:
     """Takes segments in the order of their bases, then judges.
 
     `mark` is the highest position known to have been durable, `tail` the first position without a
-    sound frame, `live` the segments below the tail. `damage` names groups that lost what they need
-    to go on, `holes` all that was found damaged below the mark.
+    sound frame, `live` the segments below the tail, `holes` all that was found damaged below the
+    mark, and `groups` what was learnt of the groups.
     """
 
     def __init__(
@@ -58,33 +58,24 @@ class Scan:
         """
         self.mark = found.durable if found else 0
         self.tail = 0
-        self.hard_states: dict[int, HardState] = {}
         self.live: list[Segment] = []
-        self.damage: dict[int, LogDamaged] = {}
-        #: Of those, the ones that may have lost a hard state.
-        self.states_lost: set[int] = set()
         self.holes: list[LogDamaged] = []
         self.log = log
-        #: By group, a snapshot that was installed and that the checkpoint does not hold.
-        self.snapshots: dict[int, Whole] = {}
-        self._gathering = Gathering()
-        #: What the checkpoint says, and of groups that began anew behind it, how they do.
-        self._kept: dict[int, Kept] = dict(found.groups) if found else {}
-        self._replay = found.replay if found else 0
-        self._copies = copies or FoundCopies(log, self._kept)
-        self._joining = Joining(log, self._kept, self._copies, self.holes, self._replay)
-        self.index = self._joining.index
+        self._saved = found is not None
+        self._copies = copies or FoundCopies(log, found.groups if found else {})
+        self.groups = GroupScan(log, found, self._copies, self.holes)
+        self._joining = self.groups.joining
+        self._replay = self.groups.replay
         #: Segments that may reach above the mark, with their bytes up to the END.
         self._young: list[tuple[Segment, memoryview]] = []
         #: The base of the next segment; those that the checkpoint names may leave holes.
         self._listed = found.segments[-1].end if found and found.segments else 0
         self._expected = self._listed
         self._marked_in = ""
+        #: By base, how much is left of segments whose file was cut short, until that is told.
+        self._cuts: dict[int, int] = {}
         self._bad: _Bad | None = None
         self._behind_bad: list[Segment] = []
-        for group, kept in self._kept.items():
-            if kept.start != GONE and any(kept.hard_state):
-                self.hard_states[group] = kept.hard_state
 
     # -- taking ------------------------------------------------------------------------------
 
@@ -97,16 +88,22 @@ class Scan:
         self.tail = segment.end
 
     def missing(self, segment: Segment) -> None:
-        """Note that a segment that is needed cannot be found. Raises `LogDamaged` if a start needs
-        to read it.
+        """Note that a segment that is needed cannot be found. Raises `LogDamaged` if it is the one
+        that was written to: nobody knows how far.
         """
         error = self._damaged(segment.name, segment.base, "this segment is missing or unreadable")
-        if segment.end > self._replay:
+        if segment.end >= max(self._listed, self._replay):
             raise error
         self.holes.append(error)
+        if segment.end > self._replay:
+            self.groups.lose_all(error, segment.end)
 
-    def take(self, segment: Segment, data: bytes) -> None:
-        """Read one segment, whole. Raises `LogDamaged` or `UnknownKind`."""
+    def take(self, segment: Segment, data: bytes, there: int | None = None) -> None:
+        """Read one segment, whole. Of a file that was cut short, `there` are the bytes that are
+        left; zeros stand for the others. Raises `LogDamaged` or `UnknownKind`.
+        """
+        if there is not None and there < segment.size:
+            self._cuts[segment.base] = there
         self._joining.catch_up(segment.base)
         listed = segment.base < self._listed
         if segment.base < self._expected and not listed:
@@ -114,7 +111,7 @@ class Scan:
             raise LogDamaged(self.log, segment.name, segment.base, reason)
         if self._bad is None and segment.base > self._expected:
             reason = "the segment before this one is missing"
-            self._bad = _Bad(segment, BLOCK, reason, None)
+            self._bad = _Bad(segment, BLOCK, reason, None, 0)
             self._seek_marks(segment.name, data, BLOCK, segment)
         else:
             self._take(segment, data)
@@ -135,7 +132,7 @@ class Scan:
         """Return what an index file of the segment taken last is to hold."""
         return [
             (group, index.rows(segment.base, segment.end))
-            for group, index in self.index.items()
+            for group, index in self.groups.index.items()
             if index.uses(segment.base, segment.end)
         ]
 
@@ -158,16 +155,6 @@ class Scan:
             reason = "the header of this segment is unreadable"
             raise self._damaged(self._marked_in, self.tail, reason)
         self._finish()
-
-    def floors(self) -> dict[int, int]:
-        """Return, by group, the position from which on its frames count; of the others all do."""
-        for index in self.index.values():
-            index.floor = min(index.floor, self.tail)
-        return {g: min(kept.floor, self.tail) for g, kept in self._kept.items() if kept.floor}
-
-    def installed(self) -> dict[int, tuple[int, int]]:
-        """Return, by group, position and index of a snapshot that no checkpoint holds."""
-        return {g: (whole.floor, whole.state.index) for g, whole in self.snapshots.items()}
 
     def unsure(self) -> Iterator[tuple[Segment, int, memoryview]]:
         """Yield what must be rewritten, from the mark to the tail: segment, file offset, bytes.
@@ -203,43 +190,28 @@ class Scan:
 
     def _beyond(self, bad: _Bad, data: bytes) -> int:
         """Return the file offset behind a damaged place, once it is known whose it was."""
-        segment, at, reason, frame = bad
-        position = segment.base + at
+        segment, at, reason, frame, ahead = bad
+        position = segment.base + at if ahead else segment.base
         error = self._damaged(segment.name, position, reason)
         if frame is None:
-            if position >= self._replay:
+            if not ahead and not self._saved:  # not even what groups there are is known
                 raise error
+            if position >= self._replay:
+                self.groups.lose_all(error, position)
             self.holes.append(error)
-            sound = next_frame(data, at + 8, generation=segment.generation, base=segment.base)
+            sound = next_frame(data, at + ahead, generation=segment.generation, base=segment.base)
             # Where nothing sound follows, what is lost ends with what had been durable.
             return sound if sound < len(data) else min(sound, self.mark - segment.base)
         self.holes.append(error)
         if frame.kind is Kind.END:
             return len(data)
-        if frame.kind is not Kind.MARK and self._counts(frame):
-            self._lose(segment, frame, error)
+        if frame.kind is not Kind.MARK:
+            self.groups.lose(segment, frame, error)
         return at + frame_size(frame.length)
-
-    def _lose(self, segment: Segment, frame: Frame, error: LogDamaged) -> None:
-        """Take note of what a damaged frame held, as its header says."""
-        group, kept = frame.group, self._kept.get(frame.group, UNKNOWN)
-        if frame.kind is Kind.HARD_STATE:
-            if frame.position >= self._replay:
-                self.damage.setdefault(group, error)
-                self.states_lost.add(group)
-        elif frame.kind is Kind.SNAPSHOT:
-            if frame.index > kept.applied:
-                self._restart(group, Kept(0, 0, 0, 0, 0, -1, -1, frame.position))
-                self.damage.setdefault(group, error)
-        elif kept.start <= frame.index and not self._joining.stale(frame):
-            self._joining.add(segment, frame, frame.position)
-            self._joining.lose(frame)
-            if frame.index > kept.applied:
-                self.damage.setdefault(group, error)
 
     def _finish(self) -> None:
         self.holes += self._copies.holes
-        self._joining.finish()
+        self.groups.finish(self.tail)
 
     def _damaged(self, name: str, position: int, reason: str) -> LogDamaged:
         durable = f"{reason}, and all below position {self.mark:,} had been durable"
@@ -260,6 +232,7 @@ class Scan:
             except BadFrame as bad:
                 claimed = bad.frame if isinstance(bad, BadPayload) else None
                 self._bad = _Bad(segment, at, str(bad), claimed)
+                self._see_cut(self._bad)
                 end = at
             else:
                 if frame.kind is Kind.END:
@@ -282,62 +255,19 @@ class Scan:
         if frame.kind is Kind.MARK:
             self.mark = max(self.mark, U64.unpack(payload)[0])
             return
-        if not self._counts(frame):
-            return
-        if frame.kind is Kind.HARD_STATE:
-            state = HardState.unpack(payload)
-            self.hard_states[frame.group] = _joined(self.hard_states.get(frame.group), state)
-        elif frame.kind is Kind.SNAPSHOT:
-            self._install(frame, payload)
-        else:
-            self._joining.add(segment, frame, frame.position)
+        self.groups.take(segment, frame, payload)
 
-    def _counts(self, frame: Frame) -> bool:
-        """Whether a frame is of its group as that began last; one of a group that is gone begins
-        it anew.
-        """
-        kept = self._kept.get(frame.group, UNKNOWN)
-        if frame.position < kept.floor:
-            return False
-        if kept.start == GONE:
-            self._kept[frame.group] = UNKNOWN._replace(floor=kept.floor)
-        return True
-
-    def _install(self, frame: Frame, payload: memoryview) -> None:
-        """Begin a group anew with a snapshot, when all of it is there."""
-        whole = self._gathering.take(frame, payload)
-        group, kept = frame.group, self._kept.get(frame.group, UNKNOWN)
-        if whole is None or (whole.floor == kept.floor and frame.index <= kept.applied):
-            return
-        base = whole.base
-        first = base.index + 1
-        self._restart(group, Kept(0, 0, 0, first, 0, -1, -1, whole.floor, 0, base.term))
-        self.hard_states.pop(group, None)
-        if any(whole.hard_state):
-            self.hard_states[group] = whole.hard_state
-        self.snapshots[group] = whole
-        self.damage.pop(group, None)
-        self.states_lost.discard(group)
-
-    def _restart(self, group: int, kept: Kept) -> None:
-        """Let nothing count of a group that was taken so far."""
-        self._kept[group] = kept
-        self.snapshots.pop(group, None)
-        self._joining.restart(group, kept.start, kept.floor, kept.before)
+    def _see_cut(self, bad: _Bad) -> None:
+        """Know a bad place as damage where the file ends in it: a log's own files never do."""
+        size = self._cuts.get(bad.segment.base)
+        length = HEADER_SIZE if bad.frame is None else frame_size(bad.frame.length)
+        if size is not None and bad.at + length > size:
+            self.mark = max(self.mark, self.tail + bad.ahead)
+            if bad.frame is None:
+                del self._cuts[bad.segment.base]
 
     def _seek_marks(self, name: str, data: bytes, at: int, segment: Segment | None) -> None:
         """Look for marks from file offset `at` on: one may tell that a bad place was durable."""
         durable = highest_mark(data, at, segment)
         if durable > self.mark:
             self.mark, self._marked_in = durable, name
-
-
-def _joined(one: HardState | None, other: HardState) -> HardState:
-    """Return what both say: the higher term with its vote, the higher fence.
-
-    A checkpoint may hold a later hard state than the frames that a power cut has left.
-    """
-    if one is None:
-        return other
-    term, vote = max(one[:2], other[:2])
-    return HardState(term, vote, max(one.fence, other.fence))

@@ -34,6 +34,8 @@ BLOCK = 4096
 SMALL_FRAME = frame_size(U64.size)
 #: No log position reaches it.
 CLASS_SPACE = 1 << 62
+#: Tells the generations of class segments from those of new frames in the same file.
+COPY_GENERATION = 1 << 31
 
 _HEADER = struct.Struct("<4sHHIIQQQ")
 _PREFIX = "segment-"

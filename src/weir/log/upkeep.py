@@ -14,6 +14,8 @@ from weir.log.checkpoint import Checkpoint, Kept
 from weir.log.chore import Chore, Removal
 from weir.log.classes import ClassSegment
 from weir.log.copies import Copies
+from weir.log.errors import LogDamaged
+from weir.log.group_scan import GroupScan
 from weir.log.index import GroupIndex
 from weir.log.index_file import IndexFile
 from weir.log.record import HardState
@@ -36,11 +38,8 @@ class Upkeep:
         groups: dict[int, GroupIndex],
         found: Checkpoint | None = None,
         kept: Iterable[ClassSegment] = (),
-        floors: Mapping[int, int] | None = None,
     ) -> None:
-        """Go on from the checkpoint that was found, if there was one, its class segments, and the
-        positions from which on groups count.
-        """
+        """Go on from the checkpoint that was found, if there was one, and its class segments."""
         self._settings = settings
         self._segments = segments
         self._reserve = reserve
@@ -49,9 +48,11 @@ class Upkeep:
         self.copies = Copies(settings, segments, reserve, groups, kept, self._serial)
         #: By group: frames below this log position do not count. Those of groups that are gone, or
         #: of which a snapshot was installed there.
-        self.floors = dict(floors or {})
+        self.floors: dict[int, int] = {}
         #: By group, the position and the index of a snapshot that no checkpoint holds yet.
-        self.installed: dict[int, tuple[int, int]] = {}
+        self._installed: dict[int, tuple[int, int]] = {}
+        self._lost_at = 0
+        self._lost: LogDamaged | None = None
         self.hard_states: dict[int, HardState] = {}
         #: Position of the last entry that superseded others: they are needed until it is durable.
         self.superseded = -1
@@ -62,6 +63,13 @@ class Upkeep:
         #: Not needed, but still being read.
         self._retiring: list[Segment] = []
         self._surplus: list[str] = []
+
+    def begin_with(self, found: GroupScan, tail: int) -> None:
+        """Go on with what a scan learnt of the groups, in a log that ends at `tail`."""
+        self.hard_states.update(found.hard_states)
+        self.floors = found.floors(tail)
+        self._installed = found.installed()
+        self._lost, self._lost_at = found.lost, found.lost_at
 
     # -- what is needed ----------------------------------------------------------------------
 
@@ -75,15 +83,25 @@ class Upkeep:
         """Nothing of a group is needed any more; what comes of it again begins it anew."""
         self._groups.pop(group, None)
         self.hard_states.pop(group, None)
-        self.installed.pop(group, None)
+        self._installed.pop(group, None)
         self.floors[group] = tail
         self.copies.restart(group)
         self.copies.forget(group)
 
     def is_gone(self, group: int) -> bool:
-        """Whether a group was dropped, and nothing of it came since."""
-        known = group in self._groups or group in self.hard_states
-        return group in self.floors and not known
+        """Whether a group was dropped, or may have been lost, and nothing of it came since."""
+        return not self._knows(group) and (group in self.floors or self._lost_at > 0)
+
+    def lost_of(self, group: int) -> LogDamaged | None:
+        """Return why a group that the log does not know may have been lost; None if it was not."""
+        return None if self._knows(group) or group in self.floors else self._lost
+
+    def know_all(self) -> None:
+        """Groups that come now are new ones."""
+        self._lost = None
+
+    def _knows(self, group: int) -> bool:
+        return group in self._groups or group in self.hard_states
 
     def begin(self, group: int, first: int) -> GroupIndex:
         """Return the index of a group of which entry `first` is the first to come."""
@@ -96,7 +114,7 @@ class Upkeep:
             self.supersede(position, old.position_of(old.first))
         self._groups[group] = GroupIndex(base.index + 1, position, base.term)
         self.floors[group] = position
-        self.installed[group] = (position, index)
+        self._installed[group] = (position, index)
         self.copies.restart(group)
 
     def supersede(self, position: int, old: int | None) -> None:
@@ -117,9 +135,9 @@ class Upkeep:
             entries = self._groups.get(group)
             position = entries.position_of(index + 1) if entries is not None else None
             replay = min(replay, durable if position is None else position)
-        for group, (position, index) in list(self.installed.items()):
+        for group, (position, index) in list(self._installed.items()):
             if applied.get(group, 0) >= index:
-                del self.installed[group]
+                del self._installed[group]
             else:
                 replay = min(replay, position)
         free = self.superseded < durable
@@ -157,6 +175,7 @@ class Upkeep:
             needed,
             body,
             copies,
+            self._lost_at,
         ).pack()
 
     def saved(self) -> None:
@@ -177,6 +196,8 @@ class Upkeep:
         for entries in self._groups.values():
             if not dead:
                 break
+            if not entries.reaches(dead[0].base, dead[-1].end):
+                continue
             dead = [one for one in dead if not entries.uses(one.base, one.end)]
         return dead
 

@@ -92,7 +92,7 @@ class Core:
     def put_in_line(self) -> None:
         """Let a leader put what members lack into the outbox: once for all that was proposed."""
         state = self.state
-        if isinstance(state, Leader):
+        if isinstance(state, Leader) and state.restless:
             state.send()
             state.begin_round()
 

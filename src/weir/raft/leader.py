@@ -125,6 +125,11 @@ class Leader:
             member.contact.heard_at = self._ground.clock.now
         return member
 
+    @property
+    def restless(self) -> bool:
+        """Whether send() or begin_round() may have something to do."""
+        return self._sending.dirty or bool(self._reads)
+
     def send(self) -> None:
         """Put what members lack, as far as their windows allow, in line to be sent."""
         if self._sending.dirty:

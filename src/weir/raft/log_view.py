@@ -93,6 +93,8 @@ class LogView:
     def term(self, index: int) -> int:
         """The term of entry `index`, or of the snapshot's last; Compacted or Unavailable."""
         if index > self.last_index:
+            if index == self._snapshot_end[1]:
+                return self._snapshot_end[0]
             raise Unavailable(f"there is no entry {index}; the log ends at {self.last_index}")
         if index >= self._tail_first:
             return self._tail[index - self._tail_first].term
@@ -219,8 +221,10 @@ class LogView:
         snapshot = self._storage.snapshot()
         if snapshot is None or snapshot.index < index:
             raise OutOfOrder(f"make a snapshot at or above {index} durable before compacting there")
-        if index > min(self.applied, self.durable):
+        if index > self.applied or (index > self.durable and not self.back_filling):
             raise OutOfOrder(f"entry {index} is not yet applied and durable: compact later")
+        # What is still to be filled in stays wanted: a leader's log may begin below it.
+        index = min(index, self.durable)
         self._base_term = self.term(index)
         self.first_index = index + 1
 

@@ -70,6 +70,11 @@ class Node:
         return self.core.log.last_index
 
     @property
+    def durable_index(self) -> int:
+        """The index through which this node's own disk holds the log."""
+        return self.core.log.durable
+
+    @property
     def commit_index(self) -> int:
         """The index through which no entry can ever be replaced, as far as this node knows."""
         return self.core.log.committed
@@ -191,7 +196,8 @@ class Node:
     def ready(self) -> Ready:
         """The next work for the host, each piece handed out once; NothingReady if there is none."""
         core, ground = self.core, self.core.ground
-        if not self.has_ready:
+        core.put_in_line()
+        if not (core.log.staged < core.log.last_index or core.has_news or core.log.has_unhanded):
             raise NothingReady("ask has_ready before ready()")
         # First, because it may read Storage and fail; nothing else has been taken by then.
         committed = core.log.take_unhanded()

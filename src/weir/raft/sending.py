@@ -32,7 +32,11 @@ class Sending:
 
     def _settled(self, member: Member) -> bool:
         log = self._ground.log
-        return member.match == log.last_index and member.committed >= log.committed
+        return (
+            member.match == log.last_index
+            and member.committed >= log.committed
+            and member.state is ProgressState.REPLICATE
+        )
 
     def send(self, members: Mapping[int, Member]) -> None:
         """Fill every member's window."""
@@ -142,6 +146,8 @@ class Sending:
             member.probe(member.match + 1)
         else:
             member.paused = False
+        # It may have started again, and know less than it did.
+        member.committed = 0
         member.nudge_at = 0
         self.dirty = True
 

@@ -262,6 +262,7 @@ def _at(host: str, port: int) -> str:
 def _in_words(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {LINK_HELLO_SECONDS:g} s"
-    if isinstance(error, OSError) and (error.errno or 0) > 0:
-        return os.strerror(error.errno)
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0:
+        return os.strerror(number)
     return str(error) or type(error).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir.broker.identity import Identity, Member
 from weir.broker.layout import Layout
-from weir.errors import WeirError
+from weir.errors import DiskFailed, WeirError
 from weir.sim.disk import PowerCut, SimDisk
 from weir.sim.jobs import Faults
 from weir.sim.links import Dial
@@ -155,6 +155,11 @@ class Host:
         except PowerCut:
             self.world.note("cut in recovery", self.node, shard)
             self._end(power=self.world.chance(0.5))
+            self.restart()
+            return
+        except DiskFailed:
+            self.world.note("disk failed in recovery", self.node, shard)
+            self._end(power=False)
             self.restart()
             return
         except WeirError as error:

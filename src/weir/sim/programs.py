@@ -79,12 +79,15 @@ class Program:
 
     def soon(self, do: Callable[..., None], *arguments: object) -> None:
         """Call something after a pause."""
-        self.world.after(self.world.between(*_PAUSE), do, *arguments)
+        slower = 1 if self.ending else self.scene.pace[0]
+        self.world.after(self.world.between(*_PAUSE) * slower, do, *arguments)
 
     def rhythm(self, span: tuple[int, int]) -> int:
-        """Draw a pause between two pieces of work, and now and then a long one, until the end."""
-        rests = self.scene.pace > 1 and not self.ending and self.world.chance(_REST)
-        return self.world.between(*span) * (self.scene.pace if rests else 1)
+        """Draw a pause between two pieces of work, and now and then a rest; in the end, hurry."""
+        usual, rest = self.scene.pace
+        if rest == 1 or self.ending:
+            return self.world.between(*span)
+        return self.world.between(*span) * (rest if self.world.chance(_REST) else usual)
 
     def expect(self, waits: Callable[[], bool]) -> None:
         """Hang up and dial another node if this still waits for an answer after a while."""

@@ -14,6 +14,7 @@ from weir.wire.deliveries import Delivery, DeviceAck
 _SN = 5
 _LEASES_MS = (40, 100, 250)
 _MOST = (1, 3, 10)
+_AGAIN = (1 * MS, 20 * MS)
 _ROOMS = (0, 60, 2_000)
 #: How an ack may be refused that comes late, or on a new connection before the subscription.
 _LATE_CODES = (StaleGrant.code, NotSubscribed.code)
@@ -121,11 +122,11 @@ class Receiver(Program):
             kind = BY_CODE.get(reply.code)
             if kind is None or not kind.retryable:
                 self.soon(link.cut)  # it is to subscribe anew
-            self.soon(self._ask)
+            self.world.after(self.rhythm(_AGAIN), self._ask)
         elif delivery.offsets:
             self._news = self.world.now
             self._granted(delivery)
-            self.soon(self._ask)
+            self.world.after(self.rhythm(_AGAIN), self._ask)
         elif self.ending:
             over = self.ending_since + (max(_LEASES_MS) + 100) * MS
             self._drained = self._pulled > max(over, self._news + _QUIET)

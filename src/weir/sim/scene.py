@@ -18,8 +18,8 @@ class Scene:
     history: History
     #: Of the one topic that there is.
     partitions: int
-    #: How many times longer a program's rest is than its pauses between two pieces of work.
-    pace: int = 1
+    #: How many times longer than in a hurry pauses between two pieces of work are, and rests.
+    pace: tuple[int, int] = (1, 1)
     #: How long a program waits for an answer before it hangs up, in virtual µs; 0: for ever.
     patience: int = 0
     #: Where programs run.

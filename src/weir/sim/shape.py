@@ -36,10 +36,12 @@ class Shape:
     nodes: int = 1
     faults_until: int = 1_000 * MS
     fault_every: tuple[int, int] = (30 * MS, 250 * MS)
+    #: Which faults a set meets, by the names of `weir.sim.storm`; none named: all.
+    kinds: tuple[str, ...] = ()
     #: How long the run lasts at least.
     at_least: int = 0
     #: What `weir.sim.scene.Scene` says of them.
-    pace: int = 1
+    pace: tuple[int, int] = (1, 1)
     patience: int = 0
     sites: tuple[int, ...] = (-1,)
     partitions: int = 2
@@ -67,11 +69,11 @@ SET = Shape(
     faults_until=24 * SECOND,
     fault_every=(200 * MS, 1_500 * MS),
     at_least=30 * SECOND,
-    pace=300,
+    pace=(5, 300),
     patience=1_200 * MS,
     sites=(-1, -2),
-    batches=30,
-    device_messages=24,
+    batches=20,
+    device_messages=16,
     onlookers=2,
     rots=(0,),
 )

@@ -31,20 +31,25 @@ class Storm:
         self._places = [*brokers.hosts, *shape.sites]
         self._stopped = False
         self._parted = 0
-        kinds: list[tuple[int, Callable[[], None]]] = [
-            (6, self._kill),
-            (3, self._pause),
-            (6, self._part),
-            (2, self._slow),
-            (3, self._cut),
-            (1, self._skew),
-            (1, self._kill_shard),
-            (2, self._stop_one),
-            (1, self._fail_disk),
-            (1, self._fill_disk),
-            (1, self._slow_disk),
+        kinds: list[tuple[str, int, Callable[[], None]]] = [
+            ("kill", 6, self._kill),
+            ("kill shard", 1, self._kill_shard),
+            ("stop", 2, self._stop_one),
+            ("pause", 3, self._pause),
+            ("skew", 1, self._skew),
+            ("part", 6, self._part),
+            ("slow", 2, self._slow),
+            ("cut", 3, self._cut),
+            ("fail disk", 1, self._fail_disk),
+            ("fill disk", 1, self._fill_disk),
+            ("slow disk", 1, self._slow_disk),
         ]
-        self._kinds = [kind for weight, kind in kinds for _ in range(weight)]
+        self._kinds = [
+            kind
+            for name, weight, kind in kinds
+            for _ in range(weight)
+            if not shape.kinds or name in shape.kinds
+        ]
 
     def start(self) -> None:
         """Begin to break things."""

@@ -304,6 +304,37 @@ class Rehearsal:
 
     # A good day
 
+    def flow(self) -> None:
+        """Deliver and write everything, in order, until nothing moves; no time passes."""
+        for _ in range(1000):
+            for actor in self.actors.values():
+                if actor.up:
+                    actor.serve()
+                    actor.sync(len(actor.unsynced))
+                    actor.serve()
+            mail, self.mail = self.mail, []
+            for message in mail:
+                self.hand_over(message)
+            if not self.mail and not any(a.up and a.unsynced for a in self.actors.values()):
+                return
+        raise AssertionError(f"seed {self.seed}: it never comes to rest")
+
+    def lead(self, id: int) -> Actor:
+        """Let `id` win an election, if the others let it."""
+        actor = self.actors[id]
+        actor.node.campaign()
+        self.flow()
+        assert actor.node.accepts, f"seed {self.seed}: {id} does not lead"
+        return actor
+
+    def pass_ms(self, milliseconds: int) -> None:
+        """Let time pass for everybody in small steps, and everything arrive."""
+        for _ in range(0, milliseconds, 50):
+            for actor in self.actors.values():
+                if actor.up:
+                    actor.node.tick(50)
+            self.flow()
+
     def settle(self, rounds: int = 400) -> None:
         """Start everybody, mend everything, and go on until all know all that is committed."""
         self.severed.clear()

@@ -68,6 +68,7 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.RAISE_LEVEL: n.RaiseLevel,
     Opcode.TRANSFER_LEADER: n.TransferLeader,
     Opcode.REPORT_NODE: n.ReportNode,
+    Opcode.REPORT_SETTLED: n.ReportSettled,
 }
 _REPLIES: dict[int, type[Any]] = {
     Opcode.HELLO: m.Welcome,

@@ -56,6 +56,7 @@ class Opcode(IntEnum):
     RAISE_LEVEL = 47
     TRANSFER_LEADER = 51
     REPORT_NODE = 52
+    REPORT_SETTLED = 53
 
 
 class Hello(Control, frozen=True, array_like=True):

@@ -13,6 +13,8 @@ import msgspec
 from weir.model.ids import NODE_MAX, Address, Natural
 from weir.wire.control import Control
 
+#: Groups that one report speaks of.
+SETTLED_MAX = 1_024
 NodeId = Annotated[int, msgspec.Meta(ge=1, le=NODE_MAX)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
@@ -23,8 +25,8 @@ class ListNodes(Control, frozen=True, array_like=True):
 
 class NodeRow(Control, frozen=True, array_like=True):
     """A node as the registry has it: where it listens, whether it is active or draining, how many
-    shards it runs, which format level it supports, and how many groups are to lie on it and to be
-    led by it.
+    shards it runs, which format level it supports, how many groups are to lie on it and to be led
+    by it, and how many are to leave it and may still need it.
     """
 
     id: int
@@ -35,6 +37,7 @@ class NodeRow(Control, frozen=True, array_like=True):
     level: int
     replicas: int
     leaders: int
+    leaving: int
 
 
 class NodeList(Control, frozen=True, array_like=True):
@@ -59,9 +62,8 @@ class ShardInfo(Control, frozen=True, array_like=True):
     """What a shard leads and holds at this moment.
 
     `led` and `held` count groups. Of those led here, `moving` are not yet where the registry wants
-    them; `lagging` counts by node the replicas that are not up to date, `members` those that the
-    node takes part in, as Raft has it now, but for learning the registry. `leaderless` groups here know no leader. `linked` are
-    the nodes that a link to at least one shard is up to.
+    them; `lagging` counts by node the replicas that are not up to date. `leaderless` groups here
+    know no leader. `linked` are the nodes that a link to at least one shard is up to.
     """
 
     node: int
@@ -71,7 +73,6 @@ class ShardInfo(Control, frozen=True, array_like=True):
     moving: int
     leaderless: int
     lagging: dict[int, int]
-    members: dict[int, int]
     linked: list[int]
 
 
@@ -119,5 +120,19 @@ class ReportNode(Control, frozen=True, array_like=True):
     level: Natural
 
 
-Request = ListNodes | DescribeShard | ChangeNode | RaiseLevel | TransferLeader | ReportNode
+class ReportSettled(Control, frozen=True, array_like=True):
+    """Only a shard of a set's node sends this: groups that it leads, and who votes in them now."""
+
+    rows: Annotated[list[tuple[Natural, list[Natural]]], msgspec.Meta(max_length=SETTLED_MAX)]
+
+
+Request = (
+    ListNodes
+    | DescribeShard
+    | ChangeNode
+    | RaiseLevel
+    | TransferLeader
+    | ReportNode
+    | ReportSettled
+)
 Reply = NodeList | ShardInfo | Transferred

@@ -19,6 +19,7 @@ RECORDS: list[c.ControlRecord] = [
     c.NodeJoined(2, "host", 6800, 4, 1),
     c.NodeChanged(2, "draining"),
     c.GroupsPlaced([(65536, (65536, 131072))]),
+    c.GroupsSettled([(65536, (65536, 131072))]),
     c.LevelRaised(2),
     c.ProducerOpened(50, 1, "anonymous"),
     c.MessagesGranted("c", 7, 0, 5, 100, 90),

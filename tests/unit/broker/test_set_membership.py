@@ -23,7 +23,7 @@ from weir.errors import (
     UnknownNode,
 )
 from weir.model.ids import REGISTRY_GROUP, node_of, voter_of
-from weir.wire.nodes import ChangeNode, NodeList, RaiseLevel, ReportNode
+from weir.wire.nodes import ChangeNode, NodeList, RaiseLevel, ReportNode, ReportSettled
 
 CALLER = Caller(1, 46, 0)
 
@@ -67,6 +67,13 @@ class Replica:
     def topic(self, name: str, partitions: int, replicas: int = 0) -> list[int]:
         record = TopicCreated("default", name, partitions, "partition", 1, replicas=replicas)
         return self.catalog.create(record)[0].groups()
+
+    def arrive(self) -> None:
+        """Let the leaders of all groups report that these are where they are wanted."""
+        nodes = self.catalog.nodes
+        rows = [(group, list(nodes.voters(group))) for group in nodes.unsettled]
+        self.membership.settled(ReportSettled(rows))
+        self.settle()
 
     def nodes_of(self, group: int) -> list[int]:
         return [node_of(voter) for voter in self.catalog.voters(group)]
@@ -151,6 +158,9 @@ def test_a_drained_node_holds_nothing_and_can_be_removed() -> None:
     for group in groups:
         assert 2 not in replica.nodes_of(group)
         assert len(replica.nodes_of(group)) == 3
+    with pytest.raises(NodeInUse, match="groups still need node 2"):
+        replica.change("remove", 2)
+    replica.arrive()
     replica.change("remove", 2)
     assert [node.id for node in replica.catalog.nodes.all()] == [1, 3, 4]
     with pytest.raises(UnknownNode):
@@ -166,10 +176,29 @@ def test_with_three_nodes_a_drained_one_leaves_two_replicas_and_gets_them_back()
     (group,) = replica.topic("a", 1)
     replica.change("drain", 3)
     assert sorted(replica.nodes_of(group)) == [1, 2]
+    assert replica.catalog.nodes.leaving(group) == (voter_of(3),)
     replica.change("active", 3)
     assert sorted(replica.nodes_of(group)) == [1, 2, 3]
+    # It was needed all the time, and has forgotten nothing.
+    assert voter_of(3) in replica.catalog.voters(group)
+    replica.change("drain", 3)
+    replica.arrive()
+    replica.change("active", 3)
     # It may have forgotten how it voted, so it comes back as somebody else.
     assert voter_of(3, 1) in replica.catalog.voters(group)
+    # The registry is never forgotten.
+    assert voter_of(3) in replica.catalog.voters(REGISTRY_GROUP)
+
+
+def test_a_group_has_not_arrived_while_others_vote_in_it() -> None:
+    replica = a_set(4)
+    (group,) = replica.topic("a", 1)
+    replica.change("drain", node_of(replica.catalog.voters(group)[0]))
+    before = len(replica.proposed)
+    replica.membership.settled(ReportSettled([(group, [*map(voter_of, (1, 2, 3, 4))])]))
+    replica.membership.settled(ReportSettled([(99 << 16, [voter_of(1)])]))
+    assert len(replica.proposed) == before
+    assert group in replica.catalog.nodes.unsettled
 
 
 def test_the_last_node_cannot_go() -> None:
@@ -226,6 +255,7 @@ def test_who_waits_is_answered_or_refused() -> None:
 def test_a_record_that_comes_too_late_is_refused() -> None:
     replica = a_set(3)
     replica.change("drain", 3)
+    replica.arrive()
     for verb in ("remove", "drain"):
         replica.membership.change(CALLER, ChangeNode(verb, 3))
     replica.settle()
@@ -242,6 +272,8 @@ def test_a_copy_decides_as_the_original() -> None:
     groups = replica.topic("a", 5, 2)
     replica.topic("b", 5)
     replica.change("drain", 4)
+    replica.arrive()
+    replica.change("drain", 3)
     data = msgspec.msgpack.decode(msgspec.msgpack.encode(replica.catalog.encode()))
     copy = Catalog.decode(data)
     assert copy.encode() == replica.catalog.encode()

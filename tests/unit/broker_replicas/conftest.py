@@ -1,4 +1,4 @@
-"""Three whole shards in one process: disks in memory, links by hand, time that moves when told to."""
+"""Three whole shards in one process: disks in memory, links by hand, time that obeys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from weir.log import checkpoint
 from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.batch import encode
-from weir.model.ids import group_of, node_of, place_node, place_of
+from weir.model.ids import group_of, place_node, place_of
 from weir.sim.disk import SimDisk
 from weir.wire import messages as m
 from weir.wire import trunk
@@ -80,6 +80,8 @@ class Node:
         self.hangups: list[ef.Hangup] = []
         #: By session here, whom another node passes on for: that node, and the session there.
         self.guests: dict[int, tuple[int, int]] = {}
+        #: What devices got, by session.
+        self.raw: dict[int, bytes] = {}
         self.alive = True
         self._correlation = 0
         self.do(self.shard.start())
@@ -102,6 +104,9 @@ class Node:
                     self.shard.budget.release(charged)
                     if session in self.guests:
                         self.back(session, Kind.REPLIES, b"".join(buffers))
+                        continue
+                    if session in self.raw:
+                        self.raw[session] += b"".join(buffers)
                         continue
                     for frame in ClientStream().receive(b"".join(buffers)):
                         reply = frame.correlation, decode_reply(frame)
@@ -197,7 +202,9 @@ class Node:
         partition = self.shard.topics.partition(id)[1]
         state, found, offset = partition.state, [], partition.state.log_start
         while offset < state.next_offset:
-            reading = partition.group.log.read(id, offset, 1 << 20, partition.group.node.commit_index)
+            reading = partition.group.log.read(
+                id, offset, 1 << 20, partition.group.node.commit_index
+            )
             assert reading is not None
             payloads = reading.cached or reading.run(self.disk)
             for batch in _batches(b"".join(payloads)):
@@ -374,7 +381,7 @@ class Trio:
         return self.until(lambda: node.reply_to(correlation, session), f"no reply to {request}")
 
     def told(self, request: m.Request, group: int) -> Any:
-        """Ask who leads a group, again as a client does; return what is no refusal to come again."""
+        """Ask who leads a group, again where a client would; return the reply that is left."""
         for _ in range(PATIENCE_MS // STEP_MS):
             reply = self.answer(self.leader(group), request)
             if not isinstance(reply, m.Refusal) or reply.code not in _AGAIN:
@@ -448,5 +455,3 @@ def small() -> Replication:
     """Sizes at which a snapshot and a catching up take many messages."""
     return Replication(append_bytes_max=512, inflight_bytes_max=2048, snapshot_chunk_bytes=128)
 
-
-__all__ = ["node_of"]

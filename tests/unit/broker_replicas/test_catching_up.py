@@ -1,4 +1,4 @@
-"""A node that was away gets what it missed: by entries, or by a snapshot and what is kept of them."""
+"""A node that was away gets what it missed: by entries, or by a snapshot and what is kept."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from weir.wire import messages as m
 def test_what_is_confirmed_lies_on_all_nodes(trio: Any, produce: Any) -> None:
     info, grant = trio.topic(), trio.producer()
     group = info.addresses[0].group
-    leader = trio.leader(group)
     first = trio.told(produce(info, grant, 0, b"a", b"b"), group)
     second = trio.told(produce(info, grant, 2, b"c"), group)
     assert [first.offset, second.offset] == [0, 2]
@@ -48,7 +47,7 @@ def test_a_leader_that_is_cut_off_refuses_who_waits_and_gives_the_budget_back(
     fetch = old.ask(m.Fetch(info.addresses[0], 1, 1 << 20, 60_000))
     pull = old.ask(m.Pull(info.addresses[0], "crew", 9, 1 << 20, 5_000, 60_000))
     assert old.shard.budget.used > used
-    new = trio.leader(group)
+    trio.leader(group)
     trio.until(lambda: old.reply_to(lost), "the old leader keeps its client waiting")
     for asked in (lost, fetch, pull):
         assert old.reply_to(asked).code == NotLeader.code

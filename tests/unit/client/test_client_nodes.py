@@ -291,8 +291,17 @@ def test_a_node_that_never_learns_of_a_leader_is_left(fake_broker: Brokers, what
                 asks = hasattr(request, "address") or isinstance(request, m.CreateTopic)
                 return m.Refusal(NOT_LEADER, "nobody leads") if asks else None
 
-            nodes.node(1).script = cut_off
-            nodes.node(2).script = nodes.node(3).script = lambda _: None  # they pass on
+            plain = nodes.node(1)._answer
+
+            async def stale(request: m.Request) -> m.Reply:
+                nodes.leader = 1 if isinstance(request, m.DescribeTopic) else 2
+                try:
+                    return await plain(request)
+                finally:
+                    nodes.leader = 2
+
+            nodes.leader = 2
+            nodes.node(1).script, nodes.node(1)._answer = cut_off, stale
             if what == "a partition":
                 await client.publish("t", b"1")
                 assert nodes.values == [b"0", b"1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from weir.errors import Damaged
+from weir.log.checkpoint import Checkpoint, save
 from weir.log.errors import ForeignSegment, LogDamaged, UnknownKind
 from weir.log.frame import HEADER_SIZE, MAGIC, Kind, pack
 from weir.log.index import Stored
@@ -96,7 +98,7 @@ def test_what_a_restart_believed_survives_the_power_cut_behind_it(
 def test_a_flipped_bit_anywhere_below_the_mark_is_damage(
     disk: SimDisk, log: Log, small: Settings, control: Make, settle: Settle
 ) -> None:
-    """Counterexample 10: every field of a control frame's header."""
+    """Counterexample 10: every field of a control frame's header. Nobody knows whose it was."""
     position = log.append(control(1))
     settle(log)
     log.mark_idle()
@@ -104,14 +106,58 @@ def test_a_flipped_bit_anywhere_below_the_mark_is_damage(
     name = only(disk)
     for at in range(position, position + HEADER_SIZE):
         disk.flip(name, at, bit=at % 8)
-        with pytest.raises(LogDamaged) as damaged:
-            recover(disk, small)
-        assert damaged.value.position == position
-        assert damaged.value.segment == name
-        assert isinstance(damaged.value, Damaged)
-        assert "restore it from a backup" in str(damaged.value)
+        found = recover(copy.deepcopy(disk), small)
+        (damaged,) = found.holes
+        assert (damaged.position, damaged.segment) == (position, name)
+        assert isinstance(damaged, Damaged)
+        assert "restore it from a backup" in str(damaged)
+        assert found.groups == {}
+        assert found.log.lost_of(65536) is damaged
         disk.flip(name, at, bit=at % 8)
-    assert indexes(recover(disk, small)) == [1]
+    found = recover(disk, small)
+    assert indexes(found) == [1]
+    assert found.log.lost_of(131072) is None
+
+
+def test_a_hole_of_unknown_groups_is_remembered(
+    disk: SimDisk, log: Log, small: Settings, control: Make, settle: Settle
+) -> None:
+    """Counterexample 11: a vote may have lain there, also when checkpoints have passed the place.
+
+    A group that begins anew behind it is sound, and so is one that begins there for the first time.
+    """
+    old, back, new = 65536, 131072, 196608
+    log.append(control(1, group=old))
+    log.append(control(1, group=back))
+    position = log.append(control(1, group=new))
+    settle(log)
+    log.append(control(2, group=old))
+    settle(log)
+    log.mark_idle()
+    settle(log)
+    disk.flip(only(disk), position + 30)
+    for _ in range(2):
+        found = recover(disk, small)
+        assert {g for g, one in found.groups.items() if one.hard_state_lost} == {old, back}
+        assert all(one.damage is not None for one in found.groups.values())
+        assert found.groups[old].last_index == 2
+        assert found.log.lost_of(new) is not None
+    found.log.install(back, 1, 1, 1, 1, (b"state",))
+    found.log.append(control(1, group=new))
+    for _ in range(4):
+        found.log.append(control(2, b"c" * 1900, group=back))
+        settle(found.log)
+    for _ in range(2):
+        save(disk, found.log.checkpoint({back: 2, new: 1}, b""))
+        found.log.checkpoint_saved()
+        disk.crash()
+        found = recover(disk, small)
+        lost = {g for g, one in found.groups.items() if one.damage and one.hard_state_lost}
+        assert lost == {old}
+        assert found.log.lost_of(new) is None
+        assert found.log.lost_of(4 << 16) is not None
+        found.log.know_all()
+        assert found.log.lost_of(4 << 16) is None
 
 
 def test_damage_changes_nothing_on_the_disk(
@@ -123,9 +169,9 @@ def test_damage_changes_nothing_on_the_disk(
     spare = log.wants_spare()
     assert spare is not None
     spare.run(disk)
-    disk.flip("segment-00000001", BLOCK + SMALL_FRAME + 40)
+    disk.flip("segment-00000004", 16)
     before = {name: disk.read(name, 0, disk.size(name)) for name in disk.names()}
-    with pytest.raises(LogDamaged, match="position 4,160"):
+    with pytest.raises(LogDamaged, match="unreadable"):
         recover(disk, small)
     assert {name: disk.read(name, 0, disk.size(name)) for name in disk.names()} == before
 
@@ -227,6 +273,11 @@ def test_an_end_without_a_next_segment_is_written_anew(
     assert indexes(recover(disk, small)) == [1, 2, 3, 4, 5]
 
 
+def replace_checkpoint(disk: SimDisk, small: Settings) -> None:
+    """Give the log a checkpoint, as one that was saved before anything was written."""
+    save(disk, Checkpoint(small.log, small.system, 1, 0, 0, {}, (), b"").pack())
+
+
 def test_a_missing_segment_below_the_mark_is_damage(
     disk: SimDisk, log: Log, small: Settings, control: Make, settle: Settle
 ) -> None:
@@ -236,13 +287,26 @@ def test_a_missing_segment_below_the_mark_is_damage(
     disk.remove("segment-00000002")
     with pytest.raises(LogDamaged, match="missing"):
         recover(disk, small)
+    replace_checkpoint(disk, small)
+    found = recover(disk, small)
+    assert "missing" in str(found.holes[0])
+    assert indexes(found) == list(range(1, 12))
+    assert found.groups[65536].hard_state_lost
+    for index in range(1, 12):
+        stored = found.log.stored(65536, index)
+        assert stored is not None
+        if 4 <= index <= 6:
+            with pytest.raises(LogDamaged):
+                found.log.load(stored)
+        else:
+            assert found.log.load(stored) == b"c" * 1000
 
 
 @pytest.mark.parametrize("name", ["segment-00000001", "segment-00000002", "segment-00000003"])
 def test_a_rotted_segment_header_is_damage(
     disk: SimDisk, log: Log, small: Settings, control: Make, settle: Settle, name: str
 ) -> None:
-    """The last one too: its marks tell that it was in use."""
+    """Of the last one nobody knows how far it was written; its marks tell that it was in use."""
     for index in range(1, 9):
         log.append(control(index, b"c" * 1000))
         settle(log)
@@ -250,6 +314,14 @@ def test_a_rotted_segment_header_is_damage(
     disk.flip(name, 16)
     with pytest.raises(LogDamaged, match=r"missing|unreadable"):
         recover(disk, small)
+    replace_checkpoint(disk, small)
+    if name == "segment-00000003":
+        with pytest.raises(LogDamaged, match="unreadable"):
+            recover(disk, small)
+    else:
+        found = recover(disk, small)
+        assert found.groups[65536].hard_state_lost
+        assert found.groups[65536].last_index == 8
 
 
 def test_a_header_torn_above_the_mark_is_a_torn_tail(
@@ -292,15 +364,34 @@ def test_two_files_for_the_same_positions_are_damage(
         recover(disk, small)
 
 
+@pytest.mark.parametrize(
+    ("size", "left", "lost"), [(5000, [1, 2], False), (4280, [1, 2], True), (4224, [1], True)]
+)
 def test_a_segment_cut_short_is_damage(
-    disk: SimDisk, log: Log, small: Settings, control: Make, settle: Settle
+    disk: SimDisk,
+    log: Log,
+    small: Settings,
+    control: Make,
+    settle: Settle,
+    size: int,
+    left: list[int],
+    lost: bool,
 ) -> None:
+    """No mark tells that what is gone was durable, but a log's own files are never shorter."""
     log.append(control(1))
+    log.append(control(2))
     settle(log)
     name = only(disk)
-    disk.replace(name, disk.read(name, 0, 5000))
-    with pytest.raises(LogDamaged, match="5,000 of its 8,192"):
-        recover(disk, small)
+    disk.replace(name, disk.read(name, 0, size))
+    for _ in range(3):
+        found = recover(disk, small)
+        assert indexes(found) == left
+        assert found.groups[65536].hard_state_lost == lost
+        assert disk.size(name) == small.segment_bytes
+        found.log.append(control(1, group=131072))
+        settle(found.log)
+        disk.crash()
+    assert not found.groups[131072].hard_state_lost
 
 
 def test_a_strangers_segment_is_refused(

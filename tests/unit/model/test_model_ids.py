@@ -6,11 +6,17 @@ import pytest
 
 from weir.model.ids import (
     ADDRESS,
+    NODE_MAX,
     PARTITIONS_MAX,
     REGISTRY_GROUP,
     group_of,
+    node_of,
     partition_of,
+    place_node,
+    place_of,
+    place_shard,
     topic_of,
+    voter_of,
 )
 
 
@@ -30,3 +36,16 @@ def test_what_has_no_group_is_refused(topic: int, partition: int) -> None:
 
 def test_an_address_takes_sixteen_bytes_so_that_batches_stay_aligned() -> None:
     assert ADDRESS.size == 16
+
+
+@pytest.mark.parametrize("node", [1, 2, NODE_MAX])
+@pytest.mark.parametrize("low", [0, 1, 65_535])
+def test_a_voter_and_a_place_tell_their_node(node: int, low: int) -> None:
+    assert node_of(voter_of(node, low)) == node
+    assert (place_node(place_of(node, low)), place_shard(place_of(node, low))) == (node, low)
+    assert voter_of(node, low) < 1 << 63
+
+
+def test_a_place_of_this_node_is_its_shard() -> None:
+    assert [place_of(0, shard) for shard in range(3)] == [0, 1, 2]
+    assert place_node(65_535) == 0

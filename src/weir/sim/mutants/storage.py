@@ -132,6 +132,6 @@ def damaged_groups_take_part(patch: Patch) -> None:
 
     def judge(self: scan.Scan, read: scan.Read) -> None:
         honest(self, read)
-        self.damage.clear()
+        self.groups.damage.clear()
 
     patch.setattr(scan.Scan, "judge", judge)

@@ -1,0 +1,58 @@
+"""What a leader gives to members that are far behind: old entries from the disk, or a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from weir import raft
+from weir.broker.entries import entry_of, unread
+from weir.broker.past import LogStorage, pack_state
+from weir.broker.reads import Reads
+from weir.codec.fields import Buffer
+from weir.errors import Refused
+from weir.log.reading import Reading
+
+
+class Supply:
+    """Answers what one group's Raft node asks for on behalf of the others."""
+
+    __slots__ = ("_advance", "_node", "_past", "_reads")
+
+    def __init__(
+        self, node: raft.Node, past: LogStorage, reads: Reads, advance: Callable[[], None]
+    ) -> None:
+        """Read by `reads`, which charge the shard's budget; `advance` serves the node then."""
+        self._node = node
+        self._past = past
+        self._reads = reads
+        self._advance = advance
+
+    def load(self, load: raft.Load) -> None:
+        """Read entries off the loop; one that is gone makes the member get a snapshot."""
+        reading = self._past.reading(load)
+        if reading is None:
+            self._node.loaded(load.number, None)
+        else:
+            self._reads.start(reading, partial(self._loaded, load.number, reading))
+
+    def _loaded(
+        self, number: int, reading: Reading, payloads: Sequence[Buffer], failure: Refused | None
+    ) -> None:
+        entries = None
+        if failure is None:
+            rows = zip(reading.entries, payloads, strict=True)
+            entries = [
+                entry_of(at.index, at.term, unread(at.kind, (payload,), at.length))
+                for at, payload in rows
+            ]
+        self._node.loaded(number, entries)
+        self._advance()
+
+    def snapshot(self, voter: int, state: raft.Snapshot) -> None:
+        """Send the state; the member is sent all entries too that lie in the log."""
+        first = self._node.first_index - 1
+        index, term = max((first, self._node.term_at(first)), self._past.base)
+        data = pack_state(state.data)
+        self._node.send_snapshot(voter, replace(state, data=data, base_index=index, base_term=term))

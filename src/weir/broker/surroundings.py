@@ -1,0 +1,32 @@
+"""What every partition of a shard shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weir.broker.admission import Budget
+from weir.broker.outbox import Outbox
+from weir.broker.reads import Reads
+from weir.order.clock import Highest, Time
+
+if TYPE_CHECKING:
+    from weir.broker.partition import Partition
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """Given to each partition as it is opened."""
+
+    outbox: Outbox
+    reads: Reads
+    budget: Budget
+    time: Time
+    highest: Highest
+    #: Told when something waits to be cut into an entry.
+    dirty: Callable[[Partition], None]
+    #: Raises `Unavailable` once the shard takes no more publishes.
+    admit: Callable[[], None]
+    #: The producer id that the shard itself writes device messages with; 0 until it is granted.
+    fan_in_producer: int = 0

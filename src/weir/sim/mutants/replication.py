@@ -1,0 +1,160 @@
+"""Rules of Raft, and of the groups that it replicates, that can be taken away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weir import raft
+from weir.broker.group import Group
+from weir.broker.partition import Partition
+from weir.raft import core, election
+from weir.raft.follower import Follower
+from weir.raft.ground import Ground
+from weir.raft.leader import Leader
+from weir.raft.log_view import LogView
+from weir.raft.messages import Append, AppendReply, VoteReply
+from weir.raft.storage import NOBODY, HardState
+from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.shape import SET
+from weir.sim.witness import AGREED
+
+#: Nodes go and come back, and forget what was not durable.
+KILLED = replace(SET, kinds=("kill",))
+#: Nodes are cut off, and go on as if they were not.
+PARTED = replace(SET, kinds=("part", "pause"))
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
+def repeated_append_re_acked(patch: Patch) -> None:
+    """A follower answers with what is durable, never with what it merely holds (§3.8)."""
+
+    def answer(self: Follower) -> None:
+        ground = self._ground
+        if not self.leader or ground.log.installing:
+            return
+        if self._matched <= self._acked and not self._owes:
+            return
+        self._acked, self._owes = self._matched, False
+        ground.outbox.append(AppendReply(self.leader, ground.id, ground.term, self._matched))
+
+    patch.setattr(Follower, "answer", answer)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
+def a_leader_counts_what_it_has_not_written(patch: Patch) -> None:
+    """A leader counts its own log as far as its disk holds it, like any other's (§10.2.1)."""
+
+    def match(self: Leader) -> dict[int, int]:
+        found = {id: member.match for id, member in self.members.items()}
+        found[self._ground.id] = self._ground.log.last_index
+        return found
+
+    patch.setattr(Leader, "_match", match)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
+def vote_not_persisted(patch: Patch) -> None:
+    """A vote is durable before it is told to anybody, and is not given twice (§3.8)."""
+
+    def grant(ground: Ground, state: Follower, sender: int) -> None:
+        state.heard()
+        ground.hard_state = HardState(ground.term, sender)
+        ground.outbox.append(
+            VoteReply(sender, ground.id, ground.term, granted=True, fence=ground.fence)
+        )
+
+    def enter(self: Ground, term: int, vote: int = NOBODY) -> None:
+        self.hard_state = HardState(term, vote)
+        if vote == self.id:
+            self.changed = self.hard_state
+        else:
+            self.durable_term = term
+
+    patch.setattr(election, "_grant", grant)
+    patch.setattr(Ground, "enter", enter)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash"}, shape=KILLED)
+def older_term_committed_by_count(patch: Patch) -> None:
+    """An entry of an older term is committed only together with one of the own (Figure 3.7)."""
+
+    def advance(self: Leader) -> bool:
+        log = self._ground.log
+        reached = self._ground.configuration.committed(self._match())
+        if reached <= log.committed:
+            return False
+        log.commit_to(reached)
+        return True
+
+    patch.setattr(Leader, "advance", advance)
+
+
+@mutant(seed=0, breaks={"RealTime", "AckedOnce"}, shape=PARTED)
+def read_index_without_its_round(patch: Patch) -> None:
+    """A leader serves a read once a majority has said that it still leads (§6.4)."""
+
+    def read(self: Leader, context: int) -> None:
+        ground = self._ground
+        ground.reads.append(raft.ReadState(context, ground.log.committed))
+
+    patch.setattr(Leader, "read", read)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash"}, shape=PARTED)
+def a_follower_does_not_compare_terms(patch: Patch) -> None:
+    """Entries are kept only behind one of the same index and term (§3.5)."""
+    honest = Follower.append
+
+    def append(self: Follower, message: Append) -> None:
+        log, prev = self._ground.log, message.prev_index
+        if log.first_index <= prev <= log.last_index:
+            message = replace(message, prev_term=log.term(prev))
+        honest(self, message)
+
+    patch.setattr(Follower, "append", append)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash"}, shape=PARTED)
+def a_follower_commits_what_it_did_not_compare(patch: Patch) -> None:
+    """Only what is the same as the leader's log is committed, not all that lies there (§3.5)."""
+    honest = Follower.append
+
+    def append(self: Follower, message: Append) -> None:
+        honest(self, message)
+        log = self._ground.log
+        log.commit_to(min(message.commit, log.last_index))
+
+    patch.setattr(Follower, "append", append)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash"}, shape=PARTED)
+def any_log_is_good_enough_for_a_vote(patch: Patch) -> None:
+    """Nobody votes for a log that ends before the own one (§3.6.1)."""
+    honest = election.reply_to_request
+
+    def reply(ground: Ground, state: election.State, request: raft.VoteRequest) -> None:
+        term, index = max((request.last_term, request.last_index), ground.log.end)
+        honest(ground, state, replace(request, last_term=term, last_index=index))
+
+    patch.setattr(core, "reply_to_request", reply)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", AGREED, "Live"}, shape=PARTED)
+def confirm_after_step_down(patch: Patch) -> None:
+    """Who led and does not any more confirms nothing: another entry may have taken the place."""
+    patch.setattr(Partition, "lose", lambda self, error: None)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash", "Live"}, shape=SET)
+def a_snapshot_counts_as_the_log(patch: Patch) -> None:
+    """Who has a state and lacks entries that it came from is no replica of them
+    (counterexample 13).
+    """
+    patch.setattr(LogView, "back_filling", property(lambda self: False))
+
+
+@mutant(seed=0, breaks={"OneOffset", "RisingStamps", AGREED}, shape=PARTED)
+def a_new_leader_begins_at_once(patch: Patch) -> None:
+    """A leader takes proposals once an entry of its own term is applied (counterexample 14)."""
+    patch.setattr(Leader, "accepts", property(lambda self: True))
+    patch.setattr(Group, "begins_own_term", lambda self, index: True)
