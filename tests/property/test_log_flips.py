@@ -129,7 +129,7 @@ def loaded(log: Log, group: int, index: int) -> bytes | None:
 
 def judge(recovered: Recovered, written: Written) -> int:
     """Check every entry; return how many are refused."""
-    refused = 0
+    refused = told = 0
     for group, start in written.starts().items():
         found = recovered.groups[group]
         entries = written.entries[group]
@@ -138,8 +138,10 @@ def judge(recovered: Recovered, written: Written) -> int:
             payload = loaded(recovered.log, group, index)
             assert payload in (None, entries[index])
             refused += payload is None
+        told += found.unreadable
         if found.damage is None:
             assert found.hard_state == HardState(19, 1, 18)
+    assert told <= refused
     return refused
 
 
@@ -219,7 +221,7 @@ def test_a_lost_segment_costs_its_own_entries_and_no_more(written: Written) -> N
         recovered = recover(
             disk_with({n: d for n, d in written.files.items() if n not in gone}), SETTINGS
         )
-        assert judge(recovered, written) > 0
+        assert judge(recovered, written) == sum(g.unreadable for g in recovered.groups.values()) > 0
         assert [hole.segment for hole in recovered.holes] == [name]
         assert not any(found.damage for found in recovered.groups.values())
 

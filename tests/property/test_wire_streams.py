@@ -81,6 +81,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     n.RaiseLevel: st.builds(n.RaiseLevel, NATURAL),
     n.TransferLeader: st.builds(n.TransferLeader, ADDRESS, NODE),
     n.ReportNode: st.builds(n.ReportNode, st.integers(1, 2**31 - 1), NATURAL, NATURAL),
+    n.ReportLost: st.builds(n.ReportLost, NATURAL, NATURAL),
     n.ReportSettled: st.builds(
         n.ReportSettled, st.lists(st.tuples(NATURAL, st.lists(NATURAL, max_size=3)), max_size=3)
     ),

@@ -34,6 +34,8 @@ _PASSED = re.compile(r"(\d+) passed")
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")
 _WORD_MAX = 300
 _STOP_SECONDS = 60.0
+#: How much of what a command printed is shown when it fails.
+_TOLD_LINES = 200
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -139,6 +141,7 @@ def _run(proof: Proof, root: Path) -> tuple[str, str | None]:
     sys.stderr.write(said)
     if process.returncode == 0:
         return out, None
+    sys.stderr.write("\n".join(out.splitlines()[-_TOLD_LINES:]) + "\n")  # pytest says why in here
     last = [*out.splitlines(), *said.splitlines()][-1:] or ["no word"]
     return out, f"exit code {process.returncode}: {plain(last[0])}"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from weir.bench.machine import Machine, this_machine
+from weir.broker.writer import CHECKPOINT_BYTES, CHECKPOINT_FRAMES
 from weir.log.checkpoint import save
 from weir.log.frame import Kind
 from weir.log.index_file import is_index
@@ -30,7 +31,6 @@ from weir.server.disk import FileDisk
 
 _GROUPS = 8
 _FLUSH_BYTES = 4 * MIB
-_CHECKPOINT_BYTES = 256 * MIB
 _MESSAGE_BYTES = 100
 
 
@@ -58,7 +58,7 @@ class _Writer:
 
     def __init__(self, disk: FileDisk, log: Log, shape: Shape) -> None:
         self._disk, self._log, self._shape = disk, log, shape
-        self._saved = 0
+        self._saved = self._frames = 0
         self._applied = dict.fromkeys(_ids(), 0)
         count = max(shape.entry_kib * KIB // (_MESSAGE_BYTES + 4), 1)
         self._batches = {g: bytes(encode([bytes(_MESSAGE_BYTES)] * count, group=g)) for g in _ids()}
@@ -90,8 +90,9 @@ class _Writer:
         log.flushed(flush)
         while chore := log.next_chore():
             chore.run(disk)
-        if log.tail - self._saved > _CHECKPOINT_BYTES:
-            self._saved = log.tail
+        many = log.frames - self._frames > CHECKPOINT_FRAMES
+        if many or log.tail - self._saved > CHECKPOINT_BYTES:
+            self._saved, self._frames = log.tail, log.frames
             save(disk, log.checkpoint(self._applied, b""))
             log.checkpoint_saved()
 

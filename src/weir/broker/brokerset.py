@@ -32,6 +32,8 @@ from weir.wire.nodes import (
     DescribeShard,
     ListNodes,
     RaiseLevel,
+    Report,
+    ReportLost,
     ReportNode,
     ReportSettled,
     ShardInfo,
@@ -120,6 +122,7 @@ class BrokerSet:
                 self._report_ms = self._time.monotonic_ms() + _REPORT_EVERY_MS
                 self._report()
                 self._report_settled()
+                self._report_lost()
         if self._registry.ready and self._registry.group is not None:
             with suppress(Refused):  # it is asked again at the next tick
                 self._registry.membership.settle()
@@ -147,15 +150,20 @@ class BrokerSet:
         if rows:
             self._tell(ReportSettled(rows[:SETTLED_MAX]))
 
-    def _tell(self, report: ReportNode | ReportSettled) -> None:
+    def _report_lost(self) -> None:
+        """Ask to come back to groups whose log is damaged here, with what others have of them."""
+        for partition in self._topics.partitions():
+            group = partition.group
+            if group.damage is not None and group.others_go_on:
+                self._tell(ReportLost(group.id, group.voter))
+
+    def _tell(self, report: Report) -> None:
         place = self._passing.routes.registry
         with suppress(Refused):  # it is told again as long as it is news
             if place != self._passing.shard:
                 self._passing.ask_own(place, report, _REPORT)
-            elif isinstance(report, ReportNode):
-                self._registry.membership.report(report)
             else:
-                self._registry.membership.settled(report)
+                self._registry.membership.told(report)
 
     # -- stopping ----------------------------------------------------------------------------
 
@@ -209,6 +217,7 @@ class BrokerSet:
             TransferLeader: self._transfer,
             ReportNode: self._reported,
             ReportSettled: self._reported,
+            ReportLost: self._reported,
         }
 
     def _list(self, session: Session, caller: Caller, request: ListNodes) -> None:
@@ -223,16 +232,11 @@ class BrokerSet:
         self._authorize(session.principal, "change", "nodes")
         self._registry.membership.raise_level(caller, request)
 
-    def _reported(
-        self, session: Session, caller: Caller, request: ReportNode | ReportSettled
-    ) -> None:
+    def _reported(self, session: Session, caller: Caller, request: Report) -> None:
         if not session.is_shard:
             raise UnknownOpcode("only a shard may ask that", caller.opcode)
         self._outbox.answered(session.id)  # there is no reply: what it did, the registry shows
-        if isinstance(request, ReportNode):
-            self._registry.membership.report(request)
-        else:
-            self._registry.membership.settled(request)
+        self._registry.membership.told(request)
 
     def _transfer(self, session: Session, caller: Caller, request: TransferLeader) -> None:
         self._authorize(session.principal, "change", "nodes")

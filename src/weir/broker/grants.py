@@ -65,6 +65,12 @@ class _Queue:
         """
         return [self.watches.pop() for _ in range(min(messages, len(self.watches)))]
 
+    def taken(self) -> Iterator[Wait[Pull]]:
+        """Take out all who wait, one by one."""
+        for line in (self.pulls, self.watches):
+            while line:
+                yield line.pop()
+
     def closed(self, session: int) -> None:
         """Forget a peer that is gone."""
         self.pulls.closed(session)
@@ -75,6 +81,15 @@ class _Queue:
         return any(first < b and a < behind for a, b in self.proposed)
 
 
+def _holders(state: PartitionState) -> dict[int, set[str]]:
+    """Return in which clusters each consumer holds messages."""
+    found: dict[int, set[str]] = {}
+    for name, cluster in state.clusters.items():
+        for consumer in cluster.held:
+            found.setdefault(consumer, set()).add(name)
+    return found
+
+
 class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
@@ -83,14 +98,9 @@ class Grants:
                  "_time")  # fmt: skip
 
     def __init__(
-        self,
-        group: Group,
-        state: PartitionState,
-        intake: Intake,
-        reads: Reads,
-        outbox: Outbox,
+        self, group: Group, state: PartitionState, intake: Intake, reads: Reads, outbox: Outbox,
         time: Time,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Begin to lead; grants of earlier leaders are in the state."""
         self._group = group
         self._state = state
@@ -107,10 +117,7 @@ class Grants:
         self._changing: Counter[str] = Counter()
         #: The clusters in which each peer waits or was granted messages, so that one that goes
         #: costs what it had.
-        self._members: dict[int, set[str]] = {}
-        for name, cluster in state.clusters.items():
-            for consumer in cluster.held:
-                self._members.setdefault(consumer, set()).add(name)
+        self._members = _holders(state)
         #: Entries that could not be read: each is granted alone, so that it keeps back no other.
         self._doubtful = Ranges()
         self._draining = False
@@ -161,9 +168,8 @@ class Grants:
         """Answer all who wait with nothing, and grant nothing any more: the node stops."""
         self._draining = True
         for name, queue in list(self._queues.items()):
-            for line in (queue.pulls, queue.watches):
-                while line:
-                    self._answer_nothing(name, queue, line.pop())
+            for waiter in queue.taken():
+                self._answer_nothing(name, queue, waiter)
             self._retire(name, queue)
 
     def closed(self, session: int) -> None:
@@ -263,9 +269,8 @@ class Grants:
         """The topic is gone: refuse all who wait, and grant nothing any more."""
         self._draining = True
         for name, queue in list(self._queues.items()):
-            for line in (queue.pulls, queue.watches):
-                while line:
-                    self._outbox.refuse(line.pop().caller, error)
+            for waiter in queue.taken():
+                self._outbox.refuse(waiter.caller, error)
             self._retire(name, queue)
 
     def lose(self, error: Refused) -> None:
@@ -295,7 +300,7 @@ class Grants:
             record = MessagesGranted(name, waiter.caller.session, first, behind, deadline, stamp)
             queue.proposed.append((first, behind))
             queue.freed.discard(first, behind)
-            self._promised[self._propose(record)] = (waiter, reading)
+            self._promised[self._group.propose(of_control(record))] = (waiter, reading)
         if queue.watches and not self._caps.is_full(name, len(queue.proposed)):
             reading, first, behind = self._pick(name, queue, _ANY)
             for waiter in queue.told(0 if reading is None else behind - first):
@@ -383,7 +388,4 @@ class Grants:
     def _release(self, session: int) -> None:
         """Give back what a peer that is gone holds; where that cannot be, its leases end it."""
         if self._group.accepts:
-            self._propose(GrantsReleased(session))
-
-    def _propose(self, record: MessagesGranted | GrantsReleased) -> int:
-        return self._group.propose(of_control(record))
+            self._group.propose(of_control(GrantsReleased(session)))

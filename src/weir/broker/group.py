@@ -12,16 +12,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from weir import raft
-from weir.broker.entries import Payload, applied_by, stored_in
-from weir.broker.past import LogStorage, pack_installed, unpack_state
+from weir.broker.entries import Payload, applied_by
+from weir.broker.past import LogStorage, unpack_state
 from weir.broker.reads import Reads
 from weir.broker.rounds import Rounds, Then
+from weir.broker.staging import stage
 from weir.broker.supply import Supply
 from weir.errors import NotLeader, Overloaded, Refused, Unavailable
 from weir.log.errors import LogDamaged
-from weir.log.frame import Kind
 from weir.log.log import Log
-from weir.log.record import HardState, Record
 from weir.model.ids import node_of
 from weir.model.limits import RETRY_AFTER_MS
 
@@ -49,13 +48,6 @@ class Machine(Protocol):
         """The index below which no entry is needed any more once a snapshot holds the state."""
 
 
-class Token(NamedTuple):
-    """Which Ready a flush has made durable."""
-
-    group: int
-    ready: int
-
-
 class Ties(NamedTuple):
     """What joins a group to the rest of its shard, and to its other replicas."""
 
@@ -80,6 +72,7 @@ class Group:
         "log",
         "machine",
         "node",
+        "others_go_on",
         "voter",
     )
 
@@ -106,6 +99,8 @@ class Group:
         self.log = log
         #: Whether the last leadership ended because the majority was out of reach.
         self.cut_off = False
+        #: Of a damaged group whether it may be given up here.
+        self.others_go_on = False
         self._past = past
         self._ties = ties
         self._supply = Supply(node, past, ties.reads, self.advance)
@@ -222,7 +217,7 @@ class Group:
         try:
             index = self.node.propose(payload, payload.size)
         except (raft.NotLeader, raft.NotReady, raft.Overloaded) as error:
-            raise self._refusal(error) from None
+            raise _refusal(error) from None
         self.advance()
         return index
 
@@ -240,7 +235,7 @@ class Group:
             node.read_index(context)
         except (raft.NotLeader, raft.NotReady) as error:
             self._rounds.withdraw(context)
-            then(self._refusal(error))
+            then(_refusal(error))
             return
         self.advance()
 
@@ -258,13 +253,6 @@ class Group:
         node = self.node
         return node.role is raft.Role.LEADER and node.term_at(index) == node.term
 
-    def _refusal(self, error: raft.RaftError) -> Refused:
-        if isinstance(error, raft.NotLeader):
-            return _elsewhere(error.leader_hint)
-        if isinstance(error, raft.Overloaded):
-            return Overloaded(f"too much is under way in this group: {error}", RETRY_AFTER_MS)
-        return Unavailable("this group changes its leader: try again shortly")
-
     # -- steps -------------------------------------------------------------------------------
 
     def persisted(self, ready: int) -> None:
@@ -273,6 +261,18 @@ class Group:
         self.advance()
         while self._durable and self._durable[0][0] <= self.node.durable_index:
             self._durable.popleft()[1]()
+
+    def overhear(self, message: raft.Message) -> None:
+        """Take note of what a damaged group is sent: it answers nothing.
+
+        A leader that has committed an entry of its own term did so without this node. So a majority
+        of others holds all that this one ever said it had, and it may begin anew with nothing.
+        """
+        if isinstance(message, raft.Append):
+            terms = ((message.prev_index, message.prev_term),)
+            told = (*terms, *((entry.index, entry.term) for entry in message.entries))
+            if any(term == message.term and index <= message.commit for index, term in told):
+                self.others_go_on = True
 
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""
@@ -302,7 +302,7 @@ class Group:
         if ready.messages:
             self._ties.send(self.id, ready.messages)
         if ready.must_persist:
-            self._stage(ready)
+            stage(self.log, self.id, ready, self.node.fence)
         if ready.snapshot is not None:
             self._restore(ready.snapshot)
         for entry in ready.committed:
@@ -329,45 +329,6 @@ class Group:
         self._rounds.lose(error)
         self.machine.lose(error)
 
-    # -- the log -----------------------------------------------------------------------------
-
-    def _stage(self, ready: raft.Ready) -> None:
-        token = Token(self.id, ready.number)
-        records = [] if ready.hard_state is None else [self._hard_state(ready.hard_state)]
-        if ready.snapshot is not None:
-            for record in records:
-                self.log.append(record)
-            self._install(ready.snapshot, None if ready.entries else token)
-            records = []
-        records += [self._record(entry) for entry in ready.entries]
-        for record in records[:-1]:
-            self.log.append(record)
-        if records:
-            self.log.append(records[-1], token)
-
-    def _install(self, snapshot: raft.Snapshot, token: Token | None) -> None:
-        at, base = (snapshot.index, snapshot.term), (snapshot.base_index, snapshot.base_term)
-        self.log.install(self.id, *at, *base, (pack_installed(snapshot),), token)
-
-    def _hard_state(self, state: raft.HardState) -> Record:
-        data = HardState(state.term, state.vote, self.node.fence).pack()
-        return Record(self.id, state.term, 0, Kind.HARD_STATE, (data,), len(data))
-
-    def _record(self, entry: raft.Entry) -> Record:
-        payload = stored_in(entry)
-        batches = payload.batches
-        return Record(
-            self.id,
-            entry.term,
-            entry.index,
-            payload.kind,
-            payload.buffers,
-            payload.size,
-            batches[0].offset if batches else -1,
-            batches[-1].next_offset if batches else -1,
-            batches[-1].stamp if batches else -1,
-        )
-
     # -- other replicas ----------------------------------------------------------------------
 
     def _restore(self, snapshot: raft.Snapshot) -> None:
@@ -391,3 +352,11 @@ def _elsewhere(leader: int) -> NotLeader:
     node = node_of(leader)
     where = f"node {node} leads" if node else "no leader is known yet: try again shortly"
     return NotLeader(f"this node does not lead this group: {where}", node)
+
+
+def _refusal(error: raft.RaftError) -> Refused:
+    if isinstance(error, raft.NotLeader):
+        return _elsewhere(error.leader_hint)
+    if isinstance(error, raft.Overloaded):
+        return Overloaded(f"too much is under way in this group: {error}", RETRY_AFTER_MS)
+    return Unavailable("this group changes its leader: try again shortly")

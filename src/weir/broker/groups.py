@@ -113,7 +113,7 @@ class Groups:
             writer.log.set_class(id, class_of(topic.settings.retention_ms))
             if id not in writer.groups:
                 self._open_partition(id, writer.snapshots.get(id))
-            elif not self._lies_here(id):
+            elif not self._lies_here(id) or self._comes_again(writer.groups[id]):
                 self._leave(id)
 
     def _open_partition(self, id: int, snapshot: raft.Snapshot | None) -> None:
@@ -138,6 +138,13 @@ class Groups:
         nodes, voters = self._topics.catalog.nodes, self._topics.catalog.voters(group)
         needed = (*voters, *nodes.leaving(group))
         return not voters or nodes.voter(group, self._identity.node) in needed
+
+    def _comes_again(self, group: Group) -> bool:
+        """Return whether this node is to hold a group as another voter, and with nothing it had."""
+        voters = self._topics.catalog.voters(group.id)
+        return bool(voters) and group.voter != self._topics.catalog.nodes.voter(
+            group.id, self._identity.node
+        )
 
     def _leave(self, group: int) -> None:
         """Let go of a group that others have by now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.broker.acks import Acks
+from weir.broker.admission import Budget
 from weir.broker.fan_in import FanIn
 from weir.broker.grants import Grants
 from weir.broker.group import Group
@@ -21,7 +22,7 @@ from weir.order.clock import HybridClock, Time
 class Leading:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
-    __slots__ = ("acks", "fan_in", "grants", "intake", "settling", "steering")
+    __slots__ = ("_state", "acks", "fan_in", "grants", "intake", "settling", "steering")
 
     def __init__(
         self,
@@ -39,6 +40,13 @@ class Leading:
         self.steering = Steering(group, state, self.grants, outbox, time)
         self.settling = Settling(self.intake, state, outbox, time)
         self.fan_in: FanIn | None = None
+        self._state = state
+
+    def devices(self, producer: int, outbox: Outbox, budget: Budget) -> FanIn:
+        """Return what packs devices' messages, as the shard's own `producer`."""
+        if self.fan_in is None:
+            self.fan_in = FanIn(self.intake, self._state, producer, outbox.send, budget.release)
+        return self.fan_in
 
     @property
     def waiting(self) -> bool:

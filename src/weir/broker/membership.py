@@ -25,8 +25,24 @@ from weir.broker.nodes import NodeInfo, Nodes
 from weir.broker.outbox import Caller
 from weir.broker.placement import Placement, evened, filled, moved_off
 from weir.errors import BadRequest, LevelTooHigh, NodeInUse, Refused, UnknownNode
-from weir.model.ids import NODE_MAX, REGISTRY_GROUP, node_of
-from weir.wire.nodes import ChangeNode, NodeList, NodeRow, RaiseLevel, ReportNode, ReportSettled
+from weir.model.ids import (
+    INCARNATION_BITS,
+    NODE_MAX,
+    REGISTRY_GROUP,
+    incarnation_of,
+    node_of,
+    voter_of,
+)
+from weir.wire.nodes import (
+    ChangeNode,
+    NodeList,
+    NodeRow,
+    RaiseLevel,
+    Report,
+    ReportLost,
+    ReportNode,
+    ReportSettled,
+)
 
 #: An entry that places groups says so of no more than these.
 _PLACED_TOGETHER = 1_024
@@ -138,6 +154,16 @@ class Membership:
             )
         self._waiting[self._propose(LevelRaised(level))] = caller
 
+    def told(self, report: Report) -> None:
+        """Take what a shard of the set says. Raises `Unavailable` if this node does not lead."""
+        match report:
+            case ReportNode():
+                self.report(report)
+            case ReportSettled():
+                self.settled(report)
+            case ReportLost():
+                self.lost(report)
+
     def report(self, request: ReportNode) -> None:
         """Take what a node says of itself, if it is news."""
         known = self._catalog.nodes.get(request.node)
@@ -156,6 +182,22 @@ class Membership:
         ]
         if rows:
             self._propose(GroupsSettled(rows))
+
+    def lost(self, request: ReportLost) -> None:
+        """Let a voter whose log is damaged come back as another, with what the others have.
+
+        One at a time: of what two have lost, each may hold what the other one lacks. But who has
+        come back so far that it lost what it was given anew is taken back once more.
+        """
+        group, lost = request.group, request.voter
+        nodes = self._catalog.nodes
+        voters = nodes.voters(group)
+        if lost not in voters or len(voters) == 1 or self._placing:
+            return
+        if any(node_of(voter) != node_of(lost) for voter in nodes.leaving(group)):
+            return
+        again = voter_of(node_of(lost), (incarnation_of(lost) + 1) % (1 << INCARNATION_BITS))
+        self._place({group: tuple(again if voter == lost else voter for voter in voters)})
 
     # -- entries -----------------------------------------------------------------------------
 

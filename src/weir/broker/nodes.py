@@ -15,7 +15,7 @@ from weir.broker.control import (
 )
 from weir.broker.placement import Load, Placement, place, replicas_of
 from weir.errors import Halted, UnknownNode
-from weir.model.ids import INCARNATION_BITS, REGISTRY_GROUP, node_of, voter_of
+from weir.model.ids import INCARNATION_BITS, REGISTRY_GROUP, incarnation_of, node_of, voter_of
 from weir.model.limits import FORMAT_LEVEL_FIRST
 
 NodeState = Literal["active", "draining", "removed"]
@@ -201,7 +201,7 @@ class Nodes:
     def _settle(self, group: int) -> None:
         for voter in self._leaving.pop(group, ()):
             if group != REGISTRY_GROUP:
-                self._left[group, node_of(voter)] = voter & ((1 << INCARNATION_BITS) - 1)
+                self._left[group, node_of(voter)] = incarnation_of(voter)
 
     def _known(self, node: int) -> NodeInfo:
         known = self._nodes.get(node)

@@ -18,40 +18,25 @@ from weir.broker.control import (
     MessagesAcked,
     MessagesGranted,
 )
-from weir.broker.entries import BatchRecord, Payload, of_control
+from weir.broker.entries import Payload, of_control
 from weir.broker.fan_in import ROW_BYTES, FanIn, Seat, refused
 from weir.broker.fetches import Fetches
 from weir.broker.group import Group
 from weir.broker.leading import Leading
 from weir.broker.outbox import Caller
+from weir.broker.producing import publish
 from weir.broker.retention import new_start
 from weir.broker.state import PartitionState
 from weir.broker.steering import Change
 from weir.broker.surroundings import Surroundings
 from weir.errors import DamagedRange, Halted, NotLeader, Refused, Unavailable
-from weir.model.header import Columns, Header
+from weir.model.header import Header
 from weir.model.ids import node_of
 from weir.model.topic import TopicSettings
 from weir.order.clock import HybridClock
 from weir.wire.administration import ListClusters, PartitionInfo
 from weir.wire.device import DevicePublishes
-from weir.wire.messages import (
-    Ack,
-    Confirm,
-    Fetch,
-    FetchChunks,
-    Level,
-    PositionsReply,
-    Produce,
-    Pull,
-)
-
-_CHUNK = int(Columns.CHUNK)
-
-
-def _received(confirm: Confirm) -> Confirm:
-    """Return what level `received` promises: no offset, which may still become another's."""
-    return Confirm(-1, confirm.stamp, confirm.duplicate)
+from weir.wire.messages import Ack, Fetch, FetchChunks, PositionsReply, Produce, Pull
 
 
 class Partition:
@@ -115,33 +100,8 @@ class Partition:
         self._shared.admit()
         intake = self._led().intake
         self._shared.outbox.touches(caller.session, self.group.id)
-        batch = intake.open(request.batch)
-        own(batch.header)
-        verdict = intake.judge(batch.header)
-        early = request.level == Level.RECEIVED and not batch.header.columns & _CHUNK
-        if isinstance(verdict, Confirm):
-            self._shared.outbox.reply(caller, _received(verdict) if early else verdict)
-            return
-        repeats = verdict is not None
-        if verdict is None:
-            intake.check_seen(request.seen)
-            self._shared.budget.check(batch.header.raw_size)
-            intake.look_into(batch)
-            intake.check_large(batch)
-            self._shared.budget.charge(len(request.batch))
-            verdict = intake.accept(batch, request.seen)
-            verdict.charged = len(request.batch)
+        if publish(self._shared, intake, caller, request, own):
             self._shared.dirty(self)
-
-        def confirm(outcome: BatchRecord | Refused) -> None:
-            if isinstance(outcome, Refused):
-                self._shared.outbox.refuse(caller, outcome)
-            else:
-                reply = intake.confirm(outcome, repeats)
-                self._shared.outbox.reply(caller, _received(reply) if early else reply)
-
-        # One that was cut already may be durable, or not: whoever repeats it waits for the commit.
-        (verdict.early if early and not repeats else verdict.waiting).append(confirm)
 
     def publish_devices(self, seat: Seat, publishes: DevicePublishes) -> None:
         """Take device publishes of one connection; confirms come after the commit."""
@@ -360,17 +320,9 @@ class Partition:
 
     def _fan_in(self) -> FanIn:
         shared, leading = self._shared, self._led()
-        if leading.fan_in is None:
-            if not shared.fan_in_producer:
-                raise Unavailable("the shard's own producer is being opened: try again shortly")
-            leading.fan_in = FanIn(
-                leading.intake,
-                self.state,
-                shared.fan_in_producer,
-                shared.outbox.send,
-                shared.budget.release,
-            )
-        return leading.fan_in
+        if not shared.fan_in_producer:
+            raise Unavailable("the shard's own producer is being opened: try again shortly")
+        return leading.devices(shared.fan_in_producer, shared.outbox, shared.budget)
 
     def _check_applied(self) -> None:
         """Raise unless all that was ever confirmed is applied here, or never will be."""

@@ -65,6 +65,8 @@ class Peers:
     def add(self, group: Group) -> None:
         """A group runs here from now on: it hears what came too early for it."""
         self._groups[group.id] = group
+        if group.damage is not None:
+            return  # it takes no part
         self.multi.add(group.id, group.node)
         if not self._early:
             return
@@ -118,8 +120,10 @@ class Peers:
         message = unpack(frame)
         if node_of(message.sender) != place_node(place) or node_of(message.to) != self._node:
             raise BadMessage("a message of another node than the one at the other end")
-        if group is not None:
-            if message.to == group.voter and group.damage is None:
+        if group is not None and group.damage is not None:
+            group.overhear(message)
+        elif group is not None:
+            if message.to == group.voter:
                 group.step(message)
         elif frame.kind == FrameKind.VOTE_REQUEST:
             self._early[frame.group, message.sender] = self._time.monotonic_ms(), frame

@@ -46,6 +46,7 @@ _OF_REGISTRY = (
     n.RaiseLevel,
     n.ReportNode,
     n.ReportSettled,
+    n.ReportLost,
 )
 #: A list of topics is cut where it gets about so long; a single topic is far below it.
 _PAGE_BYTES = 512 * KIB

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from weir import raft
 from weir.broker.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
 from weir.broker.events import ChoreDone, SpareMade
-from weir.broker.group import Group, Token
+from weir.broker.group import Group
 from weir.broker.outbox import Outbox
 from weir.broker.partition import Partition
 from weir.broker.past import installed
@@ -19,6 +19,7 @@ from weir.broker.restore import (
     encode_checkpoint,
 )
 from weir.broker.scrubber import Scrubber
+from weir.broker.staging import Token
 from weir.errors import Overloaded
 from weir.log.chore import Chore
 from weir.log.copying import CopyPiece
@@ -28,6 +29,8 @@ from weir.model.limits import MIB
 from weir.order.clock import Time
 
 CHECKPOINT_BYTES = 256 * MIB
+#: A start verifies what came since the last checkpoint: about 30 microseconds for each frame.
+CHECKPOINT_FRAMES = 50_000
 CHECKPOINT_MS = 300_000
 IDLE_MS = 100
 #: How long a disk without room is left alone before it is asked again.
@@ -77,6 +80,7 @@ class Writer:
         #: Of each group in the checkpoint that is being saved what it covers.
         self._covered: dict[int, raft.Snapshot] = {}
         self._saved_tail = self._tried_tail = self.log.tail
+        self._tried_frames = self.log.frames
         #: Whether the last file that was asked for could not be made, and until when none is.
         self._full = False
         self._asks_after = self._quiet_since
@@ -194,8 +198,9 @@ class Writer:
             self._ask_for_spare()
         grown = self.log.tail - self._saved_tail
         failed = self._tried_tail != self._saved_tail
+        many = self.log.frames - self._tried_frames > CHECKPOINT_FRAMES
         due = now >= self._save_after and (grown or self.log.copies_wait)
-        if due or (grown > self._checkpoint_bytes and not failed):
+        if due or ((many or grown > self._checkpoint_bytes) and not failed):
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -204,6 +209,7 @@ class Writer:
             return
         self._saving = True
         self._tried_tail = self.log.tail
+        self._tried_frames = self.log.frames
         self._covered = covered(self.groups.values())
         body = encode_checkpoint(list(self.groups.values()))
         applied = {id: group.kept_index for id, group in self.groups.items()}

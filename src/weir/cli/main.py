@@ -11,6 +11,7 @@ import typer
 
 from weir.cli import (
     bench,
+    chaos,
     clusters,
     config,
     dev,
@@ -62,6 +63,7 @@ app.command()(doctor.doctor)
 app.command()(backup.backup)
 app.command()(backup.restore)
 app.add_typer(bench.app)
+app.add_typer(chaos.app)
 app.add_typer(sim.app)
 
 

@@ -91,14 +91,26 @@ class Client:
         on_confirm: Callable[[Confirmed], None] | None = None,
         compression: str = "none",
         level: int | None = None,
+        ack: str = "replicated",
     ) -> Producer:
         """Return a producer to enter with `async with`; leaving it flushes.
 
         `compression`: "none", "lz4" or "zstd", at a `level` of the library's or at its default;
         it needs the extra `weir-mq[compress]` here, at every reader, and at the brokers.
+
+        `ack="received"` confirms what the leader alone has on disk: sooner, but lost with that
+        machine; such a confirm tells no offset.
         """
         options = ProducerOptions(
-            linger, batch_bytes, window, partition, max_buffered, on_confirm, compression, level
+            linger,
+            batch_bytes,
+            window,
+            partition,
+            max_buffered,
+            on_confirm,
+            compression,
+            level,
+            ack,
         )
         return Producer(self._link, topic, options)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from weir.client.batching import PLAIN, Batcher, Packing, Whole
 from weir.client.link import Link
 from weir.client.receipts import Confirmed, Handed, Sent
-from weir.client.sequencer import Failed, Released, Retry, Sequencer
+from weir.client.sequencer import Failed, Forgotten, Outcome, Released, Retry, Sequencer
 from weir.errors import (
     BadChecksum,
     Disconnected,
@@ -20,6 +20,7 @@ from weir.errors import (
     WeirError,
     refusal,
 )
+from weir.model.header import renumbered
 from weir.model.ids import Address
 from weir.wire import messages as m
 
@@ -36,6 +37,9 @@ class Owner(Protocol):
     def moved(self) -> None:
         """The partition may be served elsewhere now."""
 
+    def forgotten(self, lane: Lane, error: WeirError) -> None:
+        """What was confirmed as received is lost: the lane needs another producer id."""
+
     def strayed(self) -> None:
         """A batch was confirmed by way of others: the partition may be served elsewhere by now."""
 
@@ -47,6 +51,7 @@ class Lane:
         "_batcher",
         "_due",
         "_grant",
+        "_level",
         "_linger",
         "_link",
         "_loop",
@@ -74,8 +79,10 @@ class Lane:
         batch_bytes: int,
         window: int,
         packing: Packing = PLAIN,
+        level: m.Level = m.Level.REPLICATED,
     ) -> None:
         """Begin with sequence 0 of the grant's epoch."""
+        self._level = level
         self.partition = partition
         self.address = address
         #: Held while a large value is sent.
@@ -87,7 +94,8 @@ class Lane:
         self._linger = linger
         self._packing = packing
         self._batcher: Batcher[Handed] = Batcher(batch_bytes)
-        self._sequencer: Sequencer[Handed] = Sequencer(window)
+        forgets = level is m.Level.RECEIVED
+        self._sequencer: Sequencer[Handed] = Sequencer(window, forgets=forgets)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
         self._wait: asyncio.TimerHandle | None = None
@@ -155,7 +163,7 @@ class Lane:
                 break
             self._hold(gathered)
         while (held := self._sequencer.to_send()) is not None:
-            request = m.Produce(self.address, self._link.seen, held.data)
+            request = m.Produce(self.address, self._link.seen, held.data, self._level)
             correlation = self._link.send(request, self._answered)
             if correlation is None:
                 return  # the link calls when it can be written to
@@ -224,7 +232,18 @@ class Lane:
             raise TypeError(f"Produce was answered by {answer!r}")
         self.pump()
 
-    def _settle(self, outcomes: list[Released[Handed] | Failed[Handed] | Retry]) -> None:
+    def renew(self, grant: m.ProducerGrant) -> None:
+        """Send all that is held as another producer's: `Owner.forgotten` said why."""
+        self._grant = grant
+        group = self.address.group
+
+        def anew(data: memoryview, sequence: int) -> memoryview:
+            return memoryview(renumbered(data, group, grant.producer, grant.epoch, sequence))
+
+        self._sequencer.renumber(anew)
+        self.pump()
+
+    def _settle(self, outcomes: list[Outcome[Handed]]) -> None:
         for outcome in outcomes:
             if isinstance(outcome, Released):
                 held, confirm = outcome.held, outcome.confirm
@@ -240,6 +259,8 @@ class Lane:
                 self._owner.settled(held.owner, done)
             elif isinstance(outcome, Failed):
                 self._owner.settled(outcome.held.owner, outcome.error)
+            elif isinstance(outcome, Forgotten):
+                self._owner.forgotten(self, outcome.error)
             else:
                 self._retry(outcome)
         if self._sequencer.error is not None:

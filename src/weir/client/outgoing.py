@@ -25,6 +25,8 @@ from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.model.topic import partition_for
 from weir.wire import messages as m
 
+_LEVELS = {"replicated": m.Level.REPLICATED, "received": m.Level.RECEIVED}
+
 
 def now_us() -> int:
     """Return microseconds since 1970."""
@@ -47,6 +49,8 @@ class ProducerOptions:
     #: "none", "lz4" or "zstd" (the extra `compress`), kept only where it makes a batch smaller.
     compression: str = "none"
     level: int | None = None
+    #: "replicated", or "received": confirmed once the leader's disk has it.
+    ack: str = "replicated"
 
     def check(self) -> None:
         """Raise `BadRequest` for options that cannot work."""
@@ -54,6 +58,8 @@ class ProducerOptions:
             raise BadRequest(f"batch_bytes={self.batch_bytes}: give 1 to {BATCH_BYTES_MAX:,}")
         if self.window < 1 or self.max_buffered < 1:
             raise BadRequest("window and max_buffered must be at least 1")
+        if self.ack not in _LEVELS:
+            raise BadRequest(f'ack={self.ack!r}: give "replicated" or "received"')
 
 
 class Outgoing:
@@ -83,6 +89,7 @@ class Outgoing:
         self._patience = Patience(link.request_timeout)
         self._moving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._renewing: set[asyncio.Task[None]] = set()
         self._doubt = ""
         #: When it was asked last where the partitions are.
         self._sought = 0.0
@@ -114,6 +121,7 @@ class Outgoing:
             batch_bytes=options.batch_bytes,
             window=min(options.window, welcome.window if welcome else options.window),
             packing=self._packing,
+            level=_LEVELS[options.ack],
         )
 
     async def _watch(self, places: Places, grant: m.ProducerGrant) -> None:
@@ -129,7 +137,7 @@ class Outgoing:
     async def close(self) -> None:
         """Give up what is not confirmed; `flush` first to give up nothing."""
         self._link.senders.discard(self)
-        for task in (self._moving, self._watching):
+        for task in (self._moving, self._watching, *self._renewing):
             if task is not None:
                 task.cancel()
         self.ended(Disconnected("the producer is closed; what was under way may have happened"))
@@ -205,7 +213,7 @@ class Outgoing:
         batch.settle(result)
         if isinstance(result, Exception):
             self._first_error = self._first_error or result
-        elif self._options.on_confirm is not None and result.offset >= 0:  # no chunk
+        elif self._options.on_confirm is not None and not result.index:  # no chunk
             # An error of the user's ledger must not end the connection whose reply this is.
             try:
                 self._options.on_confirm(result)
@@ -217,6 +225,19 @@ class Outgoing:
         """Ask again where the partitions are, once at a time."""
         if self._moving is None or self._moving.done():
             self._moving = asyncio.get_running_loop().create_task(self._find(), name="weir find")
+
+    def forgotten(self, lane: Lane, error: WeirError) -> None:
+        """Get another producer id for a lane whose old one has lost what was only received."""
+        task = asyncio.get_running_loop().create_task(self._renew(lane), name="weir renew")
+        self._renewing.add(task)
+        task.add_done_callback(self._renewing.discard)
+
+    async def _renew(self, lane: Lane) -> None:
+        try:
+            lane.renew(await self._link.request(m.OpenProducer(), m.ProducerGrant))
+        except WeirError as error:
+            if lane.error is None:
+                lane.fail(error)
 
     def strayed(self) -> None:
         """Ask again where the partitions are, now and then."""

@@ -11,7 +11,10 @@ from weir.errors import WeirError
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where a message is. `duplicate`: an earlier send of its batch had put it there already."""
+    """Where a message is. `duplicate`: an earlier send of its batch had put it there already.
+
+    Of a producer with `ack="received"` the offset is -1: it may still become another's.
+    """
 
     topic: str
     partition: int
@@ -24,7 +27,8 @@ class Receipt:
 class Confirmed:
     """A batch is durable on a majority: its messages have offsets [offset, offset + count).
 
-    A chunk of a large value has offset -1, and the Raft `index` of its entry.
+    A chunk of a large value has offset -1, and the Raft `index` of its entry. With `ack="received"`
+    the batch is durable at the leader alone, and its offset is -1.
     """
 
     partition: int
@@ -133,9 +137,8 @@ class Sent:
 
     def _receipt(self, done: Confirmed) -> Receipt:
         batch = self._batch
-        return Receipt(
-            batch.topic, batch.partition, done.offset + self._place, done.stamp, done.duplicate
-        )
+        offset = done.offset + self._place if done.offset >= 0 else -1
+        return Receipt(batch.topic, batch.partition, offset, done.stamp, done.duplicate)
 
     def __await__(self) -> Generator[object, None, Receipt]:
         return self.wait().__await__()

@@ -7,11 +7,14 @@ and whatever goes wrong is answered by sending again from some batch on. Rules:
   older sends still on their way say nothing new.
 * A confirm counts whichever send it answers: the batch is in the log.
 * Batches are released in sequence order.
+* Where a confirm said only that the leader had the batch, it may be gone with that leader. The next
+  one's log ends before what is held then, which begins anew under another producer id.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -63,13 +66,29 @@ class Retry:
     strikes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was released is not in the log any more: nothing goes out until `renumber`."""
+
+    error: Refused
+
+
+#: What follows from an answer.
+Outcome = Released[O] | Failed[O] | Retry | Forgotten
+
+
 class Sequencer(Generic[O]):
     """Holds up to `window` batches of one (producer, epoch, partition) until they are confirmed."""
 
-    __slots__ = ("_held", "_paused", "_sends", "_strikes", "error", "next_sequence", "window")
+    __slots__ = ("_forgets", "_held", "_paused", "_sends", "_strikes", "error", "next_sequence",
+                 "window")  # fmt: skip
 
-    def __init__(self, window: int, next_sequence: int = 0) -> None:
-        """Start an epoch. The broker remembers 64 answers, so `window` is capped there."""
+    def __init__(self, window: int, next_sequence: int = 0, forgets: bool = False) -> None:
+        """Start an epoch. The broker remembers 64 answers, so `window` is capped there.
+
+        `forgets`: what is confirmed may be lost with its leader.
+        """
+        self._forgets = forgets
         self.window = min(window, PIPELINE_WINDOW)
         self.next_sequence = next_sequence
         self.error: WeirError | None = None
@@ -105,9 +124,7 @@ class Sequencer(Generic[O]):
         held.correlation = correlation
         self._sends[correlation] = held
 
-    def answered(
-        self, correlation: int, answer: Confirm | Refused
-    ) -> list[Released[O] | Failed[O] | Retry]:
+    def answered(self, correlation: int, answer: Confirm | Refused) -> list[Outcome[O]]:
         """Take the answer to a send; return what follows from it, in order."""
         held = self._sends.pop(correlation, None)
         if held is None or held.confirm is not None or self.error is not None:
@@ -130,10 +147,21 @@ class Sequencer(Generic[O]):
         """The wait that a `Retry` asked for is over."""
         self._paused = False
 
-    def fail(self, error: WeirError) -> list[Released[O] | Failed[O] | Retry]:
+    def renumber(self, anew: Callable[[memoryview, int], memoryview]) -> None:
+        """Begin again with sequence 0: `anew` returns the bytes of a batch under another one."""
+        self._sends.clear()
+        self.next_sequence = 0
+        for held in self._held:
+            if held.confirm is None:
+                held.data = anew(held.data, self.next_sequence)
+                held.sequence, held.correlation = self.next_sequence, 0
+                self.next_sequence += held.count
+        self._paused = False
+
+    def fail(self, error: WeirError) -> list[Outcome[O]]:
         """End this pipeline for good: give up what is not confirmed, release what is."""
         self.error = error
-        outcomes: list[Released[O] | Failed[O] | Retry] = [
+        outcomes: list[Outcome[O]] = [
             Failed(held, error) if held.confirm is None else Released(held, held.confirm)
             for held in self._held
         ]
@@ -147,10 +175,15 @@ class Sequencer(Generic[O]):
             released.append(Released(self._held.popleft(), confirm))
         return released
 
-    def _refused(self, held: Held[O], error: Refused) -> list[Released[O] | Failed[O] | Retry]:
+    def _refused(self, held: Held[O], error: Refused) -> list[Outcome[O]]:
         begin: int | None = held.sequence if error.retryable else None
         if isinstance(error, SequenceGap):
             begin = self._behind_gap(held, error.detail)
+            if self._forgets and error.detail < self._held[0].sequence:
+                self._paused = True
+                for later in self._held:
+                    later.correlation = 0
+                return [Forgotten(error)]
         if begin is None:
             return self.fail(error)
         for later in self._held:

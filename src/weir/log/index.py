@@ -138,6 +138,10 @@ class GroupIndex:
         for index in range(self.last + 1, last + 1):
             self.add(index, 0, Kind.BATCHES, position, 1, place=place)
 
+    def count_lost(self) -> int:
+        """Return for how many entries others stand in that are lost."""
+        return self._terms.count(0)
+
     def mend(self, lost: int, first_offset: int) -> None:
         """Let entry `lost`, and none of those behind it, be the one that held the offsets below
         `first_offset`, which is that of the next messages.

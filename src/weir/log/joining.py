@@ -34,6 +34,8 @@ class Joining:
         self.index: dict[int, GroupIndex] = {}
         #: By group: the first entry lost behind all messages so far, which may have held some.
         self._lost: dict[int, int] = {}
+        #: By group, index and position of all that were lost, superseded since or not.
+        self._unreadable: dict[int, list[tuple[int, int]]] = {}
         self._log = log
         self._kept = kept
         self._copies = copies
@@ -41,6 +43,8 @@ class Joining:
         self._replay = replay
         #: By group: the first entry that is missing without a hole, and what to say if it stays so.
         self._gaps: dict[int, tuple[int, LogDamaged]] = {}
+        #: Groups of which nothing is missing so far: what follows on it from `replay` on counts.
+        self._plain: dict[int, GroupIndex] = {}
         #: By group, the latest start that index files told, and the term of the entry before it.
         self._told = dict(copies.starts)
         for group, one in kept.items():
@@ -55,6 +59,7 @@ class Joining:
         if not rows.counts(kept.floor):
             return
         start = self._start(group, rows.start)
+        self._plain.pop(group, None)
         self._told[group] = max((rows.start, rows.before), self._told.get(group, (0, 0)))
         if group in self.index:
             self.index[group].drop(start)
@@ -82,17 +87,11 @@ class Joining:
 
     def add(self, segment: Segment | None, frame: Frame, place: int) -> None:
         """Take an entry that lies at `place`."""
-        start = self._start(frame.group, 0)
-        if self.stale(frame) or frame.position < self._kept.get(frame.group, UNKNOWN).floor:
-            return
-        if frame.index < start:
-            if start != GONE:
-                self._supersede(frame.group, frame.index)
-            return
-        index = self._index(frame.group, frame.index)
-        self._forget(frame.group, frame.index)
-        self._fill(segment, frame.position, frame.group, index, frame.index)
-        self._mend(frame.group, index, frame.first_offset)
+        index = self._plain.get(frame.group)
+        if index is None or index.last + 1 != frame.index or frame.position < self._replay:
+            index = self._place(segment, frame)
+            if index is None:
+                return
         index.add(
             frame.index,
             frame.term,
@@ -105,10 +104,39 @@ class Joining:
             place,
         )
 
+    def _place(self, segment: Segment | None, frame: Frame) -> GroupIndex | None:
+        """Return the index to which a frame's entry is to be added; None if it does not count."""
+        self._plain.pop(frame.group, None)
+        start = self._start(frame.group, 0)
+        if self.stale(frame) or frame.position < self._kept.get(frame.group, UNKNOWN).floor:
+            return None
+        if frame.index < start:
+            if start != GONE:
+                self._supersede(frame.group, frame.index)
+            return None
+        index = self._index(frame.group, frame.index)
+        self._forget(frame.group, frame.index)
+        self._fill(segment, frame.position, frame.group, index, frame.index)
+        self._mend(frame.group, index, frame.first_offset)
+        if frame.group not in self._gaps and frame.group not in self._lost:
+            self._plain[frame.group] = index
+        return index
+
     def lose(self, frame: Frame) -> None:
         """Know an entry that was taken as lost; its header tells no more than that it was there."""
         if self._start(frame.group, 0) <= frame.index and not self.stale(frame):
             self._lost.setdefault(frame.group, frame.index)
+            self._plain.pop(frame.group, None)
+            self._unreadable.setdefault(frame.group, []).append((frame.index, frame.position))
+
+    def unreadable(self, group: int) -> int:
+        """Return how many entries of a group are known to be lost, and needed."""
+        index = self.index.get(group)
+        if index is None:
+            return 0
+        rotten = self._unreadable.get(group, ())
+        bad = sum((at := index.get(i)) is not None and at.position == p for i, p in rotten)
+        return bad + index.count_lost()
 
     def stale(self, frame: Frame) -> bool:
         """Whether an entry was superseded by others, which need not be there any more.
@@ -121,6 +149,7 @@ class Joining:
     def restart(self, group: int, first: int, floor: int, before: int) -> None:
         """Nothing counts of a group that was taken so far: it begins anew, with entry `first`."""
         self.index[group] = GroupIndex(first, floor, before)
+        self._plain.pop(group, None)
         self._lost.pop(group, None)
         self._gaps.pop(group, None)
         self._told.pop(group, None)

@@ -59,6 +59,8 @@ class Log(Lookups):
         self._staged: Staged | None = None
         self._flight: Flush | None = None
         self._marked = -1
+        #: How many frames were staged since the log was opened, marks aside.
+        self.frames = 0
         #: The groups of which an entry was put into the last segment.
         self._touched: set[int] = set()
         if segments:
@@ -248,6 +250,7 @@ class Log(Lookups):
     def _put(self, record: Record, token: object) -> int:
         """Stage a record's frame; return its position."""
         size = record.size
+        self.frames += 1
         staged = self._staged or self._stage()
         position = self._place(staged, frame_size(size))
         staged.buffers.append(

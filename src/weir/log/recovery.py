@@ -59,7 +59,8 @@ class RecoveredGroup:
     `snapshot` is an installed state that is newer than what the checkpoint holds, if there is one.
 
     `damage` says what a group lost that it needs to go on: it may neither vote nor lead.
-    `hard_state_lost` says that this may be a vote.
+    `hard_state_lost` says that this may be a vote. `unreadable` counts entries that are needed and
+    known to be lost, also of a group that can go on: whoever asks for them is refused.
     """
 
     hard_state: HardState | None
@@ -69,6 +70,7 @@ class RecoveredGroup:
     base_term: int = 0
     snapshot: Installed | None = None
     hard_state_lost: bool = False
+    unreadable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ def _groups(scan: GroupScan) -> dict[int, RecoveredGroup]:
             index.before,
             whole.state if whole and whole.state.index else None,
             group in scan.states_lost,
+            scan.joining.unreadable(group),
         )
     return found
 

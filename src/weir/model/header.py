@@ -49,6 +49,8 @@ _OFFSET_SIZE = 4
 _OFFSET_MAX = (1 << 63) - 1
 
 _HEADER = struct.Struct("<4sBBHIIQIIQqIIQqqII")
+_SENDER = struct.Struct("<QI")
+_SEQUENCE = struct.Struct("<Q")
 _STAMPED = struct.Struct("<qqI")
 _HASH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -227,6 +229,17 @@ def stamped(view: Buffer, stamp: int, first_offset: int) -> bytes:
     _STAMPED.pack_into(head, 64, stamp, first_offset, 0)
     _CRC.pack_into(head, _SEALED, crc32c(bytes(head[:_SEALED])))
     return bytes(head)
+
+
+def renumbered(view: Buffer, group: int, producer: int, epoch: int, sequence: int) -> bytearray:
+    """Return a copy of a sealed batch as another producer's, with a new hash and CRC."""
+    batch = bytearray(view)
+    _SENDER.pack_into(batch, 16, producer, epoch)
+    _SEQUENCE.pack_into(batch, 32, sequence)
+    copy = memoryview(batch)
+    _HASH.pack_into(batch, _HASHED, xxh3((copy[:_HASHED], copy[HEADER_SIZE:]), group))
+    _CRC.pack_into(batch, _SEALED, crc32c(copy[:_SEALED]))
+    return batch
 
 
 def check(header: Header, head: Buffer, body: Buffer, group: int) -> None:

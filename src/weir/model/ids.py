@@ -52,6 +52,11 @@ def node_of(voter: int) -> int:
     return voter >> INCARNATION_BITS
 
 
+def incarnation_of(voter: int) -> int:
+    """Return how often the node of a voter has come back to a group without what it had voted."""
+    return voter & ((1 << INCARNATION_BITS) - 1)
+
+
 def place_of(node: int, shard: int) -> int:
     """Return a shard anywhere as one number; `node` 0 is this node, whose places are its shards."""
     return node << SHARD_BITS | shard

@@ -46,7 +46,7 @@ from weir.raft.messages import (
 )
 from weir.raft.multi import Multi
 from weir.raft.node import Node
-from weir.raft.progress import Progress
+from weir.raft.progress import Progress, ProgressState
 from weir.raft.ready import Leadership, Load, ReadState, Ready
 from weir.raft.storage import Entry, EntryKind, HardState, MemoryStorage, Snapshot, Storage
 
@@ -82,6 +82,7 @@ __all__ = [
     "OutOfOrder",
     "Overloaded",
     "Progress",
+    "ProgressState",
     "RaftError",
     "ReadState",
     "Ready",

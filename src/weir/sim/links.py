@@ -90,6 +90,11 @@ class Links:
             self._wanted[node] = self._rounds
             self._try(node, self._rounds)
 
+    def nudge(self, node: int) -> None:
+        """A node is there, for it dialled: dial it now."""
+        if node in self._wanted and self.process.shard is not None:
+            self._dial_all(node)
+
     def disconnect(self, node: int) -> None:
         """Keep none any more."""
         self._wanted.pop(node, None)
@@ -120,8 +125,10 @@ class Links:
         if process.shard is None or self._wanted.get(node) != number:
             return
         process.world.after(process.world.between(*_REDIAL), self._try, node, number)
-        if process.asleep(int):
-            return
+        if not process.paused:
+            self._dial_all(node)
+
+    def _dial_all(self, node: int) -> None:
         targets, layout, up, down = self._dial(node)
         if not (up.open and down.open):
             return
@@ -151,6 +158,7 @@ class Links:
         lanes.open = True
         self.process.world.note("link", self.process.name, lanes.target.name)
         self.process.handle(ev.LinkOpened(place, shards, lanes.target.run))
+        lanes.target.links.nudge(self.process.node)
 
     def lost(self, lanes: _Lanes) -> None:
         """One of the lanes broke: so does the other."""

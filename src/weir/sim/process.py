@@ -96,7 +96,8 @@ class Process:
         self._by_number: dict[int, Link] = {}
         self._numbers = count(world.dice.getrandbits(31) << 31)
         self._held = False
-        self._paused = False
+        #: Whether it stands still.
+        self.paused = False
         #: What happened while it was paused.
         self._backlog: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
 
@@ -139,6 +140,7 @@ class Process:
 
         Where the power went with it nobody is told.
         """
+        self._seat.witness.look(self)
         self._jobs.abandon()
         self.shard = None
         self._backlog.clear()
@@ -160,25 +162,34 @@ class Process:
 
     def pause(self) -> None:
         """Stand still: time goes on, and what happens is handled by `go_on`."""
-        self._paused = True
+        self.paused = True
 
     def go_on(self) -> None:
-        """Handle all that has happened in the meantime; timers come last, or where they fell."""
-        if not self._paused:
+        """Handle all that has happened in the meantime.
+
+        What came on one connection keeps its order; which connection is read first is anybody's
+        guess, and so is whether timers are heard of before.
+        """
+        if not self.paused:
             return
-        self._paused = False
+        self.paused = False
         backlog, self._backlog = self._backlog, deque()
-        if self.world.chance(0.5):
-            ticks = [one for one in backlog if one[0] == self._tick]
-            backlog = deque([one for one in backlog if one[0] != self._tick] + ticks)
+        sources: dict[object, list[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
         for do, arguments in backlog:
-            do(*arguments)
+            source = arguments[0] if arguments and isinstance(arguments[0], Link) else do
+            sources.setdefault(source, []).append((do, arguments))
+        order = list(sources.values())
+        if self.world.chance(0.7):
+            self.world.dice.shuffle(order)
+        for happened in order:
+            for do, arguments in happened:
+                do(*arguments)
 
     def asleep(self, do: Callable[..., object], *arguments: Any) -> bool:
         """Return whether the process stands still; then `do(*arguments)` is called later."""
-        if self._paused:
+        if self.paused:
             self._backlog.append((do, arguments))
-        return self._paused
+        return self.paused
 
     # -- peers ---------------------------------------------------------------------------------
 

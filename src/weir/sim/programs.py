@@ -43,6 +43,8 @@ class Program:
         #: Set when the program is over: it dials no more.
         self.retired = False
         self.link: Link | None = None
+        #: How many times longer than others it waits for an answer.
+        self.patience = 1
         #: The node that it is to dial next; 0 for any.
         self._next_node = 0
 
@@ -92,7 +94,8 @@ class Program:
     def expect(self, waits: Callable[[], bool]) -> None:
         """Hang up and dial another node if this still waits for an answer after a while."""
         if self.scene.patience:
-            self.world.after(self.scene.patience, self._look_up, self.link, waits)
+            patience = self.scene.patience * self.patience
+            self.world.after(patience, self._look_up, self.link, waits)
 
     def _look_up(self, link: Link | None, waits: Callable[[], bool]) -> None:
         if link is not None and link is self.link and waits():

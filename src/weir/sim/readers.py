@@ -102,6 +102,11 @@ class Reader(Client):
 class Onlooker(Client):
     """Asks now and then where partitions end: it must hear of all that was confirmed by then."""
 
+    def __init__(self, scene: Scene, name: str) -> None:
+        """Wait long for an answer: a node that stood still may give it when it wakes."""
+        super().__init__(scene, name)
+        self.patience = 3
+
     def ready(self) -> None:
         """Go on asking on this connection."""
         self.world.after(self.rhythm(_LOOK), self._look, self.link)

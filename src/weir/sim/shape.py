@@ -38,6 +38,11 @@ class Shape:
     fault_every: tuple[int, int] = (30 * MS, 250 * MS)
     #: Which faults a set meets, by the names of `weir.sim.storm`; none named: all.
     kinds: tuple[str, ...] = ()
+    #: When a follower that hears nothing seeks to lead, and how often it hears of a leader, in ms.
+    election_ms: int = 500
+    heartbeat_ms: int = 100
+    #: How long a node of a set stays down.
+    down: tuple[int, int] = (0, 2 * SECOND)
     #: How long the run lasts at least.
     at_least: int = 0
     #: What `weir.sim.scene.Scene` says of them.
@@ -98,6 +103,8 @@ def machine(world: World, shape: Shape) -> Machine:
         checkpoint_bytes=dice.choice((1 * KIB, 4 * KIB, 1024 * KIB)),
         retention_every_ms=_RETENTION_EVERY_MS,
         replication=Replication(
+            heartbeat_ms=shape.heartbeat_ms,
+            election_ms=shape.election_ms,
             append_bytes_max=dice.choice(_APPENDS),
             inflight_bytes_max=dice.choice(_IN_FLIGHT),
             snapshot_chunk_bytes=dice.choice(_CHUNKS),

@@ -11,7 +11,6 @@ from weir.sim.shape import Shape
 from weir.sim.world import MS, SECOND, World
 
 _SKEW_MS = 8_000
-_DOWN = (0, 2 * SECOND)
 _PAUSED = (100 * MS, 3 * SECOND)
 _LONG = 10 * SECOND
 _PARTED = (200 * MS, 4 * SECOND)
@@ -28,6 +27,7 @@ class Storm:
         self._world = world
         self._brokers = brokers
         self._every = shape.fault_every
+        self._down = shape.down
         self._places = [*brokers.hosts, *shape.sites]
         self._stopped = False
         self._parted = 0
@@ -100,7 +100,7 @@ class Storm:
         power = self._world.chance(0.5)
         for host in dice.sample(hosts, count):
             host.die(power)
-            host.restart(self._world.between(*_DOWN))
+            host.restart(self._world.between(*self._down))
 
     def _kill_shard(self) -> None:
         host = self._any()
@@ -115,7 +115,7 @@ class Storm:
         """Let a node end as it should; it is started again, done or not."""
         host = self._any()
         host.stop()
-        self._later(_DOWN, self._end_stopped, host, host.boots)
+        self._later(self._down, self._end_stopped, host, host.boots)
 
     def _end_stopped(self, host: Host, boot: int) -> None:
         if host.up and host.boots == boot:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from zlib import crc32
 
 from weir import raft
+from weir.testing.raft_actor import Actor
+from weir.testing.raft_checks import Checks
 
 #: What may happen, and how often beside the rest.
 STEPS: Mapping[str, int] = {
@@ -33,112 +34,6 @@ STEPS: Mapping[str, int] = {
 }
 
 
-class Actor:
-    """A host of one node: its disk, what is not synced yet, and a state machine that is a CRC."""
-
-    def __init__(self, id: int, stage: Rehearsal) -> None:
-        self.id = id
-        self._stage = stage
-        self.disk = raft.MemoryStorage()
-        self.node: raft.Node
-        self.up = False
-
-    def start(self) -> None:
-        """Come up on what the disk holds."""
-        snapshot = self.disk.snapshot()
-        self.applied = snapshot.index if snapshot else 0
-        self.crc = int.from_bytes(bytes(snapshot.data), "little") if snapshot else 0  # type: ignore[call-overload]
-        self.kept: dict[int, int] = {self.applied: self.crc}
-        self.unsynced: list[raft.Ready] = []
-        self.node = raft.Node(self._stage.config(self.id), self.disk)
-        self.up = True
-
-    def crash(self, dice: random.Random) -> None:
-        """Lose all that is not synced but for the first few writes, the last of them in part."""
-        whole = dice.randint(0, len(self.unsynced))
-        for ready in self.unsynced[:whole]:
-            self._write(ready)
-        if whole < len(self.unsynced):
-            torn = self.unsynced[whole]
-            if torn.snapshot is None:
-                self.disk.save(torn.hard_state, torn.entries[: dice.randint(0, len(torn.entries))])
-        self.up = False
-
-    def _write(self, ready: raft.Ready) -> None:
-        self.disk.save(ready.hard_state, ())
-        if ready.snapshot is not None:
-            self.disk.install(ready.snapshot)
-        self.disk.save(None, ready.entries)
-
-    def sync(self, count: int) -> None:
-        """Make the first `count` writes durable."""
-        for ready in self.unsynced[:count]:
-            self._write(ready)
-            self.node.persisted(ready.number)
-        del self.unsynced[:count]
-
-    def serve(self) -> None:
-        """Do what the node is ready for, but leave the writes to sync()."""
-        while self.node.has_ready:
-            ready = self.node.ready()
-            self._stage.post(ready.messages)
-            if ready.became_leader:
-                self._stage.elected(self, ready.became_leader.term)
-            if ready.snapshot is not None:
-                self._restore(ready.snapshot)
-            for entry in ready.entries:
-                self._stage.check_entry(self.node, entry)
-            if ready.must_persist:
-                self.unsynced.append(ready)
-            for entry in ready.committed:
-                assert entry.index == self.applied + 1
-                self.applied = entry.index
-                self.crc = crc32(repr((entry.index, entry.term, entry.data)).encode(), self.crc)
-                self.kept[entry.index] = self.crc
-                self._stage.check_applied(entry.index, entry.term, self.crc)
-                self.node.applied(entry.index)
-            self._stage.check_reads(ready.reads)
-            for load in ready.loads:
-                found = self.disk.entries(load.lo, load.hi, load.max_bytes)
-                self.node.loaded(load.number, found)
-            for voter in ready.wants_snapshot:
-                self._offer(voter)
-
-    def _restore(self, snapshot: raft.Snapshot) -> None:
-        assert isinstance(snapshot.data, bytes)
-        self.applied, self.crc = snapshot.index, int.from_bytes(snapshot.data, "little")
-        self.kept = {self.applied: self.crc}
-        self._stage.check_applied(self.applied, snapshot.term, self.crc)
-
-    def _offer(self, voter: int) -> None:
-        self.node.send_snapshot(voter, self._snapshot(self.node.applied_index))
-
-    def _snapshot(self, index: int) -> raft.Snapshot:
-        node = self.node
-        base = max(node.first_index - 1, index - self._stage.kept_entries)
-        return raft.Snapshot(
-            index,
-            node.term_at(index) if index <= node.last_index else self._stage.term_of[index],
-            self.kept[index].to_bytes(4, "little"),
-            node.configuration_at(index),
-            base,
-            node.term_at(base),
-        )
-
-    def compact(self) -> None:
-        """Take a snapshot and drop what lies below its base."""
-        node = self.node
-        index = node.applied_index
-        if self.disk.last_index() < index or index < node.first_index:
-            return
-        if any(ready.snapshot is not None for ready in self.unsynced):
-            return
-        snapshot = self._snapshot(index)
-        self.disk.save_snapshot(snapshot)
-        node.compact(snapshot.base_index)
-        self.disk.discard(snapshot.base_index)
-
-
 class Rehearsal:
     """A group on a bad day. `kept_entries`: how many stay in the log below a snapshot."""
 
@@ -152,31 +47,20 @@ class Rehearsal:
     ) -> None:
         self.seed = seed
         self.dice = random.Random(seed)
-        self.kept_entries = kept_entries
-        self._first = tuple(voters)
-        self._config = config
-        self.actors = {id: Actor(id, self) for id in (*self._first, *spare)}
+        self.checks = Checks(f"seed {seed}")
+        self.actors: dict[int, Actor] = {}
+        first = tuple(voters)
+        for id in (*first, *spare):
+            # The spare ones know of nobody yet.
+            known = first if id in first else ()
+            settings = raft.Config(id, known, random=self.dice.random, **config)  # type: ignore[arg-type]
+            self.actors[id] = Actor(settings, self.checks, self.post, kept_entries)
         self.mail: list[raft.Message] = []
         self.severed: set[tuple[int, int]] = set()
-        self._leader_of: dict[int, int] = {}
-        self._entries: dict[tuple[int, int], tuple[object, int]] = {}
-        self._committed: dict[int, tuple[int, int]] = {}
-        self.committed_through = 0
-        self._asked: dict[int, int] = {}
         self._proposed = 0
         self.counts: dict[str, int] = {}
         for actor in self.actors.values():
             actor.start()
-
-    def config(self, id: int) -> raft.Config:
-        """What a node starts with; the spare ones know of nobody."""
-        voters = self._first if id in self._first else ()
-        return raft.Config(id, voters, random=self.dice.random, **self._config)  # type: ignore[arg-type]
-
-    @property
-    def term_of(self) -> Mapping[int, int]:
-        """The terms of all committed entries by index."""
-        return {index: term for index, (term, _) in self._committed.items()}
 
     # What may happen
 
@@ -279,8 +163,8 @@ class Rehearsal:
 
     def _read(self) -> None:
         if leader := self._leader():
-            context = len(self._asked)
-            self._asked[context] = self.committed_through
+            context = len(self.checks.asked)
+            self.checks.asked[context] = self.checks.committed_through
             try:
                 leader.node.read_index(context)
             except raft.NotReady:
@@ -362,7 +246,7 @@ class Rehearsal:
         leader = max(leaders, key=lambda a: a.node.term)
         members = leader.node.configuration.members
         return (
-            leader.node.applied_index >= max(self._committed, default=0)
+            leader.node.applied_index >= self.checks.committed_through
             and not leader.node.configuration.joint
             and leader.node.applied_index == leader.node.last_index
             and all(
@@ -371,35 +255,3 @@ class Rehearsal:
                 for id in members
             )
         )
-
-    # The properties
-
-    def elected(self, actor: Actor, term: int) -> None:
-        """Election safety, and leader completeness."""
-        other = self._leader_of.setdefault(term, actor.id)
-        assert other == actor.id, f"seed {self.seed}: {other} and {actor.id} lead term {term}"
-        node = actor.node
-        for index, (committed, _) in self._committed.items():
-            if index >= node.first_index and committed < term:
-                assert index <= node.last_index, f"seed {self.seed}: leader lacks {index}"
-                assert node.term_at(index) == committed, f"seed {self.seed}: leader differs {index}"
-
-    def check_entry(self, node: raft.Node, entry: raft.Entry) -> None:
-        """Log matching: an index and a term name one entry, and one history below it."""
-        before = node.term_at(entry.index - 1)
-        kept = self._entries.setdefault((entry.index, entry.term), (entry.data, before))
-        assert kept == (entry.data, before) or not before, (
-            f"seed {self.seed}: two entries {entry.index} of term {entry.term}"
-        )
-
-    def check_applied(self, index: int, term: int, crc: int) -> None:
-        """State machine safety: one entry at an index, everywhere and for ever."""
-        kept = self._committed.setdefault(index, (term, crc))
-        assert kept == (term, crc), f"seed {self.seed}: two entries {index} are committed"
-        self.committed_through = max(self.committed_through, index)
-
-    def check_reads(self, reads: Iterable[raft.ReadState]) -> None:
-        """A read sees what anybody had applied when it was asked for."""
-        for read in reads:
-            needed = self._asked[read.context]
-            assert read.index >= needed, f"seed {self.seed}: a read at {read.index} of {needed}"

@@ -69,6 +69,7 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.TRANSFER_LEADER: n.TransferLeader,
     Opcode.REPORT_NODE: n.ReportNode,
     Opcode.REPORT_SETTLED: n.ReportSettled,
+    Opcode.REPORT_LOST: n.ReportLost,
 }
 _REPLIES: dict[int, type[Any]] = {
     Opcode.HELLO: m.Welcome,

@@ -57,6 +57,7 @@ class Opcode(IntEnum):
     TRANSFER_LEADER = 51
     REPORT_NODE = 52
     REPORT_SETTLED = 53
+    REPORT_LOST = 54
 
 
 class Hello(Control, frozen=True, array_like=True):

@@ -126,13 +126,15 @@ class ReportSettled(Control, frozen=True, array_like=True):
     rows: Annotated[list[tuple[Natural, list[Natural]]], msgspec.Meta(max_length=SETTLED_MAX)]
 
 
-Request = (
-    ListNodes
-    | DescribeShard
-    | ChangeNode
-    | RaiseLevel
-    | TransferLeader
-    | ReportNode
-    | ReportSettled
-)
+class ReportLost(Control, frozen=True, array_like=True):
+    """Only a shard of a set's node sends this: what `voter` had of a group is damaged, and perhaps
+    how it voted is lost. It comes back with nothing, as another voter.
+    """
+
+    group: Natural
+    voter: Natural
+
+
+Report = ReportNode | ReportSettled | ReportLost
+Request = ListNodes | DescribeShard | ChangeNode | RaiseLevel | TransferLeader | Report
 Reply = NodeList | ShardInfo | Transferred

@@ -10,6 +10,7 @@ import pytest
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
+from weir.broker import writer as writer_module
 from weir.broker.admission import Budget
 from weir.broker.outbox import Outbox
 from weir.broker.restore import Opened
@@ -196,6 +197,25 @@ def test_a_failed_checkpoint_is_tried_again_after_a_pause(writer: Any, time: Any
     assert saves(outbox) == 1, "nothing was saved, so all of the log is still to be covered"
     writer.saved(True)
     time.pass_ms(CHECKPOINT_RETRY_MS)
+    writer.tick()
+    assert saves(outbox) == 0
+
+
+def test_many_small_frames_are_worth_a_checkpoint(
+    time: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start reads them one by one, however few bytes they are."""
+    monkeypatch.setattr(writer_module, "CHECKPOINT_FRAMES", 20)
+    found = recover(SimDisk(random.Random(1)), Settings(1, 1))
+    outbox = Outbox(Budget())
+    writer = Writer(0, Opened(found.log, found.groups), outbox, time)
+    for index in range(1, 22):
+        writer.tick()
+        assert saves(outbox) == 0
+        writer.log.append(Record(9, 1, index, Kind.NOOP, (b"x",), 1))
+    writer.tick()
+    assert saves(outbox) == 1
+    writer.saved(True)
     writer.tick()
     assert saves(outbox) == 0
 

@@ -23,7 +23,8 @@ PAIRS: list[tuple[type, type]] = [
 #: What a producer's lanes, its link and its batches call: no part of what users call.
 INSIDE = {
     producer.Producer: {
-        "begun", "settled", "moved", "strayed", "writable", "ended", "hand", "confirmed",
+        "begun", "settled", "moved", "forgotten", "strayed", "writable", "ended", "hand",
+        "confirmed",
     },  # fmt: skip
     receipts.Handed: {"settle", "patience"},
 }

@@ -1,4 +1,4 @@
-"""A host for one lone voter: the loop of weir.raft.ready, with every step in the test's hands."""
+"""A host for one lone voter with every step in the test's hands, and groups of several."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from weir.raft import Config, Entry, MemoryStorage, Node, Ready
+from weir.testing.rehearsal import Rehearsal
 
 
 class Lone:
@@ -72,3 +73,9 @@ def leader() -> Lone:
     host = Lone()
     host.lead()
     return host
+
+
+@pytest.fixture
+def group() -> Rehearsal:
+    """Voters 1 to 3, and 4 and 5 who know of nobody; nothing happens by itself."""
+    return Rehearsal(0, spare=(4, 5), max_append_bytes=30, max_inflight_bytes=90)

@@ -3,106 +3,148 @@ from __future__ import annotations
 import pytest
 
 from weir.raft import (
+    Append,
+    AppendReply,
     Config,
     Entry,
     EntryKind,
     HardState,
-    Leadership,
+    Heartbeat,
     MemoryStorage,
+    Node,
     NotLeader,
     NotReady,
+    OutOfOrder,
+    Ready,
     Role,
+    Snapshot,
     StorageError,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
 )
-from weir.raft.candidate import Candidate
-from weir.raft.core import Core
 
 
-@pytest.fixture
-def core() -> Core:
-    return Core(Config(id=1, voters=(1,), fence=5), MemoryStorage())
+def three(**config: int) -> Node:
+    return Node(Config(id=1, voters=(1, 2, 3), **config), MemoryStorage())
 
 
-def elect(core: Core) -> None:
-    core.campaign()
-    core.hard_state_durable(core.hard_state)
-
-
-def test_roles_follow_one_another(core: Core) -> None:
-    assert core.role is Role.FOLLOWER
-    core.campaign()
-    assert core.role is Role.CANDIDATE
-    core.hard_state_durable(HardState(1, 1))
-    assert core.role is Role.LEADER
-
-
-def test_a_campaign_is_one_step_of_one_term(core: Core) -> None:
-    for _ in range(3):
-        core.campaign()
-        core.tick()
-    assert core.hard_state == HardState(1, 1)
-    assert core.take_hard_state() == HardState(1, 1)
-    assert core.take_hard_state() is None
-    core.hard_state_durable(HardState(1, 1))
-    core.campaign()
-    core.tick()
-    assert core.role is Role.LEADER
-    assert core.hard_state == HardState(1, 1)
-
-
-def test_a_vote_of_another_term_does_not_count(core: Core) -> None:
-    core.campaign()
-    core.hard_state_durable(HardState(0, 0))
-    core.hard_state_durable(HardState(1, 0))
-    assert core.role is Role.CANDIDATE
-
-
-def test_leadership_is_taken_once_with_the_highest_fence(core: Core) -> None:
-    core.fence = 8
-    elect(core)
-    core.fence = 9
-    assert core.has_news
-    assert core.take_leadership() == Leadership(1, 9)
-    assert core.take_leadership() is None
-
-
-def test_another_vote_may_carry_a_higher_fence_than_its_own(core: Core) -> None:
-    core.campaign()
-    assert isinstance(core.state, Candidate)
-    core.state.granted(2, 30)
-    core.hard_state_durable(core.hard_state)
-    assert core.take_leadership() == Leadership(1, 30)
-
-
-def test_has_news_until_everything_is_taken(core: Core) -> None:
-    assert not core.has_news
-    elect(core)
-    core.take_leadership()
-    assert core.has_news
-    core.take_hard_state()
-    assert not core.has_news
-
-
-def test_propose_needs_leadership_then_an_applied_entry_of_its_term(core: Core) -> None:
-    with pytest.raises(NotLeader) as caught:
-        core.propose("x", 1)
-    assert caught.value.leader_hint == 0
-    elect(core)
-    with pytest.raises(NotReady, match="entry 1, the first of term 1"):
-        core.propose("x", 1)
-    core.log.take_unstaged()
-    core.entries_durable(1)
-    core.log.take_unhanded()
-    with pytest.raises(NotReady):
-        core.propose("x", 1)
-    core.log.applied_to(1)
-    with pytest.raises(ValueError, match="its bytes, not -1"):
-        core.propose("x", -1)
-    assert core.propose("x", 1) == 2
+def serve(node: Node) -> Ready:
+    """One Ready, durable at once and applied."""
+    ready = node.ready()
+    if ready.must_persist:
+        node.persisted(ready.number)
+    if ready.committed:
+        node.applied(ready.committed[-1].index)
+    return ready
 
 
 def test_a_log_beyond_the_hard_state_must_not_vote() -> None:
     storage = MemoryStorage()
     storage.save(HardState(2, 1), [Entry(1, 3, EntryKind.NOOP, None, 0)])
     with pytest.raises(StorageError, match="must not vote again"):
-        Core(Config(id=1, voters=(1,)), storage)
+        Node(Config(id=1, voters=(1,)), storage)
+
+
+def test_a_lone_vote_that_was_superseded_on_its_way_to_the_disk_does_not_count() -> None:
+    node = Node(Config(id=1, voters=(1,)), MemoryStorage())
+    node.campaign()
+    old = node.ready()
+    node.step(Heartbeat(1, 2, 9, 0, 1))
+    node.persisted(old.number)
+    assert (node.role, node.term, node.leader) == (Role.FOLLOWER, 9, 2)
+
+
+def test_roles_follow_one_another() -> None:
+    node = three()
+    node.campaign()
+    assert (node.role, node.term) == (Role.PRE_CANDIDATE, 0)
+    node.step(VoteReply(1, 2, 1, granted=True, pre=True))
+    assert (node.role, node.term) == (Role.CANDIDATE, 1)
+    assert not [m for m in serve(node).messages if isinstance(m, VoteRequest) and not m.pre]
+    requests = serve(node).messages
+    assert requests == (VoteRequest(2, 1, 1, 0, 0), VoteRequest(3, 1, 1, 0, 0))
+    node.step(VoteReply(1, 3, 1, granted=True))
+    assert (node.role, node.leader) == (Role.LEADER, 1)
+
+
+def test_every_role_yields_to_a_higher_term() -> None:
+    for steps in range(4):
+        node = three()
+        if steps > 0:
+            node.campaign()
+        if steps > 1:
+            node.step(VoteReply(1, 2, 1, granted=True, pre=True))
+            serve(node)
+        if steps > 2:
+            node.step(VoteReply(1, 2, 1, granted=True))
+            serve(node)
+        node.step(Append(1, 3, 7, 0, 0, (), 0))
+        assert (node.role, node.term, node.leader) == (Role.FOLLOWER, 7, 3)
+        assert node.ready().lost_leadership is (steps == 3)
+
+
+def test_messages_of_an_earlier_term_only_tell_their_leader_so() -> None:
+    node = three()
+    node.step(Heartbeat(1, 2, 5, 0, 1))
+    serve(node)
+    for stale in (Append(1, 3, 4, 0, 0, (), 0), Heartbeat(1, 3, 4, 0, 1), TimeoutNow(1, 3, 4)):
+        node.step(stale)
+        assert serve(node).messages == (AppendReply(3, 1, 5, 0, rejected=True),)
+    for stale in (VoteReply(1, 3, 4, granted=True), AppendReply(1, 3, 4, 9)):
+        node.step(stale)
+    assert not node.has_ready
+    assert (node.leader, node.term) == (2, 5)
+
+
+def test_what_only_a_leader_can_is_refused_with_a_hint() -> None:
+    node = three()
+    node.step(Heartbeat(1, 2, 5, 0, 1))
+    for call in (
+        lambda: node.propose("x", 1),
+        lambda: node.read_index(1),
+        lambda: node.transfer_leadership(2),
+    ):
+        with pytest.raises(NotLeader) as caught:
+            call()
+        assert caught.value.leader_hint == 2
+    assert node.progress() == ()
+    assert not node.accepts
+
+
+def test_a_new_leader_waits_for_an_entry_of_its_term() -> None:
+    node = three()
+    node.campaign()
+    node.step(VoteReply(1, 2, 1, granted=True, pre=True))
+    serve(node)
+    node.step(VoteReply(1, 2, 1, granted=True, fence=30))
+    leadership = serve(node).became_leader
+    assert leadership is not None
+    assert leadership.fence == 30
+    with pytest.raises(NotReady, match="entry 1, the first of term 1"):
+        node.propose("x", 1)
+    with pytest.raises(NotReady, match="committed"):
+        node.read_index(1)
+    node.step(AppendReply(1, 2, 1, 1))
+    serve(node)
+    assert node.accepts
+    with pytest.raises(ValueError, match="its bytes, not -1"):
+        node.propose("x", -1)
+    assert node.propose("x", 1) == 2
+
+
+def test_a_snapshot_to_send_must_meet_the_log() -> None:
+    node = three()
+    with pytest.raises(OutOfOrder, match="applied through 0"):
+        node.send_snapshot(2, Snapshot(3, 1, b""))
+
+
+def test_a_reply_from_the_future_of_the_log_is_not_believed() -> None:
+    node = three()
+    node.campaign()
+    node.step(VoteReply(1, 2, 1, granted=True, pre=True))
+    serve(node)
+    node.step(VoteReply(1, 2, 1, granted=True))
+    node.step(AppendReply(1, 2, 1, 100))
+    node.step(AppendReply(1, 9, 1, 1))
+    assert node.commit_index == 0

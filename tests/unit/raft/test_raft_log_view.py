@@ -15,7 +15,6 @@ from weir.raft import (
     Snapshot,
     StorageError,
     Unavailable,
-    UnsupportedConfiguration,
 )
 from weir.raft.log_view import ENTRY_OVERHEAD_BYTES, LogView
 
@@ -67,6 +66,8 @@ def test_an_entry_above_the_apply_bound_is_handed_alone() -> None:
     append(log, 1)
     append(log, 1, size=100)
     append(log, 1)
+    log.take_unstaged()
+    log.durable_to(3)
     log.commit_to(3)
     assert [indexes(log.take_unhanded()) for _ in range(3)] == [[1], [2], [3]]
 
@@ -85,11 +86,11 @@ def test_memory_is_let_go_when_both_durable_and_applied() -> None:
     append(log, 3)
     log.take_unstaged()
     log.commit_to(3)
+    log.durable_to(2)
     log.take_unhanded()
-    log.applied_to(2)
     with pytest.raises(Overloaded, match="after the next applied"):
         log.admit(10)
-    log.durable_to(1)
+    log.applied_to(1)
     log.admit(10)
     with pytest.raises(Overloaded):
         log.admit(11)
@@ -129,6 +130,8 @@ def test_a_restart_starts_above_the_snapshot_or_what_is_applied() -> None:
 def test_stored_entries_come_in_chunks_each_after_the_last_is_applied() -> None:
     log = view(stored(1, 1, 1, 1, 1), max_apply_bytes=20)
     append(log, 2)
+    log.take_unstaged()
+    log.durable_to(7)
     log.commit_to(7)
     assert indexes(log.take_unhanded()) == [1, 2]
     assert not log.has_unhanded
@@ -144,6 +147,8 @@ def test_stored_entries_come_in_chunks_each_after_the_last_is_applied() -> None:
 def test_only_what_was_handed_can_be_applied() -> None:
     log = view()
     append(log, 3)
+    log.take_unstaged()
+    log.durable_to(3)
     log.commit_to(3)
     with pytest.raises(OutOfOrder, match="was handed out to apply"):
         log.applied_to(1)
@@ -201,11 +206,88 @@ def test_wrong_answers_of_storage_are_not_handed_on(answer: list[int]) -> None:
     assert log.handed == 0
 
 
-def test_a_stored_configuration_change_stops_the_node() -> None:
-    storage = stored(1)
-    storage.save(None, [Entry(2, 1, EntryKind.CONFIGURATION, "add 2", 10)])
+def entries(first: int, *terms: int) -> tuple[Entry, ...]:
+    return tuple(Entry(i, term, EntryKind.NORMAL, i, 10) for i, term in enumerate(terms, first))
+
+
+def test_a_leaders_entries_replace_the_tail_wherever_it_lies() -> None:
+    log = view(stored(1, 1, 1))
+    append(log, 2)
+    log.take_unstaged()
+    log.durable_to(5)
+    log.extend(entries(3, 2, 2))
+    assert (log.last_index, log.staged, log.durable) == (4, 2, 2)
+    assert [log.term(index) for index in (2, 3, 4)] == [1, 2, 2]
+    assert indexes(log.take_unstaged()) == [3, 4]
+    log.extend(entries(4, 3))
+    assert (log.last_index, log.staged, log.term(4)) == (4, 3, 3)
+
+
+def test_a_committed_entry_is_never_replaced() -> None:
+    log = view(stored(1, 1))
+    log.commit_to(1)
+    log.extend(entries(2, 2))
+    with pytest.raises(StorageError, match="entry 1 is committed"):
+        log.extend(entries(1, 2))
+
+
+def test_nothing_is_handed_out_beyond_the_own_disk() -> None:
+    log = view()
+    append(log, 3)
+    log.take_unstaged()
+    log.commit_to(3)
+    assert not log.has_unhanded
+    log.durable_to(2)
+    assert indexes(log.take_unhanded()) == [1, 2]
+
+
+def test_a_restored_snapshot_is_filled_in_from_its_base_on() -> None:
+    log = view(stored(1, 1))
+    log.restore(Snapshot(10, 3, b"", None, 6, 2))
+    assert (log.first_index, log.last_index, log.committed, log.applied) == (7, 6, 10, 0)
+    log.restored()
+    assert (log.applied, log.back_filling, log.end) == (10, True, (3, 10))
+    assert (log.term(6), log.term(10)) == (2, 3)
+    with pytest.raises(Unavailable):
+        log.term(7)
+    log.extend(entries(7, 2, 3, 3, 3, 4))
+    log.take_unstaged()
+    log.durable_to(11)
+    assert not log.has_unhanded
+    assert (log.back_filling, log.end) == (False, (4, 11))
+    log.commit_to(11)
+    assert indexes(log.take_unhanded()) == [11]
+
+
+def test_a_restart_while_filling_in_goes_on_where_the_disk_ends() -> None:
+    storage = MemoryStorage()
+    storage.install(Snapshot(10, 3, b"", None, 6, 2))
+    storage.save(None, entries(7, 2, 3))
     log = view(storage)
-    log.commit_to(2)
-    with pytest.raises(UnsupportedConfiguration, match="entry 2 changes the configuration"):
-        log.take_unhanded()
-    assert log.handed == 0
+    assert (log.first_index, log.last_index, log.applied, log.back_filling) == (7, 8, 10, True)
+
+
+def test_the_last_entry_of_a_term_is_found_between_the_base_and_an_index() -> None:
+    storage = stored(1, 1, 2, 2, 5, 5)
+    storage.save_snapshot(Snapshot(1, 1, None))
+    log = view(storage)
+    found = [log.last_of_term(6, term) for term in (0, 1, 2, 3, 4, 5, 6)]
+    assert found == [1, 2, 4, 4, 4, 6, 6]
+    assert log.last_of_term(3, 2) == 3
+
+
+def test_what_is_sent_comes_from_memory_or_from_what_storage_has_at_hand() -> None:
+    class Distant(MemoryStorage):
+        def cached(self, lo: int, hi: int, max_bytes: int) -> None:
+            return None
+
+    log = view(stored(1, 1, 1))
+    append(log, 3)
+    assert [indexes(cut[0]) for lo in (2, 4, 7) if (cut := log.outgoing(lo, 20))] == [
+        [2, 3],
+        [4, 5],
+        [],
+    ]
+    distant = Distant()
+    distant.save(None, entries(1, 1, 1))
+    assert view(distant).outgoing(1, 20) is None

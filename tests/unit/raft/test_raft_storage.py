@@ -4,6 +4,7 @@ import pytest
 
 from weir.raft import (
     Compacted,
+    Configuration,
     Entry,
     EntryKind,
     HardState,
@@ -42,7 +43,7 @@ def test_save_keeps_hard_state_and_entries(five: MemoryStorage) -> None:
 
 
 def test_a_hole_is_refused_and_changes_nothing(five: MemoryStorage) -> None:
-    for entries in ([entry(7)], [entry(5)], [entry(6), entry(8)]):
+    for entries in ([entry(7)], [entry(0)], [entry(6), entry(8)]):
         with pytest.raises(StorageError, match="cannot follow"):
             five.save(HardState(9, 1), entries)
     assert five.last_index() == 5
@@ -89,3 +90,32 @@ def test_discard_needs_a_snapshot_and_keeps_the_last_index(five: MemoryStorage) 
     assert five.last_index() == 5
     five.save(None, [entry(6, 2)])
     assert five.term(6) == 2
+
+
+def test_entries_within_the_log_replace_all_from_there_on(five: MemoryStorage) -> None:
+    five.save(None, [Entry(4, 9, EntryKind.NORMAL, "new", 1)])
+    assert (five.last_index(), five.term(4)) == (4, 9)
+
+
+def test_an_installed_snapshot_starts_the_log_again_behind_its_base(five: MemoryStorage) -> None:
+    snapshot = Snapshot(20, 7, b"", Configuration((1, 2)), 18, 6)
+    five.install(snapshot)
+    assert (five.last_index(), five.snapshot(), five.configuration()) == (
+        18,
+        snapshot,
+        Configuration((1, 2)),
+    )
+    five.save(None, [Entry(19, 7, EntryKind.NORMAL, "x", 1)])
+    assert five.last_index() == 19
+    with pytest.raises(StorageError, match="cannot follow"):
+        five.save(None, [Entry(18, 7, EntryKind.NORMAL, "x", 1)])
+
+
+def test_it_names_the_changes_above_its_snapshot() -> None:
+    storage = MemoryStorage()
+    data = Configuration((1, 2)).pack()
+    changes = [Entry(i, 1, EntryKind.CONFIGURATION, data, len(data)) for i in (1, 2, 3)]
+    storage.save(None, changes)
+    assert storage.configurations() == [(1, data), (2, data), (3, data)]
+    storage.save_snapshot(Snapshot(2, 1, None))
+    assert storage.configurations() == [(3, data)]

@@ -39,7 +39,7 @@ class MachineFailed(WeirError):
 
 
 class Machine:
-    """One kernel: `boot` it, `cut` its power, and boot it again from what its disk holds."""
+    """One kernel: `boot` it, `cut` its power, and boot it from what its disk holds."""
 
     def __init__(
         self, name: str, folder: Path, network: Network, address: str, command: Sequence[str]
@@ -85,12 +85,16 @@ class Machine:
                 start_new_session=True,
             )  # fmt: skip
 
-    def cut(self) -> None:
-        """Take the power away at once; return when nothing of the machine is left."""
+    def kill(self) -> None:
+        """Take the power away; see `cut`, which also waits."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def bury(self) -> None:
+        """Return when nothing is left of a machine that was killed."""
         process, self._process = self._process, None
         if process is None:
             return
-        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         # Its other processes are this one's to bury, since this one is the first of its namespace.
         while True:
@@ -99,20 +103,32 @@ class Machine:
             except ChildProcessError:
                 return
 
+    def check(self) -> None:
+        """Raise `MachineFailed` if it has ended by itself."""
+        if not self.running:
+            raise MachineFailed(f"{self.name} ended by itself:\n{self.last_words()}")
+
     def said(self, word: str) -> bool:
         """Whether the console has shown this since the last boot. Raises `MachineFailed`."""
         with self._console.open("rb") as console:
             console.seek(self._before)
             if word.encode() in console.read():
                 return True
-        if not self.running:
-            raise MachineFailed(f"{self.name} ended by itself:\n{self.last_words()}")
+        self.check()
         return False
 
     def last_words(self, lines: int = 20) -> str:
         """Return the last lines of the console."""
         shown = self._console.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(shown[-lines:])
+
+
+def cut(machines: Sequence[Machine]) -> None:
+    """Take the power of all these away at the same moment; return when nothing is left of them."""
+    for one in machines:
+        one.kill()
+    for one in machines:
+        one.bury()
 
 
 def shim(folder: Path) -> Path:

@@ -17,11 +17,44 @@ from weir.raft.storage import NOBODY, HardState
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import SET
 from weir.sim.witness import AGREED
+from weir.sim.world import MS, SECOND
 
 #: Nodes go and come back, and forget what was not durable.
 KILLED = replace(SET, kinds=("kill",))
 #: Nodes are cut off, and go on as if they were not.
 PARTED = replace(SET, kinds=("part", "pause"))
+#: Nodes stand still while clients ask them, and others lead on.
+PAUSED = replace(
+    SET,
+    kinds=("pause",),
+    pace=(8, 60),
+    producers=6,
+    batches=120,
+    onlookers=8,
+    hubs=0,
+    receivers=0,
+    consumers=0,
+    authors=0,
+    operators=(False,),
+)
+#: Leaders die soon after they were elected, most of them.
+HASTY = replace(
+    SET,
+    kinds=("kill", "slow disk"),
+    fault_every=(30 * MS, 400 * MS),
+    down=(0, 200 * MS),
+    faults_until=8 * SECOND,
+    at_least=0,
+    election_ms=120,
+    heartbeat_ms=30,
+    pace=(5, 60),
+    hubs=0,
+    receivers=0,
+    consumers=0,
+    authors=0,
+    onlookers=0,
+    operators=(False,),
+)
 
 
 @mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
@@ -52,7 +85,7 @@ def a_leader_counts_what_it_has_not_written(patch: Patch) -> None:
     patch.setattr(Leader, "_match", match)
 
 
-@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=HASTY)
 def vote_not_persisted(patch: Patch) -> None:
     """A vote is durable before it is told to anybody, and is not given twice (§3.8)."""
 
@@ -65,16 +98,13 @@ def vote_not_persisted(patch: Patch) -> None:
 
     def enter(self: Ground, term: int, vote: int = NOBODY) -> None:
         self.hard_state = HardState(term, vote)
-        if vote == self.id:
-            self.changed = self.hard_state
-        else:
-            self.durable_term = term
+        self.changed = HardState(term, vote if vote == self.id else NOBODY)
 
     patch.setattr(election, "_grant", grant)
     patch.setattr(Ground, "enter", enter)
 
 
-@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash"}, shape=KILLED)
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash"}, shape=HASTY)
 def older_term_committed_by_count(patch: Patch) -> None:
     """An entry of an older term is committed only together with one of the own (Figure 3.7)."""
 
@@ -89,7 +119,7 @@ def older_term_committed_by_count(patch: Patch) -> None:
     patch.setattr(Leader, "advance", advance)
 
 
-@mutant(seed=0, breaks={"RealTime", "AckedOnce"}, shape=PARTED)
+@mutant(seed=0, breaks={"RealTime", "AckedOnce"}, shape=PAUSED)
 def read_index_without_its_round(patch: Patch) -> None:
     """A leader serves a read once a majority has said that it still leads (§6.4)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.broker.group import Token
+from weir.broker.staging import Token
 from weir.broker.state import PartitionState
 from weir.broker.writer import Writer
 from weir.log import index_file, recovery, scan

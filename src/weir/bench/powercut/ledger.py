@@ -1,0 +1,145 @@
+"""What was sent, confirmed, delivered and acked, and what of that is not so in the end. Pure.
+
+The ledger is the clients': nothing in it was counted by a broker. Values are told apart by their
+writer and serial, in their first bytes; the rest follows from these two, and is compared too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+#: One in so many values is long, so that a batch lies on many pages and sectors of the disk.
+_LONG_EVERY = 16
+_LONG_BYTES = 48 * 1024
+_SHORT_BYTES = 100
+_FILLER = Random(0x706F776572).randbytes(_LONG_BYTES + 256)
+
+
+class Name(NamedTuple):
+    """Which message it is: the serial counts from 0 on for each writer, in the order of sending."""
+
+    writer: int
+    serial: int
+
+
+class Place(NamedTuple):
+    """Where a message lies."""
+
+    partition: int
+    offset: int
+
+
+class Delivery(NamedTuple):
+    """A message that came to the consumer, and whether its ack had been confirmed before."""
+
+    place: Place
+    value: bytes
+    after_ack: bool
+
+
+def value_of(name: Name) -> bytes:
+    """Return the bytes of a message."""
+    size = _LONG_BYTES if name.serial % _LONG_EVERY == _LONG_EVERY - 1 else _SHORT_BYTES
+    head = b"%d %d " % name
+    begin = (name.writer + name.serial) % 256
+    return head + _FILLER[begin : begin + size - len(head)]
+
+
+def name_of(value: bytes) -> Name | None:
+    """Return which message has these bytes, all of them; None if none does."""
+    writer, _, rest = value.partition(b" ")
+    serial, _, _ = rest.partition(b" ")
+    if not (writer.isdigit() and serial.isdigit() and len(writer) + len(serial) < 40):
+        return None
+    name = Name(int(writer), int(serial))
+    return name if value_of(name) == value else None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the clients saw, in the order they saw it."""
+
+    #: How many messages each writer has sent.
+    sent: dict[int, int] = field(default_factory=dict)
+    confirmed: dict[Name, Place] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
+    acked: set[Place] = field(default_factory=set)
+
+    def deliver(self, place: Place, value: bytes) -> None:
+        """Note a message that came."""
+        self.deliveries.append(Delivery(place, value, place in self.acked))
+
+    def ack(self, places: Iterable[Place]) -> None:
+        """Note that the ack of these was confirmed."""
+        self.acked.update(places)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Counts of messages; all but the first four and `again` are to be 0."""
+
+    sent: int
+    confirmed: int
+    delivered: int
+    acked: int
+    #: Confirmed, and not in the topic where the receipt says; or never delivered.
+    lost: int
+    #: In the topic more than once, or delivered after their ack was confirmed.
+    repeated: int
+    #: In the topic before one that their writer had sent earlier.
+    reordered: int
+    #: In the topic without having been sent, or with other bytes; or delivered otherwise than they
+    #: are there.
+    strange: int
+    #: Delivered again before an ack was confirmed: the work on them was done, and not yet told.
+    again: int
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was lost, repeated, reordered or strange."""
+        return not (self.lost or self.repeated or self.reordered or self.strange)
+
+
+def judge(ledger: Ledger, topic: Mapping[int, Sequence[bytes]]) -> Verdict:
+    """Compare the ledger with all values of the topic, by partition, each in offset order."""
+    found: dict[Name, Place] = {}
+    repeated = reordered = strange = 0
+    for partition, values in topic.items():
+        last: dict[int, int] = {}
+        for offset, value in enumerate(values):
+            name = name_of(value)
+            if name is None or name.serial >= ledger.sent.get(name.writer, 0):
+                strange += 1
+                continue
+            if name in found:
+                repeated += 1
+                continue
+            found[name] = Place(partition, offset)
+            reordered += name.serial < last.get(name.writer, -1)
+            last[name.writer] = name.serial
+    came: set[Place] = set()
+    again = 0
+    for place, value, after_ack in ledger.deliveries:
+        values = topic.get(place.partition, ())
+        strange += place.offset >= len(values) or values[place.offset] != value
+        repeated += after_ack
+        again += place in came and not after_ack
+        came.add(place)
+    lost = sum(
+        found.get(name) != place or place not in came for name, place in ledger.confirmed.items()
+    )
+    return Verdict(
+        sum(ledger.sent.values()),
+        len(ledger.confirmed),
+        len(came),
+        len(ledger.acked),
+        lost,
+        repeated,
+        reordered,
+        strange,
+        again,
+    )

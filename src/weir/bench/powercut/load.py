@@ -1,0 +1,158 @@
+"""The load: writers that keep a steady pace, and a consumer that works 2 ms on each message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from weir.bench.powercut.ledger import Ledger, Name, Place, value_of
+from weir.client.backoff import Backoff
+from weir.client.client import Client
+from weir.client.connect import Connecting, connect
+from weir.client.consumer import Consumer
+from weir.client.producer import Sent
+from weir.client.receipts import Confirmed
+from weir.errors import WeirError
+
+TOPIC = "power"
+CLUSTER = "workers"
+#: What the consumer does with a message takes so long, as in Minos, section 4.3.
+WORK_SECONDS = 0.002
+#: All writers together; the consumer could do 500 in a second if it did nothing else.
+MESSAGES_PER_S = 240
+_TURN_SECONDS = 0.025
+#: A grant is acked as a whole, so that the ledger knows which acks were confirmed.
+_GRANT_MESSAGES = 32
+#: Longer than any outage here: whoever has a grant keeps it through the cut.
+_LEASE = "10m"
+_TIMEOUT = 300.0
+_RETRY = Backoff(first=0.02, most=0.2)
+
+
+@dataclass(slots=True)
+class Pulse:
+    """What has moved so far, and how long none of the writers heard anything."""
+
+    confirms: dict[int, int] = field(default_factory=dict)
+    acks: int = 0
+    dark_s: float = 0.0
+    _confirmed_at: float = 0.0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def confirm(self, confirmed: Confirmed) -> None:
+        """Note a confirmed batch."""
+        now = time.monotonic()
+        if self._confirmed_at:
+            self.dark_s = max(self.dark_s, now - self._confirmed_at)
+        self._confirmed_at = now
+        partition = confirmed.partition
+        self.confirms[partition] = self.confirms.get(partition, 0) + confirmed.count
+        self._changed.set()
+
+    def ack(self) -> None:
+        """Note a confirmed ack."""
+        self.acks += 1
+        self._changed.set()
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Return once it is so; it is asked after each confirm and ack."""
+        while not reached():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def longest_gap(self) -> float:
+        """Return the longest time without any confirm, in seconds, since this was asked last."""
+        dark, self.dark_s = self.dark_s, 0.0
+        return dark
+
+
+class Load:
+    """Clients of a set; what they saw stands in `ledger`. `write` and `work` are tasks of theirs."""
+
+    def __init__(self, url: str, partitions: int) -> None:
+        """Take where to connect; each partition gets a writer."""
+        self.ledger = Ledger(sent=dict.fromkeys(range(partitions), 0))
+        self.pulse = Pulse()
+        self._url = url
+        self._partitions = partitions
+        self._stop = asyncio.Event()
+
+    def connected(self, name: str) -> Connecting:
+        """Return a client on its way, patient enough for any outage here."""
+        return connect(self._url, name=name, retry=_RETRY, request_timeout=_TIMEOUT)
+
+    async def write(self) -> None:
+        """Send until `stop`; return when all of it is confirmed."""
+        async with self.connected("writers") as client:
+            await client.create_topic(TOPIC, partitions=self._partitions)
+            await asyncio.gather(*(self._writer(client, n) for n in range(self._partitions)))
+
+    async def work(self) -> None:
+        """Consume for ever."""
+        await self.pulse.until(lambda: bool(self.pulse.confirms))
+        async with (
+            self.connected("consumer") as client,
+            client.consumer(
+                TOPIC, cluster=CLUSTER, max_messages=_GRANT_MESSAGES, lease=_LEASE
+            ) as consumer,
+        ):
+            while True:
+                # It goes on after an error: that is what whoever wrote it would do.
+                try:
+                    await self._work_on(consumer)
+                except WeirError:
+                    continue
+
+    async def flows(self) -> None:
+        """Return once each writer has a confirm of what it sends from now on, and a grant is acked.
+
+        That is, everything that there was to wait for is over.
+        """
+        marks, pulse = dict(self.ledger.sent), self.pulse
+        acks = pulse.acks
+        await pulse.until(
+            lambda: (
+                pulse.acks > acks
+                and all(pulse.confirms.get(writer, 0) > mark for writer, mark in marks.items())
+            )
+        )
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stop.set()
+
+    async def all_acked(self) -> None:
+        """Return once everything that was sent was worked on, and its ack confirmed."""
+        ledger = self.ledger
+        await self.pulse.until(lambda: len(ledger.acked) >= sum(ledger.sent.values()))
+
+    async def _writer(self, client: Client, writer: int) -> None:
+        sent: list[Sent] = []
+        ledger, due = self.ledger, 0.0
+        async with client.producer(
+            TOPIC, partition=writer, linger=0.002, on_confirm=self.pulse.confirm
+        ) as producer:
+            while not self._stop.is_set():
+                due += MESSAGES_PER_S * _TURN_SECONDS / self._partitions
+                while len(sent) < due:
+                    await producer.ready()
+                    sent.append(producer.send(value_of(Name(writer, len(sent)))))
+                    ledger.sent[writer] = len(sent)
+                await asyncio.sleep(_TURN_SECONDS)
+            for serial, one in enumerate(sent):
+                receipt = await one.wait()
+                place = Place(receipt.partition, receipt.offset)
+                ledger.confirmed[Name(writer, serial)] = place
+
+    async def _work_on(self, consumer: Consumer) -> None:
+        async for grant in consumer.batches():
+            places = []
+            for message in grant.messages():
+                places.append(Place(message.partition, message.offset))
+                self.ledger.deliver(places[-1], message.value)
+                await asyncio.sleep(WORK_SECONDS)
+            if await consumer.ack(grant):
+                self.ledger.ack(places)
+                self.pulse.ack()

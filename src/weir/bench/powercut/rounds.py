@@ -1,0 +1,228 @@
+"""Rounds of power cuts: load, a cut at a moment that nobody chose, and the machines come back."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from weir.bench.children import python
+from weir.bench.machine import Machine as Host
+from weir.bench.machine import this_machine
+from weir.bench.network import Network, addresses
+from weir.bench.powercut.guest import PORT, UP
+from weir.bench.powercut.ledger import Verdict, judge
+from weir.bench.powercut.load import CLUSTER, TOPIC, Load
+from weir.bench.powercut.machine import DISK, Machine, MachineFailed, cut
+from weir.server.folder import new_system
+
+#: A cut falls within so many seconds after everything flows again.
+_CALM_SECONDS = 0.8
+#: One round in so many is cut again while the machines start, within so many seconds.
+_AGAIN_EVERY = 4
+_START_SECONDS = 4.0
+#: Nothing here takes longer, even on a busy machine.
+_PATIENCE_SECONDS = 120.0
+_LOOK_SECONDS = 0.02
+_CHECK_SECONDS = 0.5
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What is cut, and how often; `never_sync` plants the fault of a node that only says so."""
+
+    nodes: int = 1
+    times: int = 20
+    seed: int = 0
+    never_sync: bool = False
+
+
+class Round(msgspec.Struct, frozen=True):
+    """A cut: which nodes, and how long it was until all of them served and everything flowed."""
+
+    victims: list[int]
+    #: They were cut a second time while they started.
+    again: bool
+    #: How many messages were confirmed before.
+    confirmed: int
+    up_s: float
+    #: The longest time without any confirm.
+    dark_s: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came of it all; the verdict is of the clients' ledgers."""
+
+    shape: Shape
+    machine: Host
+    rounds: list[Round]
+    #: The lost power of all at the very end, after the last ack, is one of them.
+    cuts: int
+    verdict: Verdict
+    #: What the cluster of the consumer has not done, by the node's own word.
+    lag: int
+    seconds: float
+
+    @property
+    def clean(self) -> bool:
+        """Whether all is as it was confirmed."""
+        return self.verdict.clean and self.lag == 0
+
+
+class Machines:
+    """The machines of a set, all with power but while they are cut."""
+
+    def __init__(self, shape: Shape, folder: Path, network: Network) -> None:
+        """Make as many, with empty disks."""
+        hosts = addresses(shape.nodes)
+        system = new_system()
+        self.url = "weir://" + ",".join(f"{host}:{PORT}" for host in hosts)
+        self.all = [
+            Machine(
+                f"node-{number}", folder, network, host,
+                python(
+                    "weir.bench.powercut.guest", "--data", f"{DISK}/data", "--node", str(number),
+                    "--hosts", ",".join(hosts), "--system", str(system),
+                    *(("--never-sync",) if shape.never_sync else ()),
+                ),
+            )
+            for number, host in enumerate(hosts, 1)
+        ]  # fmt: skip
+
+    def __enter__(self) -> Machines:
+        for one in self.all:
+            one.boot()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        cut(self.all)
+
+    async def up(self) -> None:
+        """Return once clients may connect to each. Raises `MachineFailed`."""
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                for one in self.all:
+                    while not one.said(UP):
+                        await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            raise self.stuck("not every node came up") from None
+
+    def stuck(self, what: str) -> MachineFailed:
+        """Return the error that says so, with the last words of each."""
+        words = "\n\n".join(f"{one.name}:\n{one.last_words()}" for one in self.all)
+        return MachineFailed(f"{what} within {_PATIENCE_SECONDS:g} s\n{words}")
+
+
+async def measure(shape: Shape, tell: Callable[[Round], None]) -> Result:
+    """Cut as often as wanted, and then all; `tell` is told of each round.
+
+    Raises `MachineFailed` if the machines do not come back, or not everything flows again.
+    """
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="weir-powercut-") as name:
+        with Machines(shape, Path(name), Network()) as machines:
+            load = Load(machines.url, partitions=max(2, shape.nodes))
+            await machines.up()
+            async with _running(load, machines):
+                rounds = [one async for one in _rounds(shape, machines, load, tell)]
+            _cut_and_boot(machines.all)
+            await machines.up()
+            topic, lag = await _what_is_there(load, machines)
+    again = sum(one.again * len(one.victims) for one in rounds)
+    cuts = sum(len(one.victims) for one in rounds) + again + shape.nodes
+    verdict = judge(load.ledger, topic)
+    seconds = round(time.monotonic() - began, 1)
+    return Result(shape, this_machine(), rounds, cuts, verdict, lag, seconds)
+
+
+@asynccontextmanager
+async def _running(load: Load, machines: Machines) -> AsyncIterator[None]:
+    """Run the load; it ends when all that was sent is confirmed, done and acked."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(load.write())
+            working = tasks.create_task(load.work())
+            yield
+            load.stop()
+            await _soon(writing, machines, "not all was confirmed")
+            await _soon(load.all_acked(), machines, "not all was delivered and acked")
+            working.cancel()
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
+async def _rounds(
+    shape: Shape, machines: Machines, load: Load, tell: Callable[[Round], None]
+) -> AsyncIterator[Round]:
+    dice = Random(shape.seed)
+    await _soon(load.flows(), machines, "nothing flowed at first")
+    for number in range(shape.times):
+        load.pulse.longest_gap()
+        await asyncio.sleep(dice.random() * _CALM_SECONDS)
+        victims = sorted(dice.sample(machines.all, _how_many(number, shape.nodes)), key=_name)
+        confirmed = sum(load.pulse.confirms.values())
+        began = time.monotonic()
+        _cut_and_boot(victims)
+        again = number % _AGAIN_EVERY == _AGAIN_EVERY - 1
+        if again:
+            await asyncio.sleep(dice.random() * _START_SECONDS)
+            _cut_and_boot(victims)
+        await machines.up()
+        await _soon(load.flows(), machines, "not everything flowed again")
+        up = time.monotonic() - began
+        one = Round(
+            [machines.all.index(victim) + 1 for victim in victims],
+            again, confirmed, round(up, 3), round(load.pulse.longest_gap(), 3),
+        )  # fmt: skip
+        tell(one)
+        yield one
+
+
+def _how_many(number: int, nodes: int) -> int:
+    """Return how many machines a round cuts: one, two, all, and again."""
+    return number % nodes + 1
+
+
+def _name(machine: Machine) -> str:
+    return machine.name
+
+
+def _cut_and_boot(victims: Sequence[Machine]) -> None:
+    cut(victims)
+    for one in victims:
+        one.boot()
+
+
+async def _soon(wanted: Awaitable[None], machines: Machines, what: str) -> None:
+    """Wait for it while the machines live. Raises `MachineFailed`."""
+    waiting = asyncio.ensure_future(wanted)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    try:
+        while not waiting.done():
+            await asyncio.wait([waiting], timeout=_CHECK_SECONDS)
+            for one in machines.all:
+                one.check()
+            if time.monotonic() > deadline:
+                raise machines.stuck(what)
+        await waiting
+    finally:
+        waiting.cancel()
+
+
+async def _what_is_there(load: Load, machines: Machines) -> tuple[dict[int, list[bytes]], int]:
+    """Return the values of each partition in offset order, and what the cluster has not done."""
+    topic: dict[int, list[bytes]] = {}
+    async with load.connected("auditor") as client:
+        lag = sum(one.lag for one in await client.clusters(TOPIC, CLUSTER))
+        async with client.reader(TOPIC, follow=False) as reader:
+            async for message in reader:
+                values = topic.setdefault(message.partition, [])
+                # A hole stays one: it must not move what lies behind it.
+                values += [b""] * (message.offset - len(values))
+                values.append(message.value)
+    return topic, lag
