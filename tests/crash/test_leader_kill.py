@@ -88,19 +88,21 @@ async def under_load(nodes: NodeSet) -> Load:
         works = (load.follow(), load.consume(), load.consume())
         at_work = [asyncio.ensure_future(work) for work in works]
         producing = asyncio.ensure_future(load.produce())
-        for _ in range(KILLS):
-            await load.moves()
-            leader = (await client.describe(TOPIC)).addresses[0].node
-            nodes.kill([leader])
-            await load.moves()
-            await asyncio.to_thread(nodes.restart, leader, Patient())
-        load.enough = True
-        await producing
-        while min(len(load.read), len(load.consumed)) < len(load.sent):
-            await asyncio.sleep(0.01)
-        for work in at_work:
-            work.cancel()
-        ended = await asyncio.gather(*at_work, return_exceptions=True)
+        try:
+            for _ in range(KILLS):
+                await load.moves()
+                leader = (await client.describe(TOPIC)).addresses[0].node
+                nodes.kill([leader])
+                await load.moves()
+                await asyncio.to_thread(nodes.restart, leader, Patient())
+            load.enough = True
+            await producing
+            while min(len(load.read), len(load.consumed)) < len(load.sent):
+                await asyncio.sleep(0.01)
+        finally:
+            for work in (producing, *at_work):
+                work.cancel()
+            ended = await asyncio.gather(*at_work, return_exceptions=True)
         assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
     return load
 

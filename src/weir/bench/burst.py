@@ -14,6 +14,7 @@ import msgspec
 from weir.bench.devices import VALUE_BYTES, Burst, BurstPlan
 from weir.bench.flow import Cpu, bottleneck
 from weir.bench.open_files import allow_connections
+from weir.bench.own import check_replicas
 from weir.bench.payload import Checker
 from weir.bench.producers import Crew
 from weir.bench.side import Side
@@ -32,9 +33,11 @@ class Settings(msgspec.Struct, frozen=True):
     over_s: float = 1.0
     deadline_s: float = 60.0
     folder: str | None = None
+    replicas: int = 1
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
+        check_replicas(self.replicas)
         if not 1 <= self.devices <= DEVICES_MAX:
             raise ValueError(f"devices={self.devices:,}: it must be 1 to {DEVICES_MAX:,}")
         if self.over_s <= 0 or self.deadline_s <= 0:

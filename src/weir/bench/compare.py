@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True):
     messages_max: int = 4_000_000
     deadline_s: float = 120.0
     folder: str | None = None
+    replicas: int = 1
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be compared."""
@@ -133,7 +134,7 @@ def unit_of(shape: Shape) -> str:
 
 
 def _round(settings: Settings, peers: Sequence[Peer], amount: int, say: Say) -> Round:
-    own = _row(settings, running_own(settings.folder), amount)
+    own = _row(settings, running_own(settings.folder, settings.replicas), amount)
     say(_line(own))
     rows = [own]
     for one in peers:

@@ -13,6 +13,7 @@ from array import array
 
 import msgspec
 
+from weir.bench.own import check_replicas
 from weir.bench.payload import SIZE_MIN, Checker
 from weir.bench.side import Side, topic_name
 from weir.bench.spread import percentiles
@@ -36,9 +37,11 @@ class Settings(msgspec.Struct, frozen=True):
     size: int = 100
     deadline_s: float = 60.0
     folder: str | None = None
+    replicas: int = 1
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
+        check_replicas(self.replicas)
         if self.size < SIZE_MIN:
             raise ValueError(f"size={self.size}: it must be at least {SIZE_MIN}")
         if self.lone < 1 or self.rate < 1 or self.messages < 1 or self.deadline_s <= 0:

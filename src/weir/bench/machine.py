@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,6 +49,12 @@ def cpu_seconds(pid: int) -> float | None:
     fields = stat.rpartition(")")[2].split()
     user, system = int(fields[11]), int(fields[12])
     return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def families_cpu_seconds(pids: Iterable[int]) -> float | None:
+    """Return what `family_cpu_seconds` says of all these processes together."""
+    found = [one for one in map(family_cpu_seconds, pids) if one is not None]
+    return sum(found) if found else None
 
 
 def family_cpu_seconds(pid: int) -> float | None:

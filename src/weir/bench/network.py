@@ -115,6 +115,6 @@ def _run(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NoNetwork(
-            f"{' '.join(words)}: {done.stderr.strip()}. Be root, and in a container have it started "
+            f"{' '.join(words)}: {done.stderr.strip()}. Be root, and have a container started "
             "with --cap-add SYS_ADMIN --cap-add NET_ADMIN --device /dev/net/tun"
         )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import msgspec
 
@@ -30,6 +31,31 @@ Setting = str | int | float
 
 class NodeFailed(WeirError):
     """A node did not come up, or did not end by itself; the message holds what it said last."""
+
+
+class Serving(Protocol):
+    """One node that runs, or a whole set of them."""
+
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        """What `weir.connect` takes."""
+
+    @property
+    def port(self) -> int:
+        """Where devices connect: the port of one node."""
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of all nodes."""
+
+    @property
+    def running(self) -> bool:
+        """Whether all nodes run."""
+
+    def last_words(self) -> str:
+        """Return what was said last, by the node that has ended if one has."""
 
 
 class Node:
@@ -53,6 +79,11 @@ class Node:
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        """The process id, as that of a set of one."""
+        return [self.pid]
 
     @property
     def running(self) -> bool:

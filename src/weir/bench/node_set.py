@@ -163,6 +163,26 @@ class NodeSet:
         """What `weir.connect` takes."""
         return "weir://" + ",".join(f"{member.host}:{member.port}" for member in self.members)
 
+    @property
+    def port(self) -> int:
+        """The port of the first node."""
+        return self.members[0].port
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the nodes that were started."""
+        return [one.node.pid for one in self._nodes if one.node is not None]
+
+    @property
+    def running(self) -> bool:
+        """Whether all nodes run."""
+        return all(one.node is not None and one.node.running for one in self._nodes)
+
+    def last_words(self) -> str:
+        """Return what a node that has ended said last."""
+        ended = [one.node for one in self._nodes if one.node is not None and not one.node.running]
+        return ended[0].last_words() if ended else "all nodes run"
+
     def rows(self) -> list[dict[str, Any]]:
         """Return what a program needs to know of each node."""
         return [one.row() for one in self._nodes]

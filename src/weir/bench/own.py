@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import weir
-from weir.bench.machine import family_cpu_seconds
-from weir.bench.node import Node, NodeFailed, running_node
+from weir.bench.machine import families_cpu_seconds
+from weir.bench.node import NodeFailed, Serving, running_node
+from weir.bench.node_set import running_set
 from weir.bench.payload import Block
 from weir.bench.produce import Done, Plan
 from weir.bench.producers import Crew, Producers
@@ -29,6 +30,16 @@ _UNDER_WAY = 64
 _WINDOW = 32
 #: Lone messages that are ready before they are sent: making one is no part of its latency.
 _MADE_AT_ONCE = 256
+REPLICAS_MAX = 9
+_LED_WITHIN_SECONDS = 30.0
+_LOOK_SECONDS = 0.02
+_QUIET = {"WEIR__STATUS__LEVEL": "warning"}
+
+
+def check_replicas(replicas: int) -> None:
+    """Raise `ValueError` for a number of nodes that nobody starts here."""
+    if not 1 <= replicas <= REPLICAS_MAX:
+        raise ValueError(f"replicas={replicas}: it must be 1 to {REPLICAS_MAX}")
 
 
 def chunk_of(size: int) -> int:
@@ -42,24 +53,25 @@ def window_of(producers: int) -> int:
 
 
 class Own:
-    """A running node of weir."""
+    """A running node of weir, or a set of nodes."""
 
     label = "weir"
-    settings = "one node, fdatasync before each confirm (there is no switch for that)"
     synced = True
     #: A process for each of several shards, by default.
     one_thread = False
 
-    def __init__(self, node: Node) -> None:
-        """Take a node that is up."""
+    def __init__(self, node: Serving, replicas: int = 1) -> None:
+        """Take a node that is up, or a set of them with a replica on each."""
         self.version = weir.__version__
+        where = "one node" if replicas == 1 else f"a majority of {replicas} nodes"
+        self.settings = f"{where}, fdatasync before each confirm (there is no switch for that)"
         self.port = node.port
         self.folder = node.folder
         self.node = node
 
     def cpu_s(self) -> float | None:
         """Return the CPU time that the node's processes have used, in seconds."""
-        return family_cpu_seconds(self.node.pid)
+        return families_cpu_seconds(self.node.pids)
 
     def running(self) -> None:
         """Raise `NodeFailed` if the node has ended."""
@@ -67,9 +79,15 @@ class Own:
             raise NodeFailed(f"the node ended during the run: {self.node.last_words()}")
 
     async def prepare(self, topic: str) -> None:
-        """Make a topic of one partition."""
+        """Make a topic of one partition; devices are to connect to the node that leads it."""
         async with connect(self.node.url, name="weir-bench") as client:
-            await client.create_topic(topic)
+            (address, *_) = (await client.create_topic(topic)).addresses
+            async with asyncio.timeout(_LED_WITHIN_SECONDS):
+                while client.welcome.nodes and not address.node:
+                    await asyncio.sleep(_LOOK_SECONDS)
+                    (address, *_) = (await client.describe(topic)).addresses
+            ports = {node: port for node, _, port in client.welcome.nodes}
+            self.port = ports.get(address.node, self.port)
 
     def crew(self, topic: str, counts: Sequence[int], size: int, timeout_s: float) -> Crew[Done]:
         """Return producer processes: one producer for each count."""
@@ -164,10 +182,25 @@ class OwnLone:
 
 
 @contextmanager
-def running_own(folder: str | None = None) -> Iterator[Own]:
-    """Run a node of weir while the block runs, on a folder that is removed afterwards."""
+def running_own(folder: str | None = None, replicas: int = 1) -> Iterator[Own]:
+    """Run a node of weir while the block runs, on a folder that is removed afterwards.
+
+    With `replicas` above 1 so many nodes, a process each, which hold and sync everything.
+    """
+    with running_nodes(folder, replicas) as nodes:
+        yield Own(nodes, replicas)
+
+
+@contextmanager
+def running_nodes(folder: str | None, replicas: int) -> Iterator[Serving]:
+    """Run one node with a shard for each core, or a set of nodes with one shard each."""
     with (
-        tempfile.TemporaryDirectory(prefix="weir-bench-", dir=folder) as place,
-        running_node(Path(place) / "data") as node,
+        tempfile.TemporaryDirectory(prefix="weir-bench-", dir=folder) as name,
+        ExitStack() as stack,
     ):
-        yield Own(node)
+        place = Path(name) / "data"
+        if replicas == 1:
+            yield stack.enter_context(running_node(place))
+        else:
+            place.mkdir()
+            yield stack.enter_context(running_set(place, replicas, settings=_QUIET))

@@ -16,7 +16,7 @@ import msgspec
 
 from weir.bench.flow import Flow, FlowFailed, Shape, flow, shared_out
 from weir.bench.machine import filesystem_of
-from weir.bench.own import PROCESSES_MAX, Own, chunk_of, window_of
+from weir.bench.own import PROCESSES_MAX, Own, check_replicas, chunk_of, window_of
 from weir.bench.pace import Paced, PacePlan, Step
 from weir.bench.payload import SIZE_MIN, Checker
 from weir.bench.producers import Crew
@@ -51,9 +51,11 @@ class Settings(msgspec.Struct, frozen=True):
     messages: int = 4_000_000
     deadline_s: float = 120.0
     folder: str | None = None
+    replicas: int = 1
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
+        check_replicas(self.replicas)
         bounds = {
             "producers": (self.producers, 1, PRODUCERS_MAX),
             "size": (self.size, SIZE_MIN, BATCH_BYTES_MAX // 2),

@@ -1,25 +1,23 @@
 """The timeliness test: how long until the last of many messages is received (seed 004).
 
-One node, producers in at most two processes, one consumer in this one. The clock runs from the
-first send to the moment when the last message has been checked. Everything is fsynced before it is
-confirmed, as always: there is no switch for that.
+One node or a set of them, producers in at most two processes, one consumer in this one. The clock
+runs from the first send to the moment when the last message has been checked. Everything is fsynced
+before it is confirmed, as always: there is no switch for that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import msgspec
 
 from weir.bench.led import Ready
 from weir.bench.loop import run
-from weir.bench.machine import family_cpu_seconds, filesystem_of
-from weir.bench.node import Node, running_node
-from weir.bench.own import PROCESSES_MAX, chunk_of, window_of
+from weir.bench.machine import families_cpu_seconds, filesystem_of
+from weir.bench.node import Serving
+from weir.bench.own import PROCESSES_MAX, check_replicas, chunk_of, running_nodes, window_of
 from weir.bench.payload import SIZE_MIN, Checker
 from weir.bench.produce import Done, Plan
 from weir.bench.producers import Producers
@@ -49,9 +47,11 @@ class Settings(msgspec.Struct, frozen=True):
     partitions: int = 1
     deadline_s: float = 300.0
     folder: str | None = None
+    replicas: int = 1
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
+        check_replicas(self.replicas)
         bounds = {
             "producers": (self.producers, 1, PRODUCERS_MAX),
             "messages": (self.messages, self.producers, 1 << 40),
@@ -144,14 +144,11 @@ def measure(settings: Settings, progress: Progress) -> Result:
     Raises `ValueError` for settings that make no sense, and `WeirError` for a run without a figure.
     """
     settings.check()
-    with (
-        tempfile.TemporaryDirectory(prefix="weir-bench-", dir=settings.folder) as name,
-        running_node(Path(name) / "data") as node,
-    ):
+    with running_nodes(settings.folder, settings.replicas) as node:
         return run(_measure(settings, node, progress))
 
 
-async def _measure(settings: Settings, node: Node, progress: Progress) -> Result:
+async def _measure(settings: Settings, node: Serving, progress: Progress) -> Result:
     checker = Checker(settings.counts, settings.size)
     async with connect(node.url, name="weir-bench") as client:
         await client.create_topic(TOPIC, settings.partitions)
@@ -161,12 +158,12 @@ async def _measure(settings: Settings, node: Node, progress: Progress) -> Result
         async def lead() -> Result:
             async with Producers(_plans(settings, node.url)) as producers:
                 ready = await producers.ready()
-                cpu = family_cpu_seconds(node.pid), time.process_time()
+                cpu = families_cpu_seconds(node.pids), time.process_time()
                 producers.go()
                 done = await producers.done()
                 _, ends = await client.positions(TOPIC)
                 await receiver.reach(dict(enumerate(ends)))
-                used = family_cpu_seconds(node.pid), time.process_time()
+                used = families_cpu_seconds(node.pids), time.process_time()
             return _result(settings, node, receiver, ready, done, (cpu, used))
 
         receiving = asyncio.ensure_future(receiver.run())
@@ -216,7 +213,7 @@ def _plans(settings: Settings, url: str) -> list[Plan]:
 
 def _result(
     settings: Settings,
-    node: Node,
+    node: Serving,
     receiver: Receiver,
     ready: list[Ready],
     done: list[Done],

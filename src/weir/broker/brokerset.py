@@ -23,8 +23,8 @@ from weir.broker.passing import Passing
 from weir.broker.registry import Registry
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
-from weir.errors import BadRequest, NotLeader, Refused, UnknownOpcode
-from weir.model.ids import REGISTRY_GROUP, node_of, place_node
+from weir.errors import BadRequest, Halted, NotLeader, Refused, UnknownOpcode
+from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard
 from weir.order.clock import Time
 from weir.wire.nodes import (
     SETTLED_MAX,
@@ -55,8 +55,8 @@ class BrokerSet:
     """The set as one of its shards sees it."""
 
     __slots__ = ("_authorize", "_connected", "_hand_over_until", "_handed_over", "_identity",
-                 "_layout", "_level", "_linked", "_moving", "_outbox", "_passing", "_registry",
-                 "_report_ms", "_time", "_topics")  # fmt: skip
+                 "_layout", "_level", "_linked", "_lost_registry", "_moving", "_outbox",
+                 "_passing", "_registry", "_report_ms", "_time", "_topics")  # fmt: skip
 
     def __init__(
         self,
@@ -86,6 +86,8 @@ class BrokerSet:
         #: By place, those that can be sent to.
         self._linked: dict[int, None] = {}
         self._report_ms = 0
+        #: The registry's group, if its log is damaged here.
+        self._lost_registry: Group | None = None
         self._hand_over_until = 0
         self._handed_over = False
 
@@ -94,6 +96,17 @@ class BrokerSet:
     def start(self) -> None:
         """Let the host link to the nodes that the set was founded with."""
         self._connect({member.node: member for member in self._identity.members})
+
+    def take_registry(self, group: Group) -> None:
+        """Take the registry's group as it was opened. Raises its damage where nobody else has it.
+
+        In a set, others have what is damaged here, and are asked to give it back.
+        """
+        lone = self._identity.founding_voters == (group.voter,)
+        if group.damage is not None and lone and not group.has_others:
+            raise group.damage
+        self._lost_registry = group if group.damage is not None else None
+        self._registry.group = group if group.damage is None else None
 
     def link(self, event: LinkOpened | LinkClosed) -> None:
         """A link came up, or broke."""
@@ -115,14 +128,19 @@ class BrokerSet:
 
     def tick(self) -> None:
         """Follow what the registry says, tell it what it does not know, and move groups."""
+        if self._catalog.nodes.level > self._level:
+            raise Halted(
+                f"format level {self._catalog.nodes.level} is written in this set, and this "
+                f"release reads up to {self._level}: upgrade this node"
+            )
         nodes = self._catalog.nodes.all()
         if any(node.id == self._identity.node for node in nodes):  # else it is older than this node
             self._connect({one.id: Member(one.id, one.host, one.port) for one in nodes if one.port})
-            if self._time.monotonic_ms() >= self._report_ms:
-                self._report_ms = self._time.monotonic_ms() + _REPORT_EVERY_MS
-                self._report()
-                self._report_settled()
-                self._report_lost()
+        if self._time.monotonic_ms() >= self._report_ms:
+            self._report_ms = self._time.monotonic_ms() + _REPORT_EVERY_MS
+            self._report()
+            self._report_settled()
+            self._report_lost()
         if self._registry.ready and self._registry.group is not None:
             with suppress(Refused):  # it is asked again at the next tick
                 self._registry.membership.settle()
@@ -156,6 +174,14 @@ class BrokerSet:
             group = partition.group
             if group.damage is not None and group.others_go_on:
                 self._tell(ReportLost(group.id, group.voter))
+        registry = self._lost_registry
+        if registry is not None and registry.others_go_on:
+            for place in self._linked:  # nobody knows here who leads it: only that one listens
+                if place_shard(place) == self._layout.registry_shard:
+                    with suppress(Refused):
+                        self._passing.ask_own(
+                            place, ReportLost(registry.id, registry.voter), _REPORT
+                        )
 
     def _tell(self, report: Report) -> None:
         place = self._passing.routes.registry

@@ -24,6 +24,12 @@ from weir.log.log import Log
 from weir.model.ids import node_of
 from weir.model.limits import RETRY_AFTER_MS
 
+#: Above every index.
+_NEVER = 1 << 63
+#: A leader asks who does not answer once a heartbeat: so often, and far longer than an election
+#: timeout has passed.
+_GOES_ON = 50
+
 
 class Machine(Protocol):
     """A state machine that committed entries drive."""
@@ -63,6 +69,7 @@ class Group:
         "_advancing",
         "_configuration",
         "_durable",
+        "_heard",
         "_past",
         "_rounds",
         "_supply",
@@ -101,6 +108,8 @@ class Group:
         self.cut_off = False
         #: Of a damaged group whether it may be given up here.
         self.others_go_on = False
+        #: A leader's term, its first entry of that term that it wrote of, and how often it wrote.
+        self._heard = (0, _NEVER, 0)
         self._past = past
         self._ties = ties
         self._supply = Supply(node, past, ties.reads, self.advance)
@@ -266,13 +275,20 @@ class Group:
         """Take note of what a damaged group is sent: it answers nothing.
 
         A leader that has committed an entry of its own term did so without this node. So a majority
-        of others holds all that this one ever said it had, and it may begin anew with nothing.
+        of others holds all that this one ever said it had, and it may begin anew with nothing. Where
+        that entry was written before this node listened, a leader shows it by going on: one that is
+        not followed by a majority soon writes to nobody.
         """
-        if isinstance(message, raft.Append):
-            terms = ((message.prev_index, message.prev_term),)
-            told = (*terms, *((entry.index, entry.term) for entry in message.entries))
-            if any(term == message.term and index <= message.commit for index, term in told):
-                self.others_go_on = True
+        if not isinstance(message, raft.Append):
+            return
+        term, index, times = self._heard
+        if term != message.term:
+            term, index, times = message.term, _NEVER, 0
+        told = ((message.prev_index, message.prev_term), *((e.index, e.term) for e in message.entries))
+        index = min([index, *(at for at, of in told if of == term)])
+        self._heard = term, index, times + 1
+        if index <= message.commit or times >= _GOES_ON:
+            self.others_go_on = True
 
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from weir import raft
+from weir.broker.catalog import Catalog
 from weir.broker.group import Group, Machine, Ties
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
@@ -19,7 +20,7 @@ from weir.broker.writer import Writer
 from weir.errors import NotLeader, UnknownTopic
 from weir.log.classes import class_of
 from weir.log.recovery import RecoveredGroup
-from weir.model.ids import REGISTRY_GROUP, topic_of
+from weir.model.ids import REGISTRY_GROUP, node_of, topic_of
 from weir.model.topic import Topic
 
 
@@ -68,7 +69,18 @@ class Groups:
         """Open the registry's group: its founders vote in it, and every other node learns of it."""
         founders = self._identity.founding_voters
         voter = self._identity.voter
-        return self._open(REGISTRY_GROUP, voter, founders if voter in founders else ())
+        group = self._open(REGISTRY_GROUP, voter, founders if voter in founders else ())
+        for member in group.node.configuration.members:
+            if node_of(member) == self._identity.node and member != voter:  # it came back once
+                return self._open(REGISTRY_GROUP, member, ())
+        return group
+
+    def open_registry_again(self, voter: int) -> Group:
+        """Open the registry's group with nothing that it had, as another voter."""
+        self._peers.remove(REGISTRY_GROUP)
+        self._writers[self._layout.log_of(REGISTRY_GROUP)].forget(REGISTRY_GROUP)
+        self._topics.catalog.become(Catalog())  # all of it is applied anew
+        return self._open(REGISTRY_GROUP, voter, ())
 
     def _open(self, id: int, voter: int, founders: tuple[int, ...]) -> Group:
         """Restore a group of this shard's logs; it does nothing before it is told to `run`."""

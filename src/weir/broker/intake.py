@@ -72,6 +72,7 @@ class Intake:
 
     __slots__ = (
         "_ahead",
+        "_entry_bytes_max",
         "_flying",
         "_group",
         "_growing",
@@ -98,6 +99,7 @@ class Intake:
         self.clock = clock
         self.counts = counts
         self._next_offset = state.next_offset
+        self._entry_bytes_max = min(ENTRY_BYTES_MAX, group.log.settings.entry_bytes_max)
         #: Producers with batches under way: what will be known of them once all is committed.
         self._ahead: dict[int, Known] = {}
         self._growing = Growing(state)
@@ -249,7 +251,7 @@ class Intake:
         """
         following = self._staged[0]
         alone = isinstance(last.large, Piece) or isinstance(following.record.large, Piece)
-        return not alone and size + following.size <= ENTRY_BYTES_MAX
+        return not alone and size + following.size <= self._entry_bytes_max
 
     def committed(self, record: BatchRecord) -> int:
         """Answer all who wait for a batch that is applied now; return what it had charged."""

@@ -200,8 +200,9 @@ class Nodes:
 
     def _settle(self, group: int) -> None:
         for voter in self._leaving.pop(group, ()):
-            if group != REGISTRY_GROUP:
-                self._left[group, node_of(voter)] = incarnation_of(voter)
+            # Who votes in the registry no more still has it, and stays who it is.
+            stays = group == REGISTRY_GROUP
+            self._left[group, node_of(voter)] = incarnation_of(voter) - stays
 
     def _known(self, node: int) -> NodeInfo:
         known = self._nodes.get(node)

@@ -8,7 +8,7 @@ said it has. A message to where no link leads is dropped: Raft sends what matter
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weir import raft
 from weir.broker.effects import SendToPeer
@@ -18,7 +18,7 @@ from weir.broker.layout import Layout
 from weir.broker.outbox import Outbox
 from weir.broker.peer_frames import BadMessage, FrameKind, pack, pack_link, unpack, unpack_link
 from weir.broker.replication import Replication
-from weir.model.ids import node_of, place_node, place_of
+from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
 from weir.order.clock import Time
 from weir.wire.link import LinkFrame
 
@@ -34,13 +34,15 @@ class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
     __slots__ = ("_early", "_groups", "_layout", "_links", "_node", "_outbox", "_shards", "_ticked",
-                 "_time", "multi")  # fmt: skip
+                 "_time", "multi", "registry_comes_again")  # fmt: skip
 
     def __init__(
         self, node: int, layout: Layout, outbox: Outbox, time: Time, settings: Replication
     ) -> None:
         """Be `node`, whose groups lie as `layout` says; no link is open yet."""
         self.multi = raft.Multi(self.place_of, settings.heartbeat_ms, settings.election_ms)
+        #: Told the voter that a damaged replica of the registry is from now on.
+        self.registry_comes_again: Callable[[int], None]
         self._node = node
         self._layout = layout
         self._outbox = outbox
@@ -121,7 +123,10 @@ class Peers:
         if node_of(message.sender) != place_node(place) or node_of(message.to) != self._node:
             raise BadMessage("a message of another node than the one at the other end")
         if group is not None and group.damage is not None:
-            group.overhear(message)
+            if group.id == REGISTRY_GROUP and message.to > group.voter:
+                self.registry_comes_again(message.to)
+            else:
+                group.overhear(message)
         elif group is not None:
             if message.to == group.voter:
                 group.step(message)

@@ -18,7 +18,7 @@ from weir.broker.brokerset import BrokerSet
 from weir.broker.catalog import Catalog
 from weir.broker.control import ControlRecord, ProducerOpened, TopicAltered, TopicCreated
 from weir.broker.devices import Devices
-from weir.broker.effects import Effect, Hangup, HoldReads, Stopped
+from weir.broker.effects import Effect, HoldReads, Stopped
 from weir.broker.groups import Groups
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
@@ -27,12 +27,13 @@ from weir.broker.outbox import Outbox
 from weir.broker.partition import Partition
 from weir.broker.peers import Peers
 from weir.broker.reads import Reads
+from weir.broker.reception import Reception
 from weir.broker.registry import Registry
 from weir.broker.replication import REPLICATION_DEFAULT, Replication
 from weir.broker.requests import Requests
 from weir.broker.restore import Opened
 from weir.broker.routes import Routes
-from weir.broker.sessions import Session, Strangers
+from weir.broker.sessions import Session
 from weir.broker.surroundings import Surroundings
 from weir.broker.sweep import Sweep
 from weir.broker.topics import Topics
@@ -42,14 +43,10 @@ from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import (
     BUDGET_BYTES_DEFAULT,
     FORMAT_LEVEL,
-    HELLO_WITHIN_MS,
-    REQUESTS_PENDING_MAX,
     RETENTION_EVERY_MS,
 )
 from weir.model.topic import Topic
 from weir.order.clock import Highest, HybridClock, Time
-from weir.wire.device import DeviceRequest
-from weir.wire.frame import ClientFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +102,7 @@ class Shard:
         self._shared = Surroundings(
             outbox, self._reads, self.budget, time, Highest(), self._dirty, self._admit
         )
-        self._sessions: dict[int, Session] = {}
-        self._strangers = Strangers(HELLO_WITHIN_MS)
+        sessions: dict[int, Session] = {}
         self._has_registry = identity.shard == layout.registry_shard
         snapshot = None
         if self._has_registry:
@@ -124,8 +120,7 @@ class Shard:
             layout, identity.node, identity.shard, catalog, self._groups.leader_of, founded
         )
         self._neighbours = Neighbours(
-            routes, layout, identity.node, self._sessions, outbox, self.budget, time,
-            self._is_settled,
+            routes, layout, identity.node, sessions, outbox, self.budget, time, self._is_settled,
         )  # fmt: skip
         opened, closed = self._open_topic, self._groups.close_topic
         feed = self._neighbours.feed
@@ -135,29 +130,31 @@ class Shard:
         )  # fmt: skip
         at = layout.registry_shard
         self._neighbours.join(self.registry, at, self._fan_in_opened, self._go_on)
-        self._requests = Requests(
-            identity,
-            self.topics,
-            self.registry,
-            outbox,
-            settings.authorize,
-            self._neighbours,
-            settings.ports,
-            time,
-        )
-        self._devices = Devices(
-            identity, self.topics, outbox, settings.authorize, time, self._neighbours, self.budget
-        )
-        self._set = BrokerSet(
-            identity, layout, settings.level, self.topics, self.registry, self._neighbours.passing,
-            outbox, settings.authorize, time,
-        )  # fmt: skip
-        self._requests.serve(self._set.handlers())
+        self._welcome(sessions, settings)
         self._holding = False
         self._stopping = False
         self._stopped = False
         self._acks_until_ms = 0
         self._sweep = Sweep(self.topics, time, settings.retention_every_ms)
+
+    def _welcome(self, sessions: dict[int, Session], settings: ShardSettings) -> None:
+        """Serve peers: what they ask for, and what the rest of the set asks of this node."""
+        identity, topics, registry = self.identity, self.topics, self.registry
+        outbox, time, neighbours = self._outbox, self._time, self._neighbours
+        authorize = settings.authorize
+        requests = Requests(
+            identity, topics, registry, outbox, authorize, neighbours, settings.ports, time
+        )
+        self._devices = Devices(identity, topics, outbox, authorize, time, neighbours, self.budget)
+        self._reception = Reception(
+            sessions, outbox, self.budget, time, topics, neighbours, requests, self._devices
+        )
+        self._set = BrokerSet(
+            identity, self._layout, settings.level, topics, registry, neighbours.passing, outbox,
+            authorize, time,
+        )  # fmt: skip
+        requests.serve(self._set.handlers())
+        self._peers.registry_comes_again = self._registry_comes_again
 
     @property
     def ready(self) -> bool:
@@ -185,27 +182,31 @@ class Shard:
         self._set.start()
         if self._has_registry:
             group = self._groups.open_registry()
-            if group.damage is not None:
-                raise group.damage
-            self.registry.group = group
-            founders = self.identity.founding_voters
-            self._groups.run(group, self._neighbours.feed, founders[0] == group.voter)
+            self._set.take_registry(group)
+            first, *_ = self.identity.founding_voters
+            self._groups.run(group, self._neighbours.feed, first == group.voter)
         return self._after()
+
+    def _registry_comes_again(self, voter: int) -> None:
+        """Take part in the registry again, of which the others have what was damaged here."""
+        group = self._groups.open_registry_again(voter)
+        self._set.take_registry(group)
+        self._groups.run(group, self._neighbours.feed, preferred=False)
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it, in order."""
         match event:
             case ev.Received(session, frames):
-                self._received(session, frames)
+                self._reception.received(session, frames)
             case ev.Flushed(log, flush):
                 self._writer[log].flushed(flush)
             case ev.ReadDone():
                 self._reads.done(event)
             case ev.Opened(session, principal, place):
-                self._opened(session, principal, place)
+                self._reception.opened(session, principal, place)
                 return []  # a peer that has said nothing yet makes nothing possible
             case ev.Closed(session):
-                self._closed(session)
+                self._reception.closed(session)
             case ev.Ticked():
                 self._tick()
             case ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():
@@ -221,6 +222,9 @@ class Shard:
         return self._after()
 
     # -- events ------------------------------------------------------------------------------
+
+    def _go_on(self, session: int) -> None:
+        self._reception.go_on(session)
 
     def _of_disk(self, event: ev.SpareMade | ev.CheckpointSaved | ev.ChoreDone) -> None:
         writer = self._writer[event.log]
@@ -238,69 +242,7 @@ class Shard:
             self._neighbours.routes.link(event)
             self._set.link(event)
 
-    def _opened(self, number: int, principal: str, place: int) -> None:
-        session = Session(number, self._time.monotonic_ms())
-        if principal:
-            session.principal, session.passed, session.welcomed = principal, True, True
-            session.place = place
-        self._sessions[number] = session
-        self._strangers.add(session)
-        self._outbox.opened(number)
-
-    def _received(
-        self, number: int, frames: Sequence[ClientFrame | DeviceRequest], final: bool = False
-    ) -> None:
-        session = self._sessions.get(number)
-        if session is None:
-            return
-        if session.parked is not None:
-            self._keep(session, frames)
-            return
-        for at, frame in enumerate(frames):
-            if isinstance(frame, ClientFrame):
-                if self._outbox.asked(number) > REQUESTS_PENDING_MAX:
-                    reason = f"{REQUESTS_PENDING_MAX} requests wait for their answers"
-                    self._outbox.put(Hangup(number, reason))
-                    return
-                served = self._requests.handle(session, frame, final)
-                if not served:
-                    self._outbox.answered(number)  # it is counted when it is served again
-            else:
-                served = self._devices.handle(session, frame, final)
-            if not served:
-                self._park(session, frames[at:])
-                return
-            final = False
-
-    def _park(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
-        """Keep what asks for what is not known here until that is sure; and what comes behind."""
-        self._keep(session, frames)
-        self._neighbours.copy.park(session.id)
-
-    def _keep(self, session: Session, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
-        if not session.keep(frames, self.budget):
-            self._outbox.put(Hangup(session.id, "too much was sent behind what waits for news"))
-
-    def _go_on(self, number: int) -> None:
-        """Serve what was parked: what is not known now is not there."""
-        session = self._sessions.get(number)
-        if session is not None and session.parked is not None:
-            self._received(number, session.take_kept(self.budget), final=True)
-
-    def _closed(self, number: int) -> None:
-        session = self._sessions.pop(number, None)
-        if session is None:
-            return
-        session.take_kept(self.budget)
-        self._neighbours.closed(session)
-        touched = self._outbox.closed(number)
-        self._devices.receivers.closed(number)
-        for group in touched:
-            if group in self.topics:
-                self.topics.partition(group)[1].closed(number)
-
     def _tick(self) -> None:
-        now = self._time.monotonic_ms()
         for partition in self.topics.partitions():
             if partition.waiting:
                 partition.tick()
@@ -315,8 +257,7 @@ class Shard:
         if self._groups.all_open:
             for writer in self._writers:
                 writer.tick()
-        for session in self._strangers.overdue(now):
-            self._outbox.put(Hangup(session.id, f"no hello within {HELLO_WITHIN_MS // 1000} s"))
+        self._reception.tick()
 
     def _after(self) -> list[Effect]:
         """Do what any event may have made possible."""

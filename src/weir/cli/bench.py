@@ -12,6 +12,7 @@ from weir.cli.bench_runs import (
     Folder,
     Json,
     Record,
+    Replicas,
     finish,
     seconds,
     several,
@@ -48,6 +49,7 @@ def timeliness(
     ] = "1",
     partitions: Annotated[int, typer.Option(help="Partitions, no more than producers.")] = 1,
     deadline: Annotated[str, typer.Option(help="Give up after this long, as in 90s or 5m.")] = "5m",
+    replicas: Replicas = 1,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -65,7 +67,7 @@ def timeliness(
 
         counts = several(producers, "producers")
         plans = [
-            Settings(messages, size, count, partitions, seconds(deadline), folder)
+            Settings(messages, size, count, partitions, seconds(deadline), folder, replicas)
             for count in counts
         ]
         for plan in plans:

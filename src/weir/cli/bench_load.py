@@ -10,6 +10,7 @@ from weir.cli.bench_runs import (
     Folder,
     Json,
     Record,
+    Replicas,
     finish,
     say,
     seconds,
@@ -31,6 +32,7 @@ def throughput(
     duration: Annotated[str, typer.Option("--seconds", help="Length of a step, as in 2s.")] = "2s",
     messages: Annotated[int, typer.Option(help="What shape consume reads.")] = 4_000_000,
     deadline: Annotated[str, typer.Option(help="Give up on a step after this long.")] = "2m",
+    replicas: Replicas = 1,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -50,7 +52,14 @@ def throughput(
         counts = several(producers, "producers")
         plans = [
             Settings(
-                _shape(shape), size, count, seconds(duration), messages, seconds(deadline), folder
+                _shape(shape),
+                size,
+                count,
+                seconds(duration),
+                messages,
+                seconds(deadline),
+                folder,
+                replicas,
             )
             for count in counts
         ]
@@ -59,7 +68,7 @@ def throughput(
     schema, results = "weir.bench.throughput/1", []
     with stop_as_by_ctrl_c():
         for plan in plans:
-            with running_own(folder) as side:
+            with running_own(folder, replicas) as side:
                 results.append(run(measure(side, plan, say)))
             keep(record, schema, plan, results[-1], results[-1].stages)
     finish(
@@ -74,6 +83,7 @@ def burst(
     ] = "1000,2000,4000,6000,8000",
     over: Annotated[str, typer.Option(help="They connect within this time.")] = "1s",
     deadline: Annotated[str, typer.Option(help="Give up on confirms after this long.")] = "60s",
+    replicas: Replicas = 1,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -92,7 +102,9 @@ def burst(
         from weir.bench.side import topic_name
 
         counts = several(devices, "devices")
-        plans = [Settings(count, seconds(over), seconds(deadline), folder) for count in counts]
+        plans = [
+            Settings(count, seconds(over), seconds(deadline), folder, replicas) for count in counts
+        ]
         for plan in plans:
             plan.check()
     schema, results = "weir.bench.burst/1", []
@@ -100,7 +112,7 @@ def burst(
         # Before the node starts, which inherits the limit.
         allow_connections(max(counts))
         for plan in plans:
-            with running_own(folder) as side:
+            with running_own(folder, replicas) as side:
                 result, samples = run(measure(side, plan, topic_name(1)))
             results.append(result)
             keep(record, schema, plan, result, samples)
@@ -114,6 +126,7 @@ def latency(
     duration: Annotated[str, typer.Option("--seconds", help="For this long.")] = "5s",
     size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
     deadline: Annotated[str, typer.Option(help="Give up after this long.")] = "60s",
+    replicas: Replicas = 1,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -128,10 +141,10 @@ def latency(
         from weir.bench.own import running_own
         from weir.bench.runs import record as keep
 
-        plan = Settings(lone, rate, seconds(duration), size, seconds(deadline), folder)
+        plan = Settings(lone, rate, seconds(duration), size, seconds(deadline), folder, replicas)
         plan.check()
     schema = "weir.bench.latency/1"
-    with stop_as_by_ctrl_c(), running_own(folder) as side:
+    with stop_as_by_ctrl_c(), running_own(folder, replicas) as side:
         result, samples = run(measure(side, plan))
     keep(record, schema, plan, result, samples)
     finish(

@@ -21,6 +21,9 @@ Folder = Annotated[
     str | None,
     typer.Option(help="Make the node's folder in here. [default: where temporary files go]"),
 ]
+Replicas = Annotated[
+    int, typer.Option(help="How many nodes, a process each, which all hold and sync everything.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Record = Annotated[
     Path | None, typer.Option(help="Append every run with its samples here, a line of JSON each.")

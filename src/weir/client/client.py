@@ -283,7 +283,7 @@ class Client:
     async def close(self) -> None:
         """Flush the publishes under way, then end the link and all that runs over it."""
         for consumer in self._consumers:
-            await self._leave(consumer)
+            await _leave(consumer)
         self._consumers.clear()
         producers = [*self._producers.values(), *self._retired]
         self._producers.clear()
@@ -314,22 +314,6 @@ class Client:
                 source=self,
             )
 
-    async def _leave(self, consumer: Consumer) -> None:
-        """Close a consumer that was left open, so that what it did is not done again."""
-        if not consumer.unfinished:
-            return
-        lost = ""
-        try:
-            await consumer.close()
-        except WeirError as error:
-            lost = f"; its last acks are lost, their messages will come again: {error}"
-        warnings.warn(
-            f"a consumer of {consumer.topic!r} was left open until the client closed: enter it "
-            f"with `async with`, or `await consumer.close()`{lost}",
-            ResourceWarning,
-            stacklevel=3,
-        )
-
     async def _shared(self, topic: str) -> Producer:
         async with self._opening:
             for producer in [old for old in self._retired if not old.buffered]:
@@ -338,3 +322,20 @@ class Client:
             if topic not in self._producers:
                 self._producers[topic] = await self.producer(topic, linger=0).open()
             return self._producers[topic]
+
+
+async def _leave(consumer: Consumer) -> None:
+    """Close a consumer that was left open, so that what it did is not done again."""
+    if not consumer.unfinished:
+        return
+    lost = ""
+    try:
+        await consumer.close()
+    except WeirError as error:
+        lost = f"; its last acks are lost, their messages will come again: {error}"
+    warnings.warn(
+        f"a consumer of {consumer.topic!r} was left open until the client closed: enter it "
+        f"with `async with`, or `await consumer.close()`{lost}",
+        ResourceWarning,
+        stacklevel=3,
+    )

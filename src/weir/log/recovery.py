@@ -114,6 +114,8 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     copies.read(disk, found.copies if found else (), files.copies)
     scan = Scan(settings.log, found, copies)
     unwritten = _scan(disk, files, scan, found)
+    groups = scan.groups
+    found = _amended(disk, settings, found, scan)
     # Their blocks stay ours on a disk that is full by now; the host zeroes them off the loop.
     whole = (name for name in sorted(files.rest) if disk.size(name) == settings.segment_bytes)
     kept = list(islice(whole, settings.spares))
@@ -123,8 +125,9 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     numbers = [number for n in names if (number := segment_number(n)) is not None]
     segments = Segments(scan.live, settings.segment_bytes)
     reserve = Reserve(kept, numbers, settings.segment_bytes, settings.spares)
-    groups = scan.groups
-    found = _amended(disk, settings, found, scan)
+    if found is not None and found.lost_at and found.durable < scan.tail:
+        # Else a later tail could lie below the place where frames were lost.
+        found = _again(disk, replace(found, durable=scan.tail))
     upkeep = Upkeep(settings, segments, reserve, groups.index, found, copies.segments)
     upkeep.begin_with(groups, scan.tail)
     for file in unwritten:
@@ -171,9 +174,13 @@ def _amended(
     if not late and lost_at == saved.lost_at:
         return found
     groups = {**saved.groups, **late}
-    saved = replace(saved, serial=saved.serial + 1, groups=groups, lost_at=lost_at)
-    save(disk, saved.pack())
-    return saved
+    return _again(disk, replace(saved, groups=groups, lost_at=lost_at))
+
+
+def _again(disk: Disk, found: Checkpoint) -> Checkpoint:
+    found = replace(found, serial=found.serial + 1)
+    save(disk, found.pack())
+    return found
 
 
 def _checkpoint(disk: Disk, settings: Settings) -> Checkpoint | None:

@@ -94,7 +94,7 @@ class Author(Producer):
         self._void()
         self._pen.producer = reply.producer
         self._grant = reply
-        if reply.epoch and len(self.scene.brokers.hosts) == 1:
+        if reply.epoch and not self.scene.brokers.far:
             address = self.addresses[self._partition]
             self.ask(m.Positions(address), lambda there: self._fenced(reply, there))
         if self._pen.growing and self.world.chance(_CONTINUE):

@@ -39,6 +39,11 @@ class BrokerSet:
         return list(self.hosts.values())
 
     @property
+    def far(self) -> bool:
+        """Whether there is a network that loses its way, or one machine with all on it."""
+        return len(self.hosts) > 1
+
+    @property
     def ruined(self) -> str:
         """Why a node can never be started again; empty while all can."""
         return next((host.ruined for host in self.all if host.ruined), "")
@@ -46,7 +51,7 @@ class BrokerSet:
     @property
     def divided(self) -> bool:
         """Whether a request may be passed on: then one that is refused may yet happen."""
-        return len(self.hosts) > 1 or self.one.layout.shards > 1
+        return self.far or self.one.layout.shards > 1
 
     @property
     def running(self) -> list[Process]:

@@ -200,11 +200,11 @@ class Process:
         self._links[link] = session
         self._by_number[session.number] = link
         link.hold(self._held)
-        self._greet(session.number)
+        self._greet(link, session.number)
         return link
 
-    def _greet(self, number: int) -> None:
-        if not self.asleep(self._greet, number):
+    def _greet(self, link: Link, number: int) -> None:
+        if not self.asleep(self._greet, link, number):
             self.handle(ev.Opened(number))
 
     def new_session(self) -> int:

@@ -122,7 +122,9 @@ class Producer(Client):
             sequence = self.world.dice.choice(self._done).publish.sequence
             assert sequence is not None
         else:
-            sequence = self._sequence + self.world.dice.randrange(1, 4)
+            # What is late, and comes beside what another connection brings, may be next by then.
+            far = 1_000 if self.scene.brokers.far else 0
+            sequence = self._sequence + far + self.world.dice.randrange(1, 4)
         self._send(self._batch(sequence, [self._value()], honest=False))
 
     def _compose(self) -> Batch | None:

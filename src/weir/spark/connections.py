@@ -25,6 +25,9 @@ PATIENCE = 30.0
 #: How long one call may take before the broker counts as gone.
 CALL_TIMEOUT = 10.0
 
+#: After so many refusals a host is left for another: it may be cut off from those that lead.
+_TRIES_A_HOST = 8
+
 T = TypeVar("T")
 
 _kept: dict[tuple[Hosts, int], BlockingClient] = {}
@@ -46,9 +49,9 @@ def ask(hosts: Hosts, question: Callable[[BlockingClient], T], patience: float =
         except WeirError as error:
             if not _passes(error):
                 raise
-            if not isinstance(error, Refused):
-                forget(hosts)
             attempt += 1
+            if not isinstance(error, Refused) or not attempt % _TRIES_A_HOST:
+                forget(hosts)
             pause = _backoff.delay(attempt, _random.random())
             if time.monotonic() + pause >= deadline:
                 error.add_note(

@@ -9,7 +9,7 @@ import pytest
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
-from weir.broker import shard as shard_module
+from weir.broker import reception
 from weir.errors import NoHello, OffsetOutOfRange, UnknownOpcode, UnknownTopic, WrongSystem
 from weir.model.batch import split
 from weir.model.ids import Address
@@ -49,7 +49,7 @@ def test_what_is_not_known_is_refused(rig: Any) -> None:
 def test_too_many_open_requests_cost_the_connection(
     rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_module, "REQUESTS_PENDING_MAX", 3)
+    monkeypatch.setattr(reception, "REQUESTS_PENDING_MAX", 3)
     info = rig.topic(rig.connect())
     for _ in range(10):  # answered ones do not count
         assert rig.answer(1, m.Ping()) == m.Pong(rig.time.wall_ms())

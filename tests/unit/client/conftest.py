@@ -148,7 +148,10 @@ class FakeBroker:
             found = self.chunks[request.index]  # one at a time, however many are asked for
             return m.FetchedChunks(request.address, request.index, (found.view,))
         assert isinstance(request, m.Produce)
-        return await self._produce(request)
+        reply = await self._produce(request)
+        if request.level == m.Level.RECEIVED and isinstance(reply, m.Confirm):
+            return m.Confirm(-1, reply.stamp, reply.duplicate)
+        return reply
 
     async def _produce(self, request: m.Produce) -> m.Reply:
         group = request.address.group

@@ -278,6 +278,32 @@ def test_what_asks_for_no_partition_is_asked_again_where_the_registry_has_no_lea
     of_three(fake_broker, body)
 
 
+def test_a_producer_goes_on_where_what_was_only_received_is_lost(fake_broker: Brokers) -> None:
+    """Counterexample 19: the next leader's log ends before what the old one had confirmed."""
+
+    async def body(nodes: Set) -> None:
+        confirmed = []
+        async with (
+            connect(nodes.url(1)) as client,
+            client.producer(
+                "t", linger=0, window=4, batch_bytes=1, ack="received", on_confirm=confirmed.append
+            ) as producer,
+        ):
+            receipts = [await producer.send(b"%d" % n) for n in range(3)]
+            group = nodes.info.addresses[0].group
+            (known,) = nodes.node(1).next_sequence
+            nodes.node(1).next_sequence[known] = 1
+            nodes.node(1).answers[known] = {0: nodes.node(1).answers[known][0]}
+            del nodes.node(1).logs[group][1:]
+            nodes.leader = 2
+            receipts += [await producer.send(b"%d" % n) for n in range(3, 6)]
+        assert nodes.values == [b"0", b"3", b"4", b"5"]
+        assert [receipt.offset for receipt in receipts] == [-1] * 6
+        assert sum(one.count for one in confirmed) == 6
+
+    of_three(fake_broker, body)
+
+
 @pytest.mark.parametrize("what", ["a partition", "the registry"])
 def test_a_node_that_never_learns_of_a_leader_is_left(fake_broker: Brokers, what: str) -> None:
     """It is cut off from the others, and clients reach it all the same."""

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weir.client.sequencer import Failed, Held, Released, Retry, Sequencer
+from weir.client.sequencer import (
+    Failed,
+    Forgotten,
+    Held,
+    Outcome,
+    Released,
+    Retry,
+    Sequencer,
+)
 from weir.errors import (
     BadChecksum,
     Fenced,
@@ -44,8 +52,8 @@ def send_all(sequencer: Sequencer[int], correlation: int) -> list[int]:
     return sent
 
 
-def owners(outcomes: list[Released[int] | Failed[int] | Retry]) -> list[int]:
-    return [outcome.held.owner for outcome in outcomes if not isinstance(outcome, Retry)]
+def owners(outcomes: list[Outcome[int]]) -> list[int]:
+    return [one.held.owner for one in outcomes if isinstance(one, Released | Failed)]
 
 
 def test_the_window_is_what_was_asked_and_at_most_64() -> None:
@@ -67,6 +75,39 @@ def test_confirms_release_in_sequence_order() -> None:
     assert owners(sequencer.answered(1, Confirm(0, 4))) == [0, 1]
     assert owners(sequencer.answered(3, Confirm(20, 6))) == [2]
     assert len(sequencer) == 0
+
+
+def test_what_was_only_received_and_is_lost_begins_anew_under_other_numbers() -> None:
+    """Counterexample 19: the next leader's log ends before all that is still held."""
+    sequencer: Sequencer[int] = Sequencer(8, forgets=True)
+    for i in range(4):
+        sequencer.hold(memoryview(b"%d" % i), 10, i)
+    send_all(sequencer, 1)
+    assert owners(sequencer.answered(1, Confirm(-1, 4))) == [0]
+    (forgotten,) = sequencer.answered(2, SequenceGap("gap", 0))
+    assert isinstance(forgotten, Forgotten)
+    assert sequencer.answered(3, SequenceGap("gap", 0)) == []  # it says nothing new
+    assert sequencer.to_send() is None
+    sequencer.renumber(lambda data, sequence: memoryview(b"%s at %d" % (data, sequence)))
+    assert [(one.sequence, bytes(one.data)) for one in sequencer._held] == [
+        (0, b"1 at 0"),
+        (10, b"2 at 10"),
+        (20, b"3 at 20"),
+    ]
+    assert sequencer.next_sequence == 30
+    assert send_all(sequencer, 11) == [1, 2, 3]
+    assert owners(sequencer.answered(11, Confirm(-1, 5))) == [1]
+
+
+def test_a_gap_that_can_be_filled_is_filled_also_where_confirms_may_be_lost() -> None:
+    sequencer: Sequencer[int] = Sequencer(8, forgets=True)
+    for i in range(3):
+        sequencer.hold(memoryview(b"%d" % i), 10, i)
+    send_all(sequencer, 1)
+    (retry,) = sequencer.answered(2, SequenceGap("gap", 0))
+    assert isinstance(retry, Retry)
+    sequencer.resume()
+    assert send_all(sequencer, 4) == [0, 1, 2]
 
 
 def test_a_bad_checksum_sends_that_batch_and_all_behind_it_again() -> None:

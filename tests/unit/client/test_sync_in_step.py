@@ -23,9 +23,16 @@ PAIRS: list[tuple[type, type]] = [
 #: What a producer's lanes, its link and its batches call: no part of what users call.
 INSIDE = {
     producer.Producer: {
-        "begun", "settled", "moved", "forgotten", "strayed", "writable", "ended", "hand",
+        "begun",
+        "settled",
+        "moved",
+        "forgotten",
+        "strayed",
+        "writable",
+        "ended",
+        "hand",
         "confirmed",
-    },  # fmt: skip
+    },
     receipts.Handed: {"settle", "patience"},
 }
 RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}

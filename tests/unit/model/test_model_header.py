@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weir.errors import BadBatch
-from weir.model.batch import encode
+from weir.model.batch import Batch, encode
 from weir.model.header import (
     HEADER_SIZE,
     Columns,
@@ -17,6 +17,7 @@ from weir.model.header import (
     check_whole,
     headers,
     parse,
+    renumbered,
     stamped,
 )
 from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
@@ -187,3 +188,10 @@ def test_an_entry_without_a_batch_is_bad() -> None:
 def test_one_batch_of_another_place_spoils_the_entry() -> None:
     with pytest.raises(BadBatch, match="group 5"):
         check_batches(BATCH + bytes(encode([b"x"], group=6)), 5)
+
+def test_a_batch_under_another_number_is_the_batch_that_was_packed_under_it() -> None:
+    values, keys = [b"a", b"bc", b""], [b"k", None, b"l"]
+    packed = encode(values, group=7, producer=1, epoch=2, sequence=3, base_time=4, keys=keys)
+    other = encode(values, group=7, producer=9, epoch=0, sequence=55, base_time=4, keys=keys)
+    assert renumbered(packed, 7, 9, 0, 55) == other
+    assert Batch(packed).check(7).header.producer == 1

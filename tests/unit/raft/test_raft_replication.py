@@ -11,6 +11,7 @@ from weir.raft import (
     Entry,
     EntryKind,
     HardState,
+    Heartbeat,
     MemoryStorage,
     Node,
     Progress,
@@ -88,9 +89,11 @@ def test_a_write_that_was_superseded_makes_nothing_durable_even_if_it_comes_back
     follower = Follower()
     follower.append(1, 0, 0, 1, 1)
     follower.append(2, 0, 0, 2)
+    follower.node.step(Heartbeat(2, 1, 3, 0, 1))
+    follower.take()
     follower.append(3, 0, 0, 1, 1)
-    assert follower.sync() == []
-    assert follower.sync() == []
+    for _ in range(3):
+        assert follower.sync() == []
     assert follower.sync() == has(2, 3)
 
 

@@ -12,8 +12,7 @@ from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.connect import Connecting, connect
 from weir.client.consumer import Consumer
-from weir.client.producer import Sent
-from weir.client.receipts import Confirmed
+from weir.client.receipts import Confirmed, Sent
 from weir.errors import WeirError
 
 TOPIC = "power"
@@ -69,7 +68,7 @@ class Pulse:
 
 
 class Load:
-    """Clients of a set; what they saw stands in `ledger`. `write` and `work` are tasks of theirs."""
+    """Clients of a set, whose tasks are `write` and `work`; what they saw stands in `ledger`."""
 
     def __init__(self, url: str, partitions: int) -> None:
         """Take where to connect; each partition gets a writer."""

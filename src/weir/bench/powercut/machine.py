@@ -1,4 +1,4 @@
-"""A machine with a power cord: a Linux kernel in a process, with a disk and a network of its own."""
+"""A machine with a power cord: a Linux kernel in a process, with a disk and a port of its own."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Machine:
                     KERNEL, f"mem={_MEMORY_MIB}M", f"umid={self.name}", f"uml_dir={self._folder}/",
                     "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
                     f"init={self._init}", f"ubda={self._disk}", "con=null", "con0=null,fd:1",
-                    "quiet", f"vec0:transport=tap,ifname={self._tap},depth=64",
+                    "quiet", f"vec0:transport=tap,ifname={self._tap},depth=64,gro=1",
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=console,

@@ -124,15 +124,17 @@ async def measure(shape: Shape, tell: Callable[[Round], None]) -> Result:
     Raises `MachineFailed` if the machines do not come back, or not everything flows again.
     """
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="weir-powercut-") as name:
-        with Machines(shape, Path(name), Network()) as machines:
-            load = Load(machines.url, partitions=max(2, shape.nodes))
-            await machines.up()
-            async with _running(load, machines):
-                rounds = [one async for one in _rounds(shape, machines, load, tell)]
-            _cut_and_boot(machines.all)
-            await machines.up()
-            topic, lag = await _what_is_there(load, machines)
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-powercut-") as name,
+        Machines(shape, Path(name), Network()) as machines,
+    ):
+        load = Load(machines.url, partitions=max(2, shape.nodes))
+        await machines.up()
+        async with _running(load, machines):
+            rounds = [one async for one in _rounds(shape, machines, load, tell)]
+        _cut_and_boot(machines.all)
+        await machines.up()
+        topic, lag = await _what_is_there(load, machines)
     again = sum(one.again * len(one.victims) for one in rounds)
     cuts = sum(len(one.victims) for one in rounds) + again + shape.nodes
     verdict = judge(load.ledger, topic)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weir import raft
-from weir.broker.group import Group
 from weir.broker.partition import Partition
 from weir.raft import core, election
 from weir.raft.follower import Follower
@@ -181,10 +180,3 @@ def a_snapshot_counts_as_the_log(patch: Patch) -> None:
     (counterexample 13).
     """
     patch.setattr(LogView, "back_filling", property(lambda self: False))
-
-
-@mutant(seed=0, breaks={"OneOffset", "RisingStamps", AGREED}, shape=PARTED)
-def a_new_leader_begins_at_once(patch: Patch) -> None:
-    """A leader takes proposals once an entry of its own term is applied (counterexample 14)."""
-    patch.setattr(Leader, "accepts", property(lambda self: True))
-    patch.setattr(Group, "begins_own_term", lambda self, index: True)

@@ -1,0 +1,136 @@
+"""A node whose log is damaged takes back from the others what it lost, as another voter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir.log.errors import LogDamaged
+from weir.model.ids import REGISTRY_GROUP, incarnation_of, node_of, voter_of
+from weir.wire import messages as m
+
+
+def segments(node: Any) -> list[str]:
+    return sorted(name for name in node.disk.names() if name.startswith("segment"))
+
+
+def spoil(node: Any, tail: int) -> None:
+    """Spoil a stretch in the middle of what a node's log holds: nobody knows whose that was."""
+    for at in range(tail // 2, tail // 2 + 1_500):
+        node.disk.flip(segments(node)[0], at)
+
+
+def damaged(node: Any) -> list[int]:
+    return [id for id, group in node.shard.writers[0].groups.items() if group.damage is not None]
+
+
+def heals(trio: Any, node: Any, groups: list[int]) -> None:
+    """Return once a node has a part in all groups again, and each is where it is wanted."""
+
+    def healed() -> bool:
+        catalog = node.shard.topics.catalog
+        found = [node.group(group) for group in groups]
+        return (
+            not damaged(node)
+            and all(one is not None and one.is_current for one in found)
+            and not catalog.nodes.unsettled
+            and all(node.id in map(node_of, catalog.voters(group)) for group in groups)
+        )
+
+    trio.until(healed, "it never came back")
+
+
+def fill(trio: Any, produce: Any, info: Any, grant: Any, first: int, count: int) -> list[bytes]:
+    values = [bytes([65 + n % 26]) * 300 for n in range(first, first + count)]
+    for number, value in enumerate(values, first):
+        confirm = trio.told(produce(info, grant, number, value), info.addresses[0].group)
+        assert confirm.offset == number
+    return values
+
+
+@pytest.mark.parametrize("tenth", range(1, 10))
+def test_a_flipped_bit_anywhere_is_mended_by_the_others(
+    trio: Any, produce: Any, tenth: int
+) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    values = fill(trio, produce, info, grant, 0, 30)
+    victim = next(node for node in trio.live() if node is not trio.leader(group))
+    tail = victim.shard.writers[0].log.tail
+    victim.kill()
+    victim.disk.flip(segments(victim)[0], tail * tenth // 10)
+    victim.boot()
+    heals(trio, victim, [REGISTRY_GROUP, group])
+    values += fill(trio, produce, info, grant, 30, 5)
+    assert trio.same_everywhere(group) == values
+
+
+def test_who_comes_back_is_another_voter_and_votes(trio: Any, produce: Any) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    values = fill(trio, produce, info, grant, 0, 30)
+    victim = next(
+        node
+        for node in trio.live()
+        if node not in (trio.leader(group), trio.leader(REGISTRY_GROUP))
+    )
+    tail = victim.shard.writers[0].log.tail
+    victim.kill()
+    spoil(victim, tail)
+    victim.boot()
+    assert set(damaged(victim)) == {REGISTRY_GROUP}  # no other is opened before it is known
+    heals(trio, victim, [REGISTRY_GROUP, group])
+    again = voter_of(victim.id, 1)
+    assert (victim.group(group).voter, victim.group(REGISTRY_GROUP).voter) == (again, again)
+    # It starts again as who it is, and its vote counts: one of the others may go.
+    victim.kill()
+    victim.boot()
+    heals(trio, victim, [REGISTRY_GROUP, group])
+    assert incarnation_of(victim.group(REGISTRY_GROUP).voter) == 1
+    trio.leader(group).kill()
+    values += fill(trio, produce, info, grant, 30, 3)
+    assert trio.same_everywhere(group) == values
+
+
+def test_nothing_is_given_up_while_no_majority_of_others_goes_on(trio: Any, produce: Any) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    fill(trio, produce, info, grant, 0, 30)
+    victim = next(node for node in trio.live() if node is not trio.leader(group))
+    other = next(node for node in trio.live() if node not in (victim, trio.leader(group)))
+    tail = victim.shard.writers[0].log.tail
+    victim.kill()
+    other.kill()
+    spoil(victim, tail)
+    victim.boot()
+    trio.run(5_000)
+    assert damaged(victim) == [REGISTRY_GROUP]
+    other.boot()
+    heals(trio, victim, [REGISTRY_GROUP, group])
+    assert len(trio.same_everywhere(group)) == 30
+
+
+def test_a_damaged_node_alone_in_its_set_does_not_start(trio: Any, produce: Any) -> None:
+    from weir.broker.identity import Identity
+    from weir.broker.restore import Opened
+    from weir.broker.shard import Shard
+    from weir.log.recovery import recover
+    from weir.log.settings import Settings
+
+    info, grant = trio.topic(), trio.producer()
+    fill(trio, produce, info, grant, 0, 30)
+    victim = trio[3]
+    tail = victim.shard.writers[0].log.tail
+    victim.kill()
+    spoil(victim, tail)
+    settings = Settings(
+        log=0, system=99, segment_bytes=64 * 1024, entry_bytes_max=16 * 1024,
+        cache_bytes_max=1 << 16, spares=1,
+    )  # fmt: skip
+    found = recover(victim.disk, settings)
+    opened = Opened(found.log, found.groups, found.body, found.holes)
+    shard = Shard(Identity(99), [opened], trio.clock)
+    with pytest.raises(LogDamaged):
+        shard.start()
+    assert isinstance(info, m.TopicInfo)
