@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from weir.model.ids import Address
-from weir.wire import administration, device
+from weir.wire import administration, device, nodes
 from weir.wire import messages as m
 from weir.wire.client import (
     ClientStream,
@@ -50,7 +50,7 @@ def along(case: dict[str, Any], frame: bytes) -> list[tuple[str, str]]:
 
 
 def message(case: dict[str, Any]) -> Any:
-    room = m if hasattr(m, case["kind"]) else administration
+    room = next(one for one in (m, administration, nodes) if hasattr(one, case["kind"]))
     kind, fields = getattr(room, case["kind"]), list(case["message"])
     if issubclass(kind, m.Control):
         return msgspec.convert(fields, kind)

@@ -21,9 +21,10 @@ from typing import Any
 import msgspec
 
 from weir.bench.children import environment
+from weir.bench.claims import Figure, Proof
 from weir.bench.machine import Machine, this_machine
 from weir.bench.proof_page import page
-from weir.bench.proofs import PROOFS, Figure, Proof
+from weir.bench.proofs import PROOFS
 from weir.errors import WeirError
 
 ROWS = Path("docs/proof.jsonl")

@@ -6,75 +6,13 @@ ONLY=burst,latency` some; docs/PROOF.md is made from what came out.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from weir.bench.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
+from weir.bench.set_proofs import OF_SETS
 
 ALL_PEERS = "redis,nats,rabbitmq,activemq"
 
-Compare = Callable[[float, float], bool]
-_COMPARE: dict[str, Compare] = {"≥": operator.ge, "≤": operator.le, "=": operator.eq}
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A number in a command's output: the path to it, perhaps divided by what another one names.
-
-    A path goes through JSON by names and places, as in runs.0.seconds; `*` stands for every place,
-    and the lowest number counts, or the highest if `highest`.
-    """
-
-    path: str
-    over: str = ""
-    highest: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """What a figure must reach."""
-
-    figure: str
-    relation: Literal["≥", "≤", "="]
-    value: float
-
-    def met(self, value: float | None) -> bool:
-        """Tell whether a value reaches it; one that is missing does not."""
-        return value is not None and _COMPARE[self.relation](value, self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """One claim. `words` is the command: `weir` and `python` stand for those that run now.
-
-    Of `pytest` the count of passed tests is the figure `passed`, and {TESTS:NAME} stands for the
-    test files that read the variable NAME of the environment.
-    """
-
-    name: str
-    what: str
-    words: tuple[str, ...]
-    figures: Mapping[str, Figure] = field(default_factory=dict)
-    goals: tuple[Goal, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    timeout_s: float = 1_800.0
-
-
-def _weir(name: str, what: str, words: str, figures: dict[str, Figure], *goals: Goal) -> Proof:
-    return Proof(name, what, ("weir", "bench", *words.split(), "--json"), figures, goals)
-
-
-def _tests(name: str, what: str, paths: str, timeout_s: float, **environment: str) -> Proof:
-    words = ("pytest", "-q", "-n0", "-o", f"timeout={timeout_s:.0f}", *paths.split())
-    goals = (Goal("passed", "≥", 1),)
-    return Proof(name, what, words, {"passed": Figure("passed")}, goals, environment, timeout_s)
-
-
-_WHOLE = {"lost": Figure("lost"), "repeated": Figure("repeated")}
-_NONE_LOST = (Goal("lost", "=", 0), Goal("repeated", "=", 0))
-
 MEASURED = (
-    _weir(
+    bench(
         "timeliness",
         "4,000,000 messages of 100 bytes, first send to last receive, 1, 50 and 200 producers",
         "timeliness --messages 4000000 --producers 1,50,200",
@@ -87,9 +25,9 @@ MEASURED = (
         },
         Goal("50 producers of that", "≥", 0.7),
         Goal("200 producers of that", "≥", 0.7),
-        *_NONE_LOST,
+        *NONE_LOST,
     ),
-    _weir(
+    bench(
         "produce",
         "peak sustained rate of publishing, 100 bytes, before latency doubles",
         "throughput --shape produce",
@@ -97,19 +35,19 @@ MEASURED = (
             "messages/s sustained": Figure("messages_per_s"),
             "messages/s flat out": Figure("flat_out_messages_per_s"),
             "confirm p99 ms": Figure("confirm_p99_ms"),
-            **_WHOLE,
+            **WHOLE,
         },
         Goal("messages/s sustained", "≥", 1_000_000),
-        *_NONE_LOST,
+        *NONE_LOST,
     ),
-    _weir(
+    bench(
         "consume",
         "a topic of 4,000,000 messages drained by one reader",
         "throughput --shape consume --messages 4000000",
-        {"messages/s": Figure("messages_per_s"), **_WHOLE},
-        *_NONE_LOST,
+        {"messages/s": Figure("messages_per_s"), **WHOLE},
+        *NONE_LOST,
     ),
-    _weir(
+    bench(
         "both",
         "peak sustained rate of publishing and reading at once, before latency doubles",
         "throughput --shape both",
@@ -117,11 +55,11 @@ MEASURED = (
             "messages/s sustained": Figure("messages_per_s"),
             "messages/s flat out": Figure("flat_out_messages_per_s"),
             "delivery p99 ms": Figure("delivery_p99_ms"),
-            **_WHOLE,
+            **WHOLE,
         },
-        *_NONE_LOST,
+        *NONE_LOST,
     ),
-    _weir(
+    bench(
         "burst",
         "1,000 to 8,000 devices that connect and send within a second, each awaiting its confirm",
         "burst --devices 1000,2000,4000,6000,8000",
@@ -136,7 +74,7 @@ MEASURED = (
         Goal("confirmed", "=", 1),
         Goal("delivered", "=", 1),
     ),
-    _weir(
+    bench(
         "latency",
         "one message at a time to its confirm, beside the disk's own sync; delivery at 1,000/s",
         "latency",
@@ -147,12 +85,12 @@ MEASURED = (
             "delivery p50 ms": Figure("delivery_p50_ms"),
             "delivery p99 ms": Figure("delivery_p99_ms"),
             "delivery p99.9 ms": Figure("delivery_p999_ms"),
-            **_WHOLE,
+            **WHOLE,
         },
         Goal("ms over fdatasync", "≤", 0.5),
-        *_NONE_LOST,
+        *NONE_LOST,
     ),
-    _weir(
+    bench(
         "spark",
         "a topic into Spark's noop sink, beside a Python source that only reads Arrow files",
         "spark --messages 4000000",
@@ -164,7 +102,7 @@ MEASURED = (
         Goal("rows/s", "≥", 1_000_000),
         Goal("of the bare source", "≥", 0.6),
     ),
-    _weir(
+    bench(
         "compare-timeliness",
         "the timeliness test on weir and its peers, 1, 50 and 200 producers",
         f"compare --peer {ALL_PEERS} --shape timeliness --producers 1,50,200",
@@ -179,7 +117,7 @@ MEASURED = (
         Goal("times the best that syncs", "≥", 6),
         Goal("times the best of any kind", "≥", 1.5),
     ),
-    _weir(
+    bench(
         "compare-burst",
         "the burst test on weir and its peers, by the time to the last confirm; the devices' own "
         "second is in it on all sides, so 0.99 is the same within a hundredth of it",
@@ -190,7 +128,7 @@ MEASURED = (
         },
         Goal("times the best that syncs", "≥", 0.99),
     ),
-    _weir(
+    bench(
         "compare-latency",
         "a lone confirm on weir and its peers; above 1, weir's was quicker",
         f"compare --peer {ALL_PEERS} --shape latency",
@@ -220,22 +158,22 @@ MEASURED = (
 )
 
 SURVIVED = (
-    _tests(
+    tests(
         "seeds",
         "10,000 simulated worlds of crashes, torn writes, partitions and skewed clocks",
         "{TESTS:WEIR_SEEDS}",
         14_400,
         WEIR_SEEDS="10000",
     ),
-    _tests(
+    tests(
         "kill",
         "kill -9 of a node under load, 20 times: every message once, at its receipt's offset",
         "{TESTS:WEIR_KILLS}",
         1_800,
         WEIR_KILLS="20",
     ),
-    _tests("full-disk", "a disk that runs full under load", "tests/crash/test_full_disk.py", 900),
-    _tests("bad-disk", "a disk that fails a sync or a write", "tests/crash/test_bad_disk.py", 900),
+    tests("full-disk", "a disk that runs full under load", "tests/crash/test_full_disk.py", 900),
+    tests("bad-disk", "a disk that fails a sync or a write", "tests/crash/test_bad_disk.py", 900),
     Proof(
         "fuzz",
         "10,000,000 damaged inputs to every reader of a dialect",
@@ -245,20 +183,20 @@ SURVIVED = (
         {"WEIR_FUZZ": "10000000"},
         14_400.0,
     ),
-    _tests(
+    tests(
         "flips",
         "200 flipped bits and cuts in a log's files: right bytes are served, or none",
         "{TESTS:WEIR_FLIPS}",
         1_800,
         WEIR_FLIPS="200",
     ),
-    _tests(
+    tests(
         "hostile",
         "peers that send rubbish, stall, or open more than they may",
         "tests/interop/test_hostile_peers.py",
         900,
     ),
-    _tests(
+    tests(
         "large-value",
         "a value of 1 GiB through a node whose memory does not grow with it",
         "{TESTS:WEIR_VALUE_MIB}",
@@ -267,4 +205,4 @@ SURVIVED = (
     ),
 )
 
-PROOFS: dict[str, Proof] = {proof.name: proof for proof in (*MEASURED, *SURVIVED)}
+PROOFS: dict[str, Proof] = {proof.name: proof for proof in (*MEASURED, *OF_SETS, *SURVIVED)}

@@ -23,7 +23,7 @@ from weir.broker.passing import Passing
 from weir.broker.registry import Registry
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
-from weir.errors import BadRequest, Halted, NotLeader, Refused, UnknownOpcode
+from weir.errors import BadRequest, Halted, NotLeader, Refused, Unavailable, UnknownOpcode
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard
 from weir.order.clock import Time
 from weir.wire.nodes import (
@@ -248,6 +248,8 @@ class BrokerSet:
 
     def _list(self, session: Session, caller: Caller, request: ListNodes) -> None:
         self._authorize(session.principal, "list", "nodes")
+        if not self._catalog.nodes.all():
+            raise Unavailable("this node has not heard from the others yet: try again shortly")
         self._outbox.reply(caller, self._registry.membership.listed())
 
     def _change(self, session: Session, caller: Caller, request: ChangeNode) -> None:

@@ -83,8 +83,8 @@ class Current:
 
     @property
     def in_sync(self) -> bool:
-        """Whether the last who asked was told that the replica is current."""
-        return self._registry.ready or self._in_sync
+        """Whether the last who asked was told that the replica is current; alone it always is."""
+        return self._in_sync or (self._registry.ready and not self._routes.several)
 
     def ask(self, then: Then) -> None:
         """Tell `then` when the replica has all that anybody was told before now."""

@@ -18,6 +18,7 @@ from weir.broker.reads import Reads
 from weir.broker.rounds import Rounds, Then
 from weir.broker.staging import stage
 from weir.broker.supply import Supply
+from weir.broker.turns import Turns
 from weir.errors import NotLeader, Overloaded, Refused, Unavailable
 from weir.log.errors import LogDamaged
 from weir.log.log import Log
@@ -58,6 +59,7 @@ class Ties(NamedTuple):
     """What joins a group to the rest of its shard, and to its other replicas."""
 
     reads: Reads
+    turns: Turns
     #: Sends messages to the replicas that they name; those that cannot be reached miss them.
     send: Callable[[int, Sequence[raft.Message]], None]
 
@@ -112,7 +114,7 @@ class Group:
         self._heard = (0, _NEVER, 0)
         self._past = past
         self._ties = ties
-        self._supply = Supply(node, past, ties.reads, self.advance)
+        self._supply = Supply(id, node, past, ties.reads, ties.turns, self.advance)
         self._rounds = Rounds()
         #: Whom to tell when the own disk has an entry; indices rise.
         self._durable: deque[tuple[int, Callable[[], None]]] = deque()
@@ -274,17 +276,18 @@ class Group:
     def overhear(self, message: raft.Message) -> None:
         """Take note of what a damaged group is sent: it answers nothing.
 
-        A leader that has committed an entry of its own term did so without this node. So a majority
-        of others holds all that this one ever said it had, and it may begin anew with nothing. Where
-        that entry was written before this node listened, a leader shows it by going on: one that is
-        not followed by a majority soon writes to nobody.
+        A leader that has committed an entry of its own term did so without this node. So a
+        majority of others holds all that this one ever said it had, and it may begin anew with
+        nothing. Where that entry was written before this node listened, a leader shows it by going
+        on: one that is not followed by a majority soon writes to nobody.
         """
         if not isinstance(message, raft.Append):
             return
         term, index, times = self._heard
         if term != message.term:
             term, index, times = message.term, _NEVER, 0
-        told = ((message.prev_index, message.prev_term), *((e.index, e.term) for e in message.entries))
+        told = [(message.prev_index, message.prev_term)]
+        told += [(entry.index, entry.term) for entry in message.entries]
         index = min([index, *(at for at, of in told if of == term)])
         self._heard = term, index, times + 1
         if index <= message.commit or times >= _GOES_ON:
@@ -293,6 +296,8 @@ class Group:
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""
         self.node.step(message)
+        if isinstance(message, raft.AppendReply):
+            self._supply.acknowledged(message.index)
         self.advance()
 
     def advance(self) -> None:
@@ -343,6 +348,7 @@ class Group:
         error = _elsewhere(self.node.leader)
         self._durable.clear()
         self._rounds.lose(error)
+        self._supply.lose()
         self.machine.lose(error)
 
     # -- other replicas ----------------------------------------------------------------------

@@ -18,6 +18,7 @@ from weir.broker.layout import Layout
 from weir.broker.outbox import Outbox
 from weir.broker.peer_frames import BadMessage, FrameKind, pack, pack_link, unpack, unpack_link
 from weir.broker.replication import Replication
+from weir.broker.turns import Turns
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
 from weir.order.clock import Time
 from weir.wire.link import LinkFrame
@@ -34,7 +35,7 @@ class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
     __slots__ = ("_early", "_groups", "_layout", "_links", "_node", "_outbox", "_shards", "_ticked",
-                 "_time", "multi", "registry_comes_again")  # fmt: skip
+                 "_time", "multi", "registry_comes_again", "turns")  # fmt: skip
 
     def __init__(
         self, node: int, layout: Layout, outbox: Outbox, time: Time, settings: Replication
@@ -47,6 +48,8 @@ class Peers:
         self._layout = layout
         self._outbox = outbox
         self._time = time
+        #: Which groups' followers are being sent what lies on disk.
+        self.turns = Turns(time)
         self._groups: dict[int, Group] = {}
         #: By place, those that can be sent to.
         self._links: set[int] = set()
@@ -81,6 +84,7 @@ class Peers:
     def remove(self, group: int) -> None:
         """A group is gone from here."""
         self._groups.pop(group, None)
+        self.turns.forget(group)
         self.multi.remove(group)
 
     # -- links -------------------------------------------------------------------------------
@@ -142,6 +146,7 @@ class Peers:
         """Let time pass for all groups."""
         now = self._time.monotonic_ms()
         elapsed, self._ticked = now - self._ticked, now
+        self.turns.tick()
         if elapsed > 0:
             self.multi.tick(elapsed)
             self._serve()

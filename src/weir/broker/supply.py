@@ -10,6 +10,7 @@ from weir import raft
 from weir.broker.entries import entry_of, unread
 from weir.broker.past import LogStorage, pack_state
 from weir.broker.reads import Reads
+from weir.broker.turns import Turns
 from weir.codec.fields import Buffer
 from weir.errors import Refused
 from weir.log.reading import Reading
@@ -18,19 +19,43 @@ from weir.log.reading import Reading
 class Supply:
     """Answers what one group's Raft node asks for on behalf of the others."""
 
-    __slots__ = ("_advance", "_node", "_past", "_reads")
+    __slots__ = ("_advance", "_group", "_node", "_past", "_reads", "_sent", "_turns")
 
     def __init__(
-        self, node: raft.Node, past: LogStorage, reads: Reads, advance: Callable[[], None]
+        self,
+        group: int,
+        node: raft.Node,
+        past: LogStorage,
+        reads: Reads,
+        turns: Turns,
+        advance: Callable[[], None],
     ) -> None:
         """Read by `reads`, which charge the shard's budget; `advance` serves the node then."""
+        self._group = group
+        #: Through which index entries were read that no member has acknowledged; 0 for none.
+        self._sent = 0
+        self._turns = turns
         self._node = node
         self._past = past
         self._reads = reads
         self._advance = advance
 
     def load(self, load: raft.Load) -> None:
-        """Read entries off the loop; one that is gone makes the member get a snapshot."""
+        """Read entries off the loop when it is this group's turn."""
+        self._turns.take(self._group, partial(self._read, load))
+
+    def acknowledged(self, index: int) -> None:
+        """A member has all through `index`."""
+        if self._sent and index >= self._sent:
+            self._sent = 0
+            self._turns.done(self._group)
+
+    def lose(self) -> None:
+        """This node leads no more: whoever does will look after the others."""
+        self._sent = 0
+        self._turns.forget(self._group)
+
+    def _read(self, load: raft.Load) -> None:
         reading = self._past.reading(load)
         if reading is None:
             self._node.loaded(load.number, None)
@@ -47,6 +72,7 @@ class Supply:
                 entry_of(at.index, at.term, unread(at.kind, (payload,), at.length))
                 for at, payload in rows
             ]
+            self._sent = max(self._sent, entries[-1].index)
         self._node.loaded(number, entries)
         self._advance()
 

@@ -30,6 +30,7 @@ Times = Annotated[int, typer.Option(min=1, help="How many rounds.")]
 Rate = Annotated[float, typer.Option(help="Messages a second, whatever comes back.")]
 Size = Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")]
 Devices = Annotated[int, typer.Option(help="Devices that send beside the producer.")]
+Calm = Annotated[float, typer.Option(help="Seconds of load before each strike.")]
 Data = Annotated[
     Path | None, typer.Option(help="Keep what the nodes write here. [default: it is removed]")
 ]
@@ -39,43 +40,43 @@ Data = Annotated[
 def kill_leader(
     times: Times = 10, rate: Rate = 1_000, size: Size = 100, devices: Devices = 2,
     down: Annotated[float, typer.Option(help="Seconds until it is started again.")] = 2.0,
-    data: Data = None, as_json: Json = False,
+    calm: Calm = 1.0, data: Data = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """kill -9 of the node that leads; it is started again, and the next round comes."""
     from weir.bench.chaos.faults import Killed
 
-    _run(Killed(True, down), times, rate, size, devices, data, as_json)
+    _run(Killed(True, down), times, rate, size, devices, calm, data, as_json)
 
 
 @app.command("kill-follower")
 def kill_follower(
     times: Times = 10, rate: Rate = 1_000, size: Size = 100, devices: Devices = 2,
     down: Annotated[float, typer.Option(help="Seconds until it is started again.")] = 2.0,
-    data: Data = None, as_json: Json = False,
+    calm: Calm = 1.0, data: Data = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """kill -9 of a node that follows: nobody should notice."""
     from weir.bench.chaos.faults import Killed
 
-    _run(Killed(False, down), times, rate, size, devices, data, as_json)
+    _run(Killed(False, down), times, rate, size, devices, calm, data, as_json)
 
 
 @app.command("pause-leader")
 def pause_leader(
     times: Times = 10, rate: Rate = 1_000, size: Size = 100, devices: Devices = 2,
     seconds: Annotated[float, typer.Option(help="How long it stands still.")] = 10.0,
-    data: Data = None, as_json: Json = False,
+    calm: Calm = 1.0, data: Data = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """SIGSTOP of the node that leads, and SIGCONT; what it says when it wakes must not be stale."""
     from weir.bench.chaos.faults import Paused
 
-    _run(Paused(seconds), times, rate, size, devices, data, as_json)
+    _run(Paused(seconds), times, rate, size, devices, calm, data, as_json)
 
 
 @app.command("partition")
 def partition(
     times: Times = 10, rate: Rate = 1_000, size: Size = 100, devices: Devices = 2,
     seconds: Annotated[float, typer.Option(help="How long it is cut off.")] = 5.0,
-    data: Data = None, as_json: Json = False,
+    calm: Calm = 1.0, data: Data = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Cut the node that leads off from the others, not from clients.
 
@@ -88,7 +89,7 @@ def partition(
     networks = Networks(_NODES)
     try:
         fault = CutOff(networks, seconds)
-        _run(fault, times, rate, size, devices, data, as_json, networks)
+        _run(fault, times, rate, size, devices, calm, data, as_json, networks)
     finally:
         networks.close()
 
@@ -96,20 +97,20 @@ def partition(
 @app.command("restart-all")
 def restart_all(
     times: Times = 10, rate: Rate = 1_000, size: Size = 100, devices: Devices = 2,
-    data: Data = None, as_json: Json = False,
+    calm: Calm = 1.0, data: Data = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """kill -9 of all nodes at once, and a restart of all."""
     from weir.bench.chaos.faults import AllKilled
 
-    _run(AllKilled(), times, rate, size, devices, data, as_json)
+    _run(AllKilled(), times, rate, size, devices, calm, data, as_json)
 
 
 _NODES = 3
 
 
 def _run(
-    fault: Fault, times: int, rate: float, size: int, devices: int, data: Path | None,
-    as_json: bool, networks: Networks | None = None,
+    fault: Fault, times: int, rate: float, size: int, devices: int, calm: float,
+    data: Path | None, as_json: bool, networks: Networks | None = None,
 ) -> None:  # fmt: skip
     import msgspec
 
@@ -117,7 +118,7 @@ def _run(
     from weir.bench.chaos.rounds import COLUMNS, Settings
     from weir.cli.output import print_json
 
-    settings = Settings(times, rate, size, devices)
+    settings = Settings(times, rate, size, devices, calm)
     try:
         settings.check()
     except ValueError as error:

@@ -6,6 +6,7 @@ Beside it there are ways to other shards, of that node and of others (`weir.clie
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
@@ -90,6 +91,8 @@ class Link:
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._last_failure = ""
+        #: The host that answered last.
+        self._home = ""
 
     async def start(self) -> None:
         """Return once connected. Raises `Disconnected` after `request_timeout` without."""
@@ -216,6 +219,15 @@ class Link:
     def _of_several(self) -> bool:
         return self.welcome is not None and len(self.welcome.nodes) > 1
 
+    async def learn(self, addresses: Sequence[Address]) -> None:
+        """Ask which nodes there are if one of these addresses names one that is not known."""
+        if self.welcome is None or not self._ways.lacks(addresses):
+            return
+        welcome = await self.request(m.Hello(self._name, self.welcome.system), m.Welcome)
+        if welcome.node == self.welcome.node:
+            self.welcome = welcome
+            await self._ways.welcomed(self._home, welcome)
+
     def led_by(self, address: Address, node: int) -> Address:
         """Return the address of a partition that `node` is said to lead."""
         return self._ways.led_by(address, node)
@@ -297,6 +309,7 @@ class Link:
 
     async def _dial(self, host: str, port: int, timeout: float) -> Connection:
         connection, self.welcome = await self._greeted(host, port, timeout)
+        self._home = host
         await self._ways.welcomed(host, self.welcome)
         return connection
 

@@ -260,6 +260,7 @@ class Outgoing:
         self._sought = asyncio.get_running_loop().time()
         try:
             info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
+            await self._link.learn(info.addresses)
         except WeirError as error:
             # The lanes go on trying at the old place, and ask again with the next refusal.
             self._doubt = f" (asked where {self.topic} is served: {error})"

@@ -46,6 +46,7 @@ class Places:
         if info.id != self._info.id:
             raise UnknownTopic(f"{self.topic} was deleted and made again: open it anew", info.id)
         self._info = info
+        await self._link.learn(info.addresses)
 
     @property
     def id(self) -> int:

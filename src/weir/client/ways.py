@@ -7,7 +7,7 @@ starting again, requests go by the connection that was dialled first: any shard 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from weir.client.connection import Connection
 from weir.errors import WeirError
@@ -173,6 +173,12 @@ class Ways:
         for (id, _), way in self._ways.items():
             if id == node and way.connection is not None:
                 way.connection.abort()
+
+    def lacks(self, addresses: Iterable[Address]) -> bool:
+        """Whether one of these names a node that came to the set since it was told of."""
+        home = self._welcome
+        known = {0, home.node, *self._nodes} if home is not None else set()
+        return home is not None and any(address.node not in known for address in addresses)
 
     def led_by(self, address: Address, node: int) -> Address:
         """Return the address of a partition that `node` leads, as far as its shards are known."""

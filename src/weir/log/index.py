@@ -148,6 +148,8 @@ class GroupIndex:
         """
         if lost < self.first:  # and dropped meanwhile: what it held lies before all that is left
             self.base = max(self.base, first_offset)
+        elif self.base < 0:  # it held the first messages that are known of
+            self.base = 0
         for at in range(max(lost - self.first, 0), len(self._behind)):
             self._behind[at] = max(self._behind[at], first_offset)
             self._stamps[at] = _UNKNOWN

@@ -171,7 +171,8 @@ class Leader:
             not ground.contacts.shared or self.transferee or not self._sending.settled(self.members)
         ):
             self.deadline = now + config.heartbeat_ms // 2
-        elif not all(m.heard_since(now - config.election_ms) for m in self.members.values()):
+        elif any(m.contact.heard_at <= now - config.election_ms for m in self.members.values()):
+            # A new leader's good faith ends, too, and no beat that is missing would tell.
             self.deadline = now + config.election_ms
         else:
             self.deadline = NEVER

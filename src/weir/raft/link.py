@@ -56,8 +56,7 @@ class Outward:
     def start_again(self) -> None:
         """The peer may have forgotten everything, and its answers are void."""
         self._changed = True
-        self.version = 0
-        self._since = dict.fromkeys(self.led, 1)
+        self._since = dict.fromkeys(self.led, self.version + 1)
         self.dropped = {}
         self.promised = 0
 
@@ -70,7 +69,7 @@ class Outward:
         led = None
         if self._changed:
             self._changed = False
-            self.version += 1
+            self.version = number
             led = tuple((group, term, leader) for group, (term, leader) in self.led.items())
         elif not self.led and self._told:
             return None

@@ -158,7 +158,7 @@ class Beat:
 
     #: Rises by one or more with every beat.
     number: int
-    #: Rises whenever `led` changes; starts anew at 1 when a link comes up.
+    #: The number of the beat that told what is led now.
     version: int
     #: (group, term, leader's id) of every group, only when the version is new; else None.
     led: tuple[tuple[int, int, int], ...] | None

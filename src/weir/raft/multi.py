@@ -221,7 +221,7 @@ class Multi:
                 outward.tell_again()
                 return
             if reply.version > outward.version:
-                return  # of the link's life before this one
+                return  # it was said to another life of this host
         outward.contact.heard_at = self._clock.now
         outward.silent = False
         outward.promised = reply.fence

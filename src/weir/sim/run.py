@@ -19,6 +19,7 @@ from weir.sim.brokerset import BrokerSet
 from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.history import History, record_of
 from weir.sim.nemesis import Nemesis
+from weir.sim.network import Link
 from weir.sim.outcome import CRASH, Outcome
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
@@ -47,7 +48,8 @@ class _Drain(Client):
         self._wholes = Wholes(self, may_be_gone=False)
 
     def ready(self) -> None:
-        """Begin with the first partition."""
+        """Begin with every partition, anew on each connection."""
+        self._waiting = 0
         for partition in range(len(self.addresses)):
             self.history.drained[partition] = []
             self._fetch(partition, 0)
@@ -63,7 +65,7 @@ class _Drain(Client):
             return
         if isinstance(reply, m.Refusal) and refusal(reply.code, reply.message).retryable:
             self._waiting += 1  # the shard of this partition is starting
-            self.soon(self._fetch_again, partition, offset)
+            self.soon(self._fetch_again, partition, offset, self.link)
             return
         if not isinstance(reply, m.Fetched):
             self.complain("Live", f"the drained log is refused: {reply}")
@@ -76,9 +78,15 @@ class _Drain(Client):
         if reply.next_offset > offset:
             self._fetch(partition, reply.next_offset)
 
-    def _fetch_again(self, partition: int, offset: int) -> None:
-        self._waiting -= 1
-        self._fetch(partition, offset)
+    def _fetch_again(self, partition: int, offset: int, link: Link | None) -> None:
+        if link is self.link:
+            self._waiting -= 1
+            self._fetch(partition, offset)
+
+    def closed(self) -> None:
+        """What was asked has no answer any more."""
+        super().closed()
+        self._wholes.closed()
 
     @property
     def finished(self) -> bool:

@@ -56,6 +56,7 @@ class Shape:
     consumers: int = 2
     receivers: int = 2
     onlookers: int = 0
+    stewards: int = 0
     batches: int = 12
     device_messages: int = 12
     #: How many bytes of messages a partition keeps; 0: all.
@@ -80,6 +81,7 @@ SET = Shape(
     batches=12,
     device_messages=12,
     onlookers=2,
+    stewards=1,
     rots=(0,),
 )
 

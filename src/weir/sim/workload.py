@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from weir.broker.placement import REPLICAS_DEFAULT
 from weir.sim.authors import Author, Pen
 from weir.sim.hubs import Hub
 from weir.sim.operators import Operator
@@ -13,6 +14,7 @@ from weir.sim.readers import Consumer, Onlooker, Reader
 from weir.sim.receivers import Receiver
 from weir.sim.scene import Scene
 from weir.sim.shape import LEAST_BUDGET, Shape
+from weir.sim.stewards import Steward
 from weir.sim.world import MS
 
 CLUSTER = "crew"
@@ -44,6 +46,8 @@ class Workload:
             for n in range(shape.receivers if room else 0)
         ]
         self.onlookers = [Onlooker(scene, f"onlooker{n}") for n in range(shape.onlookers)]
+        drains = shape.nodes > REPLICAS_DEFAULT
+        self.stewards = [Steward(scene, f"steward{n}", drains) for n in range(shape.stewards)]
         self.operators = [Operator(scene, "operator", 0, CLUSTER)] if operated else []
 
     def start(self) -> None:
@@ -53,7 +57,7 @@ class Workload:
 
     def end_producing(self) -> None:
         """Begin nothing new."""
-        for program in (*self.producers, *self.operators, *self.onlookers):
+        for program in (*self.producers, *self.operators, *self.onlookers, *self.stewards):
             program.ending = True
 
     def end_consuming(self) -> None:
@@ -72,7 +76,8 @@ class Workload:
 
     def produced(self) -> bool:
         """Whether everything that was begun is confirmed, and the cluster goes on."""
-        return all(program.finished for program in (*self.producers, *self.operators))
+        begun = (*self.producers, *self.operators, *self.stewards)
+        return all(program.finished for program in begun)
 
     def consumed(self) -> bool:
         """Whether readers are at the end and the cluster has nothing left."""
@@ -87,4 +92,5 @@ class Workload:
             *self.receivers,
             *self.operators,
             *self.onlookers,
+            *self.stewards,
         )

@@ -19,12 +19,15 @@ class Actor:
         checks: Checks,
         post: Callable[[Iterable[raft.Message]], None],
         kept_entries: int,
+        post_link: Callable[[int, int, raft.LinkMessage], None] | None = None,
     ) -> None:
         self.id = config.id
         self._config = config
         self._checks = checks
         self._post = post
         self._kept_entries = kept_entries
+        # Given: heartbeats go by link, as those of a host of many groups do.
+        self._post_link = post_link
         self.disk = raft.MemoryStorage()
         self.node: raft.Node
         self.up = False
@@ -37,7 +40,17 @@ class Actor:
         self.kept: dict[int, int] = {self.applied: self.crc}
         self.unsynced: list[raft.Ready] = []
         self.node = raft.Node(self._config, self.disk)
+        self.multi = raft.Multi(lambda group, member: member)
+        if self._post_link is not None:
+            self.multi.add(0, self.node)
         self.up = True
+
+    def tick(self, elapsed_ms: int) -> None:
+        """Let time pass."""
+        if self._post_link is None:
+            self.node.tick(elapsed_ms)
+        else:
+            self.multi.tick(elapsed_ms)
 
     def crash(self, dice: random.Random) -> None:
         """Lose all that is not synced but for the first few writes, the last of them in part."""
@@ -65,6 +78,15 @@ class Actor:
 
     def serve(self) -> None:
         """Do what the node is ready for, but leave the writes to sync()."""
+        if self._post_link is not None:
+            self.multi.take_active()
+        self._serve()
+        if self._post_link is not None:
+            for peer, beat in self.multi.take_beats():
+                self._post_link(self.id, peer, beat)
+            self._serve()
+
+    def _serve(self) -> None:
         while self.node.has_ready:
             ready = self.node.ready()
             self._post(ready.messages)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from weir import raft
 from weir.testing.raft_actor import Actor
@@ -17,7 +18,7 @@ from weir.testing.raft_checks import Checks
 
 #: What may happen, and how often beside the rest.
 STEPS: Mapping[str, int] = {
-    "deliver": 60,
+    "deliver": 40,
     "tick": 14,
     "sync": 30,
     "propose": 12,
@@ -30,12 +31,23 @@ STEPS: Mapping[str, int] = {
     "compact": 1,
     "transfer": 1,
     "change": 1,
-    "read": 2,
+    "read": 6,
 }
 
 
+class Beaten(NamedTuple):
+    """What one host told another on their link."""
+
+    sender: int
+    to: int
+    message: raft.LinkMessage
+
+
 class Rehearsal:
-    """A group on a bad day. `kept_entries`: how many stay in the log below a snapshot."""
+    """A group on a bad day.
+
+    `kept_entries`: how many stay in the log below a snapshot; `linked`: heartbeats go by link.
+    """
 
     def __init__(
         self,
@@ -43,6 +55,8 @@ class Rehearsal:
         voters: Iterable[int] = (1, 2, 3),
         spare: Iterable[int] = (),
         kept_entries: int = 0,
+        *,
+        linked: bool = False,
         **config: int,
     ) -> None:
         self.seed = seed
@@ -54,13 +68,15 @@ class Rehearsal:
             # The spare ones know of nobody yet.
             known = first if id in first else ()
             settings = raft.Config(id, known, random=self.dice.random, **config)  # type: ignore[arg-type]
-            self.actors[id] = Actor(settings, self.checks, self.post, kept_entries)
-        self.mail: list[raft.Message] = []
+            post_link = self._post_link if linked else None
+            self.actors[id] = Actor(settings, self.checks, self.post, kept_entries, post_link)
+        self.mail: list[raft.Message | Beaten] = []
         self.severed: set[tuple[int, int]] = set()
         self._proposed = 0
         self.counts: dict[str, int] = {}
         for actor in self.actors.values():
             actor.start()
+        self._link_all()
 
     # What may happen
 
@@ -77,7 +93,7 @@ class Rehearsal:
         return self.dice.choice(actors) if actors else None
 
     def _deliver(self) -> None:
-        if self.mail:
+        for _ in range(min(len(self.mail), self.dice.randint(1, 5))):
             # Mostly in order, for chaos alone gets nothing done.
             place = 0 if self.dice.random() < 0.8 else self.dice.randrange(len(self.mail))
             self.hand_over(self.mail.pop(place))
@@ -92,7 +108,7 @@ class Rehearsal:
 
     def _tick(self) -> None:
         if actor := self._any():
-            actor.node.tick(self.dice.choice((20, 50, 100, 200)))
+            actor.tick(self.dice.choice((20, 50, 100, 200)))
             actor.serve()
 
     def _sync(self) -> None:
@@ -116,10 +132,20 @@ class Rehearsal:
     def _crash(self) -> None:
         if actor := self._any():
             actor.crash(self.dice)
+            for other in self.actors.values():
+                if other.up and self.dice.random() < 0.8:
+                    other.multi.link_down(actor.id)
 
     def _start(self) -> None:
         if actor := self._any(up=False):
             actor.start()
+            self._link_all(actor.id)
+
+    def _link_all(self, id: int = 0) -> None:
+        for actor in self.actors.values():
+            for peer in self.actors:
+                if actor.up and peer != actor.id and id in (0, peer, actor.id):
+                    actor.multi.link_up(peer)
 
     def _cut(self) -> None:
         """One way between two nodes, or a node from all others."""
@@ -131,6 +157,7 @@ class Rehearsal:
 
     def _heal(self) -> None:
         self.severed.clear()
+        self._link_all()
 
     def _compact(self) -> None:
         if actor := self._any():
@@ -179,12 +206,20 @@ class Rehearsal:
             if (message.sender, message.to) not in self.severed:
                 self.mail.append(message)
 
-    def hand_over(self, message: raft.Message) -> None:
+    def _post_link(self, sender: int, to: int, message: raft.LinkMessage) -> None:
+        if (sender, to) not in self.severed:
+            self.mail.append(Beaten(sender, to, message))
+
+    def hand_over(self, message: raft.Message | Beaten) -> None:
         """Deliver one message, unless the way or the node is down."""
         actor = self.actors[message.to]
-        if actor.up and (message.sender, message.to) not in self.severed:
+        if not actor.up or (message.sender, message.to) in self.severed:
+            return
+        if isinstance(message, Beaten):
+            actor.multi.step_link(message.sender, message.message)
+        else:
             actor.node.step(message)
-            actor.serve()
+        actor.serve()
 
     # A good day
 
@@ -216,7 +251,7 @@ class Rehearsal:
         for _ in range(0, milliseconds, 50):
             for actor in self.actors.values():
                 if actor.up:
-                    actor.node.tick(50)
+                    actor.tick(50)
             self.flow()
 
     def settle(self, rounds: int = 400) -> None:
@@ -225,9 +260,10 @@ class Rehearsal:
         for actor in self.actors.values():
             if not actor.up:
                 actor.start()
+        self._link_all()
         for _ in range(rounds):
             for actor in self.actors.values():
-                actor.node.tick(50)
+                actor.tick(50)
                 actor.serve()
                 actor.sync(len(actor.unsynced))
                 actor.serve()

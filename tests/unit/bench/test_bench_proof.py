@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from weir.bench import proof as proving
+from weir.bench.claims import Figure, Goal, Proof
 from weir.bench.proof import Row, command, parsed, plain, prove, read, selected, shown
 from weir.bench.proof_page import page
-from weir.bench.proofs import PROOFS, Figure, Goal, Proof
+from weir.bench.proofs import PROOFS
 from weir.bench.runs import as_one, record
 from weir.bench.syncing import sync_ms
 from weir.bench.timeliness import Settings

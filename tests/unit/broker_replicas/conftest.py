@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,12 +22,11 @@ from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.ids import group_of, place_node, place_of
 from weir.sim.disk import SimDisk
+from weir.testing.trunk_wires import TrunkWires
 from weir.wire import messages as m
-from weir.wire import trunk
 from weir.wire.client import ClientStream, decode_reply, encode_request
-from weir.wire.frame import take_client_frame
 from weir.wire.link import LinkStream
-from weir.wire.trunk import Kind, TrunkStream
+from weir.wire.trunk import Kind
 
 SYSTEM = 99
 STEP_MS = 50
@@ -78,8 +77,6 @@ class Node:
         self.wants: set[int] = set()
         self.replies: dict[int, list[tuple[int, m.Reply]]] = {}
         self.hangups: list[ef.Hangup] = []
-        #: By session here, whom another node passes on for: that node, and the session there.
-        self.guests: dict[int, tuple[int, int]] = {}
         #: What devices got, by session.
         self.raw: dict[int, bytes] = {}
         self.alive = True
@@ -102,8 +99,7 @@ class Node:
             match effect:
                 case ef.Send(session, buffers, charged):
                     self.shard.budget.release(charged)
-                    if session in self.guests:
-                        self.back(session, Kind.REPLIES, b"".join(buffers))
+                    if self.trio.trunks.takes(self.id, session, Kind.REPLIES, b"".join(buffers)):
                         continue
                     if session in self.raw:
                         self.raw[session] += b"".join(buffers)
@@ -118,43 +114,12 @@ class Node:
                     self.wants.add(node)
                 case ef.Hangup(session, reason):
                     self.hangups.append(effect)
-                    if session in self.guests:
-                        self.back(session, Kind.HANGUP, reason.encode())
+                    self.trio.trunks.takes(self.id, session, Kind.HANGUP, reason.encode())
                 case ef.Pass(place, buffers, charged):
                     self.shard.passed_on(place, charged)
-                    self.trio.passed(self.id, place_node(place), b"".join(buffers))
+                    self.trio.trunks.passed(self.id, place_node(place), b"".join(buffers))
                 case _:
                     self.jobs.append(effect)
-
-    # -- trunks ------------------------------------------------------------------------------
-
-    def serve(self, asking: int, frames: Sequence[trunk.TrunkFrame]) -> None:
-        """Take what another node passed on for its peers."""
-        for kind, remote, body in frames:
-            number = next((n for n, key in self.guests.items() if key == (asking, remote)), 0)
-            if kind == Kind.OPENED:
-                number = 1_000_000 * self.id + self.trio.number()
-                self.guests[number] = asking, remote
-                self.handle(ev.Opened(number, bytes(body).decode(), place_of(asking, 0)))
-            elif kind == Kind.CLOSED:
-                self.guests.pop(number)
-                self.handle(ev.Closed(number))
-            else:
-                is_client = kind == Kind.CLIENT
-                request = take_client_frame(body) if is_client else trunk.decode_device(body)
-                self.handle(ev.Received(number, [request]))
-
-    def back(self, session: int, kind: Kind, data: bytes) -> None:
-        """Send something back to the node that passed on for a guest."""
-        asking, remote = self.guests[session]
-        frame = b"".join(trunk.encode(kind, remote, data))
-        self.trio.backs[self.id, asking].append(frame)
-
-    def lose(self, asking: int) -> None:
-        """All guests of a node are gone."""
-        for number in [n for n, key in self.guests.items() if key[0] == asking]:
-            del self.guests[number]
-            self.handle(ev.Closed(number))
 
     def step(self) -> None:
         """Do the oldest job."""
@@ -231,9 +196,7 @@ class Trio:
         self.links: set[tuple[int, int]] = set()
         self.apart: set[tuple[int, int]] = set()
         self.wires: dict[tuple[int, int, bool], list[bytes]] = defaultdict(list)
-        #: What was passed on and not read, and what goes back.
-        self.passes: dict[tuple[int, int], list[bytes]] = defaultdict(list)
-        self.backs: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+        self.trunks = TrunkWires(lambda id, event: self.nodes[id].handle(event))
         self.runs = 0
         self.nodes = {id: Node(id, self, settings) for id in (1, 2, 3)}
 
@@ -255,11 +218,8 @@ class Trio:
             self.links.discard((sender, to))
             self.wires.pop((sender, to, True), None)
             self.wires.pop((sender, to, False), None)
-            self.passes.pop((sender, to), None)
-            self.backs.pop((to, sender), None)
-            self.nodes[to].lose(sender)
+            self.trunks.cut(sender, to)
             self.nodes[sender].handle(ev.LinkClosed(place_of(to, 0)))
-            self.nodes[sender].handle(ev.TrunkClosed(place_of(to, 0)))
 
     def isolate(self, id: int) -> None:
         """Let nothing through from or to a node."""
@@ -277,32 +237,10 @@ class Trio:
                     self.links.add(link)
                     self.runs += 1
                     node.handle(ev.LinkOpened(place_of(to, 0), 1, self.runs))
-                    node.handle(ev.TrunkOpened(place_of(to, 0)))
-
-    def number(self) -> int:
-        """Return a number that was never given."""
-        self.runs += 1
-        return self.runs
-
-    def passed(self, asking: int, to: int, data: bytes) -> None:
-        if (asking, to) in self.links:
-            self.passes[asking, to].append(data)
-
-    def _pass_on(self) -> bool:
-        moved = False
-        for (asking, to), sent in sorted(self.passes.items()):
-            if sent:
-                moved, self.passes[asking, to] = True, []
-                self.nodes[to].serve(asking, TrunkStream().receive(b"".join(sent)))
-        for (serving, asking), sent in sorted(self.backs.items()):
-            if sent:
-                moved, self.backs[serving, asking] = True, []
-                frames = TrunkStream().receive(b"".join(sent))
-                self.nodes[asking].handle(ev.PassedBack(place_of(serving, 0), frames))
-        return moved
+                    self.trunks.join(node.id, to)
 
     def _deliver(self) -> bool:
-        moved = self._pass_on()
+        moved = self.trunks.carry()
         for (sender, to, quick), sent in sorted(self.wires.items()):
             if sent:
                 moved = True
@@ -454,4 +392,3 @@ def produce() -> Callable[..., m.Produce]:
 def small() -> Replication:
     """Sizes at which a snapshot and a catching up take many messages."""
     return Replication(append_bytes_max=512, inflight_bytes_max=2048, snapshot_chunk_bytes=128)
-

@@ -115,6 +115,19 @@ def test_a_topic_that_a_node_has_not_heard_of_yet_is_never_unknown_there(trio: A
     assert leader.alive
 
 
+def test_a_registry_leader_that_is_cut_off_calls_nothing_unknown(trio: Any) -> None:
+    """Another may lead, and know topics that came since: it cannot tell before it steps down."""
+    old = settled(trio)
+    trio.isolate(old.id)
+    asked = [old.ask(m.DescribeTopic("new")), old.ask(m.ListTopics(), session=2)]
+    trio.settle()
+    assert old.reply_to(asked[0]) is None
+    trio.topic("new")
+    told = trio.until(lambda: old.reply_to(asked[0]), "it was never answered")
+    assert told.code in (Unavailable.code, NotLeader.code)
+    assert old.reply_to(asked[1], 2).code in (Unavailable.code, NotLeader.code)
+
+
 def test_what_nobody_has_heard_of_is_unknown_at_every_node(trio: Any) -> None:
     settled(trio)
     for node in trio.live():

@@ -24,6 +24,8 @@ class Set:
     def __init__(self, brokers: list[Any], partitions: int) -> None:
         self.brokers = brokers
         self.leader = 1
+        #: How many of the nodes are in the set.
+        self.told = len(brokers)
         #: What nodes that do not lead say of it; None: they pass on.
         self.hint: Callable[[], int] | None = lambda: self.leader
         first = brokers[0]
@@ -47,7 +49,7 @@ class Set:
         async def answer(request: m.Request) -> m.Reply:
             if isinstance(request, m.Hello):
                 nodes = tuple((n, "127.0.0.1", b.port) for n, b in enumerate(self.brokers, 1))
-                return m.Welcome(77, 1, number, 0, 1 << 20, 64, nodes=nodes)
+                return m.Welcome(77, 1, number, 0, 1 << 20, 64, nodes=nodes[: self.told])
             if isinstance(request, m.DescribeTopic):
                 leader = self.leader
                 addresses = [a._replace(node=leader) for a in self.info.addresses]
@@ -256,6 +258,26 @@ def test_who_passes_on_is_left_for_the_leader_once_that_can_be_reached(
             while not nodes.produced(3):
                 await client.publish("t", b"%d" % n)
                 n += 1
+        assert nodes.values == [b"%d" % i for i in range(n)]
+
+    of_three(fake_broker, body)
+
+
+def test_a_node_that_came_since_is_learnt_of_when_it_leads(
+    fake_broker: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.client.outgoing.LOOK_EVERY", 0.0)
+
+    async def body(nodes: Set) -> None:
+        nodes.told, nodes.hint = 2, None
+        async with connect(nodes.url(1)) as client:
+            await client.publish("t", b"0")
+            nodes.told, nodes.leader, nodes.hint = 3, 3, lambda: 0
+            n = 1
+            while not nodes.produced(3):
+                await client.publish("t", b"%d" % n)
+                n += 1
+            assert [node for node, _, _ in client.welcome.nodes] == [1, 2, 3]
         assert nodes.values == [b"%d" % i for i in range(n)]
 
     of_three(fake_broker, body)

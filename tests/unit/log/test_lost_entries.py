@@ -184,3 +184,40 @@ def test_what_was_lost_and_superseded_hides_nothing_that_was_lost_later() -> Non
     index = joining.index[group]
     stored, behind = next(index.holding(5, 6, 1 << 30))
     assert (stored.index, behind) == (4, 8)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_the_first_messages_of_a_group_may_be_the_lost_ones(
+    disk: SimDisk,
+    small: Settings,
+    log: Log,
+    batches: Callable[..., Any],
+    settle: Callable[[Log], object],
+    saved: bool,
+) -> None:
+    """Whoever asks for them is told so, and not that there is nothing."""
+    group = 65536
+    log.append(Record(group, 1, 1, Kind.NOOP, (b"\0",), 1))
+    position = log.append(batches(2, 0, count=12))
+    settle(log)
+    if saved:
+        save(disk, log.checkpoint({group: 1}, b"state"))
+        log.checkpoint_saved()
+    log.append(batches(3, 12, count=3))
+    settle(log)
+    log.mark_idle()
+    settle(log)
+    (name,) = (name for name in disk.names() if name.startswith("segment"))
+    disk.flip(name, position + 80)
+    found = recover(disk, small)
+    assert found.groups[group].damage is not None
+    for offset in (0, 5, 11):
+        reading = found.log.read(group, offset, 1, 9)
+        assert reading is not None
+        assert reading.next_offset == 12
+        with pytest.raises(LogDamaged, match=name):
+            reading.run(disk)
+    reading = found.log.read(group, 12, 1, 9)
+    assert reading is not None
+    assert reading.next_offset == 15
+    assert len(reading.run(disk)) == 1

@@ -22,7 +22,7 @@ SEEDS = int(os.environ.get("WEIR_RAFT_SEEDS", "100"))
 STEPS = 3_000
 
 
-def rehearsal(seed: int) -> Rehearsal:
+def rehearsal(seed: int, *, linked: bool) -> Rehearsal:
     """Groups of several shapes, whose limits are so small that every one is met."""
     voters: tuple[int, ...] = (1, 2, 3)
     spare: tuple[int, ...] = ()
@@ -41,6 +41,7 @@ def rehearsal(seed: int) -> Rehearsal:
         voters,
         spare,
         kept,
+        linked=linked,
         max_append_bytes=60,
         max_inflight_bytes=200,
         max_apply_bytes=50,
@@ -48,17 +49,18 @@ def rehearsal(seed: int) -> Rehearsal:
     )
 
 
-def run(seed: int) -> Rehearsal:
-    one = rehearsal(seed)
+def run(seed: int, *, linked: bool = False) -> Rehearsal:
+    one = rehearsal(seed, linked=linked)
     one.run(STEPS)
     one.settle()
     return one
 
 
-def test_nothing_that_was_promised_is_broken_on_bad_days() -> None:
+@pytest.mark.parametrize("linked", [False, True])
+def test_nothing_that_was_promised_is_broken_on_bad_days(linked: bool) -> None:
     elections = committed = 0
     for seed in range(SEEDS):
-        one = run(seed)
+        one = run(seed, linked=linked)
         elections += one.checks.elections
         committed += one.checks.committed_through
     assert elections > 2 * SEEDS

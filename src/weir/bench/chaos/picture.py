@@ -6,7 +6,7 @@ any. The load itself is five eighths high: what is above is catching up.
 
 from __future__ import annotations
 
-from weir.bench.chaos.rounds import Result, Round
+from weir.bench.chaos.rounds import COLUMNS, Result, Round
 
 NOTHING = "·"
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -37,8 +37,8 @@ def line(one: Round, rate: float) -> str:
     who = f"node {one.struck}"
     leads = f"{one.led}→{one.leads}" if one.led != one.leads else f"{one.leads}"
     said = f"  asked {one.asked}, refused {one.refused}, stale {one.stale}" if one.asked else ""
-    gap = f"{one.gap_ms:,.0f} ms"
-    return f"{one.number:4}  {who}  leads {leads:<3}  {drawn(one, rate)}  {gap:>9}{said}"
+    gap, picture = f"{one.gap_ms:,.0f} ms", drawn(one, rate).ljust(COLUMNS + len(STRUCK))
+    return f"{one.number:4}  {who}  leads {leads:<3}  {picture}  {gap:>9}{said}"
 
 
 def summary(result: Result) -> list[str]:

@@ -171,6 +171,8 @@ class _Stage:
         await load.moves(had)
         over = time.monotonic_ns()
         slot_ns = int(fault.drawn_s * 1e9) // (COLUMNS - _BEFORE)
+        # What has not happened yet is not drawn.
+        drawn = min(COLUMNS, _BEFORE + (over - at) // slot_ns)
         found = Round(
             number=number,
             struck=struck,
@@ -180,7 +182,7 @@ class _Stage:
             seconds=(over - at) / 1e9,
             slot_ms=slot_ns / 1e6,
             before=_BEFORE,
-            slots=load.produced.a_slot(at - _BEFORE * slot_ns, slot_ns, COLUMNS),
+            slots=load.produced.a_slot(at - _BEFORE * slot_ns, slot_ns, drawn),
             **_heard(witness),
         )
         self._rounds.append(found)

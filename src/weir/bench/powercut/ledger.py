@@ -7,7 +7,6 @@ writer and serial, in their first bytes; the rest follows from these two, and is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
@@ -60,15 +59,17 @@ def name_of(value: bytes) -> Name | None:
     return name if value_of(name) == value else None
 
 
-@dataclass(slots=True)
 class Ledger:
-    """What the clients saw, in the order they saw it."""
+    """What the clients saw, in order. A writer sends to the partition of its number."""
 
-    #: How many messages each writer has sent.
-    sent: dict[int, int] = field(default_factory=dict)
-    confirmed: dict[Name, Place] = field(default_factory=dict)
-    deliveries: list[Delivery] = field(default_factory=list)
-    acked: set[Place] = field(default_factory=set)
+    def __init__(self, partitions: int) -> None:
+        """Begin with nothing."""
+        #: How many messages each writer has sent.
+        self.sent = dict.fromkeys(range(partitions), 0)
+        #: By writer, the offsets of those that are confirmed, from its first one on.
+        self.confirmed: dict[int, list[int]] = {writer: [] for writer in self.sent}
+        self.deliveries: list[Delivery] = []
+        self.acked: set[Place] = set()
 
     def deliver(self, place: Place, value: bytes) -> None:
         """Note a message that came."""
@@ -77,6 +78,15 @@ class Ledger:
     def ack(self, places: Iterable[Place]) -> None:
         """Note that the ack of these was confirmed."""
         self.acked.update(places)
+
+    def __str__(self) -> str:
+        """Say how far each partition is."""
+        return "; ".join(
+            f"partition {writer}: sent {sent:,}, confirmed {len(self.confirmed[writer]):,}, "
+            f"delivered {sum(one.place.partition == writer for one in self.deliveries):,}, "
+            f"acked {sum(place.partition == writer for place in self.acked):,}"
+            for writer, sent in self.sent.items()
+        )
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -130,11 +140,14 @@ def judge(ledger: Ledger, topic: Mapping[int, Sequence[bytes]]) -> Verdict:
         again += place in came and not after_ack
         came.add(place)
     lost = sum(
-        found.get(name) != place or place not in came for name, place in ledger.confirmed.items()
+        found.get(Name(writer, serial)) != Place(writer, offset)
+        or Place(writer, offset) not in came
+        for writer, offsets in ledger.confirmed.items()
+        for serial, offset in enumerate(offsets)
     )
     return Verdict(
         sum(ledger.sent.values()),
-        len(ledger.confirmed),
+        sum(map(len, ledger.confirmed.values())),
         len(came),
         len(ledger.acked),
         lost,

@@ -12,7 +12,7 @@ from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.connect import Connecting, connect
 from weir.client.consumer import Consumer
-from weir.client.receipts import Confirmed, Sent
+from weir.client.receipts import Confirmed
 from weir.errors import WeirError
 
 TOPIC = "power"
@@ -24,30 +24,29 @@ MESSAGES_PER_S = 240
 _TURN_SECONDS = 0.025
 #: A grant is acked as a whole, so that the ledger knows which acks were confirmed.
 _GRANT_MESSAGES = 32
-#: Longer than any outage here: whoever has a grant keeps it through the cut.
-_LEASE = "10m"
+#: Longer than an outage, so that whoever has a grant keeps it. One whose answer was cut off goes to
+#: others only when it ends.
+_LEASE = "20s"
 _TIMEOUT = 300.0
 _RETRY = Backoff(first=0.02, most=0.2)
 
 
 @dataclass(slots=True)
 class Pulse:
-    """What has moved so far, and how long none of the writers heard anything."""
+    """Tells when something has moved, and how long none of the writers heard anything."""
 
-    confirms: dict[int, int] = field(default_factory=dict)
+    #: Acks that were confirmed, of a grant each.
     acks: int = 0
     dark_s: float = 0.0
     _confirmed_at: float = 0.0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def confirm(self, confirmed: Confirmed) -> None:
-        """Note a confirmed batch."""
+    def confirm(self) -> None:
+        """Note a confirm."""
         now = time.monotonic()
         if self._confirmed_at:
             self.dark_s = max(self.dark_s, now - self._confirmed_at)
         self._confirmed_at = now
-        partition = confirmed.partition
-        self.confirms[partition] = self.confirms.get(partition, 0) + confirmed.count
         self._changed.set()
 
     def ack(self) -> None:
@@ -72,7 +71,7 @@ class Load:
 
     def __init__(self, url: str, partitions: int) -> None:
         """Take where to connect; each partition gets a writer."""
-        self.ledger = Ledger(sent=dict.fromkeys(range(partitions), 0))
+        self.ledger = Ledger(partitions)
         self.pulse = Pulse()
         self._url = url
         self._partitions = partitions
@@ -90,7 +89,7 @@ class Load:
 
     async def work(self) -> None:
         """Consume for ever."""
-        await self.pulse.until(lambda: bool(self.pulse.confirms))
+        await self.pulse.until(lambda: any(self.ledger.confirmed.values()))
         async with (
             self.connected("consumer") as client,
             client.consumer(
@@ -109,12 +108,11 @@ class Load:
 
         That is, everything that there was to wait for is over.
         """
-        marks, pulse = dict(self.ledger.sent), self.pulse
-        acks = pulse.acks
-        await pulse.until(
+        marks, acks, confirmed = dict(self.ledger.sent), self.pulse.acks, self.ledger.confirmed
+        await self.pulse.until(
             lambda: (
-                pulse.acks > acks
-                and all(pulse.confirms.get(writer, 0) > mark for writer, mark in marks.items())
+                self.pulse.acks > acks
+                and all(len(confirmed[writer]) > mark for writer, mark in marks.items())
             )
         )
 
@@ -128,22 +126,22 @@ class Load:
         await self.pulse.until(lambda: len(ledger.acked) >= sum(ledger.sent.values()))
 
     async def _writer(self, client: Client, writer: int) -> None:
-        sent: list[Sent] = []
-        ledger, due = self.ledger, 0.0
+        def confirm(one: Confirmed) -> None:
+            # They come in the order of sending.
+            self.ledger.confirmed[writer] += range(one.offset, one.offset + one.count)
+            self.pulse.confirm()
+
+        sent, due = self.ledger.sent, 0.0
         async with client.producer(
-            TOPIC, partition=writer, linger=0.002, on_confirm=self.pulse.confirm
+            TOPIC, partition=writer, linger=0.002, on_confirm=confirm
         ) as producer:
             while not self._stop.is_set():
                 due += MESSAGES_PER_S * _TURN_SECONDS / self._partitions
-                while len(sent) < due:
+                while sent[writer] < due:
                     await producer.ready()
-                    sent.append(producer.send(value_of(Name(writer, len(sent)))))
-                    ledger.sent[writer] = len(sent)
+                    producer.send(value_of(Name(writer, sent[writer])))
+                    sent[writer] += 1
                 await asyncio.sleep(_TURN_SECONDS)
-            for serial, one in enumerate(sent):
-                receipt = await one.wait()
-                place = Place(receipt.partition, receipt.offset)
-                ledger.confirmed[Name(writer, serial)] = place
 
     async def _work_on(self, consumer: Consumer) -> None:
         async for grant in consumer.batches():

@@ -30,6 +30,8 @@ def summary(result: Result) -> str:
     ups = [one.up_s for one in result.rounds]
     back = f"Back after {median(ups):.1f} s (median), {max(ups):.1f} s (most). " if ups else ""
     word = "Everything is as it was confirmed." if result.clean else "NOT as it was confirmed."
+    if result.refused:
+        word += f" The nodes refused to go on: {result.refused}"
     return (
         f"\n{result.cuts} power cuts in {result.seconds:.0f} s. {back}\n"
         f"sent {verdict.sent:,}   confirmed {verdict.confirmed:,}   "

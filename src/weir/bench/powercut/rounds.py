@@ -20,6 +20,7 @@ from weir.bench.powercut.guest import PORT, UP
 from weir.bench.powercut.ledger import Verdict, judge
 from weir.bench.powercut.load import CLUSTER, TOPIC, Load
 from weir.bench.powercut.machine import DISK, Machine, MachineFailed, cut
+from weir.errors import Refused, UnknownTopic
 from weir.server.folder import new_system
 
 #: A cut falls within so many seconds after everything flows again.
@@ -66,12 +67,14 @@ class Result(msgspec.Struct, frozen=True):
     verdict: Verdict
     #: What the cluster of the consumer has not done, by the node's own word.
     lag: int
+    #: What the nodes no longer wanted to know, which ended the load.
+    refused: str | None
     seconds: float
 
     @property
     def clean(self) -> bool:
         """Whether all is as it was confirmed."""
-        return self.verdict.clean and self.lag == 0
+        return self.verdict.clean and self.lag == 0 and self.refused is None
 
 
 class Machines:
@@ -112,6 +115,21 @@ class Machines:
         except TimeoutError:
             raise self.stuck("not every node came up") from None
 
+    async def soon(self, wanted: Awaitable[None], load: Load, what: str) -> None:
+        """Wait for it while the machines live. Raises `MachineFailed`."""
+        waiting = asyncio.ensure_future(wanted)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        try:
+            while not waiting.done():
+                await asyncio.wait([waiting], timeout=_CHECK_SECONDS)
+                for one in self.all:
+                    one.check()
+                if time.monotonic() > deadline:
+                    raise self.stuck(f"{what} ({load.ledger})")
+            await waiting
+        finally:
+            waiting.cancel()
+
     def stuck(self, what: str) -> MachineFailed:
         """Return the error that says so, with the last words of each."""
         words = "\n\n".join(f"{one.name}:\n{one.last_words()}" for one in self.all)
@@ -130,8 +148,7 @@ async def measure(shape: Shape, tell: Callable[[Round], None]) -> Result:
     ):
         load = Load(machines.url, partitions=max(2, shape.nodes))
         await machines.up()
-        async with _running(load, machines):
-            rounds = [one async for one in _rounds(shape, machines, load, tell)]
+        rounds, refused = await _under_load(shape, machines, load, tell)
         _cut_and_boot(machines.all)
         await machines.up()
         topic, lag = await _what_is_there(load, machines)
@@ -139,7 +156,22 @@ async def measure(shape: Shape, tell: Callable[[Round], None]) -> Result:
     cuts = sum(len(one.victims) for one in rounds) + again + shape.nodes
     verdict = judge(load.ledger, topic)
     seconds = round(time.monotonic() - began, 1)
-    return Result(shape, this_machine(), rounds, cuts, verdict, lag, seconds)
+    return Result(shape, this_machine(), rounds, cuts, verdict, lag, refused, seconds)
+
+
+async def _under_load(
+    shape: Shape, machines: Machines, load: Load, tell: Callable[[Round], None]
+) -> tuple[list[Round], str | None]:
+    """Return what rounds there were, and the refusal that ended them, if one did."""
+    rounds: list[Round] = []
+    try:
+        async with _running(load, machines):
+            async for one in _rounds(shape, machines, load):
+                rounds.append(one)
+                tell(one)
+    except Refused as error:
+        return rounds, str(error)
+    return rounds, None
 
 
 @asynccontextmanager
@@ -151,23 +183,21 @@ async def _running(load: Load, machines: Machines) -> AsyncIterator[None]:
             working = tasks.create_task(load.work())
             yield
             load.stop()
-            await _soon(writing, machines, "not all was confirmed")
-            await _soon(load.all_acked(), machines, "not all was delivered and acked")
+            await machines.soon(writing, load, "not all was confirmed")
+            await machines.soon(load.all_acked(), load, "not all was delivered and acked")
             working.cancel()
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
 
 
-async def _rounds(
-    shape: Shape, machines: Machines, load: Load, tell: Callable[[Round], None]
-) -> AsyncIterator[Round]:
+async def _rounds(shape: Shape, machines: Machines, load: Load) -> AsyncIterator[Round]:
     dice = Random(shape.seed)
-    await _soon(load.flows(), machines, "nothing flowed at first")
+    await machines.soon(load.flows(), load, "nothing flowed at first")
     for number in range(shape.times):
         load.pulse.longest_gap()
         await asyncio.sleep(dice.random() * _CALM_SECONDS)
         victims = sorted(dice.sample(machines.all, _how_many(number, shape.nodes)), key=_name)
-        confirmed = sum(load.pulse.confirms.values())
+        confirmed = sum(map(len, load.ledger.confirmed.values()))
         began = time.monotonic()
         _cut_and_boot(victims)
         again = number % _AGAIN_EVERY == _AGAIN_EVERY - 1
@@ -175,14 +205,12 @@ async def _rounds(
             await asyncio.sleep(dice.random() * _START_SECONDS)
             _cut_and_boot(victims)
         await machines.up()
-        await _soon(load.flows(), machines, "not everything flowed again")
+        await machines.soon(load.flows(), load, "not everything flowed again")
         up = time.monotonic() - began
-        one = Round(
+        yield Round(
             [machines.all.index(victim) + 1 for victim in victims],
             again, confirmed, round(up, 3), round(load.pulse.longest_gap(), 3),
         )  # fmt: skip
-        tell(one)
-        yield one
 
 
 def _how_many(number: int, nodes: int) -> int:
@@ -200,27 +228,14 @@ def _cut_and_boot(victims: Sequence[Machine]) -> None:
         one.boot()
 
 
-async def _soon(wanted: Awaitable[None], machines: Machines, what: str) -> None:
-    """Wait for it while the machines live. Raises `MachineFailed`."""
-    waiting = asyncio.ensure_future(wanted)
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    try:
-        while not waiting.done():
-            await asyncio.wait([waiting], timeout=_CHECK_SECONDS)
-            for one in machines.all:
-                one.check()
-            if time.monotonic() > deadline:
-                raise machines.stuck(what)
-        await waiting
-    finally:
-        waiting.cancel()
-
-
 async def _what_is_there(load: Load, machines: Machines) -> tuple[dict[int, list[bytes]], int]:
     """Return the values of each partition in offset order, and what the cluster has not done."""
     topic: dict[int, list[bytes]] = {}
     async with load.connected("auditor") as client:
-        lag = sum(one.lag for one in await client.clusters(TOPIC, CLUSTER))
+        try:
+            lag = sum(one.lag for one in await client.clusters(TOPIC, CLUSTER))
+        except UnknownTopic:
+            return topic, 0  # all is lost then
         async with client.reader(TOPIC, follow=False) as reader:
             async for message in reader:
                 values = topic.setdefault(message.partition, [])

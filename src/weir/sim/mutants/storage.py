@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from weir.broker.staging import Token
 from weir.broker.state import PartitionState
 from weir.broker.writer import Writer
+from weir.errors import BadBatch
 from weir.log import index_file, recovery, scan
 from weir.log.disk import Disk
 from weir.log.flush import Flush
+from weir.log.frame import HEADER_SIZE, MAGIC, BadPayload, Frame, Kind, place, verify
 from weir.log.index import GroupIndex
 from weir.log.log import Log
 from weir.log.segment import Segment
+from weir.model.header import parse
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.outcome import CRASH
 from weir.sim.shape import Shape
+from weir.sim.world import MS
 
 #: Much rot in the end.
 ROTTEN = Shape(rots=(3,))
+#: Messages of one size, of which few are kept: frames begin where those of an earlier use did.
+REUSED = Shape(
+    faults_until=2_500 * MS,
+    producers=2,
+    batches=90,
+    partitions=1,
+    hubs=0,
+    authors=0,
+    consumers=0,
+    receivers=0,
+    operators=(False,),
+    retentions=(600,),
+    rots=(0,),
+)
 #: Many closed segments, and more rot.
 INDEXED = Shape(
     authors=0, hubs=0, consumers=0, receivers=0, operators=(False,), batches=40, rots=(6,)
@@ -79,6 +98,45 @@ def page_cache_believed(patch: Patch) -> None:
             disk.remove(name)
 
     patch.setattr(recovery, "_settle", settle)
+
+
+@mutant(seed=0, breaks={"Durable", "Honest", CRASH})
+def torn_tail_believed(patch: Patch) -> None:
+    """A frame whose payload fails its checksum was cut off by the power (DESIGN §4 Log)."""
+
+    def believed(data: memoryview, at: int, *, generation: int, position: int | None) -> Frame:
+        try:
+            return verify(data, at, generation=generation, position=position)
+        except BadPayload as bad:
+            frame = bad.frame
+            if frame.kind is not Kind.BATCHES:
+                return frame
+            try:
+                first = last = parse(data, start := at + HEADER_SIZE)
+                while (start := start + last.total_size) < at + HEADER_SIZE + frame.length:
+                    last = parse(data, start)
+            except BadBatch:
+                raise bad from None
+            behind = last.next_offset
+            return replace(
+                frame, first_offset=first.first_offset, next_offset=behind, stamp=last.stamp
+            )
+
+    patch.setattr(scan, "verify", believed)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", "Honest", CRASH}, shape=REUSED)
+def old_generation_believed(patch: Patch) -> None:
+    """What lies behind the tail from an earlier use of the segment does not count, and is zeroed
+    (counterexample 8).
+    """
+
+    def believed(data: memoryview, at: int, *, generation: int, position: int | None) -> Frame:
+        if len(data) - at >= HEADER_SIZE and bytes(data[at : at + len(MAGIC)]) == MAGIC:
+            generation, position, _ = place(data, at)
+        return verify(data, at, generation=generation, position=position)
+
+    patch.setattr(scan, "verify", believed)
 
 
 @mutant(seed=0, breaks={"Retained"})

@@ -1,0 +1,107 @@
+"""What weir claims of a set of three nodes: what its clients see of faults, and how fast it is."""
+
+from __future__ import annotations
+
+from weir.bench.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench
+
+_JUDGED = {
+    name: Figure(name)
+    for name in ("rounds", "lost", "repeated", "reordered", "misplaced", "strange", "stale")
+}
+_GAP = {"median ms without confirms": Figure("rto_median_ms"), "worst ms": Figure("rto_max_ms")}
+_PEERS_OF_SETS = "rabbitmq,nats"
+
+
+def _chaos(verb: str, what: str, times: int, *goals: Goal) -> Proof:
+    wrong = tuple(Goal(name, "=", 0) for name in _JUDGED if name != "rounds")
+    return Proof(
+        verb,
+        what,
+        ("weir", "chaos", verb, "--times", str(times), "--json"),
+        {**_GAP, **_JUDGED},
+        (Goal("rounds", "=", times), *goals, *wrong),
+    )
+
+
+def _throughput(name: str, what: str, words: str, least: float) -> Proof:
+    figures = {
+        "messages/s flat out": Figure("flat_out_messages_per_s"),
+        "messages/s sustained": Figure("messages_per_s"),
+        "confirm p99 ms": Figure("confirm_p99_ms"),
+        **WHOLE,
+    }
+    goals = (Goal("messages/s flat out", "≥", least), *NONE_LOST)
+    return bench(name, what, f"throughput --replicas 3 {words}", figures, *goals)
+
+
+OF_SETS = (
+    _chaos(
+        "kill-leader",
+        "kill -9 of the leader of three under 1,000 messages/s, 30 times",
+        30,
+        Goal("median ms without confirms", "≤", 1_000),
+        Goal("worst ms", "≤", 4_000),
+    ),
+    _chaos(
+        "kill-follower",
+        "kill -9 of a follower under load, 10 times",
+        10,
+        Goal("worst ms", "≤", 100),
+    ),
+    _chaos(
+        "pause-leader",
+        "a leader that stands still for 10 s, 10 times; what it says when it wakes is not stale",
+        10,
+    ),
+    _chaos(
+        "partition",
+        "a leader that is cut off from the other nodes and not from clients, 10 times",
+        10,
+    ),
+    _chaos("restart-all", "kill -9 of all three nodes at once, 20 times", 20),
+    _throughput(
+        "set-produce", "publishing to three nodes that sync, 1 KB", "--shape produce --size 1024",
+        72_000,
+    ),
+    _throughput(
+        "set-consume", "a topic of 400,000 messages of 1 KB drained from three nodes",
+        "--shape consume --size 1024 --messages 400000", 72_000,
+    ),
+    _throughput(
+        "set-both", "publishing and reading at once, three nodes that sync, 1 KB",
+        "--shape both --size 1024", 72_000,
+    ),
+    _throughput(
+        "set-small", "publishing to three nodes that sync, 100 bytes", "--shape produce --size 100",
+        350_000,
+    ),
+    bench(
+        "set-latency",
+        "one message at a time to its confirm by three nodes that sync",
+        "latency --replicas 3",
+        {
+            "confirm p50 ms": Figure("confirm_p50_ms"),
+            "confirm p99 ms": Figure("confirm_p99_ms"),
+            "fdatasync p50 ms": Figure("fdatasync_p50_ms"),
+            "delivery p99 ms": Figure("delivery_p99_ms"),
+            **WHOLE,
+        },
+        Goal("confirm p50 ms", "≤", 2),
+        *NONE_LOST,
+    ),
+    *(
+        bench(
+            f"compare-set-{shape}",
+            f"{shape} of 1 KB on three nodes of weir, RabbitMQ (quorum queues) and NATS JetStream",
+            f"compare --replicas 3 --peer {_PEERS_OF_SETS} --shape {shape} --size 1024",
+            {
+                "weir messages/s": Figure("rounds.0.figure"),
+                "times the quorum queue": Figure("rounds.0.figure", "rounds.0.rows.1.figure"),
+                "times the best that syncs": Figure("times_best_synced"),
+            },
+            Goal("weir messages/s", "≥", 72_000),
+            Goal("times the quorum queue", "≥", 4),
+        )
+        for shape in ("produce", "consume", "both")
+    ),
+)  # fmt: skip

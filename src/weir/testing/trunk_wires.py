@@ -1,0 +1,89 @@
+"""Trunks between nodes of one shard each in one process: what they pass on waits to be carried."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import count
+
+from weir.broker import events as ev
+from weir.model.ids import place_of
+from weir.wire import trunk
+from weir.wire.frame import take_client_frame
+from weir.wire.trunk import Kind, TrunkStream
+
+
+class TrunkWires:
+    """All trunks of a set: frames by asking and serving node, and whose sessions are whose."""
+
+    def __init__(self, handle: Callable[[int, ev.Event], None]) -> None:
+        """Tell the shard of a node, by its number, what happens: nothing, if it is down."""
+        self._handle = handle
+        self._asked: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+        self._answered: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+        self._open: set[tuple[int, int]] = set()
+        #: By node and session there, the node that passes on for it and the session at that.
+        self._guests: dict[tuple[int, int], tuple[int, int]] = {}
+        self._numbers = count(1 << 32)
+
+    def join(self, asking: int, serving: int) -> None:
+        """Let a node ask another."""
+        self._open.add((asking, serving))
+        self._handle(asking, ev.TrunkOpened(place_of(serving, 0)))
+
+    def cut(self, asking: int, serving: int) -> None:
+        """End a trunk: what is on its way is lost."""
+        self._open.discard((asking, serving))
+        self._asked.pop((asking, serving), None)
+        self._answered.pop((asking, serving), None)
+        for key in [key for key, guest in self._guests.items() if guest[0] == asking]:
+            if key[0] == serving:
+                del self._guests[key]
+                self._handle(serving, ev.Closed(key[1]))
+        self._handle(asking, ev.TrunkClosed(place_of(serving, 0)))
+
+    def passed(self, asking: int, serving: int, data: bytes) -> None:
+        """Take what a node passes on."""
+        if (asking, serving) in self._open:
+            self._asked[asking, serving].append(data)
+
+    def takes(self, serving: int, session: int, kind: Kind, data: bytes) -> bool:
+        """Take what goes back to a session; False, if it is nobody's of another node."""
+        guest = self._guests.get((serving, session))
+        if guest is None:
+            return False
+        asking, remote = guest
+        frame = b"".join(trunk.encode(kind, remote, data))
+        self._answered[asking, serving].append(frame)
+        return True
+
+    def carry(self) -> bool:
+        """Carry all there is; return whether there was anything."""
+        moved = False
+        for pair, sent in sorted(self._asked.items()):
+            if sent:
+                moved, self._asked[pair] = True, []
+                self._serve(*pair, b"".join(sent))
+        for (asking, serving), sent in sorted(self._answered.items()):
+            if sent:
+                moved, self._answered[asking, serving] = True, []
+                frames = TrunkStream().receive(b"".join(sent))
+                self._handle(asking, ev.PassedBack(place_of(serving, 0), frames))
+        return moved
+
+    def _serve(self, asking: int, serving: int, data: bytes) -> None:
+        for kind, remote, body in TrunkStream().receive(data):
+            known = (key for key, guest in self._guests.items() if guest == (asking, remote))
+            number = next((session for node, session in known if node == serving), 0)
+            if kind == Kind.OPENED:
+                number = next(self._numbers)
+                self._guests[serving, number] = asking, remote
+                principal = bytes(body).decode()
+                self._handle(serving, ev.Opened(number, principal, place_of(asking, 0)))
+            elif kind == Kind.CLOSED:
+                self._guests.pop((serving, number), None)
+                self._handle(serving, ev.Closed(number))
+            elif number:
+                is_client = kind == Kind.CLIENT
+                request = take_client_frame(body) if is_client else trunk.decode_device(body)
+                self._handle(serving, ev.Received(number, [request]))

@@ -1,0 +1,60 @@
+"""Real power cuts: nodes on Linux kernels of their own, which are killed under load.
+
+`make powercut` makes more of them. What a run shows stands in the ledgers of its clients.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weir
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("user-mode-linux", "iproute2", "e2fsprogs", "util-linux", "gcc", "libc6-dev")
+SECONDS = 300
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> None:
+    """Install what is needed; that takes root, or sudo, the first time."""
+    subprocess.run([ROOT / "scripts" / "apt-install", *PACKAGES], check=True, timeout=200)
+
+
+def powercut(*arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Run it; return the exit code, what it found, and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "weir.bench.powercut", *arguments, "--json"],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(Path(weir.__file__).parents[1])},
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_what_was_confirmed_and_acked_stays_so(nodes: int) -> None:
+    code, found, said = powercut("--nodes", str(nodes), "--times", "2")
+    verdict = found["verdict"]
+    bad = {name: verdict[name] for name in ("lost", "repeated", "reordered", "strange")}
+    assert bad == dict.fromkeys(bad, 0), said
+    assert (code, found["lag"], found["refused"]) == (0, 0, None)
+    assert [len(one["victims"]) for one in found["rounds"]] == [1, 1 if nodes == 1 else 2]
+    assert verdict["sent"] == verdict["confirmed"] == verdict["delivered"] == verdict["acked"] > 100
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_node_that_only_says_it_syncs_is_caught() -> None:
+    code, found, said = powercut("--nodes", "1", "--times", "1", "--never-sync")
+    assert code == 1, said
+    assert found["verdict"]["lost"] > 0
