@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 import weir
+from weir.bench.children import environment, python
 from weir.bench.node import Node
 from weir.cli.demo.signals import Signals
 from weir.cli.dev_set import DevSet
@@ -179,3 +183,25 @@ def test_a_node_is_replaced_by_another(
                 return {int(bytes(message.value)) async for message in reader}
 
         assert run(dev.url, whole) == {*range(200)}
+
+
+def test_the_command_tells_programs_what_happens(tmp_path: Path) -> None:
+    command = ["dev", "--nodes", "3", "--json", "--restart", "0", "--data", str(tmp_path / "set")]
+    with subprocess.Popen(
+        python("weir.cli", *command), stdout=subprocess.PIPE, env=environment(), text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            up = json.loads(process.stdout.readline())
+            assert (up["event"], up["schema"], len(up["nodes"])) == ("up", "weir.set/1", 3)
+            assert run(up["url"], lambda client: Nodes(client).list()).system == int(
+                up["system"], 16
+            )
+            os.kill(up["nodes"][1]["pid"], signal.SIGKILL)
+            ended, started = (json.loads(process.stdout.readline()) for _ in range(2))
+            assert (ended["event"], ended["node"]) == ("ended", 2)
+            assert (started["event"], started["node"]) == ("started", 2)
+            assert started["pid"] != ended["pid"] == up["nodes"][1]["pid"]
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(_WAIT) == 0

@@ -18,9 +18,10 @@ from weir.bench.flow import Shape as FlowShape
 from weir.bench.loop import run
 from weir.bench.open_files import allow_connections
 from weir.bench.own import running_own
-from weir.bench.peers.peers import ABSENT, peer
+from weir.bench.peers.peers import ABSENT, peer, set_of
 from weir.bench.peers.rival import running_rival
 from weir.bench.peers.server import Peer
+from weir.bench.peers.sets import NODES
 from weir.bench.side import Side, topic_name
 from weir.errors import WeirError
 
@@ -49,13 +50,20 @@ class Settings(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be compared."""
-        chosen(self.peers)
+        if self.replicas not in (1, NODES):
+            raise ValueError(f"replicas={self.replicas}: peers run on 1 node, or on {NODES}")
+        chosen(self.labels)
         if not self.peers or not self.amounts or min(self.amounts) < 1:
             raise ValueError("name at least one peer, and amounts of 1 or more")
         if self.seconds <= 0 or self.deadline_s <= self.seconds:
             raise ValueError("seconds must be above 0 and below the deadline")
         if self.messages_max < max(self.amounts):
             raise ValueError("there must be a message for each producer")
+
+    @property
+    def labels(self) -> list[str]:
+        """The peers' names, as they run on one node or as a set."""
+        return self.peers if self.replicas == 1 else [set_of(label) for label in self.peers]
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -114,7 +122,7 @@ def compare(settings: Settings, say: Say) -> Comparison:
     settings that make no sense, and what weir's own run raises.
     """
     settings.check()
-    peers = chosen(settings.peers)
+    peers = chosen(settings.labels)
     for one in peers:
         one.version()
     amounts = settings.amounts if settings.shape != "latency" else [1]

@@ -84,7 +84,7 @@ class Network:
     @staticmethod
     def throttle(port: str, mbit: int, pid: int) -> None:
         """Let a cable carry no more than so many Mbit/s in either direction."""
-        speed = ("root", "tbf", "rate", f"{mbit}mbit", "burst", "64kb", "latency", "2s")
+        speed = ("root", "tbf", "rate", f"{mbit}mbit", "burst", "64kb", "latency", "50ms")
         _run("tc", "qdisc", "add", "dev", port, *speed)
         inside = ("nsenter", "--net", "--target", str(pid))
         _run(*inside, "tc", "qdisc", "add", "dev", "far", *speed)

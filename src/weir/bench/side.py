@@ -40,8 +40,11 @@ class Side(Protocol):
     #: Whether what is confirmed survives the loss of power.
     synced: bool
     one_thread: bool
-    port: int
     folder: Path
+
+    @property
+    def port(self) -> int:
+        """Where clients and devices connect."""
 
     def cpu_s(self) -> float | None:
         """Return the CPU time that its processes have used, in seconds."""

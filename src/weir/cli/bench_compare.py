@@ -11,6 +11,7 @@ from weir.cli.bench_runs import (
     Folder,
     Json,
     Record,
+    Replicas,
     finish,
     say,
     seconds,
@@ -40,6 +41,7 @@ def compare(
     messages: Annotated[int, typer.Option(help="Most messages of a run.")] = 4_000_000,
     deadline: Annotated[str, typer.Option(help="Give up on a run after this long.")] = "2m",
     plot: Annotated[Path | None, typer.Option(help="Draw the figures into this SVG file.")] = None,
+    replicas: Replicas = 1,
     folder: Folder = None,
     record: Record = None,
     as_json: Json = False,
@@ -48,7 +50,8 @@ def compare(
 
     scripts/install-peers installs them. Each is set to be durable; those that sync before they
     confirm are told from those that do not. Kafka and RocketMQ servers are neither Debian packages
-    nor Python wheels, so they are not compared. Exit code 1 if a side failed or lost anything.
+    nor Python wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three
+    nodes as weir is. Exit code 1 if a side failed or lost anything.
     """
     with usage("compare"):
         from weir.bench.compare import Settings
@@ -60,7 +63,7 @@ def compare(
         )
         settings = Settings(
             peer.split(","), _shape(shape), amounts, size, seconds(duration), messages,
-            seconds(deadline), folder,
+            seconds(deadline), folder, replicas,
         )  # fmt: skip
         settings.check()
     schema = "weir.bench.compare/1"

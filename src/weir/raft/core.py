@@ -18,18 +18,11 @@ from enum import Enum
 from weir.raft.candidate import Candidate, PreCandidate
 from weir.raft.config import Config
 from weir.raft.election import reply_to_request
-from weir.raft.errors import (
-    ChangePending,
-    InvalidChange,
-    NotLeader,
-    NotReady,
-    OutOfOrder,
-    StorageError,
-)
+from weir.raft.errors import StorageError
 from weir.raft.follower import Follower
 from weir.raft.ground import Asked, Ground
 from weir.raft.leader import Leader
-from weir.raft.membership import Change, Configuration
+from weir.raft.membership import Configuration
 from weir.raft.messages import (
     Append,
     AppendReply,
@@ -44,7 +37,7 @@ from weir.raft.messages import (
 )
 from weir.raft.quorum import VoteResult
 from weir.raft.ready import Leadership
-from weir.raft.storage import NOBODY, Entry, EntryKind, HardState, Snapshot, Storage
+from weir.raft.storage import NOBODY, Entry, EntryKind, HardState, Storage
 
 
 class Role(Enum):
@@ -268,58 +261,8 @@ class Core:
 
     # The leader's duties
 
-    def propose(self, data: object, size: int) -> int:
-        """Append `data` to the leader's log and return its index; refusals as in Node.propose."""
-        state = self._accepting()
-        if size < 0:
-            raise ValueError(f"the size of an entry is its bytes, not {size}")
-        self.log.admit(size)
-        return state.append(EntryKind.NORMAL, data, size)
-
-    def change(self, change: Change) -> int:
-        """Append the configuration that `change` leads to and return its index."""
-        state = self._accepting()
-        if self.ground.configuration.joint or self.ground.history.index > self.log.committed:
-            raise ChangePending("a change of the configuration is under way: wait until it is done")
-        return self._configure(state, self.ground.configuration.changed(change))
-
-    def read(self, context: int) -> None:
-        """Ask for a ReadState; refusals as in Node.read_index."""
-        state = self._leading()
-        if self.log.committed < state.first_index:
-            raise NotReady(
-                f"entry {state.first_index}, the first of term {self.ground.term}, is not "
-                "committed yet: ask again once it is"
-            )
-        state.read(context)
-
-    def transfer(self, voter: int) -> None:
-        """Hand the leadership over; refusals as in Node.transfer_leadership."""
-        state = self._leading()
-        if voter == self.ground.id:
-            return
-        if not self.ground.configuration.counts(voter):
-            raise InvalidChange(f"{voter} is no voter, so it cannot lead")
-        state.transfer(voter)
-
-    def _leading(self) -> Leader:
-        state = self.state
-        if not isinstance(state, Leader):
-            raise NotLeader(state.leader)
-        return state
-
-    def _accepting(self) -> Leader:
-        state = self._leading()
-        if not state.accepts:
-            if state.transferee:
-                raise NotReady(f"leadership is handed to {state.transferee}: propose there soon")
-            raise NotReady(
-                f"entry {state.first_index}, the first of term {self.ground.term}, is not "
-                "applied yet: propose again once it is"
-            )
-        return state
-
-    def _configure(self, state: Leader, configuration: Configuration) -> int:
+    def configure(self, state: Leader, configuration: Configuration) -> int:
+        """Append a configuration, which is in force from now on, and return its index."""
         data = configuration.pack()
         index = state.append(EntryKind.CONFIGURATION, data, len(data))
         self.ground.history.append(index, configuration)
@@ -333,7 +276,7 @@ class Core:
         if ground.history.index > self.log.committed:
             return
         if ground.configuration.joint:
-            self._configure(state, ground.configuration.left())
+            self.configure(state, ground.configuration.left())
         elif not ground.configuration.counts(ground.id):
             state.give_up()
             self._follow(ground.term)
@@ -373,16 +316,6 @@ class Core:
         """Entries that a Load asked for were read."""
         if isinstance(self.state, Leader):
             self.state.loaded(number, entries)
-
-    def send_snapshot(self, voter: int, snapshot: Snapshot) -> None:
-        """Send what wants_snapshot asked for; OutOfOrder if it does not meet the log."""
-        if snapshot.base_index + 1 < self.log.first_index or snapshot.index > self.log.applied:
-            raise OutOfOrder(
-                f"a snapshot as of {snapshot.index} over {snapshot.base_index} does not meet a log "
-                f"from {self.log.first_index} that is applied through {self.log.applied}"
-            )
-        if isinstance(self.state, Leader):
-            self.state.send_snapshot(voter, snapshot)
 
     def take_losses(self) -> tuple[bool, bool]:
         """Whether leadership was lost since this was last asked, and for want of a majority."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weir.raft import orders
 from weir.raft.config import Config
 from weir.raft.core import Core, Role
 from weir.raft.errors import NothingReady, OutOfOrder
@@ -144,7 +145,7 @@ class Node:
         handed over, or Overloaded.
         """
         self._active.add(self._group)
-        return self.core.propose(data, size)
+        return orders.propose(self.core, data, size)
 
     def change(self, change: Change) -> int:
         """Append the configuration that `change` leads to and return its index.
@@ -153,7 +154,7 @@ class Node:
         does, ChangePending until an earlier change is done, or InvalidChange.
         """
         self._active.add(self._group)
-        return self.core.change(change)
+        return orders.change(self.core, change)
 
     def read_index(self, context: int) -> None:
         """Ask for a linearizable read: `context` comes back in Ready.reads, or leadership is lost.
@@ -161,7 +162,7 @@ class Node:
         Raises NotLeader, or NotReady until an entry of the own term is committed. (§6.4)
         """
         self._active.add(self._group)
-        self.core.read(context)
+        orders.read(self.core, context)
 
     def transfer_leadership(self, voter: int) -> None:
         """Stop taking proposals and let `voter` campaign once it has all; for a second at most.
@@ -169,7 +170,7 @@ class Node:
         Raises NotLeader or InvalidChange. (§3.10)
         """
         self._active.add(self._group)
-        self.core.transfer(voter)
+        orders.transfer(self.core, voter)
 
     def send_snapshot(self, voter: int, snapshot: Snapshot) -> None:
         """Send `snapshot` to a member that Ready.wants_snapshot named.
@@ -178,7 +179,7 @@ class Node:
         out. OutOfOrder if it does not meet the log. Without effect if it is no longer wanted.
         """
         self._active.add(self._group)
-        self.core.send_snapshot(voter, snapshot)
+        orders.send_snapshot(self.core, voter, snapshot)
 
     def loaded(self, number: int, entries: Sequence[Entry] | None) -> None:
         """Answer a Load: at least the first of its entries, or None if they cannot be read."""

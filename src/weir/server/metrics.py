@@ -71,6 +71,7 @@ class Metrics:
         shown: list[tuple[Labels, PartitionCounts]] = []
         begins: list[Sample] = []
         ends: list[Sample] = []
+        terms: list[Sample] = []
         partitions = self._shard.topics.partitions()
         for partition in islice(partitions, PARTITIONS_SHOWN_MAX):
             group = partition.group.id
@@ -78,6 +79,7 @@ class Metrics:
             shown.append((labels, self._shard.counts.partition(group)))
             begins.append((labels, partition.state.log_start))
             ends.append((labels, partition.state.next_offset))
+            terms.append((labels, partition.group.node.term))
 
         def each(value: Callable[[PartitionCounts], int]) -> list[Sample]:
             return [(labels, value(counts)) for labels, counts in shown]
@@ -86,6 +88,7 @@ class Metrics:
             yield Family(name, "counter", about, each(value))
         yield Family("weir_first_offset", "gauge", "Offset of the oldest message.", begins)
         yield Family("weir_next_offset", "gauge", "Offset behind the last message.", ends)
+        yield Family("weir_raft_term", "gauge", "Its term; each election raises it.", terms)
         left = max(len(tuple(partitions)) - PARTITIONS_SHOWN_MAX, 0)
         about = "Partitions that have no series of their own here."
         yield Family("weir_series_left_out", "gauge", about, one(left))

@@ -11,7 +11,7 @@ from weir.model.topic import SettingsChange
 from weir.sim.history import Operation, Seen
 from weir.sim.network import Link
 from weir.sim.scene import Scene
-from weir.sim.world import MS
+from weir.sim.world import MS, SECOND
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_reply, encode_request
 
@@ -21,6 +21,7 @@ _PAUSE = (1 * MS, 20 * MS)
 
 #: In a run that takes its time: how likely a pause is a long one.
 _REST = 0.15
+_REST_MAX = 2 * SECOND
 #: How likely a client goes to the node that is said to lead, rather than ask again.
 _FOLLOW = 0.3
 
@@ -89,7 +90,8 @@ class Program:
         usual, rest = self.scene.pace
         if rest == 1 or self.ending:
             return self.world.between(*span)
-        return self.world.between(*span) * (rest if self.world.chance(_REST) else usual)
+        slower = rest if self.world.chance(_REST) else usual
+        return min(self.world.between(*span) * slower, _REST_MAX)
 
     def expect(self, waits: Callable[[], bool]) -> None:
         """Hang up and dial another node if this still waits for an answer after a while."""

@@ -40,32 +40,57 @@ _CHUNK = 5
 class _Drain(Client):
     """Reads everything from offset 0 on, after all is over."""
 
-    _waiting = 0
-
     def __init__(self, scene: Scene) -> None:
         """Look for all partitions of the topic."""
         super().__init__(scene, "drain")
         self._wholes = Wholes(self, may_be_gone=False)
+        #: The partitions that were not read to their end.
+        self._left = set(range(scene.partitions))
+        #: By partition, its end when it was begun with.
+        self._ends: dict[int, int] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether every partition was read to its end."""
+        return not self._left and not self._wholes.under_way
 
     def ready(self) -> None:
-        """Begin with every partition, anew on each connection."""
-        self._waiting = 0
-        for partition in range(len(self.addresses)):
-            self.history.drained[partition] = []
-            self._fetch(partition, 0)
+        """Begin with what is left, anew on each connection."""
+        for partition in sorted(self._left):
+            self._look(partition, self.link)
 
-    def _fetch(self, partition: int, offset: int) -> None:
-        request = m.Fetch(self.addresses[partition], offset, _DRAIN_BYTES)
-        self.ask(request, lambda reply: self._fetched(partition, offset, reply))
+    def _look(self, partition: int, link: Link | None) -> None:
+        """Ask where a partition ends: who has just begun to lead may give less than all of it."""
+        if link is self.link:
+            request = m.Positions(self.addresses[partition])
+            self.ask(request, lambda reply: self._looked(partition, reply))
+
+    def _looked(self, partition: int, reply: m.Reply) -> None:
+        if isinstance(reply, m.PositionsReply):
+            if reply.start:
+                self.history.starts[partition] = reply.start
+            self._ends[partition] = reply.end
+            self.history.drained[partition] = []
+            self._fetch(partition, reply.start, self.link)
+        else:
+            self.soon(self._look, partition, self.link)
+
+    def closed(self) -> None:
+        """Nothing that was asked has an answer any more."""
+        super().closed()
+        self._wholes.closed()
+
+    def _fetch(self, partition: int, offset: int, link: Link | None) -> None:
+        if link is self.link:
+            request = m.Fetch(self.addresses[partition], offset, _DRAIN_BYTES)
+            self.ask(request, lambda reply: self._fetched(partition, offset, reply))
 
     def _fetched(self, partition: int, offset: int, reply: m.Reply) -> None:
-        if isinstance(reply, m.Refusal) and reply.code == OffsetOutOfRange.code and not offset:
-            self.history.starts[partition] = reply.detail
-            self._fetch(partition, reply.detail)
-            return
         if isinstance(reply, m.Refusal) and refusal(reply.code, reply.message).retryable:
-            self._waiting += 1  # the shard of this partition is starting
-            self.soon(self._fetch_again, partition, offset, self.link)
+            self.soon(self._fetch, partition, offset, self.link)  # its leader is on its way
+            return
+        if isinstance(reply, m.Refusal) and reply.code == OffsetOutOfRange.code:
+            self._look(partition, self.link)  # retention goes on
             return
         if not isinstance(reply, m.Fetched):
             self.complain("Live", f"the drained log is refused: {reply}")
@@ -75,23 +100,10 @@ class _Drain(Client):
         records += [record_of(batch) for batch in found]
         for batch in found:
             self._wholes.read(partition, batch, _DRAIN_BYTES)
-        if reply.next_offset > offset:
-            self._fetch(partition, reply.next_offset)
-
-    def _fetch_again(self, partition: int, offset: int, link: Link | None) -> None:
-        if link is self.link:
-            self._waiting -= 1
-            self._fetch(partition, offset)
-
-    def closed(self) -> None:
-        """What was asked has no answer any more."""
-        super().closed()
-        self._wholes.closed()
-
-    @property
-    def finished(self) -> bool:
-        """Whether every partition was read to its end."""
-        return bool(self.addresses) and not (self._asked or self._waiting or self._wholes.under_way)
+        if reply.next_offset < self._ends[partition]:
+            self._fetch(partition, reply.next_offset, self.link)
+        else:
+            self._left.discard(partition)
 
 
 class _Run:
@@ -125,6 +137,8 @@ class _Run:
         history.healed = world.now
         workload.end_producing()
         world.run(world.now + LIVE_WITHIN, workload.produced)
+        if not workload.produced() and not self.brokers.ruined:
+            history.complaints.append(("Live", "a program did not come to its end"))
         workload.end_consuming()
         world.run(world.now + LIVE_WITHIN, workload.consumed)
         if not workload.consumed() and not self.brokers.ruined:

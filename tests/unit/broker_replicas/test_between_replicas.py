@@ -1,4 +1,4 @@
-"""What goes over links between replicas: what is not sound is not used, what comes early is kept."""
+"""Between replicas: what is not sound is not used, and what comes too early is kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_frame_that_changed_on_its_way_is_sent_again(trio: Any, produce: Any) 
     spoilt = 0
     for (sender, to, quick), buffers in trio.wires.items():
         for at, data in enumerate(buffers):
-            if sender == leader.id and not quick and len(data) > 200:
+            if sender == leader.id and not quick and len(data) > 120:
                 buffers[at] = data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
                 spoilt |= to
     assert spoilt, "the entry was on its way to somebody"
@@ -99,5 +99,5 @@ def test_devices_are_told_when_nobody_here_can_know(trio: Any) -> None:
     trio.settle()
     assert codes(leader) == [0, 0], "nothing is said while it may still be committed"
     trio.run(2_000)
-    assert codes(leader)[2:] == [NotLeader.code] * 2, (leader.hangups, leader.group(group).cut_off, leader.group(group).machine.leads, leader.shard.budget.used)
+    assert codes(leader)[2:] == [NotLeader.code] * 2
     assert leader.shard.budget.used == 0

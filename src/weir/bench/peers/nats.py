@@ -14,7 +14,7 @@ class Nats(Peer):
     """`always` syncs each write, `default` every two minutes, so not before it confirms."""
 
     name = "nats"
-    variants = ("always", "default")
+    variants: tuple[str, ...] = ("always", "default")
 
     @property
     def synced(self) -> bool:  # type: ignore[override]
@@ -29,7 +29,7 @@ class Nats(Peer):
 
     def version(self) -> str:
         """Return its version."""
-        said = subprocess.check_output([self._program(), "--version"], text=True)
+        said = subprocess.check_output([self.program(), "--version"], text=True)
         return said.rpartition("v")[2].strip()
 
     def command(self, folder: Path) -> list[str]:
@@ -42,15 +42,20 @@ class Nats(Peer):
         if self.synced:
             jetstream["sync_interval"] = "always"
         config = folder / "nats.conf"
-        settings = {
+        settings: dict[str, object] = {
             "host": "127.0.0.1",
             "port": self.port,
             "max_connections": 20_000,
             "ping_interval": "30m",
             "jetstream": jetstream,
+            **self.among_others(),
         }
         config.write_text(json.dumps(settings), encoding="utf-8")
-        return [self._program(), "-c", str(config)]
+        return [self.program(), "-c", str(config)]
+
+    def among_others(self) -> dict[str, object]:
+        """Return what a node of several is told of them."""
+        return {}
 
     def prepare(self, topic: str) -> None:
         """Make a stream and its durable consumer."""
@@ -65,5 +70,6 @@ class Nats(Peer):
         """Return the consumer's side."""
         return Pulling(topic, size)
 
-    def _program(self) -> str:
+    def program(self) -> str:
+        """Return the path of the server. Raises `NotInstalled`."""
         return program("nats-server", PEERS_FOLDER / "nats-server")

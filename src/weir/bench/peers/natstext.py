@@ -16,9 +16,9 @@ _PULL = 2_000
 _PULL_NS = 600_000_000_000
 
 
-def stream_requests(topic: str) -> list[tuple[str, bytes]]:
+def stream_requests(topic: str, replicas: int = 1) -> list[tuple[str, bytes]]:
     """Return the API subjects and bodies that make a file stream with one durable consumer."""
-    stream = {"name": topic, "subjects": [topic], "storage": "file", "num_replicas": 1}
+    stream = {"name": topic, "subjects": [topic], "storage": "file", "num_replicas": replicas}
     config = {
         "durable_name": DURABLE,
         "ack_policy": "all",

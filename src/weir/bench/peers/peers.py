@@ -7,10 +7,23 @@ from weir.bench.peers.nats import Nats
 from weir.bench.peers.rabbitmq import RabbitMq
 from weir.bench.peers.redis import Redis
 from weir.bench.peers.server import Peer
+from weir.bench.peers.sets import SET, NatsSet, RabbitMqSet
 
-PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (Redis, Nats, RabbitMq, ActiveMq)}
+PEERS: dict[str, type[Peer]] = {
+    peer.name: peer for peer in (Redis, Nats, RabbitMq, ActiveMq, NatsSet, RabbitMqSet)
+}
 #: What cannot be had from Debian or as a Python wheel is not compared, and this is said.
 ABSENT = "Kafka and RocketMQ servers are neither Debian packages nor Python wheels: not compared"
+
+
+def set_of(label: str) -> str:
+    """Return how the peer is labelled that runs as a set of nodes. Raises `ValueError`."""
+    name, _, variant = label.partition(":")
+    wanted = name if name.endswith(SET) else name + SET
+    if wanted not in PEERS:
+        there = ", ".join(one for one in PEERS if one.endswith(SET))
+        raise ValueError(f"{name} does not run as a set of nodes here; these do: {there}")
+    return f"{wanted}:{variant}" if variant else wanted
 
 
 def peer(label: str) -> list[Peer]:

@@ -23,7 +23,7 @@ class RabbitMq(Peer):
     """
 
     name = "rabbitmq"
-    variants = ("quorum", "classic", "stream")
+    variants: tuple[str, ...] = ("quorum", "classic", "stream")
 
     def __init__(self, variant: str) -> None:
         """Choose a kind of queue."""
@@ -36,6 +36,11 @@ class RabbitMq(Peer):
     def synced(self) -> bool:  # type: ignore[override]
         """Whether a confirmed message survives the loss of power."""
         return self.variant != "stream"
+
+    @property
+    def node_name(self) -> str:
+        """What the node is called among nodes."""
+        return f"weir{self.port}@localhost"
 
     @property
     def settings(self) -> str:
@@ -54,7 +59,7 @@ class RabbitMq(Peer):
         """Return an environment in which nothing but `folder` and our ports is touched."""
         return {
             "HOME": str(folder),
-            "RABBITMQ_NODENAME": f"weir{self.port}@localhost",
+            "RABBITMQ_NODENAME": self.node_name,
             "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),

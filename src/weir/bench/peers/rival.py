@@ -37,9 +37,13 @@ class Rival:
         self.settings = peer.settings
         self.synced = peer.synced
         self.one_thread = peer.one_thread
-        self.port = peer.port
         self.folder = folder
         self._peer = peer
+
+    @property
+    def port(self) -> int:
+        """Where clients connect: of several nodes, the one that leads the last topic made."""
+        return self._peer.port
 
     def cpu_s(self) -> float | None:
         """Return the CPU time that its processes have used, in seconds."""

@@ -16,10 +16,10 @@ from weir.bench.children import python
 from weir.bench.machine import Machine as Host
 from weir.bench.machine import this_machine
 from weir.bench.network import Network, addresses
-from weir.bench.powercut.guest import PORT, UP
 from weir.bench.powercut.ledger import Verdict, judge
 from weir.bench.powercut.load import CLUSTER, TOPIC, Load
 from weir.bench.powercut.machine import DISK, Machine, MachineFailed, cut
+from weir.bench.set_node import PORT, UP
 from weir.errors import Refused, UnknownTopic
 from weir.server.folder import new_system
 
@@ -89,7 +89,7 @@ class Machines:
             Machine(
                 f"node-{number}", folder, network, host,
                 python(
-                    "weir.bench.powercut.guest", "--data", f"{DISK}/data", "--node", str(number),
+                    "weir.bench.set_node", "--data", f"{DISK}/data", "--node", str(number),
                     "--hosts", ",".join(hosts), "--system", str(system),
                     *(("--never-sync",) if shape.never_sync else ()),
                 ),

@@ -1,4 +1,4 @@
-"""What runs on a machine whose power is cut: one node, on the disk that was mounted for it."""
+"""One node of a set, alone at its address: on a machine of its own, or in a network namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weir.server.folder import NodeFolder, Part
 from weir.server.main import run
 from weir.server.status import configure
 
-#: What the console says once clients may connect.
+#: What it says once clients may connect.
 UP = "the node is up"
 PORT = 6800
 FIGURES_PORT = 9680
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--node", type=int, required=True)
     parser.add_argument("--hosts", required=True, help="of all nodes, in their order")
     parser.add_argument("--system", type=int, required=True)
+    parser.add_argument("--budget-mib", type=int, default=32)
     parser.add_argument("--never-sync", action="store_true")
     wanted = parser.parse_args(arguments)
     hosts = wanted.hosts.split(",")
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     host = hosts[wanted.node - 1]
     config = Config(
         node=NodeConfig(data=wanted.data, host=host, port=PORT, shards=1),
-        memory=MemoryConfig(budget_mib=32, cache_mib=4),
+        memory=MemoryConfig(budget_mib=wanted.budget_mib, cache_mib=4),
         log=LogConfig(segment_mib=32, spares=0),
         metrics=MetricsConfig(listen=f"{host}:{FIGURES_PORT}"),
         status=StatusConfig(level="warning"),

@@ -1,0 +1,171 @@
+"""`python -m weir.bench.slow_link`: entries of 1 MiB over cables of 100 Mbit/s cause no election.
+
+Three nodes, each in a network namespace of its own, with a disk of this machine. One such entry
+takes a cable 84 ms, and 8 MiB may be under way to each follower: heartbeats that stood in line
+behind them would come later than any election timeout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from weir.bench.children import environment, python
+from weir.bench.machine import Machine, this_machine
+from weir.bench.network import Network, addresses, enter
+from weir.bench.set_node import FIGURES_PORT, PORT, UP
+from weir.client.connect import connect
+from weir.errors import WeirError
+from weir.server.folder import new_system
+
+_NODES = 3
+_TOPIC = "large"
+_WINDOW = 8
+_PATIENCE_SECONDS = 60.0
+_TERM = re.compile(r'^weir_raft_term\{[^}]*topic="(?P<topic>[^"]*)"[^}]*\} (?P<term>\d+)', re.M)
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """How many entries of which size go over cables of which speed, to so many partitions.
+
+    With one, all of it leaves its leader twice; with three, every node leads and follows.
+    """
+
+    entries: int = 120
+    entry_bytes: int = (1 << 20) - 4_096
+    mbit: int = 100
+    partitions: int = 1
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What it came to. `elections` counts those of all groups on all nodes, so some thrice."""
+
+    shape: Shape
+    machine: Machine
+    elections: int
+    confirmed: int
+    seconds: float
+    #: What the nodes were sent, by the publisher and by each other, over what their cables carry.
+    cables_used: float
+
+
+class NodeFailed(WeirError):
+    """A node did not come up; the message holds what it said."""
+
+
+@contextmanager
+def _nodes(folder: Path, mbit: int) -> Iterator[list[str]]:
+    """Run the nodes; the addresses are reached over the slow cables."""
+    network, hosts = Network(), addresses(_NODES)
+    system = new_system()
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        for number, host in enumerate(hosts, 1):
+            command = python(
+                "weir.bench.set_node", "--data", str(folder / f"node-{number}"),
+                "--node", str(number), "--hosts", ",".join(hosts), "--system", str(system),
+                "--budget-mib", "128",
+            )  # fmt: skip
+            # It waits for its cable, which can be plugged in once its namespace is there.
+            process = subprocess.Popen(
+                ["unshare", "--net", "sh", "-c", 'echo; read go; exec "$@"', "sh", *command],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True,
+            )  # fmt: skip
+            processes.append(process)
+            _line(process)
+            port = network.cable(process.pid, host)
+            network.throttle(port, mbit, process.pid)
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in processes:
+            if _line(process) != UP:
+                raise NodeFailed("a node did not come up: see what it said above")
+        yield hosts
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def _terms(hosts: Sequence[str]) -> list[int]:
+    """Return the term of each group of the topic on each node, in their order."""
+    terms = []
+    for host in hosts:
+        with urllib.request.urlopen(f"http://{host}:{FIGURES_PORT}/metrics", timeout=10) as page:
+            text = page.read().decode()
+        terms += [int(m["term"]) for m in _TERM.finditer(text) if m["topic"].endswith(_TOPIC)]
+    return terms
+
+
+async def measure(shape: Shape) -> Result:
+    """Publish to all partitions at once, and see whether any term rises."""
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-slow-link-") as folder,
+        _nodes(Path(folder), shape.mbit) as hosts,
+    ):
+        url = "weir://" + ",".join(f"{host}:{PORT}" for host in hosts)
+        async with asyncio.timeout(_PATIENCE_SECONDS + shape.entries):
+            async with connect(url, request_timeout=_PATIENCE_SECONDS) as client:
+                await client.create_topic(_TOPIC, partitions=shape.partitions)
+                async with client.producer(_TOPIC, window=_WINDOW, linger=0) as producer:
+                    for partition in range(shape.partitions):
+                        await producer.publish(b"begun", partition=partition)
+                    before = await asyncio.to_thread(_terms, hosts)
+                    began = time.monotonic()
+                    for number in range(shape.entries):
+                        await producer.ready()
+                        value = number.to_bytes(4, "big") + bytes(shape.entry_bytes - 4)
+                        producer.send(value, partition=number % shape.partitions)
+                    await producer.flush()
+                    seconds = time.monotonic() - began
+                _, ends = await client.positions(_TOPIC)
+            after = await asyncio.to_thread(_terms, hosts)
+    if len(before) != _NODES * shape.partitions or len(after) != len(before):
+        raise NodeFailed(f"not every node told its terms: {before}, {after}")
+    elections = sum(now - then for then, now in zip(before, after, strict=True))
+    sent = shape.entries * shape.entry_bytes * 8 / (shape.mbit * 1_000_000)
+    confirmed = sum(ends) - shape.partitions
+    return Result(
+        shape, this_machine(), elections, confirmed, round(seconds, 2), round(sent / seconds, 3)
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 if nobody was elected and everything is there, 1 if not, 2 if it cannot be tried."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(prog="python -m weir.bench.slow_link")
+    parser.add_argument("--entries", type=int, default=Shape().entries)
+    parser.add_argument("--partitions", type=int, default=Shape().partitions)
+    parser.add_argument("--mbit", type=int, default=Shape().mbit)
+    wanted = parser.parse_args(given)
+    shape = Shape(wanted.entries, mbit=wanted.mbit, partitions=wanted.partitions)
+    try:
+        enter("weir.bench.slow_link", given, ("tc", "nsenter"))
+        result = asyncio.run(measure(shape))
+    except WeirError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(msgspec.json.format(msgspec.json.encode(result)).decode())
+    return 0 if result.elections == 0 and result.confirmed == shape.entries else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
