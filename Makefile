@@ -43,6 +43,13 @@ test: $(STAMP) ## Run the tests
 proof: $(STAMP) ## Measure every figure of docs/PROOF.md; ONLY=burst,latency for some
 	$(BIN)/python -P -m weir.bench.proof --only "$(ONLY)"
 
+NODES ?= 1
+TIMES ?= 20
+.PHONY: powercut
+powercut: $(STAMP) ## Cut the power of real kernels under load; NODES=1 or 3, TIMES=20
+	scripts/apt-install $$(cat scripts/powercut-packages)
+	$(BIN)/python -P -m weir.bench.powercut --nodes $(NODES) --times $(TIMES)
+
 .PHONY: peers
 peers: ## Install, as root on Debian, the brokers that weir is compared with
 	scripts/install-peers

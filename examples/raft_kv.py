@@ -1,7 +1,7 @@
 """A replicated key-value store on weir.raft, in one page: TCP, a journal on disk, three processes.
 
     SET=1=127.0.0.1:7001,2=127.0.0.1:7002,3=127.0.0.1:7003
-    python examples/raft_kv.py serve $SET 1 /tmp/kv1     # and 2 and 3, each in a terminal of its own
+    python examples/raft_kv.py serve $SET 1 /tmp/kv1     # and 2 and 3, in their terminals
     python examples/raft_kv.py ask $SET set colour green
     python examples/raft_kv.py ask $SET get colour
 
@@ -16,6 +16,7 @@ import os
 import random
 import struct
 import sys
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
@@ -48,8 +49,8 @@ class Journal:
                 msgspec.convert(entries, list[raft.Entry]),
             )
             end += HEAD.size + size
-        self._file = open(path, "ab", buffering=0)
-        self._file.truncate(end)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.truncate(self._file, end)
         os.fsync(self._file)
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)  # else a power cut may take away the file itself
@@ -60,8 +61,12 @@ class Journal:
         bodies = [msgspec.msgpack.encode((r.hard_state, r.entries)) for r in readies]
         records = b"".join(HEAD.pack(len(body), crc32(body)) + body for body in bodies)
         while records:
-            records = records[self._file.write(records) :]
+            records = records[os.write(self._file, records) :]
         os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
 
 
 class Store:
@@ -77,7 +82,8 @@ class Store:
         self.unsent = {p: asyncio.Queue[bytes](UNSENT_MAX) for p in addresses if p != id}
         self.peers = {peer: addresses[peer] for peer in self.unsent}
         self.writes: dict[int, asyncio.Future[str]] = {}  # by the index of their entry
-        self.reads: dict[int, asyncio.Future[int]] = {}  # by context
+        self.reads: dict[int, asyncio.Future[str]] = {}  # by context
+        self.confirmed: deque[tuple[int, asyncio.Future[str]]] = deque()  # reads, by index
         self.contexts = 0
 
     def serve(self) -> None:
@@ -87,7 +93,7 @@ class Store:
             ready = node.ready()
             if ready.lost_leadership:
                 for waiting in (*self.writes.values(), *self.reads.values()):
-                    waiting.cancel("leadership lost: whether it was done is not known here")
+                    settle(waiting, "lost the leadership")
                 self.writes.clear()
                 self.reads.clear()
             for message in ready.messages:
@@ -98,14 +104,15 @@ class Store:
                 self.unsynced.put_nowait(ready)
             for entry in ready.committed:
                 if entry.kind is raft.EntryKind.NORMAL:
-                    key, value = entry.data  # type: ignore[misc]
+                    key, value = msgspec.convert(entry.data, tuple[str, str])
                     self.data[key] = value
                 node.applied(entry.index)
                 if written := self.writes.pop(entry.index, None):
-                    written.set_result("ok")
+                    settle(written, "ok")
             for read in ready.reads:
-                if confirmed := self.reads.pop(read.context, None):
-                    confirmed.set_result(read.index)
+                self.confirmed.append((read.index, self.reads.pop(read.context)))
+            while self.confirmed and self.confirmed[0][0] <= node.applied_index:
+                settle(self.confirmed.popleft()[1], "ok")
             # No log is ever compacted and no entry ever read back from a disk, so `snapshot`,
             # `wants_snapshot` and `loads` stay empty here.
 
@@ -166,36 +173,32 @@ class Store:
 
     async def _answer(self, name: str, *words: str) -> list[str]:
         try:
-            async with asyncio.timeout(5):
-                if name == "set" and sum(map(len, words)) <= VALUE_BYTES_MAX:
-                    key, value = words
-                    return [await self._set(key, value)]
-                if name == "get":
-                    return ["value", await self._get(*words)]
-                return [self.node.role.value]
-        except raft.NotLeader:
-            return ["moved", str(self.node.leader)]
-        except (raft.NotReady, raft.Overloaded, TimeoutError, asyncio.CancelledError) as error:
-            if task := asyncio.current_task():
-                if task.cancelling():
-                    raise
+            if name == "set" and len(words) == 2 and sum(map(len, words)) <= VALUE_BYTES_MAX:
+                index = self.node.propose(words, sum(map(len, words)))
+                return [await self._wait(self.writes, index)]
+            if name == "get" and len(words) == 1:
+                self.contexts += 1
+                self.node.read_index(self.contexts)
+                done = await self._wait(self.reads, self.contexts)
+                return ["value", self.data.get(words[0], "")] if done == "ok" else [done]
+            return [self.node.role.value] if name == "role" else ["unknown or too large"]
+        except raft.NotLeader as error:
+            return ["moved", str(error.leader_hint)]
+        except (raft.NotReady, raft.Overloaded, TimeoutError) as error:
             return ["retry", str(error)]
 
-    async def _set(self, key: str, value: str) -> str:
-        index = self.node.propose((key, value), len(key) + len(value))
-        written = self.writes[index] = asyncio.get_running_loop().create_future()
+    async def _wait(self, place: dict[int, asyncio.Future[str]], key: int) -> str:
+        place[key] = asyncio.get_running_loop().create_future()
+        future = place[key]
         self.serve()
-        return await written
+        async with asyncio.timeout(5):
+            return await future
 
-    async def _get(self, key: str) -> str:
-        self.contexts += 1
-        self.node.read_index(self.contexts)
-        confirmed = self.reads[self.contexts] = asyncio.get_running_loop().create_future()
-        self.serve()
-        index = await confirmed
-        while self.node.applied_index < index:
-            await asyncio.sleep(0.001)
-        return self.data.get(key, "")
+
+def settle(waiting: asyncio.Future[str], how: str) -> None:
+    """Answer whoever still waits."""
+    if not waiting.done():
+        waiting.set_result(how)
 
 
 def pack(frame: list[Any]) -> bytes:
@@ -226,7 +229,7 @@ async def ask(address: tuple[str, int], *words: str) -> list[str]:
 async def ask_leader(addresses: dict[int, tuple[str, int]], *words: str) -> list[str]:
     """Ask one node after the other until the leader answers; TimeoutError after 20 s.
 
-    A `set` may be done twice if its first answer was lost, which is no harm to one client.
+    A `set` whose first answer was lost may be done twice.
     """
     async with asyncio.timeout(20):
         while True:
@@ -235,14 +238,14 @@ async def ask_leader(addresses: dict[int, tuple[str, int]], *words: str) -> list
                     answer = await ask(address, *words)
                 except (OSError, EOFError, TimeoutError):
                     continue
-                if answer[0] not in ("moved", "retry"):
+                if answer[0] not in ("moved", "retry", "lost the leadership"):
                     return answer
             await asyncio.sleep(0.05)
 
 
-def main(action: str, set: str, *words: str) -> None:
+def main(action: str, nodes: str, *words: str) -> None:
     """Serve a node, or ask the nodes."""
-    pairs = (item.split("=") for item in set.split(","))
+    pairs = (item.split("=") for item in nodes.split(","))
     addresses = {int(id): (at.split(":")[0], int(at.split(":")[1])) for id, at in pairs}
     if action == "serve":
         folder = Path(words[1])

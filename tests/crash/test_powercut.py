@@ -17,14 +17,14 @@ import pytest
 import weir
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("user-mode-linux", "iproute2", "e2fsprogs", "util-linux", "gcc", "libc6-dev")
 SECONDS = 300
 
 
 @pytest.fixture(scope="module", autouse=True)
 def kernels() -> None:
     """Install what is needed; that takes root, or sudo, the first time."""
-    subprocess.run([ROOT / "scripts" / "apt-install", *PACKAGES], check=True, timeout=200)
+    packages = (ROOT / "scripts" / "powercut-packages").read_text(encoding="utf-8").split()
+    subprocess.run([ROOT / "scripts" / "apt-install", *packages], check=True, timeout=200)
 
 
 def powercut(*arguments: str) -> tuple[int, dict[str, Any], str]:

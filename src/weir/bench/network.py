@@ -34,8 +34,8 @@ def enter(module: str, arguments: Sequence[str], needed: Sequence[str]) -> None:
     for command in ("unshare", "ip", *needed):
         if shutil.which(command) is None:
             raise NoNetwork(
-                f"there is no {command!r} here. On Debian: scripts/apt-install user-mode-linux "
-                "iproute2 e2fsprogs util-linux gcc libc6-dev"
+                f"there is no {command!r} here. On Debian, as root: "
+                "scripts/apt-install $(cat scripts/powercut-packages)"
             )
     as_root = () if os.geteuid() == 0 else ("--user", "--map-root-user")
     spaces = ("--net", "--mount-proc", "--pid", "--fork", "--kill-child")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from weir.bench.machine import Machine, this_machine
 from weir.bench.network import Network, addresses, enter
 from weir.bench.set_node import FIGURES_PORT, PORT, UP
 from weir.client.connect import connect
+from weir.client.producer import Producer
 from weir.errors import WeirError
 from weir.server.folder import new_system
 
@@ -46,6 +48,8 @@ class Shape(msgspec.Struct, frozen=True):
     entry_bytes: int = (1 << 20) - 4_096
     mbit: int = 100
     partitions: int = 1
+    #: A leader stands still for so long: the fault that elections are the answer to.
+    pause_s: float = 0.0
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -56,8 +60,8 @@ class Result(msgspec.Struct, frozen=True):
     elections: int
     confirmed: int
     seconds: float
-    #: What the nodes were sent, by the publisher and by each other, over what their cables carry.
-    cables_used: float
+    #: What went over the busiest cable, over what it could have carried in this time.
+    cable_used: float
 
 
 class NodeFailed(WeirError):
@@ -65,8 +69,8 @@ class NodeFailed(WeirError):
 
 
 @contextmanager
-def _nodes(folder: Path, mbit: int) -> Iterator[list[str]]:
-    """Run the nodes; the addresses are reached over the slow cables."""
+def _nodes(folder: Path, mbit: int) -> Iterator[tuple[list[str], list[subprocess.Popen[str]]]]:
+    """Run the nodes; their addresses are reached over the slow cables."""
     network, hosts = Network(), addresses(_NODES)
     system = new_system()
     processes: list[subprocess.Popen[str]] = []
@@ -93,7 +97,7 @@ def _nodes(folder: Path, mbit: int) -> Iterator[list[str]]:
         for process in processes:
             if _line(process) != UP:
                 raise NodeFailed("a node did not come up: see what it said above")
-        yield hosts
+        yield hosts, processes
     finally:
         for process in processes:
             process.kill()
@@ -119,7 +123,7 @@ async def measure(shape: Shape) -> Result:
     """Publish to all partitions at once, and see whether any term rises."""
     with (
         tempfile.TemporaryDirectory(prefix="weir-slow-link-") as folder,
-        _nodes(Path(folder), shape.mbit) as hosts,
+        _nodes(Path(folder), shape.mbit) as (hosts, processes),
     ):
         url = "weir://" + ",".join(f"{host}:{PORT}" for host in hosts)
         async with asyncio.timeout(_PATIENCE_SECONDS + shape.entries):
@@ -128,12 +132,12 @@ async def measure(shape: Shape) -> Result:
                 async with client.producer(_TOPIC, window=_WINDOW, linger=0) as producer:
                     for partition in range(shape.partitions):
                         await producer.publish(b"begun", partition=partition)
+                    leaders = [at.node for at in (await client.describe(_TOPIC)).addresses]
                     before = await asyncio.to_thread(_terms, hosts)
                     began = time.monotonic()
-                    for number in range(shape.entries):
-                        await producer.ready()
-                        value = number.to_bytes(4, "big") + bytes(shape.entry_bytes - 4)
-                        producer.send(value, partition=number % shape.partitions)
+                    await asyncio.gather(
+                        _send(producer, shape), _pause(processes[leaders[0] - 1], shape)
+                    )
                     await producer.flush()
                     seconds = time.monotonic() - began
                 _, ends = await client.positions(_TOPIC)
@@ -141,11 +145,27 @@ async def measure(shape: Shape) -> Result:
     if len(before) != _NODES * shape.partitions or len(after) != len(before):
         raise NodeFailed(f"not every node told its terms: {before}, {after}")
     elections = sum(now - then for then, now in zip(before, after, strict=True))
-    sent = shape.entries * shape.entry_bytes * 8 / (shape.mbit * 1_000_000)
+    # Every entry comes to each node once, and leaves its leader to each of the others.
+    most_led = max(map(leaders.count, leaders)) / len(leaders)
+    bits = shape.entries * shape.entry_bytes * 8 * max(1.0, (_NODES - 1) * most_led)
+    least_s = bits / (shape.mbit * 1_000_000)
     confirmed = sum(ends) - shape.partitions
-    return Result(
-        shape, this_machine(), elections, confirmed, round(seconds, 2), round(sent / seconds, 3)
-    )
+    used = round(least_s / seconds, 3)
+    return Result(shape, this_machine(), elections, confirmed, round(seconds, 2), used)
+
+
+async def _send(producer: Producer, shape: Shape) -> None:
+    for number in range(shape.entries):
+        await producer.ready()
+        value = number.to_bytes(4, "big") + bytes(shape.entry_bytes - 4)
+        producer.send(value, partition=number % shape.partitions)
+
+
+async def _pause(process: subprocess.Popen[str], shape: Shape) -> None:
+    if shape.pause_s:
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(shape.pause_s)
+        process.send_signal(signal.SIGCONT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -155,8 +175,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--entries", type=int, default=Shape().entries)
     parser.add_argument("--partitions", type=int, default=Shape().partitions)
     parser.add_argument("--mbit", type=int, default=Shape().mbit)
+    parser.add_argument("--pause-s", type=float, default=Shape().pause_s)
     wanted = parser.parse_args(given)
-    shape = Shape(wanted.entries, mbit=wanted.mbit, partitions=wanted.partitions)
+    shape = Shape(
+        wanted.entries, mbit=wanted.mbit, partitions=wanted.partitions, pause_s=wanted.pause_s
+    )
     try:
         enter("weir.bench.slow_link", given, ("tc", "nsenter"))
         result = asyncio.run(measure(shape))

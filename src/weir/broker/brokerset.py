@@ -172,10 +172,10 @@ class BrokerSet:
         """Ask to come back to groups whose log is damaged here, with what others have of them."""
         for partition in self._topics.partitions():
             group = partition.group
-            if group.damage is not None and group.others_go_on:
+            if group.damage is not None and group.overheard.others_go_on:
                 self._tell(ReportLost(group.id, group.voter))
         registry = self._lost_registry
-        if registry is not None and registry.others_go_on:
+        if registry is not None and registry.overheard.others_go_on:
             for place in self._linked:  # nobody knows here who leads it: only that one listens
                 if place_shard(place) == self._layout.registry_shard:
                     with suppress(Refused):
@@ -299,7 +299,8 @@ class BrokerSet:
         lagging: Counter[int] = Counter()
         for group in self._groups():
             held += 1
-            leaderless += not group.node.leader
+            # Who is yet to join a group knows nobody there.
+            leaderless += bool(group.node.configuration.members) and not group.node.leader
             if group.node.role is raft.Role.LEADER:
                 led += 1
                 is_current = current_members(group.node)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from weir import raft
 from weir.broker.entries import Payload, applied_by
+from weir.broker.overheard import Overheard
 from weir.broker.past import LogStorage, unpack_state
 from weir.broker.reads import Reads
 from weir.broker.rounds import Rounds, Then
@@ -24,12 +25,6 @@ from weir.log.errors import LogDamaged
 from weir.log.log import Log
 from weir.model.ids import node_of
 from weir.model.limits import RETRY_AFTER_MS
-
-#: Above every index.
-_NEVER = 1 << 63
-#: A leader asks who does not answer once a heartbeat: so often, and far longer than an election
-#: timeout has passed.
-_GOES_ON = 50
 
 
 class Machine(Protocol):
@@ -71,7 +66,6 @@ class Group:
         "_advancing",
         "_configuration",
         "_durable",
-        "_heard",
         "_past",
         "_rounds",
         "_supply",
@@ -81,7 +75,7 @@ class Group:
         "log",
         "machine",
         "node",
-        "others_go_on",
+        "overheard",
         "voter",
     )
 
@@ -108,10 +102,8 @@ class Group:
         self.log = log
         #: Whether the last leadership ended because the majority was out of reach.
         self.cut_off = False
-        #: Of a damaged group whether it may be given up here.
-        self.others_go_on = False
-        #: A leader's term, its first entry of that term that it wrote of, and how often it wrote.
-        self._heard = (0, _NEVER, 0)
+        #: What a damaged group is told.
+        self.overheard = Overheard()
         self._past = past
         self._ties = ties
         self._supply = Supply(id, node, past, ties.reads, ties.turns, self.advance)
@@ -272,26 +264,6 @@ class Group:
         self.advance()
         while self._durable and self._durable[0][0] <= self.node.durable_index:
             self._durable.popleft()[1]()
-
-    def overhear(self, message: raft.Message) -> None:
-        """Take note of what a damaged group is sent: it answers nothing.
-
-        A leader that has committed an entry of its own term did so without this node. So a
-        majority of others holds all that this one ever said it had, and it may begin anew with
-        nothing. Where that entry was written before this node listened, a leader shows it by going
-        on: one that is not followed by a majority soon writes to nobody.
-        """
-        if not isinstance(message, raft.Append):
-            return
-        term, index, times = self._heard
-        if term != message.term:
-            term, index, times = message.term, _NEVER, 0
-        told = [(message.prev_index, message.prev_term)]
-        told += [(entry.index, entry.term) for entry in message.entries]
-        index = min([index, *(at for at, of in told if of == term)])
-        self._heard = term, index, times + 1
-        if index <= message.commit or times >= _GOES_ON:
-            self.others_go_on = True
 
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""

@@ -130,7 +130,7 @@ class Peers:
             if group.id == REGISTRY_GROUP and message.to > group.voter:
                 self.registry_comes_again(message.to)
             else:
-                group.overhear(message)
+                group.overheard.take(message)
         elif group is not None:
             if message.to == group.voter:
                 group.step(message)

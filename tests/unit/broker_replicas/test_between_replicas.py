@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weir import raft
 from weir.broker import events as ev
 from weir.broker.peer_frames import pack
 from weir.errors import NotLeader
@@ -39,6 +40,22 @@ def test_a_frame_that_changed_on_its_way_is_sent_again(trio: Any, produce: Any) 
     assert trio.told(produce(info, grant, 1, b"b"), group).offset == 1
     assert trio.same_everywhere(group) == [b"a", b"b"]
     assert sum(node.shard.counts.bad_frames for node in trio.live()) >= 1
+
+
+def test_a_damaged_replica_is_given_up_once_others_have_all_it_ever_had(trio: Any) -> None:
+    trio.leader()
+    overheard = trio[1].group(0).overheard
+    to, sender = voter_of(1), voter_of(2)
+    entry = raft.Entry(12, 5, raft.EntryKind.NOOP, None, 1)
+    for harmless in (
+        r.Append(to, sender, 5, 11, 4, (), 11),  # all of older terms: perhaps with its own vote
+        r.Append(to, sender, 5, 11, 4, (entry,), 11),  # of its own term, and not committed
+        r.TimeoutNow(to, sender, 5),
+    ):
+        overheard.take(harmless)
+        assert not overheard.others_go_on
+    overheard.take(r.Append(to, sender, 5, 11, 4, (entry,), 12))
+    assert overheard.others_go_on
 
 
 def test_a_node_speaks_for_itself_alone(trio: Any) -> None:

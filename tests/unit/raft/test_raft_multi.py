@@ -178,6 +178,23 @@ def test_the_groups_of_a_lost_host_are_led_by_others_soon(hosts: Hosts, tell: bo
     hosts.check(30)
 
 
+def test_a_leader_whose_links_were_silent_before_steps_down_too_when_it_is_cut_off() -> None:
+    """While it led nothing it sent no beats, so that no answer to one can be missed later."""
+    hosts = Hosts(1)
+    hosts.pass_ms(3_000)
+    old = hosts.leader(0)
+    new = hosts.all[1 if old.id != 1 else 2]
+    old.nodes[0].transfer_leadership(new.id)
+    while not new.led():
+        hosts.flow()
+        if not new.led():
+            hosts.pass_ms(50)
+    new.serve()
+    hosts.break_off(new.id, tell=False)
+    hosts.pass_ms(1_500)
+    assert new.led() == set()
+
+
 def test_one_broken_link_deposes_nobody(hosts: Hosts) -> None:
     terms = {group: hosts.leader(group).nodes[group].term for group in range(30)}
     hosts.cut |= {(1, 2), (2, 1)}

@@ -36,6 +36,32 @@ PAUSED = replace(
     authors=0,
     operators=(False,),
 )
+#: Elections follow on each other while some are cut off or down.
+STORMY = replace(
+    SET,
+    kinds=("part", "kill"),
+    fault_every=(100 * MS, 700 * MS),
+    pace=(5, 60),
+    hubs=0,
+    receivers=0,
+    consumers=0,
+    authors=0,
+    operators=(False,),
+)
+#: Groups move from node to node, while some do not hear of that.
+MOVING = replace(
+    SET,
+    nodes=4,
+    kinds=("part", "kill"),
+    fault_every=(100 * MS, 800 * MS),
+    pace=(5, 60),
+    stewards=2,
+    hubs=0,
+    receivers=0,
+    consumers=0,
+    authors=0,
+    operators=(False,),
+)
 #: Leaders die soon after they were elected, most of them.
 HASTY = replace(
     SET,
@@ -129,7 +155,7 @@ def read_index_without_its_round(patch: Patch) -> None:
     patch.setattr(Leader, "read", read)
 
 
-@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash"}, shape=PARTED)
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash"}, shape=STORMY)
 def a_follower_does_not_compare_terms(patch: Patch) -> None:
     """Entries are kept only behind one of the same index and term (§3.5)."""
     honest = Follower.append
@@ -174,9 +200,22 @@ def confirm_after_step_down(patch: Patch) -> None:
     patch.setattr(Partition, "lose", lambda self, error: None)
 
 
-@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash", "Live"}, shape=SET)
+@mutant(
+    seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash", "Live"}, shape=MOVING
+)
 def a_snapshot_counts_as_the_log(patch: Patch) -> None:
     """Who has a state and lacks entries that it came from is no replica of them
     (counterexample 13).
     """
     patch.setattr(LogView, "back_filling", property(lambda self: False))
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash"}, shape=MOVING)
+def membership_hole(patch: Patch) -> None:
+    """While voters change, a majority of the old ones and one of the new ones decide (§4.3)."""
+    honest = raft.Configuration.changed
+
+    def changed(self: raft.Configuration, change: raft.Change) -> raft.Configuration:
+        return replace(honest(self, change), outgoing=())
+
+    patch.setattr(raft.Configuration, "changed", changed)

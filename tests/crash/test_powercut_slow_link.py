@@ -1,0 +1,51 @@
+"""Three nodes whose cables carry 100 Mbit/s, and entries of a MiB: heartbeats are not held up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weir
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 120
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cables() -> None:
+    """Install what is needed; that takes root, or sudo, the first time."""
+    packages = (ROOT / "scripts" / "powercut-packages").read_text(encoding="utf-8").split()
+    subprocess.run([ROOT / "scripts" / "apt-install", *packages], check=True, timeout=200)
+
+
+def slow_link(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "weir.bench.slow_link", *arguments],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(Path(weir.__file__).parents[1])},
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.timeout(SECONDS)
+def test_large_entries_over_a_slow_link_cause_no_election() -> None:
+    found = slow_link("--entries", "16")
+    assert (found["elections"], found["confirmed"]) == (0, 16)
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_leader_that_stands_still_causes_one() -> None:
+    found = slow_link("--entries", "16", "--pause-s", "3")
+    assert found["elections"] > 0
+    assert found["confirmed"] == 16
