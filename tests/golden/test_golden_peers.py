@@ -33,7 +33,7 @@ def appended() -> m.Append:
         Payload(Kind.CONFIGURATION, (packed,), len(packed)),
     )
     entries = tuple(entry_of(at, 6, payload) for at, payload in enumerate(payloads, 41))
-    return m.Append(TO, SENDER, TERM, 40, 6, entries, 39)
+    return m.Append(TO, SENDER, TERM, 40, 6, entries, 39, True)
 
 
 MESSAGES: dict[str, Any] = {
@@ -43,7 +43,7 @@ MESSAGES: dict[str, Any] = {
     "append_reply": m.AppendReply(TO, SENDER, TERM, 44, True, 40, 6, 39),
     "heartbeat": m.Heartbeat(TO, SENDER, TERM, 39, 8),
     "heartbeat_reply": m.HeartbeatReply(TO, SENDER, TERM, 8),
-    "snapshot": m.InstallSnapshot(TO, SENDER, TERM, META, 100, b"state", False),
+    "snapshot": m.InstallSnapshot(TO, SENDER, TERM, META, 100, b"state", False, True),
     "snapshot_reply": m.SnapshotReply(TO, SENDER, TERM, 105, False),
     "timeout_now": m.TimeoutNow(TO, SENDER, TERM),
 }

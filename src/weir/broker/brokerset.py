@@ -135,7 +135,11 @@ class BrokerSet:
             )
         nodes = self._catalog.nodes.all()
         if any(node.id == self._identity.node for node in nodes):  # else it is older than this node
-            self._connect({one.id: Member(one.id, one.host, one.port) for one in nodes if one.port})
+            # A copy that was made while the set was founded does not hold all founders yet.
+            known = self._catalog.nodes.get
+            wanted = {one.node: one for one in self._identity.members if known(one.node) is None}
+            joined = {one.id: Member(one.id, one.host, one.port) for one in nodes if one.port}
+            self._connect(wanted | joined)
         if self._time.monotonic_ms() >= self._report_ms:
             self._report_ms = self._time.monotonic_ms() + _REPORT_EVERY_MS
             self._report()

@@ -90,13 +90,15 @@ class Membership:
         self._settled = False
 
     def lead(self) -> None:
-        """This node leads the registry: found the set, if nobody has yet."""
+        """This node leads the registry: found the set, as far as nobody has yet."""
         self._placing.clear()
         self._settled = False
-        if not self._catalog.nodes.all():
-            members = self._identity.members or (Member(self._identity.node, "", 0),)
-            for node, host, port in members:
+        nodes = self._catalog.nodes
+        # An earlier leader may have been lost in the middle of the founding.
+        for node, host, port in self._identity.members or (Member(self._identity.node, "", 0),):
+            if nodes.get(node) is None:
                 self._propose(NodeJoined(node, host, port, self._shards, self._level))
+        if not nodes.voters(REGISTRY_GROUP):
             self._place({REGISTRY_GROUP: self._identity.founding_voters})
 
     def lose(self, error: Refused) -> None:

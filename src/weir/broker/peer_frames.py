@@ -8,6 +8,7 @@ An APPEND's head:
     4      4    how many entries            32  8  index before the first entry
     8      8    to, a voter id              40  8  term of that
     16     8    sender, a voter id          48  8  index through which all is committed
+                                            56  8  1 if the receiver is spared, else 0
 
 then 24 bytes an entry (term u64, payload length u32, CRC-32C of the payload u32, kind u8, 7 bytes
 0), then the payloads. Batches carry CRC and hash of their own: both are checked on arrival, and the
@@ -32,12 +33,12 @@ from weir.wire.link import LinkFrame, encode
 
 _VOTE_REQUEST = struct.Struct("<QQQQQBB")
 _VOTE_REPLY = struct.Struct("<QQQQBB")
-_APPEND = struct.Struct("<IQQQQQQ")
+_APPEND = struct.Struct("<IQQQQQQQ")
 _ENTRY = struct.Struct("<QIIB7x")
 _APPEND_REPLY = struct.Struct("<QQQQQQQB")
 _HEARTBEAT = struct.Struct("<QQQQQ")
 _HEARTBEAT_REPLY = struct.Struct("<QQQQ")
-_SNAPSHOT = struct.Struct("<QQQQQQQQQBHI")
+_SNAPSHOT = struct.Struct("<QQQQQQQQQBBHI")
 _SNAPSHOT_REPLY = struct.Struct("<QQQQB")
 _TIMEOUT_NOW = struct.Struct("<QQQ")
 _BEAT = struct.Struct("<QQQBI")
@@ -127,7 +128,7 @@ def _pack_append(group: int, message: m.Append) -> tuple[Buffer, ...]:
     rows = [
         _APPEND.pack(
             len(message.entries), message.to, message.sender, message.term,
-            message.prev_index, message.prev_term, message.commit,
+            message.prev_index, message.prev_term, message.commit, message.spared,
         )
     ]  # fmt: skip
     payloads: list[Buffer] = []
@@ -147,7 +148,7 @@ def _unpack_append(frame: LinkFrame) -> m.Append:
     (count,) = U32.unpack_from(body, U32.size)
     end = U32.size + _APPEND.size + count * _ENTRY.size
     head = _checked(body, end)
-    _, to, sender, term, prev_index, prev_term, commit = _APPEND.unpack_from(head)
+    _, to, sender, term, prev_index, prev_term, commit, spared = _APPEND.unpack_from(head)
     entries = []
     at, index = end, prev_index
     for entry_term, size, crc, kind in _ENTRY.iter_unpack(head[_APPEND.size :]):
@@ -161,7 +162,9 @@ def _unpack_append(frame: LinkFrame) -> m.Append:
         payload = read_back(_kind(kind), data, group)
         entries.append(entry_of(index, entry_term, payload))
     _fits(body, at)
-    return m.Append(to, sender, term, prev_index, prev_term, tuple(entries), commit)
+    return m.Append(
+        to, sender, term, prev_index, prev_term, tuple(entries), commit, bool(spared)
+    )
 
 
 def _kind(number: int) -> Kind:
@@ -179,7 +182,8 @@ def _pack_snapshot(message: m.InstallSnapshot) -> tuple[FrameKind, bytes, tuple[
     configuration = meta.configuration.pack()
     head = _SNAPSHOT.pack(
         message.to, message.sender, message.term, meta.index, meta.term, meta.base_index,
-        meta.base_term, meta.size, message.position, message.done, len(configuration),
+        meta.base_term, meta.size, message.position, message.done, message.spared,
+        len(configuration),
         crc32c(message.data),
     )  # fmt: skip
     return FrameKind.SNAPSHOT, head + configuration, (message.data,)
@@ -188,7 +192,7 @@ def _pack_snapshot(message: m.InstallSnapshot) -> tuple[FrameKind, bytes, tuple[
 def _unpack_snapshot(frame: LinkFrame) -> m.InstallSnapshot:
     body = frame.body
     start = U32.size + _SNAPSHOT.size
-    *fields, done, size, crc = _SNAPSHOT.unpack_from(body, U32.size)
+    *fields, done, spared, size, crc = _SNAPSHOT.unpack_from(body, U32.size)
     head = _checked(body, start + size)
     configuration = raft.Configuration.unpack(bytes(head[_SNAPSHOT.size :]))
     to, sender, term, index, index_term, base_index, base_term, whole, position = fields
@@ -196,7 +200,9 @@ def _unpack_snapshot(frame: LinkFrame) -> m.InstallSnapshot:
     if crc32c(data) != crc:
         raise BadMessage("a piece of a snapshot fails its CRC-32C")
     meta = m.SnapshotMeta(index, index_term, configuration, base_index, base_term, whole)
-    return m.InstallSnapshot(to, sender, term, meta, position, data, bool(done))
+    return m.InstallSnapshot(
+        to, sender, term, meta, position, data, bool(done), bool(spared)
+    )
 
 
 # -- the small ones ------------------------------------------------------------------------------

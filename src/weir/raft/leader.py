@@ -43,7 +43,7 @@ class Leader:
         self.announced = False
         #: Everybody but this node who receives the log.
         self.members: dict[int, Member] = {}
-        self._sending = Sending(ground)
+        self._sending = Sending(ground, self._spares)
         self._reads: deque[tuple[int, int, int]] = deque()  # context, index, round to confirm
         #: Who is to lead next; proposals wait while it is somebody.
         self.transferee = NOBODY
@@ -96,6 +96,16 @@ class Leader:
         match = {id: member.match for id, member in self.members.items()}
         match[self._ground.id] = self._ground.log.durable
         return match
+
+    def _spares(self, member: Member) -> bool:
+        """Whether a majority holds an entry of this term and all that a member acknowledged, the
+        member not counted, nor any other at its place: it may have been another one before.
+        """
+        match = self._match()
+        there = [one for one in self.members.values() if one.contact is member.contact]
+        match.update((one.id, 0) for one in there)
+        needed = max(self.first_index, *(one.match for one in there))
+        return self._ground.configuration.committed(match) >= needed
 
     def append_reply(self, message: AppendReply) -> None:
         """Note where a member's log stands."""

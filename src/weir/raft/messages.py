@@ -50,6 +50,10 @@ class Append:
     prev_term: int
     entries: tuple[Entry, ...]
     commit: int
+    #: A majority without whoever gets this holds an entry of this term, and all that it ever
+    #: acknowledged to this leader: so all that was ever committed by its help. Said only to a
+    #: member that is asked where it stands.
+    spared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class InstallSnapshot:
     position: int
     data: bytes
     done: bool
+    #: As in Append.
+    spared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

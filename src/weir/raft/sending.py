@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from weir.raft.ground import Ground
 from weir.raft.member import Member
@@ -15,10 +15,12 @@ from weir.raft.storage import Entry, Snapshot
 class Sending:
     """Puts in line what members lack. Nothing here decides what is committed."""
 
-    __slots__ = ("_cut", "_cut_at", "_ground", "_loading", "dirty")
+    __slots__ = ("_cut", "_cut_at", "_ground", "_loading", "_spares", "dirty")
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, spares: Callable[[Member], bool]) -> None:
         self._ground = ground
+        #: Whether others hold all that a member ever acknowledged.
+        self._spares = spares
         #: Whether send() may find something.
         self.dirty = False
         self._loading: dict[int, Member] = {}
@@ -88,7 +90,10 @@ class Sending:
     def _append(self, member: Member, entries: tuple[Entry, ...]) -> None:
         ground, prev = self._ground, member.next - 1
         term, log = ground.term, ground.log
-        message = Append(member.id, ground.id, term, prev, log.term(prev), entries, log.committed)
+        spared = member.state is ProgressState.PROBE and self._spares(member)
+        message = Append(
+            member.id, ground.id, term, prev, log.term(prev), entries, log.committed, spared
+        )
         ground.outbox.append(message)
         member.nudge_at = ground.clock.now + ground.config.heartbeat_ms
 
@@ -202,9 +207,9 @@ class Sending:
             size,
         )
         position = member.position
-        done = position + len(data) == size
+        done, spared = position + len(data) == size, self._spares(member)
         ground.outbox.append(
-            InstallSnapshot(member.id, ground.id, ground.term, meta, position, data, done)
+            InstallSnapshot(member.id, ground.id, ground.term, meta, position, data, done, spared)
         )
         member.nudge_at = ground.clock.now + ground.config.election_ms
 

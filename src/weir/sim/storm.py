@@ -115,7 +115,9 @@ class Storm:
         """Let a node end as it should; it is started again, done or not."""
         host = self._any()
         host.stop()
-        self._later(self._down, self._end_stopped, host, host.boots)
+        # Also when all is over: a node that is ending serves nobody any more.
+        delay = self._world.between(*self._down)
+        self._world.after(delay, self._end_stopped, host, host.boots)
 
     def _end_stopped(self, host: Host, boot: int) -> None:
         if host.up and host.boots == boot:

@@ -50,6 +50,7 @@ SMALL = st.one_of(
             base_index=NUMBERS, base_term=NUMBERS, size=NUMBERS,
         ),
         position=NUMBERS, data=st.binary(max_size=99), done=st.booleans(),
+        spared=st.booleans(),
     ),
 )  # fmt: skip
 

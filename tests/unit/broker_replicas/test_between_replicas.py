@@ -46,16 +46,21 @@ def test_a_damaged_replica_is_given_up_once_others_have_all_it_ever_had(trio: An
     trio.leader()
     overheard = trio[1].group(0).overheard
     to, sender = voter_of(1), voter_of(2)
-    entry = raft.Entry(12, 5, raft.EntryKind.NOOP, None, 1)
+    noop = raft.Entry(12, 5, raft.EntryKind.NOOP, None, 1)
     for harmless in (
-        r.Append(to, sender, 5, 11, 4, (), 11),  # all of older terms: perhaps with its own vote
-        r.Append(to, sender, 5, 11, 4, (entry,), 11),  # of its own term, and not committed
+        r.Append(to, sender, 5, 11, 4, (noop,), 11),
+        r.Append(to, sender, 5, 12, 5, (), 12),  # committed, perhaps by what it had itself
         r.TimeoutNow(to, sender, 5),
     ):
-        overheard.take(harmless)
+        for _ in range(100):
+            overheard.take(harmless)
         assert not overheard.others_go_on
-    overheard.take(r.Append(to, sender, 5, 11, 4, (entry,), 12))
+    overheard.take(r.Append(to, sender, 5, 12, 5, (), 12, spared=True))
     assert overheard.others_go_on
+    overheard.take(r.Append(to, sender, 4, 11, 4, (), 11))  # its leadership is over
+    assert overheard.others_go_on
+    overheard.take(r.Append(to, sender, 6, 12, 5, (), 12))
+    assert not overheard.others_go_on, "the next leader knows better"
 
 
 def test_a_node_speaks_for_itself_alone(trio: Any) -> None:
