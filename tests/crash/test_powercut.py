@@ -44,7 +44,7 @@ def powercut(*arguments: str) -> tuple[int, dict[str, Any], str]:
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_what_was_confirmed_and_acked_stays_so(nodes: int) -> None:
-    code, found, said = powercut("--nodes", str(nodes), "--times", "2")
+    code, found, said = powercut("--nodes", str(nodes), "--times", "2", "--lease-s", "15")
     verdict = found["verdict"]
     bad = {name: verdict[name] for name in ("lost", "repeated", "reordered", "strange")}
     assert bad == dict.fromkeys(bad, 0), said

@@ -27,7 +27,7 @@ def enter(module: str, arguments: Sequence[str], needed: Sequence[str]) -> None:
     """Go on only inside namespaces of our own: run `module` anew in there unless it is already.
 
     They are of the network, of processes, so that nothing outlives us, and of mounts. Raises
-    `NoNetwork` if one of the commands `needed` is missing; see also `explain`.
+    `NoNetwork` if one of the commands `needed` is missing, or we may not have namespaces.
     """
     if _MARK in os.environ:
         return
@@ -39,12 +39,10 @@ def enter(module: str, arguments: Sequence[str], needed: Sequence[str]) -> None:
             )
     as_root = () if os.geteuid() == 0 else ("--user", "--map-root-user")
     spaces = ("--net", "--mount-proc", "--pid", "--fork", "--kill-child")
+    words = ["unshare", *as_root, *spaces]
+    _run(*words, "true")
     sys.stdout.flush()
-    os.execvpe(
-        "unshare",
-        ["unshare", *as_root, *spaces, *python(module, *arguments)],
-        {**environment(), _MARK: "1"},
-    )
+    os.execvpe(words[0], [*words, *python(module, *arguments)], {**environment(), _MARK: "1"})
 
 
 def addresses(count: int) -> list[str]:

@@ -7,6 +7,7 @@ ONLY=burst,latency` some; docs/PROOF.md is made from what came out.
 from __future__ import annotations
 
 from weir.bench.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
+from weir.bench.powercut_proofs import OF_MACHINES
 from weir.bench.set_proofs import OF_SETS
 
 ALL_PEERS = "redis,nats,rabbitmq,activemq"
@@ -205,4 +206,5 @@ SURVIVED = (
     ),
 )
 
-PROOFS: dict[str, Proof] = {proof.name: proof for proof in (*MEASURED, *OF_SETS, *SURVIVED)}
+_ALL = (*MEASURED, *OF_SETS, *SURVIVED, *OF_MACHINES)
+PROOFS: dict[str, Proof] = {proof.name: proof for proof in _ALL}

@@ -24,8 +24,8 @@ import msgspec
 
 from weir.bench.children import environment, python
 from weir.bench.machine import Machine, this_machine
+from weir.bench.member import FIGURES_PORT, PORT, UP
 from weir.bench.network import Network, addresses, enter
-from weir.bench.set_node import FIGURES_PORT, PORT, UP
 from weir.client.connect import connect
 from weir.client.producer import Producer
 from weir.errors import WeirError
@@ -77,7 +77,7 @@ def _nodes(folder: Path, mbit: int) -> Iterator[tuple[list[str], list[subprocess
     try:
         for number, host in enumerate(hosts, 1):
             command = python(
-                "weir.bench.set_node", "--data", str(folder / f"node-{number}"),
+                "weir.bench.member", "--data", str(folder / f"node-{number}"),
                 "--node", str(number), "--hosts", ",".join(hosts), "--system", str(system),
                 "--budget-mib", "128",
             )  # fmt: skip

@@ -12,7 +12,7 @@ from weir.errors import Refused
 def assured(group: Group, outbox: Outbox, caller: Caller, tell: Callable[[], None]) -> None:
     """Let `tell` answer `caller` once no other node can have led `group` before now; or refuse it.
 
-    A damaged group has no leader, and is read as it lies. A grant needs no such round: its messages
+    What nobody else has of a damaged group is read as it lies. A grant needs no such round: its messages
     leave when its entry is committed.
     """
 
@@ -24,7 +24,7 @@ def assured(group: Group, outbox: Outbox, caller: Caller, tell: Callable[[], Non
         except Refused as refused:
             outbox.refuse(caller, refused)
 
-    if group.damage is not None:
+    if group.is_read_as_it_lies:
         tell()
     else:
         group.read(then)

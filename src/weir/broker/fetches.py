@@ -10,7 +10,7 @@ from weir.broker.reads import Reads
 from weir.broker.state import PartitionState
 from weir.broker.waits import Wait, Waits
 from weir.codec.fields import Buffer
-from weir.errors import OffsetOutOfRange, Refused, Unavailable
+from weir.errors import DamagedRange, OffsetOutOfRange, Refused, Unavailable
 from weir.model.limits import FETCH_BYTES_MAX, WAIT_MS_MAX
 from weir.order.clock import Time
 from weir.wire.messages import Fetch, Fetched
@@ -96,7 +96,7 @@ class Fetches:
             self._group.node.commit_index,
         )
         if reading is None:
-            self._answer(caller, request, request.offset, ())
+            self._answer_nothing(caller, request)
             return
 
         def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
@@ -106,6 +106,19 @@ class Fetches:
                 self._answer(caller, request, reading.reached(payloads), tuple(payloads))
 
         self._reads.start(reading, answer)
+
+    def _answer_nothing(self, caller: Caller, request: Fetch) -> None:
+        """There is nothing in the log: of what is committed, that means that it is lost."""
+        if not self._state.log_start <= request.offset < self._state.next_offset:
+            self._answer(caller, request, request.offset, ())
+            return
+        damage = self._group.damage
+        lost = DamagedRange(
+            f"the messages from offset {request.offset} on are lost on this node: read on behind "
+            "them, or restore its folder from a backup",
+            damage.position if damage is not None else 0,
+        )
+        self._outbox.refuse(caller, lost)
 
     def _answer(
         self, caller: Caller, request: Fetch, behind: int, batches: tuple[Buffer, ...]

@@ -72,6 +72,7 @@ class Group:
         "_ties",
         "cut_off",
         "id",
+        "is_placed_elsewhere",
         "log",
         "machine",
         "node",
@@ -102,6 +103,8 @@ class Group:
         self.log = log
         #: Whether the last leadership ended because the majority was out of reach.
         self.cut_off = False
+        #: Whether other nodes are to hold it, too, whatever is known of that in its own log.
+        self.is_placed_elsewhere = False
         #: What a damaged group is told.
         self.overheard = Overheard()
         self._past = past
@@ -136,13 +139,20 @@ class Group:
     @property
     def leader(self) -> int:
         """The voter that leads as far as this node knows; 0 for none."""
-        return self.node.leader
+        return self.node.leader or self.overheard.leader
 
     @property
     def has_others(self) -> bool:
         """Whether other nodes have a part in this group."""
-        known = self.node.configuration
-        return known.members != (self.voter,)
+        return self.is_placed_elsewhere or self.node.configuration.members != (self.voter,)
+
+    @property
+    def is_read_as_it_lies(self) -> bool:
+        """Whether it is damaged, and nobody else has what is left of it.
+
+        Where others have it, only they know what of it was committed, and what came after it.
+        """
+        return self.damage is not None and not self.has_others
 
     @property
     def is_current(self) -> bool:
@@ -295,7 +305,7 @@ class Group:
         if ready.messages:
             self._ties.send(self.id, ready.messages)
         if ready.must_persist:
-            stage(self.log, self.id, ready, self.node.fence)
+            stage(self.log, self.id, self.node, ready)
         if ready.snapshot is not None:
             self._restore(ready.snapshot)
         for entry in ready.committed:

@@ -137,7 +137,8 @@ class Groups:
             return
         state = PartitionState.decode(snapshot.data) if snapshot else PartitionState()
         group = self._open(id, voter, founders if voter in founders else ())
-        if group.damage is not None:  # read as it lies, beyond what could be applied too
+        group.is_placed_elsewhere = len(voters) > 1
+        if group.is_read_as_it_lies:  # beyond what could be applied, too
             state.next_offset = max(state.next_offset, writer.log.next_offset(id))
         partition = Partition(group, state, self._shared)
         self._topics.add(partition)

@@ -14,10 +14,12 @@ class Overheard:
     alone shows less: it may have been committed by what this one had before it was damaged.
     """
 
-    __slots__ = ("_term", "others_go_on")
+    __slots__ = ("_term", "leader", "others_go_on")
 
     def __init__(self) -> None:
         """Begin with nothing heard."""
+        #: Who leads, of those who were heard; 0 for nobody.
+        self.leader = 0
         #: Whether the group may be given up here.
         self.others_go_on = False
         self._term = 0
@@ -27,3 +29,4 @@ class Overheard:
         if isinstance(message, raft.Append | raft.InstallSnapshot) and message.term >= self._term:
             # What was said last counts: there may be a leader who knows better.
             self._term, self.others_go_on = message.term, message.spared
+            self.leader = message.sender

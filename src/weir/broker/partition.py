@@ -60,7 +60,9 @@ class Partition:
 
     @property
     def has_leader(self) -> bool:
-        """Whether it is known who answers for the partition; of a damaged one, anybody does."""
+        """Whether it is known who answers for the partition; where it is damaged, others do, or
+        nobody will.
+        """
         group = self.group
         return self.leads or bool(group.damage) or group.leader not in (0, group.voter)
 
@@ -119,7 +121,7 @@ class Partition:
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
         """Read by offset."""
-        if self.group.damage is None or request.offset >= self.state.next_offset:
+        if not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
             self._led()  # what a damaged one held behind its end, nobody knows
         self._shared.outbox.touches(caller.session, self.group.id)
         self.fetches.fetch(caller, request)
@@ -326,12 +328,13 @@ class Partition:
 
     def _check_applied(self) -> None:
         """Raise unless all that was ever confirmed is applied here, or never will be."""
-        if self.group.damage is None:
+        if not self.group.is_read_as_it_lies:
             self._led()
 
     def _led(self) -> Leading:
         if self._leading is None:
-            if (damage := self.group.damage) is not None:
+            damage = self.group.damage
+            if damage is not None and self.group.is_read_as_it_lies:
                 raise DamagedRange(f"this partition can only be read: {damage}", damage.position)
             if self.group.has_others and self.group.leader != self.group.voter:
                 raise NotLeader("this partition is led elsewhere", node_of(self.group.leader))

@@ -32,13 +32,11 @@ class Opened:
     holes: Sequence[LogDamaged] = ()
 
 
-def covered(groups: Iterable[Group]) -> dict[int, raft.Snapshot]:
-    """Return the snapshots that `encode_checkpoint` would write, without their states, by group."""
-    found = {}
-    for group in groups:
-        if group.damage is None and (snapshot := group.covered()) is not None:
-            found[group.id] = snapshot
-    return found
+def covered(groups: Iterable[Group]) -> Sequence[tuple[Group, raft.Snapshot]]:
+    """Return groups and the snapshots that `encode_checkpoint` would write, without states."""
+    whole = [group for group in groups if group.damage is None]
+    found = [(group, group.covered()) for group in whole]
+    return [(group, snapshot) for group, snapshot in found if snapshot is not None]
 
 
 def encode_checkpoint(groups: Sequence[Group]) -> bytes:

@@ -13,18 +13,21 @@ from weir.log.record import HardState, Record
 
 
 class Token(NamedTuple):
-    """Which Ready a flush has made durable."""
+    """Which Ready a flush has made durable, and of which node: its group may be gone by then, and
+    another node in its place.
+    """
 
     group: int
+    node: raft.Node
     ready: int
 
 
-def stage(log: Log, group: int, ready: raft.Ready, fence: int) -> None:
+def stage(log: Log, group: int, node: raft.Node, ready: raft.Ready) -> None:
     """Stage a Ready's hard state, snapshot and entries, in this order; the flush that makes all of
     it durable carries its `Token`.
     """
-    token = Token(group, ready.number)
-    records = [] if ready.hard_state is None else [_voted(group, ready.hard_state, fence)]
+    token = Token(group, node, ready.number)
+    records = [] if ready.hard_state is None else [_voted(group, ready.hard_state, node.fence)]
     if (snapshot := ready.snapshot) is not None:
         for record in records:
             log.append(record)

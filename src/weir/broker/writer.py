@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weir import raft
 from weir.broker.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
@@ -77,8 +77,8 @@ class Writer:
         self.scrubber = Scrubber(opened.log, time, opened.holes)
         self._quiet_since = time.monotonic_ms()
         self._save_after = self._quiet_since + CHECKPOINT_MS
-        #: Of each group in the checkpoint that is being saved what it covers.
-        self._covered: dict[int, raft.Snapshot] = {}
+        #: Each group in the checkpoint that is being saved, and what that covers of it.
+        self._covered: Sequence[tuple[Group, raft.Snapshot]] = ()
         self._saved_tail = self._tried_tail = self.log.tail
         self._tried_frames = self.log.frames
         #: Whether the last file that was asked for could not be made, and until when none is.
@@ -159,7 +159,8 @@ class Writer:
         self._quiet_since = self._time.monotonic_ms()
         for token in flush.tokens:
             assert isinstance(token, Token)  # what Group gave to append()
-            if (group := self.groups.get(token.group)) is not None:  # else it is gone
+            group = self.groups.get(token.group)
+            if group is not None and group.node is token.node:  # else it is gone
                 group.persisted(token.ready)
 
     def spare_made(self, event: SpareMade) -> None:
@@ -222,8 +223,8 @@ class Writer:
         if saved:
             self._saved_tail = self._tried_tail
             self.log.checkpoint_saved()
-            for id, snapshot in self._covered.items():
-                if (group := self.groups.get(id)) is not None:
+            for group, snapshot in self._covered:
+                if self.groups.get(group.id) is group:  # it may be gone, or have begun anew
                     group.saved(snapshot)
         pause = CHECKPOINT_MS if saved else CHECKPOINT_RETRY_MS
         self._save_after = self._time.monotonic_ms() + pause

@@ -133,7 +133,8 @@ class Follower:
         self.heard()
         meta, log = message.snapshot, self._ground.log
         if self._has(meta):
-            self._matched = max(self._matched, min(log.committed, log.last_index))
+            sure = min(log.committed, log.last_index)
+            self._matched = max(self._matched, sure, meta.base_index)
             self._target, self._owes = self._matched, True
             self.answer()
             return
@@ -151,14 +152,17 @@ class Follower:
             self._reply_snapshot(message, arriving.position, rejected=False)
 
     def _has(self, meta: SnapshotMeta) -> bool:
-        """Whether the leader can go on with the log as it is here, without the snapshot."""
-        log = self._ground.log
-        if meta.index <= log.committed:
-            return log.last_index >= meta.base_index
-        if meta.index > log.last_index or log.term(meta.index) != meta.term:
-            return False
-        log.commit_to(meta.index)
-        return True
+        """Whether the leader can go on with the log as it is here, without the snapshot.
+
+        What is here may be acknowledged already, and must not go again for what is sent anyway.
+        """
+        log, base = self._ground.log, meta.base_index
+        if base <= min(log.committed, log.last_index):
+            return True
+        if meta.index <= log.last_index and log.term(meta.index) == meta.term:
+            log.commit_to(meta.index)
+            return True
+        return base <= log.last_index and log.term(base) == meta.base_term
 
     def _restore(self, meta: SnapshotMeta, data: bytes) -> None:
         ground = self._ground

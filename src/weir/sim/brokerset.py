@@ -7,7 +7,7 @@ from weir.broker.layout import Layout
 from weir.sim.host import Host
 from weir.sim.network import End, Link, Net, Way
 from weir.sim.process import Machine, Process
-from weir.sim.witness import Witness
+from weir.sim.witness import Witness, led_by
 from weir.sim.world import World
 
 _PORT = 6800
@@ -57,6 +57,10 @@ class BrokerSet:
     def running(self) -> list[Process]:
         """The processes of all nodes that run."""
         return [process for host in self.all for process in host.running]
+
+    def leaders(self) -> list[Host]:
+        """Return the node that leads, for each group that is led: the same one for several."""
+        return [self.hosts[process.node] for process in self.running for _ in led_by(process)]
 
     def start(self) -> None:
         """Start every node."""

@@ -13,6 +13,7 @@ from weir.sim.world import MS, SECOND, World
 _SKEW_MS = 8_000
 _PAUSED = (100 * MS, 3 * SECOND)
 _LONG = 10 * SECOND
+_DEPOSED = (300 * MS, 3 * SECOND)
 _PARTED = (200 * MS, 4 * SECOND)
 _SLOW = (500 * MS, 3 * SECOND)
 _FULL = (100 * MS, 600 * MS)
@@ -31,8 +32,10 @@ class Storm:
         self._places = [*brokers.hosts, *shape.sites]
         self._stopped = False
         self._parted = 0
+        self._deposed: Host | None = None
         kinds: list[tuple[str, int, Callable[[], None]]] = [
             ("kill", 6, self._kill),
+            ("depose", 2, self._depose),
             ("kill shard", 1, self._kill_shard),
             ("stop", 2, self._stop_one),
             ("pause", 3, self._pause),
@@ -101,6 +104,21 @@ class Storm:
         for host in dice.sample(hosts, count):
             host.die(power)
             host.restart(self._world.between(*self._down))
+
+    def _depose(self) -> None:
+        """Kill whoever leads a group, and let the one come back that was deposed before.
+
+        What the one did not get to tell anybody meets what the other did not.
+        """
+        leaders = self._brokers.leaders()
+        if not leaders:
+            return
+        host = self._world.dice.choice(leaders)
+        if self._deposed is not None:
+            self._deposed.start()
+        self._deposed = host
+        host.die(power=self._world.chance(0.5))
+        host.restart(self._world.between(*_DEPOSED))
 
     def _kill_shard(self) -> None:
         host = self._any()

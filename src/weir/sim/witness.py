@@ -89,6 +89,11 @@ class Witness:
             self.complaints.append((AGREED, text))
 
 
+def led_by(process: Process) -> list[int]:
+    """Return the groups that a process leads, or believes to lead."""
+    return [group.id for group in _groups(process) if group.node.role is raft.Role.LEADER]
+
+
 def _groups(process: Process) -> list[Group]:
     shard = process.shard
     if shard is None:

@@ -69,6 +69,16 @@ def rotten(make_rig: Callable[..., Any]) -> Callable[..., Rotten]:
     return lambda messages, *damaged: Rotten(make_rig(cache=0), messages, *damaged)
 
 
+def test_what_is_committed_and_not_in_the_log_is_refused_and_no_end(
+    rotten: Callable[..., Rotten], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = rotten(2)
+    monkeypatch.setattr(type(node.log), "read", lambda *_: None)
+    for offset in (0, 1):
+        assert node.answer(m.Fetch(node.address, offset, 1 << 20)).code == DamagedRange.code
+    assert node.answer(m.Fetch(node.address, 2, 1 << 20)).next_offset == 2
+
+
 def test_a_fetch_returns_what_lies_before_the_damage(rotten: Callable[..., Rotten]) -> None:
     node = rotten(4, 2)
     fetched = node.answer(m.Fetch(node.address, 0, 1 << 20))

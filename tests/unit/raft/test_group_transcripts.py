@@ -191,6 +191,11 @@ class Scene:
     def do_flow(self) -> None:
         self._group.flow()
 
+    def do_wait(self, milliseconds: str) -> None:
+        """Time passes while nobody looks at the clock."""
+        for actor in self._group.actors.values():
+            actor.node.core.ground.clock.now += int(milliseconds)
+
     def do_pass(self, milliseconds: str) -> None:
         self._group.pass_ms(int(milliseconds))
 

@@ -10,6 +10,8 @@ from weir.raft import (
     Append,
     AppendReply,
     Configuration,
+    Entry,
+    EntryKind,
     HeartbeatReply,
     InstallSnapshot,
     ProgressState,
@@ -162,6 +164,33 @@ def test_a_snapshot_of_what_is_here_is_not_installed_again(
     two.serve()
     assert group.mail == [reply]
     assert two.applied == 20
+
+
+def test_a_snapshot_takes_nothing_away_that_its_leader_would_send_again(group: Rehearsal) -> None:
+    two = group.actors[2]
+    sent = tuple(Entry(index, 1, EntryKind.NORMAL, "x", 1) for index in range(1, 26))
+    two.node.step(Append(2, 1, 1, 0, 0, sent, 10))
+    two.serve()
+    two.sync(1)
+    two.serve()
+    acknowledged = AppendReply(1, 2, 1, 25, commit=10)
+    assert group.mail == [acknowledged]
+    # Its leader had heard nothing for long: this was on its way when the acknowledgement came.
+    two.node.step(install(0, b"abcd", SnapshotMeta(40, 1, META.configuration, 20, 1, 4)))
+    two.serve()
+    assert (two.node.last_index, two.node.commit_index) == (25, 10)
+    assert group.mail == [acknowledged, acknowledged]
+
+
+def test_a_snapshot_takes_away_what_is_not_its_leaders(group: Rehearsal) -> None:
+    two = group.actors[2]
+    sent = tuple(Entry(index, 1, EntryKind.NORMAL, "x", 1) for index in range(1, 26))
+    two.node.step(Append(2, 1, 1, 0, 0, sent, 10))
+    two.serve()
+    other = SnapshotMeta(40, 2, META.configuration, 20, 2, 4)
+    two.node.step(InstallSnapshot(2, 3, 2, other, 0, b"abcd", done=True))
+    two.serve()
+    assert (two.node.last_index, two.applied) == (20, 40)
 
 
 def test_a_snapshot_beyond_the_limit_is_refused_before_it_is_kept() -> None:

@@ -27,9 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--never-sync", action="store_true", help="plant a node that lies: it must be caught"
     )
+    parser.add_argument("--lease-s", type=float, default=Shape().lease_s, help="of the consumer")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args(given)
-    shape = Shape(wanted.nodes, wanted.times, wanted.seed, wanted.never_sync)
+    shape = Shape(wanted.nodes, wanted.times, wanted.seed, wanted.never_sync, wanted.lease_s)
     numbers = count(1)
 
     def tell(one: Round) -> None:

@@ -24,9 +24,6 @@ MESSAGES_PER_S = 240
 _TURN_SECONDS = 0.025
 #: A grant is acked as a whole, so that the ledger knows which acks were confirmed.
 _GRANT_MESSAGES = 32
-#: Longer than an outage, so that whoever has a grant keeps it. One whose answer was cut off goes to
-#: others only when it ends.
-_LEASE = "20s"
 _TIMEOUT = 300.0
 _RETRY = Backoff(first=0.02, most=0.2)
 
@@ -35,8 +32,9 @@ _RETRY = Backoff(first=0.02, most=0.2)
 class Pulse:
     """Tells when something has moved, and how long none of the writers heard anything."""
 
-    #: Acks that were confirmed, of a grant each.
+    #: Acks that were confirmed, of a grant each; and these and confirms together.
     acks: int = 0
+    moves: int = 0
     dark_s: float = 0.0
     _confirmed_at: float = 0.0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -47,11 +45,13 @@ class Pulse:
         if self._confirmed_at:
             self.dark_s = max(self.dark_s, now - self._confirmed_at)
         self._confirmed_at = now
+        self.moves += 1
         self._changed.set()
 
     def ack(self) -> None:
         """Note a confirmed ack."""
         self.acks += 1
+        self.moves += 1
         self._changed.set()
 
     async def until(self, reached: Callable[[], bool]) -> None:
@@ -69,12 +69,13 @@ class Pulse:
 class Load:
     """Clients of a set, whose tasks are `write` and `work`; what they saw stands in `ledger`."""
 
-    def __init__(self, url: str, partitions: int) -> None:
-        """Take where to connect; each partition gets a writer."""
+    def __init__(self, url: str, partitions: int, lease_s: float) -> None:
+        """Take where to connect; each partition gets a writer, each grant such a lease."""
         self.ledger = Ledger(partitions)
         self.pulse = Pulse()
         self._url = url
         self._partitions = partitions
+        self._lease_s = lease_s
         self._stop = asyncio.Event()
 
     def connected(self, name: str) -> Connecting:
@@ -93,7 +94,7 @@ class Load:
         async with (
             self.connected("consumer") as client,
             client.consumer(
-                TOPIC, cluster=CLUSTER, max_messages=_GRANT_MESSAGES, lease=_LEASE
+                TOPIC, cluster=CLUSTER, max_messages=_GRANT_MESSAGES, lease=self._lease_s
             ) as consumer,
         ):
             while True:

@@ -9,26 +9,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import msgspec
 
 from weir.bench.children import python
 from weir.bench.machine import Machine as Host
 from weir.bench.machine import this_machine
+from weir.bench.member import PORT, UP
 from weir.bench.network import Network, addresses
 from weir.bench.powercut.ledger import Verdict, judge
 from weir.bench.powercut.load import CLUSTER, TOPIC, Load
 from weir.bench.powercut.machine import DISK, Machine, MachineFailed, cut
-from weir.bench.set_node import PORT, UP
 from weir.errors import Refused, UnknownTopic
 from weir.server.folder import new_system
+
+T = TypeVar("T")
 
 #: A cut falls within so many seconds after everything flows again.
 _CALM_SECONDS = 0.8
 #: One round in so many is cut again while the machines start, within so many seconds.
 _AGAIN_EVERY = 4
 _START_SECONDS = 4.0
-#: Nothing here takes longer, even on a busy machine.
+#: Nothing here stands still for longer, even on a busy machine.
 _PATIENCE_SECONDS = 120.0
 _LOOK_SECONDS = 0.02
 _CHECK_SECONDS = 0.5
@@ -41,6 +44,9 @@ class Shape(msgspec.Struct, frozen=True):
     times: int = 20
     seed: int = 0
     never_sync: bool = False
+    #: Longer than two outages, so that whoever has messages keeps them. Those whose grant was cut
+    #: off on its way to the consumer come to it when the lease ends.
+    lease_s: float = 60.0
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -89,7 +95,7 @@ class Machines:
             Machine(
                 f"node-{number}", folder, network, host,
                 python(
-                    "weir.bench.set_node", "--data", f"{DISK}/data", "--node", str(number),
+                    "weir.bench.member", "--data", f"{DISK}/data", "--node", str(number),
                     "--hosts", ",".join(hosts), "--system", str(system),
                     *(("--never-sync",) if shape.never_sync else ()),
                 ),
@@ -115,18 +121,20 @@ class Machines:
         except TimeoutError:
             raise self.stuck("not every node came up") from None
 
-    async def soon(self, wanted: Awaitable[None], load: Load, what: str) -> None:
-        """Wait for it while the machines live. Raises `MachineFailed`."""
+    async def soon(self, wanted: Awaitable[T], load: Load, what: str) -> T:
+        """Return what comes of it, while the machines live. Raises `MachineFailed`."""
         waiting = asyncio.ensure_future(wanted)
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        moves, deadline = -1, 0.0
         try:
             while not waiting.done():
                 await asyncio.wait([waiting], timeout=_CHECK_SECONDS)
                 for one in self.all:
                     one.check()
-                if time.monotonic() > deadline:
-                    raise self.stuck(f"{what} ({load.ledger})")
-            await waiting
+                if moves != load.pulse.moves:
+                    moves, deadline = load.pulse.moves, time.monotonic() + _PATIENCE_SECONDS
+                elif time.monotonic() > deadline:
+                    raise self.stuck(f"{what} ({load.ledger}), and nothing moved")
+            return await waiting
         finally:
             waiting.cancel()
 
@@ -146,12 +154,12 @@ async def measure(shape: Shape, tell: Callable[[Round], None]) -> Result:
         tempfile.TemporaryDirectory(prefix="weir-powercut-") as name,
         Machines(shape, Path(name), Network()) as machines,
     ):
-        load = Load(machines.url, partitions=max(2, shape.nodes))
+        load = Load(machines.url, max(2, shape.nodes), shape.lease_s)
         await machines.up()
         rounds, refused = await _under_load(shape, machines, load, tell)
         _cut_and_boot(machines.all)
         await machines.up()
-        topic, lag = await _what_is_there(load, machines)
+        topic, lag = await machines.soon(_what_is_there(load), load, "not all was read")
     again = sum(one.again * len(one.victims) for one in rounds)
     cuts = sum(len(one.victims) for one in rounds) + again + shape.nodes
     verdict = judge(load.ledger, topic)
@@ -228,7 +236,7 @@ def _cut_and_boot(victims: Sequence[Machine]) -> None:
         one.boot()
 
 
-async def _what_is_there(load: Load, machines: Machines) -> tuple[dict[int, list[bytes]], int]:
+async def _what_is_there(load: Load) -> tuple[dict[int, list[bytes]], int]:
     """Return the values of each partition in offset order, and what the cluster has not done."""
     topic: dict[int, list[bytes]] = {}
     async with load.connected("auditor") as client:

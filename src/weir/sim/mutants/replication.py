@@ -65,7 +65,7 @@ MOVING = replace(
 #: Leaders die soon after they were elected, most of them.
 HASTY = replace(
     SET,
-    kinds=("kill", "slow disk"),
+    kinds=("depose", "kill", "slow", "slow disk"),
     fault_every=(30 * MS, 400 * MS),
     down=(0, 200 * MS),
     faults_until=8 * SECOND,
@@ -80,6 +80,8 @@ HASTY = replace(
     onlookers=0,
     operators=(False,),
 )
+#: Few messages are kept, so that who was away is sent a state, and what led to it afterwards.
+FORGETFUL = replace(HASTY, retentions=(600,), producers=5, batches=80)
 
 
 @mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
@@ -201,7 +203,9 @@ def confirm_after_step_down(patch: Patch) -> None:
 
 
 @mutant(
-    seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash", "Live"}, shape=MOVING
+    seed=0,
+    breaks={"Durable", "OneOffset", "RisingStamps", AGREED, "Crash", "Live"},
+    shape=FORGETFUL,
 )
 def a_snapshot_counts_as_the_log(patch: Patch) -> None:
     """Who has a state and lacks entries that it came from is no replica of them
