@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -26,6 +25,7 @@ from weir.log.snapshots import Installed
 from weir.model.batch import encode
 from weir.model.header import stamped
 from weir.sim.disk import PowerCut, SimDisk
+from weir.testing.log_lives import Appended, Begun, Life, lives
 
 SETTINGS = Settings(log=3, system=0x5157, segment_bytes=8192, entry_bytes_max=1500, spares=1)
 GROUPS = (1 << 16, 2 << 16, 2 << 16 | 1)
@@ -33,51 +33,6 @@ GROUPS = (1 << 16, 2 << 16, 2 << 16 | 1)
 SLOW = GROUPS[2]
 KINDS = (Kind.BATCHES, Kind.CONTROL, Kind.NOOP, Kind.HARD_STATE)
 Open = Callable[..., Recovered]
-
-
-@dataclass(frozen=True)
-class Begun:
-    """Where a group began anew: with a snapshot, or after it was dropped (that of entry 0)."""
-
-    group: int
-    end: int
-    base: int
-    state: Installed
-    hard_state: HardState | None
-
-
-@dataclass
-class Life:
-    """One group as the list of what was appended tells it."""
-
-    entries: dict[int, int] = field(default_factory=dict)
-    begun: tuple[int, Begun] | None = None
-    hard_state: HardState | None = None
-
-
-Appended = dict[int, "tuple[Record, bytes] | Begun"]
-
-
-def lives(appended: Appended, floors: dict[int, int]) -> dict[int, Life]:
-    """Play it: by group, what counts in the end of all from its floor on."""
-    found: dict[int, Life] = {}
-    for position in sorted(appended):
-        item = appended[position]
-        if isinstance(item, Begun):
-            if position >= floors.get(item.group, 0):
-                found[item.group] = Life({}, (position, item), item.hard_state)
-            continue
-        record, payload = item
-        if position < floors.get(record.group, 0):
-            continue
-        life = found.setdefault(record.group, Life())
-        if record.kind is Kind.HARD_STATE:
-            life.hard_state = HardState.unpack(payload)
-            continue
-        for index in [i for i in life.entries if i >= record.index]:
-            del life.entries[index]
-        life.entries[record.index] = position
-    return found
 
 
 class Driver:

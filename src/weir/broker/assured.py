@@ -12,8 +12,8 @@ from weir.errors import Refused
 def assured(group: Group, outbox: Outbox, caller: Caller, tell: Callable[[], None]) -> None:
     """Let `tell` answer `caller` once no other node can have led `group` before now; or refuse it.
 
-    What nobody else has of a damaged group is read as it lies. A grant needs no such round: its messages
-    leave when its entry is committed.
+    What nobody else has of a damaged group is read as it lies. A grant needs no such round: its
+    messages leave when its entry is committed.
     """
 
     def then(error: Refused | None) -> None:

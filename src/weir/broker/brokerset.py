@@ -4,7 +4,6 @@ groups that it leads get to where they are wanted, or away when it stops.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -17,13 +16,15 @@ from weir.broker.events import LinkClosed, LinkOpened
 from weir.broker.group import Group
 from weir.broker.identity import Identity, Member
 from weir.broker.layout import Layout
-from weir.broker.moving import Moving, Transfer, current_members, take
+from weir.broker.leaderless import unfounded
+from weir.broker.moving import Moving, Transfer, current_members, give_away, take
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.passing import Passing
 from weir.broker.registry import Registry
 from weir.broker.sessions import Session
+from weir.broker.standing import Standing, standing_of
 from weir.broker.topics import Topics
-from weir.errors import BadRequest, Halted, NotLeader, Refused, Unavailable, UnknownOpcode
+from weir.errors import BadRequest, Halted, NotLeader, Refused, UnknownOpcode
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard
 from weir.order.clock import Time
 from weir.wire.nodes import (
@@ -173,10 +174,14 @@ class BrokerSet:
             self._tell(ReportSettled(rows[:SETTLED_MAX]))
 
     def _report_lost(self) -> None:
-        """Ask to come back to groups whose log is damaged here, with what others have of them."""
+        """Ask to come back to groups of which something is lost here, with what others have."""
         for partition in self._topics.partitions():
             group = partition.group
-            if group.damage is not None and group.overheard.others_go_on:
+            if group.damage is None and not group.is_incomplete:
+                continue
+            if group.node.role is raft.Role.LEADER:
+                give_away([group])  # it could not serve what it lacks, nor give it to others
+            elif group.overheard.others_go_on:
                 self._tell(ReportLost(group.id, group.voter))
         registry = self._lost_registry
         if registry is not None and registry.overheard.others_go_on:
@@ -200,13 +205,7 @@ class BrokerSet:
     def hand_over(self) -> None:
         """Let others lead what is led here, for this node is about to stop."""
         self._hand_over_until = self._time.monotonic_ms() + HAND_OVER_MS
-        for group in self._shared_groups():
-            is_current = current_members(group.node)
-            heirs = [v for v in group.node.configuration.voters if is_current(v)]
-            if heirs:
-                # Each time another, so that not all goes to one node.
-                heir = heirs[group.id % len(heirs)]
-                take(group, Transfer(heir))
+        give_away(self._shared_groups())
 
     @property
     def handed_over(self) -> bool:
@@ -253,7 +252,7 @@ class BrokerSet:
     def _list(self, session: Session, caller: Caller, request: ListNodes) -> None:
         self._authorize(session.principal, "list", "nodes")
         if not self._catalog.nodes.all():
-            raise Unavailable("this node has not heard from the others yet: try again shortly")
+            raise unfounded(self._identity.members, self._identity.node, self.linked)
         self._outbox.reply(caller, self._registry.membership.listed())
 
     def _change(self, session: Session, caller: Caller, request: ChangeNode) -> None:
@@ -291,7 +290,7 @@ class BrokerSet:
             voters = nodes.voters(group.id)
             return voters[0] if voters and voters[0] in there else there[0]
         if nodes.voter(group.id, node) not in there:
-            holders = ", ".join(str(node_of(voter)) for voter in there)
+            holders = ", ".join(map(str, sorted(map(node_of, there))))
             raise BadRequest(
                 f"node {node} has no vote in this partition: only nodes {holders} could lead it"
             )
@@ -299,25 +298,24 @@ class BrokerSet:
 
     def _describe(self, session: Session, caller: Caller, request: DescribeShard) -> None:
         self._authorize(session.principal, "list", "nodes")
-        held = led = leaderless = 0
-        lagging: Counter[int] = Counter()
-        for group in self._groups():
-            held += 1
-            # Who is yet to join a group knows nobody there.
-            leaderless += bool(group.node.configuration.members) and not group.node.leader
-            if group.node.role is raft.Role.LEADER:
-                led += 1
-                is_current = current_members(group.node)
-                there = group.node.configuration.members
-                lagging.update(node_of(m) for m in there if m != group.voter and not is_current(m))
-        linked = sorted(dict.fromkeys(map(place_node, self._linked)))
+        found = self.standing
         self._outbox.reply(
             caller,
             ShardInfo(
-                self._identity.node, self._identity.shard, led, held, self._moving.moving,
-                leaderless, dict(lagging), linked,
+                self._identity.node, self._identity.shard, found.led, found.held,
+                self._moving.moving, found.leaderless, dict(found.lagging), self.linked,
             ),
         )  # fmt: skip
+
+    @property
+    def standing(self) -> Standing:
+        """How the groups of this shard stand."""
+        return standing_of(self._groups())
+
+    @property
+    def linked(self) -> list[int]:
+        """The nodes that a link to at least one shard is up to."""
+        return sorted(dict.fromkeys(map(place_node, self._linked)))
 
     @property
     def _catalog(self) -> Catalog:

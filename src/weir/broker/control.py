@@ -134,6 +134,12 @@ class LogStartMoved(Record, frozen=True, array_like=True, tag="start"):
     untouched_since: int = 0
 
 
+class StampsRaised(Record, frozen=True, array_like=True, tag="stamps"):
+    """Partition: whoever leads next stamps above `stamp`, for somebody was told so."""
+
+    stamp: int
+
+
 class ClusterSought(Record, frozen=True, array_like=True, tag="seek"):
     """Partition: a cluster goes on at `offset`; all its grants are over."""
 
@@ -166,6 +172,7 @@ ControlRecord = (
     | MessagesAcked
     | GrantsReleased
     | LogStartMoved
+    | StampsRaised
     | ClusterRecord
 )
 _decoder = msgspec.msgpack.Decoder(ControlRecord)

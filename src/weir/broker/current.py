@@ -13,7 +13,7 @@ from weir.broker.control import ProducerOpened
 from weir.broker.passing import Passing
 from weir.broker.registry import Registry
 from weir.broker.routes import Routes
-from weir.errors import Refused, Unavailable
+from weir.errors import Refused
 from weir.order.clock import Time
 from weir.wire import messages as m
 from weir.wire.client import decode_reply
@@ -112,7 +112,8 @@ class Current:
                 self._end(False)
             elif group.node.applied_index >= current.index:
                 self._end(True)
-        self._ask_producer()
+        if not self._has_producer and self._asked < 0:
+            self._ask_producer()
 
     def tick(self) -> None:
         """Let nobody wait for a leader that is gone; ask until the replica is known."""
@@ -213,8 +214,3 @@ class Current:
     def _refused(self) -> None:
         self._asked = -1
         self._ask_at_ms = self._time.monotonic_ms() + _AGAIN_AFTER_MS
-
-
-def unknown() -> Refused:
-    """Return what to answer where the registry is not known to be current."""
-    return Unavailable("this shard does not reach the registry's leader: try again shortly")

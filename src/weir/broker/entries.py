@@ -136,7 +136,10 @@ def unread(kind: Kind, buffers: tuple[Buffer, ...], size: int) -> Payload:
 
 def applied_by(entry: raft.Entry) -> Payload:
     """Return what applying an entry needs."""
+    data = entry.data
+    if isinstance(data, Payload) and (data.batches or data.control is not None):
+        return data
     payload = stored_in(entry)
-    if payload.batches or payload.control is not None or payload.kind is Kind.NOOP:
+    if payload.kind is Kind.NOOP:
         return payload
     return read_back(payload.kind, b"".join(payload.buffers))

@@ -148,6 +148,11 @@ class Feed:
 
     # -- followers ---------------------------------------------------------------------------
 
+    @property
+    def is_open(self) -> bool:
+        """Whether followers may have the snapshot."""
+        return self._open
+
     def opened(self) -> None:
         """Every inherited entry is applied: followers may have the snapshot from here on."""
         if not self._open:

@@ -27,6 +27,9 @@ from weir.model.ids import node_of
 from weir.model.limits import RETRY_AFTER_MS
 
 
+_CONFIGURATION = raft.EntryKind.CONFIGURATION
+
+
 class Machine(Protocol):
     """A state machine that committed entries drive."""
 
@@ -105,7 +108,7 @@ class Group:
         self.cut_off = False
         #: Whether other nodes are to hold it, too, whatever is known of that in its own log.
         self.is_placed_elsewhere = False
-        #: What a damaged group is told.
+        #: What a damaged or incomplete group is told.
         self.overheard = Overheard()
         self._past = past
         self._ties = ties
@@ -139,12 +142,17 @@ class Group:
     @property
     def leader(self) -> int:
         """The voter that leads as far as this node knows; 0 for none."""
-        return self.node.leader or self.overheard.leader
+        return self.node.leader if self.damage is None else self.overheard.leader
 
     @property
     def has_others(self) -> bool:
         """Whether other nodes have a part in this group."""
         return self.is_placed_elsewhere or self.node.configuration.members != (self.voter,)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether old entries are lost here which others have, in a group that goes on."""
+        return bool(self._past.unreadable) and self.damage is None and self.has_others
 
     @property
     def is_read_as_it_lies(self) -> bool:
@@ -277,9 +285,11 @@ class Group:
 
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""
+        if self._past.unreadable:
+            self.overheard.take(message)
         self.node.step(message)
-        if isinstance(message, raft.AppendReply):
-            self._supply.acknowledged(message.index)
+        if isinstance(message, raft.AppendReply) and not message.rejected:
+            self._supply.acknowledged(message.sender, message.index)
         self.advance()
 
     def advance(self) -> None:
@@ -292,8 +302,8 @@ class Group:
             return
         self._advancing = True
         try:
-            while self.node.has_ready:
-                self._do(self.node.ready())
+            while (ready := self.node.take()) is not None:
+                self._do(ready)
         finally:
             self._advancing = False
 
@@ -312,11 +322,11 @@ class Group:
             self._apply(entry)
         if ready.reads or ready.loads or ready.wants_snapshot:
             self._serve(ready)
-        elif ready.committed:
+        elif ready.committed and self._rounds.waiting:
             self._rounds.applied(self.node.applied_index)
 
     def _apply(self, entry: raft.Entry) -> None:
-        if entry.kind is raft.EntryKind.CONFIGURATION:  # it drives the group, not its machine
+        if entry.kind is _CONFIGURATION:  # it drives the group, not its machine
             assert isinstance(entry.data, bytes)
             self._configuration = raft.Configuration.unpack(entry.data)
             self.node.applied(entry.index)

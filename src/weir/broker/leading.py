@@ -38,7 +38,7 @@ class Leading:
         self.grants = Grants(group, state, self.intake, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
         self.steering = Steering(group, state, self.grants, outbox, time)
-        self.settling = Settling(self.intake, state, outbox, time)
+        self.settling = Settling(group, self.intake, state, outbox, time)
         self.fan_in: FanIn | None = None
         self._state = state
 

@@ -103,8 +103,9 @@ class Moving:
         self._due_ms = self._drift_ms = 0
         self._learning = 0
         self._moving = 0
-        #: Since when the preferred leader of a group that is led here could lead it, by group.
-        self._steady: dict[int, int] = {}
+        #: Since when the preferred leader of a group that is led here could lead it, and what was
+        #: committed then, by group.
+        self._steady: dict[int, tuple[int, int]] = {}
 
     @property
     def moving(self) -> int:
@@ -150,13 +151,20 @@ class Moving:
         if step is not None:
             take(group, step)
 
-    def _drift(self, group: Led, voters: Sequence[int], before: dict[int, int], now: int) -> None:
-        """Give the leadership back to whom it was meant for, once that is safe to last."""
+    def _drift(
+        self, group: Led, voters: Sequence[int], before: dict[int, tuple[int, int]], now: int
+    ) -> None:
+        """Give the leadership back to whom it was meant for, once that is safe to last: a disk that
+        hangs acknowledges nothing meanwhile.
+        """
         preferred = voters[0]
         if preferred == group.voter or not current_members(group.node)(preferred):
             return
-        since = self._steady[group.id] = before.get(group.id, now)
-        if now - since >= STEADY_MS and now - self._drift_ms >= _DRIFT_EVERY_MS:
+        node = group.node
+        since, committed = self._steady[group.id] = before.get(group.id, (now, node.commit_index))
+        has = max(one.match for one in node.progress() if one.member == preferred)
+        late = now - since >= STEADY_MS and now - self._drift_ms >= _DRIFT_EVERY_MS
+        if late and has >= committed:
             self._drift_ms = now
             take(group, Transfer(preferred))
 
@@ -172,3 +180,13 @@ def take(group: Led, step: Change | Transfer) -> bool:
         return False
     group.advance()
     return True
+
+
+def give_away(led: Iterable[Led]) -> None:
+    """Let others lead groups that are led here, where one has all but the newest entries."""
+    for group in led:
+        is_current = current_members(group.node)
+        heirs = [v for v in group.node.configuration.voters if v != group.voter and is_current(v)]
+        if heirs:
+            # Each time another, so that not all goes to one node.
+            take(group, Transfer(heirs[group.id % len(heirs)]))

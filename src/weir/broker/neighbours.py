@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from weir.broker.admission import Budget
 from weir.broker.control import ControlRecord
-from weir.broker.current import Current, unknown
+from weir.broker.current import Current
 from weir.broker.events import PassedBack, TrunkClosed, TrunkOpened
 from weir.broker.feed import Feed
 from weir.broker.following import Following
 from weir.broker.layout import Layout
+from weir.broker.leaderless import no_registry
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.passing import Passing
 from weir.broker.registry import Registry
@@ -95,7 +96,7 @@ class Neighbours:
         """Tell what waited until this shard had done it."""
         self.copy.advance()
         if isinstance(self.copy, Current):
-            if self.copy.known:
+            if not self.feed.is_open and self.copy.known:
                 self.feed.opened()
             self.feed.advance()
 
@@ -111,7 +112,7 @@ class Neighbours:
 
     def certain(self, error: Refused) -> Refused:
         """Return what to answer to who asks for what is not in the registry as it is known here."""
-        return error if self.in_sync else unknown()
+        return error if self.in_sync else no_registry()
 
     def nodes(self) -> tuple[tuple[int, str, int], ...]:
         """Return the nodes of the set as (node, host, port); () if there is but this one."""
@@ -134,7 +135,7 @@ class Neighbours:
                 reached = m.RegistryReached(registry.group.node.applied_index)
                 self._outbox.reply(caller, reached)
             else:
-                self._outbox.refuse(caller, unknown())
+                self._outbox.refuse(caller, no_registry())
 
         self.copy.ask(answer)
 

@@ -17,19 +17,22 @@ from weir.broker.control import (
     LogStartMoved,
     MessagesAcked,
     MessagesGranted,
+    StampsRaised,
 )
 from weir.broker.entries import Payload, of_control
 from weir.broker.fan_in import ROW_BYTES, FanIn, Seat, refused
 from weir.broker.fetches import Fetches
 from weir.broker.group import Group
+from weir.broker.leaderless import no_leader
 from weir.broker.leading import Leading
 from weir.broker.outbox import Caller
 from weir.broker.producing import publish
 from weir.broker.retention import new_start
+from weir.broker.standing import behind, holders
 from weir.broker.state import PartitionState
 from weir.broker.steering import Change
 from weir.broker.surroundings import Surroundings
-from weir.errors import DamagedRange, Halted, NotLeader, Refused, Unavailable
+from weir.errors import DamagedRange, Halted, Refused, Unavailable
 from weir.model.header import Header
 from weir.model.ids import node_of
 from weir.model.topic import TopicSettings
@@ -60,9 +63,7 @@ class Partition:
 
     @property
     def has_leader(self) -> bool:
-        """Whether it is known who answers for the partition; where it is damaged, others do, or
-        nobody will.
-        """
+        """Whether it is known who answers for it; of a damaged one, others do, or nobody will."""
         group = self.group
         return self.leads or bool(group.damage) or group.leader not in (0, group.voter)
 
@@ -150,7 +151,10 @@ class Partition:
     def _info(self) -> PartitionInfo:
         state, group = self.state, self.group
         stored = group.log.group_bytes(group.id) + state.values.stored
-        return PartitionInfo(state.log_start, state.next_offset, stored, sorted(state.clusters))
+        return PartitionInfo(
+            state.log_start, state.next_offset, stored, sorted(state.clusters),
+            holders(group), behind(group),
+        )  # fmt: skip
 
     def list_clusters(self, caller: Caller, request: ListClusters) -> None:
         """Say how far clusters are."""
@@ -232,6 +236,7 @@ class Partition:
 
     def lead(self, leadership: raft.Leadership) -> None:
         """Keep the fence until the first entry of this term is applied."""
+        self._shared.outbox.counts.leads_begun += 1
         self._fence = leadership.fence
 
     def lose(self, error: Refused) -> None:
@@ -239,6 +244,7 @@ class Partition:
         what they asked for.
         """
         self.fetches.end(error)
+        self._shared.outbox.counts.leads_lost += 1
         leading, self._leading = self._leading, None
         if leading is None:
             return
@@ -296,6 +302,10 @@ class Partition:
                 released = [c.release(record.consumer) for c in clusters.values()]
                 if any(released) and leading is not None:
                     leading.grants.released(record.consumer)
+            case StampsRaised(stamp):
+                self.state.last_stamp = max(self.state.last_stamp, stamp)
+                if leading is not None:
+                    leading.settling.wake()
             case LogStartMoved() as record:
                 self.state.move_start(record)
                 self.group.drop_below(self.state.first_index)
@@ -337,6 +347,6 @@ class Partition:
             if damage is not None and self.group.is_read_as_it_lies:
                 raise DamagedRange(f"this partition can only be read: {damage}", damage.position)
             if self.group.has_others and self.group.leader != self.group.voter:
-                raise NotLeader("this partition is led elsewhere", node_of(self.group.leader))
+                raise no_leader(node_of(self.group.leader))
             raise Unavailable("this partition is starting: try again shortly")
         return self._leading

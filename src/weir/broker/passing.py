@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from weir.broker.admission import ANONYMOUS, Budget
 from weir.broker.effects import Hangup, Pass, Send
 from weir.broker.lanes import SMALL, Lanes
+from weir.broker.leaderless import out_of_reach
 from weir.broker.outbox import TO_DEVICE, Caller, Outbox
 from weir.broker.routes import Routes
 from weir.broker.sessions import Session
 from weir.codec.fields import Buffer, total
-from weir.errors import NotLeader, Overloaded, Refused, Unavailable
+from weir.errors import Overloaded, Refused, Unavailable
 from weir.model.ids import place_node
 from weir.model.limits import RETRY_AFTER_MS
 from weir.wire import messages as m
@@ -221,7 +222,7 @@ class Passing:
 
 def _gone(shard: int) -> Refused:
     if node := place_node(shard):
-        return NotLeader(f"node {node} leads this, and is not reached from here: ask it", node)
+        return out_of_reach(node)
     return _lost(shard)
 
 

@@ -64,6 +64,11 @@ class LogStorage:
         """What recovery found the group to have lost that it needs to go on."""
         return self._recovered.damage if self._recovered else None
 
+    @property
+    def unreadable(self) -> int:
+        """How many entries recovery found to be lost that somebody may ask for."""
+        return self._recovered.unreadable if self._recovered else 0
+
     # -- snapshots ---------------------------------------------------------------------------
 
     def snapshot(self) -> raft.Snapshot | None:

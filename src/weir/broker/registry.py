@@ -24,6 +24,7 @@ from weir.broker.entries import Payload, of_control
 from weir.broker.group import Group
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
+from weir.broker.leaderless import no_registry
 from weir.broker.membership import Membership
 from weir.broker.outbox import Caller
 from weir.broker.placement import check_replicas
@@ -257,7 +258,7 @@ class Registry:
         self, record: TopicCreated | TopicAltered | TopicDeleted | ProducerOpened | NodeRecord
     ) -> int:
         if self.group is None or not self.ready:
-            raise Unavailable("this node is starting or stopping: try again shortly")
+            raise no_registry()
         return self.group.propose(of_control(record))
 
 

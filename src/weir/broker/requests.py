@@ -7,6 +7,7 @@ from typing import Any
 
 from weir.broker.admission import Authorize
 from weir.broker.identity import Identity
+from weir.broker.leaderless import no_registry
 from weir.broker.neighbours import Neighbours
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.partition import Partition
@@ -19,7 +20,6 @@ from weir.errors import (
     ProducerExpired,
     Refused,
     Unauthorized,
-    Unavailable,
     UnknownOpcode,
     UnknownProducer,
     UnknownTopic,
@@ -37,17 +37,21 @@ from weir.wire.client import decode_request
 from weir.wire.frame import ClientFrame
 
 #: What only the node that leads the registry can do.
-_OF_REGISTRY = (
-    m.CreateTopic,
-    m.OpenProducer,
-    a.AlterTopic,
-    a.DeleteTopic,
-    n.ChangeNode,
-    n.RaiseLevel,
-    n.ReportNode,
-    n.ReportSettled,
-    n.ReportLost,
+_OF_REGISTRY = frozenset[type](
+    {
+        m.CreateTopic,
+        m.OpenProducer,
+        a.AlterTopic,
+        a.DeleteTopic,
+        n.ChangeNode,
+        n.RaiseLevel,
+        n.ReportNode,
+        n.ReportSettled,
+        n.ReportLost,
+    }
 )
+#: What only another shard may ask.
+_OF_SHARDS = frozenset[type]({m.Follow, m.ReachRegistry})
 #: A list of topics is cut where it gets about so long; a single topic is far below it.
 _PAGE_BYTES = 512 * KIB
 
@@ -116,17 +120,18 @@ class Requests:
         caller = Caller(session.id, frame.opcode, frame.correlation)
         try:
             request = decode_request(frame)
-            if not isinstance(request, m.Hello):
+            kind = type(request)
+            if kind is not m.Hello:
                 session.check_welcomed()
-            if isinstance(request, m.Follow | m.ReachRegistry) and not session.is_shard:
+            if kind in _OF_SHARDS and not session.is_shard:
                 raise UnknownOpcode("only a shard may ask that", caller.opcode)
-            if isinstance(request, m.ListTopics) and self._neighbours.may_be_news() and not final:
+            if kind is m.ListTopics and self._neighbours.may_be_news() and not final:
                 return False
             place = self._place(session, request)
             if place != self._passing.shard:
                 self._passing.request(session, caller, frame, place)
             else:
-                self._handlers[type(request)](session, caller, request)
+                self._handlers[kind](session, caller, request)
         except (UnknownTopic, UnknownProducer) as error:
             if self._neighbours.may_be_news() and not final:
                 return False
@@ -138,7 +143,7 @@ class Requests:
     def _place(self, session: Session, request: m.Request) -> int:
         """Return the place that answers a request. Raises `NotLeader`, see `Routes`."""
         address = getattr(request, "address", None)
-        if isinstance(request, _OF_REGISTRY):
+        if type(request) in _OF_REGISTRY:
             group = REGISTRY_GROUP
         elif address is not None:
             group = address.group
@@ -176,7 +181,7 @@ class Requests:
     def _list(self, session: Session, caller: Caller, request: m.ListTopics) -> None:
         self._authorize(session.principal, "list", request.namespace)
         if not self._neighbours.in_sync:
-            raise Unavailable("the shard that leads the registry is starting: try again shortly")
+            raise no_registry()
         namespace, _, name = request.after.rpartition("/")
         found: list[m.TopicInfo] = []
         size = 0

@@ -42,6 +42,11 @@ class Rounds:
         if then is not None:
             self._confirmed.append((read.index, then))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a read that was confirmed waits for an entry."""
+        return bool(self._confirmed)
+
     def applied(self, index: int) -> None:
         """Serve what may be served once entry `index` is applied."""
         while self._confirmed and self._confirmed[0][0] <= index:

@@ -62,6 +62,8 @@ class Routes:
         What came from a node (`foreign`) goes to no other one, so that nothing goes round in
         circles while nodes disagree: raises `NotLeader`.
         """
+        if node_of(self._leader_of(group)) == self._node:
+            return self.shard
         owner = self._layout.shard_of(group)
         if owner != self.shard:
             return owner

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weir.broker.control import StampsRaised
+from weir.broker.entries import of_control
+from weir.broker.group import Group
 from weir.broker.intake import Intake
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.state import PartitionState
@@ -19,16 +22,21 @@ _WAIT_MS_MAX = 10_000
 class Settling:
     """Keeps who asks back until what was accepted before is committed, while this node leads."""
 
-    __slots__ = ("_intake", "_outbox", "_state", "_time", "_waits")
+    __slots__ = ("_group", "_intake", "_outbox", "_promised", "_state", "_time", "_waits")
 
-    def __init__(self, intake: Intake, state: PartitionState, outbox: Outbox, time: Time) -> None:
+    def __init__(
+        self, group: Group, intake: Intake, state: PartitionState, outbox: Outbox, time: Time
+    ) -> None:
         """Begin to lead; nobody waits yet."""
+        self._group = group
         self._intake = intake
         self._state = state
         self._outbox = outbox
         self._time = time
-        #: With the offset that must be committed, and what answers then. Offsets never fall.
-        self._waits: Waits[tuple[int, Callable[[], PositionsReply]]] = Waits()
+        #: The highest bound that was proposed, so that the next leader knows it too.
+        self._promised = 0
+        #: With the offset and the bound that must be committed, and what answers then.
+        self._waits: Waits[tuple[int, int, Callable[[], PositionsReply]]] = Waits()
 
     def __len__(self) -> int:
         return len(self._waits)
@@ -37,22 +45,39 @@ class Settling:
         """Stamp `stamp` or higher from now on, and answer once all that is accepted is committed.
 
         A stamp further ahead than a client may have seen is no bound: others may come below it.
-        Raises `Overloaded` where nobody may wait.
+        Raises `Overloaded` where nobody may wait, and what `Group.propose` does.
         """
-        self._intake.clock.raise_to(self._intake.clock.clamp(self._time.wall_ms(), stamp - 1))
+        bound = self._intake.clock.clamp(self._time.wall_ms(), stamp - 1)
+        self._intake.clock.raise_to(bound)
+        bound = self._promise(bound)
         behind = self._intake.next_offset
-        if self._state.next_offset >= behind:
+        if self._is_kept(behind, bound):
             self._outbox.reply(caller, positions())
             return
         self._waits.check_room()
         deadline = self._time.monotonic_ms() + _WAIT_MS_MAX
-        self._waits.add(Wait(caller, (behind, positions), deadline))
+        self._waits.add(Wait(caller, (behind, bound, positions), deadline))
+
+    def _promise(self, bound: int) -> int:
+        """Return the bound that must be committed: a promise holds beyond this leadership.
+
+        A lone voter leads next itself, and its clock goes on.
+        """
+        if not self._group.has_others:
+            return 0
+        if bound > max(self._state.last_stamp, self._promised):
+            self._group.propose(of_control(StampsRaised(bound)))
+            self._promised = bound
+        return bound
+
+    def _is_kept(self, behind: int, bound: int) -> bool:
+        return self._state.next_offset >= behind and self._state.last_stamp >= bound
 
     def wake(self) -> None:
         """More is committed: answer those who waited for it."""
-        while self._waits and self._waits.first().request[0] <= self._state.next_offset:
+        while self._waits and self._is_kept(*self._waits.first().request[:2]):
             wait = self._waits.pop()
-            self._outbox.reply(wait.caller, wait.request[1]())
+            self._outbox.reply(wait.caller, wait.request[2]())
 
     def tick(self) -> None:
         """Refuse those who waited for too long."""

@@ -164,6 +164,11 @@ class Shard:
         return all(p.has_leader for p in self.topics.partitions())
 
     @property
+    def brokerset(self) -> BrokerSet:
+        """This shard's part in its set."""
+        return self._set
+
+    @property
     def partitions_led(self) -> int:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from weir import raft
-from weir.broker.entries import stored_in
+from weir.broker.entries import Payload, stored_in
 from weir.broker.past import pack_installed
 from weir.log.frame import Kind
 from weir.log.log import Log
@@ -27,6 +27,12 @@ def stage(log: Log, group: int, node: raft.Node, ready: raft.Ready) -> None:
     it durable carries its `Token`.
     """
     token = Token(group, node, ready.number)
+    if ready.hard_state is None and ready.snapshot is None:
+        *most, last = ready.entries
+        for entry in most:
+            log.append(_record(group, entry))
+        log.append(_record(group, last), token)
+        return
     records = [] if ready.hard_state is None else [_voted(group, ready.hard_state, node.fence)]
     if (snapshot := ready.snapshot) is not None:
         for record in records:
@@ -48,7 +54,8 @@ def _voted(group: int, state: raft.HardState, fence: int) -> Record:
 
 
 def _record(group: int, entry: raft.Entry) -> Record:
-    payload = stored_in(entry)
+    data = entry.data
+    payload = data if isinstance(data, Payload) else stored_in(entry)
     batches = payload.batches
     return Record(
         group,

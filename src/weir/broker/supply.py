@@ -32,8 +32,8 @@ class Supply:
     ) -> None:
         """Read by `reads`, which charge the shard's budget; `advance` serves the node then."""
         self._group = group
-        #: Through which index entries were read that no member has acknowledged; 0 for none.
-        self._sent = 0
+        #: By member, through which index it was given entries, until it acknowledges them.
+        self._sent: dict[int, int] = {}
         self._turns = turns
         self._node = node
         self._past = past
@@ -44,15 +44,16 @@ class Supply:
         """Read entries off the loop when it is this group's turn."""
         self._turns.take(self._group, partial(self._read, load))
 
-    def acknowledged(self, index: int) -> None:
+    def acknowledged(self, member: int, index: int) -> None:
         """A member has all through `index`."""
-        if self._sent and index >= self._sent:
-            self._sent = 0
-            self._turns.done(self._group)
+        if index >= self._sent.get(member, index + 1):
+            del self._sent[member]
+            if not self._sent:
+                self._turns.done(self._group)
 
     def lose(self) -> None:
         """This node leads no more: whoever does will look after the others."""
-        self._sent = 0
+        self._sent.clear()
         self._turns.forget(self._group)
 
     def _read(self, load: raft.Load) -> None:
@@ -60,10 +61,10 @@ class Supply:
         if reading is None:
             self._node.loaded(load.number, None)
         else:
-            self._reads.start(reading, partial(self._loaded, load.number, reading))
+            self._reads.start(reading, partial(self._loaded, load, reading))
 
     def _loaded(
-        self, number: int, reading: Reading, payloads: Sequence[Buffer], failure: Refused | None
+        self, load: raft.Load, reading: Reading, payloads: Sequence[Buffer], failure: Refused | None
     ) -> None:
         entries = None
         if failure is None:
@@ -72,8 +73,8 @@ class Supply:
                 entry_of(at.index, at.term, unread(at.kind, (payload,), at.length))
                 for at, payload in rows
             ]
-            self._sent = max(self._sent, entries[-1].index)
-        self._node.loaded(number, entries)
+            self._sent[load.member] = max(self._sent.get(load.member, 0), entries[-1].index)
+        self._node.loaded(load.number, entries)
         self._advance()
 
     def snapshot(self, voter: int, state: raft.Snapshot) -> None:

@@ -37,6 +37,8 @@ IDLE_MS = 100
 SPARE_RETRY_MS = 1_000
 #: One piece of what outlives its neighbours, up to 4 MiB: about 40 MB/s at most.
 COPY_EVERY_MS = 100
+#: A flush that takes longer is on a disk that hangs: nothing is confirmed before it is done.
+HUNG_FLUSH_MS = 1_000
 CHECKPOINT_RETRY_MS = 30_000
 #: A flush costs the processor the same for one device as for many. With so many in a flush a crowd
 #: is coming, and then one flush does for what arrives within `CROWD_FLUSH_MS`.
@@ -70,6 +72,7 @@ class Writer:
         self._time = time
         self._dirty: dict[int, Partition] = {}
         self._in_flight = False
+        self._flight_began = 0
         #: How many devices' publishes were cut since the last flush began.
         self._devices = 0
         self._saving = False
@@ -91,6 +94,11 @@ class Writer:
         """Whether nothing waits, nothing is in flight and nothing is being saved or tidied up."""
         busy = self._in_flight or self._saving or self._at_chore
         return not (busy or self._dirty or self.log.waiting)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the flush in flight takes so long that others should lead."""
+        return self._in_flight and self._time.monotonic_ms() - self._flight_began >= HUNG_FLUSH_MS
 
     @property
     def clean(self) -> bool:
@@ -138,6 +146,7 @@ class Writer:
         flush = self.log.next_flush()
         if flush is not None:
             self._in_flight = True
+            self._flight_began = self._time.monotonic_ms()
             at_least_ms = CROWD_FLUSH_MS if self._devices >= CROWD else 0
             self._devices = 0
             self._outbox.put(StartFlush(self.number, flush, at_least_ms))

@@ -155,14 +155,19 @@ def remove(number: Node, url: Url = DEFAULT_URL) -> None:
 
     Its process can be stopped then, and its folder deleted. Its number is never used again.
     """
-
+    from weir.cli.output import hint
     from weir.client.nodes import Nodes
 
     async def work(client: Client) -> NodeList:
         return await Nodes(client).remove(number)
 
-    connected(url, work)
-    print(f"node {number} is no part of the set any more")
+    left = connected(url, work).nodes
+    print(f"node {number} is no part of the set any more: end its process, delete its folder")
+    if len(left) == 2:
+        hint(
+            "Two nodes are left: with either of them down nothing is confirmed. "
+            "`weir node add HOST:PORT` adds a third."
+        )
 
 
 @app.command("transfer-leader")

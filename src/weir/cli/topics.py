@@ -136,6 +136,8 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
                 "node": part.address.node,
                 "shard": part.address.shard,
                 "log": part.address.log,
+                "nodes": part.nodes,
+                "behind": part.behind,
             }
             for part in parts
         ]
@@ -147,7 +149,7 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
     several = any(part.address.node for part in parts)
     columns = ("PARTITION", "FIRST OFFSET", "NEXT OFFSET", "MESSAGES", "BYTES")
     print_table(
-        (*columns, *(("LED BY",) if several else ()), "SHARD", "LOG"),
+        (*columns, *(("LED BY", "HELD BY") if several else ()), "SHARD", "LOG"),
         [
             (
                 part.partition,
@@ -155,7 +157,7 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
                 part.end,
                 part.end - part.start,
                 part.bytes,
-                *((f"node {part.address.node}",) if several else ()),
+                *((f"node {part.address.node}", _held_by(part)) if several else ()),
                 part.address.shard,
                 part.address.log,
             )
@@ -227,6 +229,15 @@ def delete(
             raise typer.Exit(1)
     connected(url, work)
     print(f"topic {name} is deleted; it held {messages}")
+
+
+def _held_by(part: Part) -> str:
+    late = f" ({_listed(part.behind)} behind)" if part.behind else ""
+    return _listed(part.nodes) + late
+
+
+def _listed(nodes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, nodes))
 
 
 def full_name(info: TopicInfo) -> str:

@@ -33,7 +33,10 @@ _KEPT_FOR_EVER = "forever"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a partition holds: offsets [start, end), `bytes` of messages, and where it is served."""
+    """What a partition holds: offsets [start, end), `bytes` of messages, and where it is served.
+
+    `nodes` hold it, its leader's included; those of them in `behind` are not up to date.
+    """
 
     partition: int
     address: Address
@@ -41,6 +44,8 @@ class Part:
     end: int
     bytes: int
     clusters: tuple[str, ...]
+    nodes: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,10 @@ class Administration:
             places, lambda _, address: a.DescribePartition(address), a.PartitionInfo
         )
         return [
-            Part(p, places[p], info.start, info.end, info.bytes, tuple(info.clusters))
+            Part(
+                p, places[p], info.start, info.end, info.bytes,
+                tuple(info.clusters), tuple(info.nodes), tuple(info.behind),
+            )
             for p, info in enumerate(infos)
         ]
 

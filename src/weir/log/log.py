@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weir.codec.fields import Buffer, padding
-from weir.errors import TooLarge
 from weir.log.chore import Chore
 from weir.log.copying import CopyPiece
 from weir.log.disk import Disk
@@ -23,7 +22,7 @@ from weir.log.frame import Kind, frame_size, pack
 from weir.log.index import GroupIndex
 from weir.log.index_file import IndexFile
 from weir.log.lookups import Lookups
-from weir.log.record import HARD_STATE_SIZE, HardState, Record
+from weir.log.record import HardState, Record
 from weir.log.reserve import Reserve, Spare
 from weir.log.rows import Rows, gone
 from weir.log.scrub import Scrubbed
@@ -32,8 +31,6 @@ from weir.log.segments import Segments
 from weir.log.settings import Settings
 from weir.log.snapshots import Base, records
 from weir.log.upkeep import Upkeep
-
-_OWN_KINDS = (Kind.MARK, Kind.END, Kind.SNAPSHOT)
 
 
 class Log(Lookups):
@@ -92,7 +89,9 @@ class Log(Lookups):
         """
         size, kind = record.size, record.kind
         index = self._groups.get(record.group)
-        self._check(record, index)
+        record.check(self.settings.entry_bytes_max)
+        if index is not None:
+            index.check(record.index)
         if index is None and self._upkeep.is_gone(record.group):
             # So that a start knows it too, whatever the checkpoint that it finds says of the group.
             self.install(record.group, 0, 0, 0, 0, (b"",))
@@ -271,23 +270,6 @@ class Log(Lookups):
         if token is not None:
             staged.tokens.append(token)
         return position
-
-    def _check(self, record: Record, index: GroupIndex | None) -> None:
-        size, largest = record.size, self.settings.entry_bytes_max
-        if size > largest:
-            raise TooLarge(
-                f"an entry of {size:,} bytes: the log takes up to {largest:,}; send smaller "
-                "batches or raise entry_bytes_max",
-                largest,
-            )
-        if size < 1 or size != sum(map(len, record.payload)):
-            raise BadRecord(f"a record says {size:,} bytes and does not hold as many, or is empty")
-        if record.kind in _OWN_KINDS:
-            raise BadRecord(f"the log makes {record.kind.name} frames itself")
-        if record.kind is Kind.HARD_STATE and size != HARD_STATE_SIZE:
-            raise BadRecord(f"a hard state of {size} bytes: pack one with HardState")
-        if index is not None:
-            index.check(record.index)
 
     def _stage(self) -> Staged:
         """Begin what will be the next flush with its MARK.

@@ -93,16 +93,11 @@ class Core:
     def has_news(self) -> bool:
         """Whether something but entries waits to be taken."""
         ground, state = self.ground, self.state
-        return bool(
-            ground.outbox
-            or ground.changed
-            or ground.reads
-            or ground.loads
-            or ground.wants_snapshot
-            or ground.snapshot
-            or self._lost_leadership
-            or (isinstance(state, Leader) and not state.announced)
-        )
+        if ground.outbox or ground.changed or ground.reads or ground.snapshot:
+            return True
+        if ground.loads or ground.wants_snapshot or self._lost_leadership:
+            return True
+        return isinstance(state, Leader) and not state.announced
 
     # Time and elections
 
@@ -270,7 +265,7 @@ class Core:
         return index
 
     def _advance(self, state: Leader) -> None:
-        if not state.advance():
+        if not state.advance() or not state.members:
             return
         ground = self.ground
         if ground.history.index > self.log.committed:

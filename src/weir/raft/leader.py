@@ -70,8 +70,9 @@ class Leader:
 
     def append(self, kind: EntryKind, data: object, size: int) -> int:
         """Put an entry at the end of the log, to be written and sent with the next Ready."""
+        ground = self._ground
         self._sending.dirty = bool(self.members)
-        return self._ground.log.append(self._ground.term, kind, data, size)
+        return ground.log.append(ground.hard_state.term, kind, data, size)
 
     @property
     def accepts(self) -> bool:
@@ -85,7 +86,8 @@ class Leader:
         commits only together with an entry of this term. (§3.6.2, Figure 3.7)
         """
         log = self._ground.log
-        reached = self._ground.configuration.committed(self._match())
+        alone = not self.members
+        reached = log.durable if alone else self._ground.configuration.committed(self._match())
         if reached < self.first_index or reached <= log.committed:
             return False
         log.commit_to(reached)

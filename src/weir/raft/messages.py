@@ -51,8 +51,7 @@ class Append:
     entries: tuple[Entry, ...]
     commit: int
     #: A majority without whoever gets this holds an entry of this term, and all that it ever
-    #: acknowledged to this leader: so all that was ever committed by its help. Said only to a
-    #: member that is asked where it stands.
+    #: acknowledged to this leader: so all that was ever committed by its help.
     spared: bool = False
 
 

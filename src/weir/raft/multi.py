@@ -170,7 +170,7 @@ class Multi:
             self._seats.let_go(seat, _SOON_MS + int(_SPREAD_MS * seat.draw()))
         self._seats.forget_claims(link)
         for group in link.outward.led:
-            self._seats.wake_leader(group)
+            self._seats.ask_again(link, group)
 
     def step_link(self, peer: int, message: LinkMessage) -> None:
         """Take what came from `peer`."""

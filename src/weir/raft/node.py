@@ -196,13 +196,29 @@ class Node:
 
     def ready(self) -> Ready:
         """The next work for the host, each piece handed out once; NothingReady if there is none."""
-        core, ground = self.core, self.core.ground
-        core.put_in_line()
-        if not (core.log.staged < core.log.last_index or core.has_news or core.log.has_unhanded):
+        ready = self.take()
+        if ready is None:
             raise NothingReady("ask has_ready before ready()")
+        return ready
+
+    def take(self) -> Ready | None:
+        """What ready() returns, or None if there is none: one call for each turn of a host."""
+        core = self.core
+        core.put_in_line()
         # First, because it may read Storage and fail; nothing else has been taken by then.
         committed = core.log.take_unhanded()
         entries = core.log.take_unstaged()
+        if core.has_news:
+            return self._with_news(entries, committed)
+        if not entries and not committed:
+            return None
+        number = self._issued = self._issued + 1
+        if entries:
+            core.ground.asked.append(Asked(number, None, entries[-1].index, False))
+        return Ready(number, None, entries, committed, None)
+
+    def _with_news(self, entries: tuple[Entry, ...], committed: tuple[Entry, ...]) -> Ready:
+        core, ground = self.core, self.core.ground
         hard_state, ground.changed = ground.changed, None
         snapshot, ground.snapshot = ground.snapshot, None
         lost_leadership, lost_quorum = core.take_losses()

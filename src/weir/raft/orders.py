@@ -67,9 +67,10 @@ def _leading(core: Core) -> Leader:
 
 
 def _accepting(core: Core) -> Leader:
-    state = _leading(core)
-    if state.accepts:
+    state = core.state
+    if isinstance(state, Leader) and state.accepts:
         return state
+    state = _leading(core)
     if state.transferee:
         raise NotReady(f"leadership is handed to {state.transferee}: propose there soon")
     raise NotReady(

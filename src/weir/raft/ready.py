@@ -2,8 +2,7 @@
 
 A host's whole duty is this loop, in which writing may lag behind by any number of Readies:
 
-    while node.has_ready:
-        ready = node.ready()
+    while (ready := node.take()) is not None:
         stop acting as a leader if ready.lost_leadership, start if ready.became_leader
         send ready.messages
         write ready.hard_state, ready.snapshot, then ready.entries; later sync, then
@@ -18,6 +17,7 @@ Nothing may be told to a client because it was proposed or written: only because
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from weir.raft.messages import Message
 from weir.raft.storage import Entry, HardState, Snapshot
@@ -47,10 +47,11 @@ class Load:
     lo: int
     hi: int
     max_bytes: int
+    #: Who needs them.
+    member: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """One step's work for the host. The comment on each field is the ordering contract."""
 
     #: Readies count from 1, one by one. Those with `must_persist` are acknowledged through

@@ -90,9 +90,9 @@ class Sending:
     def _append(self, member: Member, entries: tuple[Entry, ...]) -> None:
         ground, prev = self._ground, member.next - 1
         term, log = ground.term, ground.log
-        spared = member.state is ProgressState.PROBE and self._spares(member)
+        spared, commit = self._spares(member), log.committed
         message = Append(
-            member.id, ground.id, term, prev, log.term(prev), entries, log.committed, spared
+            member.id, ground.id, term, prev, log.term(prev), entries, commit, spared
         )
         ground.outbox.append(message)
         member.nudge_at = ground.clock.now + ground.config.heartbeat_ms
@@ -149,6 +149,8 @@ class Sending:
         """What was on the way to a member is lost, perhaps: find out anew."""
         if member.state is ProgressState.REPLICATE:
             member.probe(member.match + 1)
+        elif member.state is ProgressState.SNAPSHOT:
+            member.need_snapshot()  # another one, when it is back: this one may be large
         else:
             member.paused = False
         # It may have started again, and know less than it did.
@@ -162,7 +164,7 @@ class Sending:
         member.load = ground.loads_asked
         self._loading[member.load] = member
         hi, size = ground.log.stored_end, ground.config.max_append_bytes
-        ground.loads.append(Load(member.load, member.next, hi, size))
+        ground.loads.append(Load(member.load, member.next, hi, size, member.id))
 
     def loaded(self, number: int, entries: tuple[Entry, ...]) -> None:
         """Send what was read, if it is still wanted; nothing read is asked for again later."""

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_COMPLAINTS_MAX = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Own:
@@ -68,6 +70,8 @@ class Links:
         self._out: dict[int, dict[int, Outbound]] = {}
         self._in: dict[int, Inbound] = {}
         self._removed: set[int] = set()
+        #: Who was refused, and why: told once until it is let in, for it comes every second.
+        self._complaints: set[tuple[int, str]] = set()
         self._greeting: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -205,12 +209,17 @@ class Links:
         if (refused := self._judge(hello)) is not None:
             verdict, reason = refused
             if verdict is not Verdict.ELSEWHERE:
-                log.warning("node %d may not link here: %s", hello.node, reason)
+                self._complain(hello.node, reason)
             self._refuse(transport, verdict, reason)
             return
         self._serve(hello, transport)
         if hello.lane is Lane.QUICK:
             self._met(hello)
+
+    def _complain(self, node: int, reason: str) -> None:
+        if (node, reason) not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
+            self._complaints.add((node, reason))
+            log.warning("node %d may not link here: %s", node, reason)
 
     def _judge(self, hello: LinkHello) -> tuple[Verdict, str] | None:
         """Return why there is no link; None if there is."""
@@ -234,6 +243,7 @@ class Links:
             tune(sock)
         if (name := transport.get_extra_info("peername")) and isinstance(name, tuple):
             self.found.add(str(name[0]))
+        self._complaints = {one for one in self._complaints if one[0] != hello.node}
         transport.write(encode_greeting(self._answer(Verdict.ACCEPTED, "")))
         place = place_of(hello.node, hello.shard)
         if hello.lane is Lane.QUICK:

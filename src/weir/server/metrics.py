@@ -62,6 +62,7 @@ class Metrics:
         yield from self._of_partitions()
         yield from self._of_clusters()
         yield from self._of_shard()
+        yield from self._of_set()
         yield from self._of_logs()
         yield from self._of_process()
 
@@ -162,6 +163,26 @@ class Metrics:
             ("weir_budget_used_bytes", "Messages under way, in memory.", shard.budget.used),
             ("weir_budget_limit_bytes", "How much of that is allowed.", shard.budget.limit),
         )
+
+    def _of_set(self) -> Iterator[Family]:
+        counts, part = self._shard.counts, self._shard.brokerset
+        found, linked = part.standing, part.linked
+        yield from _counters(
+            ("weir_leads_begun_total", "Times that it began to lead a partition.",
+             counts.leads_begun),
+            ("weir_leads_lost_total", "Times that it had to stop leading one.", counts.leads_lost),
+            ("weir_bad_frames_total", "Frames of other nodes that were damaged, and not used.",
+             counts.bad_frames),
+        )  # fmt: skip
+        yield from _gauges(
+            ("weir_nodes_linked", "Other nodes that can be sent to.", len(linked)),
+            ("weir_groups", "Replicas of groups here, the registry's among them.", found.held),
+            ("weir_groups_led", "Groups that are led here.", found.led),
+            ("weir_groups_leaderless", "Groups whose replica here knows no leader.",
+             found.leaderless),
+            ("weir_replicas_lagging", "Replicas of groups led here that are not up to date.",
+             found.lagging.total()),
+        )  # fmt: skip
 
     def _of_logs(self) -> Iterator[Family]:
         logs = [({"log": str(w.number)}, w.log) for w in self._shard.writers]

@@ -44,6 +44,16 @@ class Machine:
     #: How many processes a node may have.
     shards_max: int = 3
 
+    def __str__(self) -> str:
+        """What was drawn, for the report of a run that failed."""
+        log, shard, pairs = self.log, self.shard, self.shard.replication
+        return (
+            f"{self.logs} logs of segments of {log.segment_bytes:,} bytes, entries of "
+            f"{log.entry_bytes_max:,}, a cache of {log.cache_bytes_max:,}, {log.spares} spares; "
+            f"a budget of {shard.budget_bytes:,}, checkpoints after {shard.checkpoint_bytes:,}; "
+            f"flushes of {self.flush} virtual µs; {pairs}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:

@@ -45,12 +45,16 @@ class DescribePartition(Control, frozen=True, array_like=True):
 
 
 class PartitionInfo(Control, frozen=True, array_like=True):
-    """First offset kept, the offset behind the last committed, and the stored bytes of messages."""
+    """First offset kept, the offset behind the last committed, and the stored bytes of messages;
+    the nodes that hold it, and those of them that are not up to date.
+    """
 
     start: int
     end: int
     bytes: int
     clusters: list[str]
+    nodes: list[int] = []
+    behind: list[int] = []
 
 
 class ListClusters(Control, frozen=True, array_like=True):

@@ -13,6 +13,7 @@ from weir.sim.history import (
     Fence,
     Grant,
     History,
+    Look,
     Operation,
     Publish,
     Record,
@@ -45,6 +46,7 @@ def honest() -> History:
         Ack(0, "c", 11, 1, 2, 95, confirmed=99),
     ]
     history.operations = [Operation("a batch", 10, 20), Operation("a fetch", 900, 1_500)]
+    history.looks = [Look(0, 30, 2), Look(0, 45, 3), Look(0, 40, 2)]
     return history
 
 
@@ -154,6 +156,18 @@ def seen_otherwise_before_it_went(history: History) -> None:
     history.seen = [Seen(0, 0, (b"a", b"z"), 5)]
 
 
+def an_older_epoch_goes_on(history: History) -> None:
+    newer, older = ("producer", 7, 1), P
+    history.publishes.append(Publish(0, newer, 0, (b"n",), 100))
+    history.publishes.append(Publish(0, older, 3, (b"o",), 100))
+    history.drained[0].append(Record(3, (b"n",), 7, ((newer, 0),)))
+    history.drained[0].append(Record(4, (b"o",), 8, ((older, 3),)))
+
+
+def a_stale_look(history: History) -> None:
+    history.looks = [Look(0, 45, 2)]
+
+
 def all_is_gone(history: History) -> None:
     retained(history)
     history.starts, history.drained = {0: 3}, {0: []}
@@ -196,7 +210,9 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("RisingStamps", skipped),
     ("RisingStamps", hole),
     ("RealTime", overtaken),
+    ("RealTime", a_stale_look),
     ("Fenced", written_behind_a_fence),
+    ("Fenced", an_older_epoch_goes_on),
     ("Retained", all_is_gone),
     ("Retained", too_much_is_gone),
     ("Retained", gone_without_retention),

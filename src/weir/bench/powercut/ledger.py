@@ -79,6 +79,11 @@ class Ledger:
         """Note that the ack of these was confirmed."""
         self.acked.update(places)
 
+    @property
+    def behind(self) -> int:
+        """How many were sent and are not acked."""
+        return sum(self.sent.values()) - len(self.acked)
+
     def __str__(self) -> str:
         """Say how far each partition is."""
         return "; ".join(

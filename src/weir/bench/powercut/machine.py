@@ -121,9 +121,10 @@ class Machine:
         return False
 
     def last_words(self, lines: int = 20) -> str:
-        """Return the last lines of the console."""
+        """Return the last lines of the console, without where the kernel was when it gave up."""
         shown = self._console.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(shown[-lines:])
+        said = [line for line in shown if not line.startswith((" [<", " 0", " 6", "Stack", "Call"))]
+        return "\n".join(said[-lines:])
 
 
 def cut(machines: Sequence[Machine]) -> None:
