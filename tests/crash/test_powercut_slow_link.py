@@ -15,6 +15,7 @@ import weir
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
+TRIES = 3
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,8 +41,14 @@ def slow_link(*arguments: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(SECONDS)
 def test_large_entries_over_a_slow_link_cause_no_election() -> None:
-    found = slow_link("--entries", "16")
-    assert (found["elections"], found["confirmed"]) == (0, 16)
+    # What a link does to heartbeats it does in every run; a busy machine, which lets a node stand
+    # still for longer than its election timeout, does not.
+    for _ in range(TRIES):
+        found = slow_link("--entries", "16")
+        assert found["confirmed"] == 16
+        if found["elections"] == 0:
+            return
+    pytest.fail(f"{found['elections']} elections in the last of {TRIES} runs")
 
 
 @pytest.mark.timeout(SECONDS)

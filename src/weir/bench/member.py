@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from unittest import mock
@@ -25,6 +27,10 @@ from weir.server.status import configure
 UP = "the node is up"
 PORT = 6800
 FIGURES_PORT = 9680
+#: Where a machine whose own clock is not to be trusted asks for the time.
+CLOCK_PORT = 9681
+_CLOCK_BYTES = 8
+_CLOCK_SECONDS = 20.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--system", type=int, required=True)
     parser.add_argument("--budget-mib", type=int, default=32)
     parser.add_argument("--never-sync", action="store_true")
+    parser.add_argument("--clock", help="the host to set this machine's clock by")
     wanted = parser.parse_args(arguments)
+    if wanted.clock:
+        _set_clock(wanted.clock)
     hosts = wanted.hosts.split(",")
     members = tuple(Member(number, host, PORT) for number, host in enumerate(hosts, 1))
     part = Part(wanted.node, members if len(members) > 1 else (), wanted.system)
@@ -54,6 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if wanted.never_sync:
             stack.enter_context(mock.patch.object(os, "fdatasync", _lie))
         run(config, lambda host, port: print(UP, flush=True))
+
+
+def _set_clock(host: str) -> None:
+    with socket.create_connection((host, CLOCK_PORT), _CLOCK_SECONDS) as connection:
+        now = int.from_bytes(connection.recv(_CLOCK_BYTES), "big")
+    time.clock_settime_ns(time.CLOCK_REALTIME, now)
+
+
+def time_told() -> bytes:
+    """Return what is to be answered to whoever connects to `CLOCK_PORT`."""
+    return time.time_ns().to_bytes(_CLOCK_BYTES, "big")
 
 
 def _lie(handle: int) -> None:

@@ -7,7 +7,7 @@ from weir.bench.claims import Figure, Goal, Proof
 
 def _powercut(name: str, what: str, nodes: int) -> Proof:
     words = f"python -m weir.bench.powercut --nodes {nodes} --times 20 --json"
-    counted = ("lost", "repeated", "reordered", "strange")
+    counted = ("lost", "undelivered", "repeated", "reordered", "strange")
     figures = {
         "power cuts": Figure("cuts"),
         "messages confirmed": Figure("verdict.confirmed"),

@@ -17,7 +17,7 @@ from weir.broker.group import Group
 from weir.broker.identity import Identity, Member
 from weir.broker.layout import Layout
 from weir.broker.leaderless import unfounded
-from weir.broker.moving import Moving, Transfer, current_members, give_away, take
+from weir.broker.moving import Moving, Transfer, give_away, take
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.passing import Passing
 from weir.broker.registry import Registry

@@ -26,7 +26,6 @@ from weir.log.log import Log
 from weir.model.ids import node_of
 from weir.model.limits import RETRY_AFTER_MS
 
-
 _CONFIGURATION = raft.EntryKind.CONFIGURATION
 
 

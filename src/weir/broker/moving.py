@@ -166,6 +166,7 @@ class Moving:
         late = now - since >= STEADY_MS and now - self._drift_ms >= _DRIFT_EVERY_MS
         if late and has >= committed:
             self._drift_ms = now
+            del self._steady[group.id]  # if it fails, not at once again
             take(group, Transfer(preferred))
 
 

@@ -9,16 +9,6 @@ from typing import Any
 from weir import raft
 from weir.broker.assured import assured
 from weir.broker.chunk_reads import ChunkReads
-from weir.broker.control import (
-    ClusterDeleted,
-    ClusterPaused,
-    ClusterSought,
-    GrantsReleased,
-    LogStartMoved,
-    MessagesAcked,
-    MessagesGranted,
-    StampsRaised,
-)
 from weir.broker.entries import Payload, of_control
 from weir.broker.fan_in import ROW_BYTES, FanIn, Seat, refused
 from weir.broker.fetches import Fetches
@@ -26,13 +16,14 @@ from weir.broker.group import Group
 from weir.broker.leaderless import no_leader
 from weir.broker.leading import Leading
 from weir.broker.outbox import Caller
+from weir.broker.outcomes import apply_control
 from weir.broker.producing import publish
 from weir.broker.retention import new_start
 from weir.broker.standing import behind, holders
 from weir.broker.state import PartitionState
 from weir.broker.steering import Change
 from weir.broker.surroundings import Surroundings
-from weir.errors import DamagedRange, Halted, Refused, Unavailable
+from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.header import Header
 from weir.model.ids import node_of
 from weir.model.topic import TopicSettings
@@ -267,7 +258,7 @@ class Partition:
             if self.state.next_offset > before:  # chunks are nobody's news
                 self._wake()
         elif payload.control is not None:
-            self._apply_control(index, payload)
+            apply_control(index, payload.control, self.group, self.state, self._leading)
         elif self._leading is None and self.group.begins_own_term(index):
             # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
             self._lead_now()
@@ -284,39 +275,6 @@ class Partition:
         if stored is not None and state.log_start < state.next_offset:
             index = max(stored[0], state.first_index)
         return state.values.first_needed_index(index, state.log_start)
-
-    def _apply_control(self, index: int, payload: Payload) -> None:
-        clusters, leading = self.state.clusters, self._leading
-        match payload.control:
-            case MessagesGranted() as record:
-                grant = self.state.cluster(record.cluster).grant(index, record)
-                self.state.last_stamp = max(self.state.last_stamp, record.stamp)
-                if leading is not None:
-                    leading.grants.granted(index, record, grant)
-            case MessagesAcked() as record:
-                cluster = clusters.get(record.cluster)
-                stale = [r for r in record.ranges if cluster is not None and not cluster.ack(*r)]
-                if leading is not None:
-                    leading.acks.applied(index, cluster, stale)
-            case GrantsReleased() as record:
-                released = [c.release(record.consumer) for c in clusters.values()]
-                if any(released) and leading is not None:
-                    leading.grants.released(record.consumer)
-            case StampsRaised(stamp):
-                self.state.last_stamp = max(self.state.last_stamp, stamp)
-                if leading is not None:
-                    leading.settling.wake()
-            case LogStartMoved() as record:
-                self.state.move_start(record)
-                self.group.drop_below(self.state.first_index)
-                if leading is not None:
-                    leading.grants.start_moved(self.state.log_start)
-            case ClusterSought() | ClusterPaused() | ClusterDeleted() as record:
-                self.state.steer(record)
-                if leading is not None:
-                    leading.steering.applied(index, record)
-            case other:
-                raise Halted(f"a {type(other).__name__} does not belong into a partition")
 
     def _wake(self) -> None:
         self.fetches.wake()

@@ -162,9 +162,7 @@ def _unpack_append(frame: LinkFrame) -> m.Append:
         payload = read_back(_kind(kind), data, group)
         entries.append(entry_of(index, entry_term, payload))
     _fits(body, at)
-    return m.Append(
-        to, sender, term, prev_index, prev_term, tuple(entries), commit, bool(spared)
-    )
+    return m.Append(to, sender, term, prev_index, prev_term, tuple(entries), commit, bool(spared))
 
 
 def _kind(number: int) -> Kind:
@@ -200,9 +198,7 @@ def _unpack_snapshot(frame: LinkFrame) -> m.InstallSnapshot:
     if crc32c(data) != crc:
         raise BadMessage("a piece of a snapshot fails its CRC-32C")
     meta = m.SnapshotMeta(index, index_term, configuration, base_index, base_term, whole)
-    return m.InstallSnapshot(
-        to, sender, term, meta, position, data, bool(done), bool(spared)
-    )
+    return m.InstallSnapshot(to, sender, term, meta, position, data, bool(done), bool(spared))
 
 
 # -- the small ones ------------------------------------------------------------------------------

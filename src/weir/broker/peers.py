@@ -34,8 +34,9 @@ _LARGE = raft.Append | raft.InstallSnapshot
 class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
-    __slots__ = ("_early", "_groups", "_layout", "_links", "_node", "_outbox", "_shards", "_ticked",
-                 "_time", "multi", "registry_comes_again", "turns")  # fmt: skip
+    __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_links", "_node", "_outbox",
+                 "_shards", "_ticked", "_time", "multi", "registry_comes_again",
+                 "turns")  # fmt: skip
 
     def __init__(
         self, node: int, layout: Layout, outbox: Outbox, time: Time, settings: Replication
@@ -44,6 +45,7 @@ class Peers:
         self.multi = raft.Multi(self.place_of, settings.heartbeat_ms, settings.election_ms)
         #: Told the voter that a damaged replica of the registry is from now on.
         self.registry_comes_again: Callable[[int], None]
+        self._election_ms = settings.election_ms
         self._node = node
         self._layout = layout
         self._outbox = outbox
@@ -141,6 +143,11 @@ class Peers:
                 self._early.popitem(last=False)
 
     # -- time --------------------------------------------------------------------------------
+
+    @property
+    def is_late(self) -> bool:
+        """Whether so much time has passed unnoticed that others may have chosen new leaders."""
+        return self._time.monotonic_ms() - self._ticked >= self._election_ms
 
     def tick(self) -> None:
         """Let time pass for all groups."""

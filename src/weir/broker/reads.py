@@ -30,16 +30,20 @@ class Reads:
         self._queue: deque[tuple[Reading, Then]] = deque()
         self._waiting: dict[int, tuple[Reading, Then]] = {}
 
-    def start(self, reading: Reading, then: Then) -> None:
+    def start(self, reading: Reading, then: Then, at_once: bool = False) -> None:
         """Call `then` with the payloads: now if they are cached, else after the host's read.
 
-        A reading waits, without any memory, until the budget has room for it.
+        A reading waits, without any memory, until the budget has room for it; but not `at_once`,
+        for who bounds these by other means, and may hold up what gives the room back.
         """
         if reading.cached is not None:
             self._outbox.counts.reads_cached += 1
             then(reading.cached, None)
             return
         reading.pin()
+        if at_once:
+            self._start(reading, then)
+            return
         self._queue.append((reading, then))
         self.advance()
 

@@ -22,6 +22,7 @@ from weir.broker.effects import Effect, HoldReads, Stopped
 from weir.broker.groups import Groups
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
+from weir.broker.moving import give_away
 from weir.broker.neighbours import Neighbours
 from weir.broker.outbox import Outbox
 from weir.broker.partition import Partition
@@ -200,6 +201,8 @@ class Shard:
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it, in order."""
+        if self._peers.is_late:  # after a pause others may lead: see first what time it is
+            self._peers.tick()
         match event:
             case ev.Received(session, frames):
                 self._reception.received(session, frames)
@@ -248,11 +251,11 @@ class Shard:
             self._set.link(event)
 
     def _tick(self) -> None:
+        self._peers.tick()  # first: nobody here is told anything by who leads no more
         for partition in self.topics.partitions():
             if partition.waiting:
                 partition.tick()
         self._devices.receivers.tick()
-        self._peers.tick()
         self._neighbours.tick()
         if not self._stopping:
             self._set.tick()
@@ -262,6 +265,8 @@ class Shard:
         if self._groups.all_open:
             for writer in self._writers:
                 writer.tick()
+                if writer.hangs:
+                    give_away(writer.led)
         self._reception.tick()
 
     def _after(self) -> list[Effect]:

@@ -58,10 +58,12 @@ class Supply:
 
     def _read(self, load: raft.Load) -> None:
         reading = self._past.reading(load)
-        if reading is None:
+        if reading is None:  # it is gone: a checkpoint will say so, and others need not wait
+            self._turns.done(self._group)
             self._node.loaded(load.number, None)
         else:
-            self._reads.start(reading, partial(self._loaded, load, reading))
+            # Publishes hold room until they are committed, which may wait for this very member.
+            self._reads.start(reading, partial(self._loaded, load, reading), at_once=True)
 
     def _loaded(
         self, load: raft.Load, reading: Reading, payloads: Sequence[Buffer], failure: Refused | None

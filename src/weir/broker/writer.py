@@ -101,6 +101,12 @@ class Writer:
         return self._in_flight and self._time.monotonic_ms() - self._flight_began >= HUNG_FLUSH_MS
 
     @property
+    def led(self) -> list[Group]:
+        """The groups of this log that are led here and that others could lead."""
+        leader = raft.Role.LEADER
+        return [one for one in self.groups.values() if one.node.role is leader and one.has_others]
+
+    @property
     def clean(self) -> bool:
         """Whether the last checkpoint covers the whole log, or would if there had been room.
 

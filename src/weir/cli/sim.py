@@ -82,12 +82,13 @@ def mutants(
     ] = None,
     more: Annotated[
         int, typer.Option(min=0, help="Seeds to try from 0 on where the one that is kept fails.")
-    ] = 0,
+    ] = 120,
     as_json: Json = False,
 ) -> None:
     """Take one rule of the code away at a time: each time a promise must break, and be seen to.
 
-    Each mutant is played with the seed that is kept with it. Exit code 1 if one is missed.
+    Each mutant is played with the seed that is kept with it, and where that no longer catches it,
+    for the code has changed, with others. Exit code 1 if one is missed.
     """
     from weir.cli.output import print_json, print_table, progress
     from weir.sim.mutants.registry import MUTANTS, hunt

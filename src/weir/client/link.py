@@ -176,9 +176,16 @@ class Link:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.request_timeout + wait
         attempt = 0
+        refused: Refused | None = None
         while True:
             left = max(deadline - loop.time(), 0.0)
-            connection = await self._toward(request, left)
+            try:
+                connection = await self._toward(request, left)
+            except Disconnected:
+                # Why a node refused helps more than that no other one was reached after it.
+                if refused is None:
+                    raise
+                raise refused from None
             try:
                 reply = await connection.request(request, max(deadline - loop.time(), 0.0))
             except (Disconnected, Overloaded, Unavailable, NotLeader) as error:
@@ -186,6 +193,7 @@ class Link:
                     raise
                 attempt += 1
                 pause = self.pause(attempt, error)
+                refused = error if isinstance(error, Refused) else refused
                 if isinstance(error, NotLeader | Unavailable):
                     self.doubt(attempt)
                 if not again or self.error is not None or loop.time() + pause >= deadline:
@@ -272,7 +280,7 @@ class Link:
     def _what_to_check(self, timeout: float) -> str:
         places = ", ".join(f"{host}:{port}" for host, port in self._places)
         return (
-            f"no connection to {places} within {timeout:g} s ({self._last_failure or 'no answer'}):"
+            f"no connection to {places} within {timeout:.3g} s ({self._last_failure or 'no answer'}):"
             " check that a broker runs there (`weir serve`), its host and port, and the firewall"
         )
 

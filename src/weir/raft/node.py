@@ -204,10 +204,12 @@ class Node:
     def take(self) -> Ready | None:
         """What ready() returns, or None if there is none: one call for each turn of a host."""
         core = self.core
-        core.put_in_line()
+        log, state = core.log, core.state
+        if isinstance(state, Leader) and state.members:
+            core.put_in_line()
         # First, because it may read Storage and fail; nothing else has been taken by then.
-        committed = core.log.take_unhanded()
-        entries = core.log.take_unstaged()
+        committed = log.take_unhanded() if log.handed < log.committed else ()
+        entries = log.take_unstaged() if log.staged < log.last_index else ()
         if core.has_news:
             return self._with_news(entries, committed)
         if not entries and not committed:

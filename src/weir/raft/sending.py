@@ -91,9 +91,7 @@ class Sending:
         ground, prev = self._ground, member.next - 1
         term, log = ground.term, ground.log
         spared, commit = self._spares(member), log.committed
-        message = Append(
-            member.id, ground.id, term, prev, log.term(prev), entries, commit, spared
-        )
+        message = Append(member.id, ground.id, term, prev, log.term(prev), entries, commit, spared)
         ground.outbox.append(message)
         member.nudge_at = ground.clock.now + ground.config.heartbeat_ms
 

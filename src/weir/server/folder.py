@@ -180,6 +180,21 @@ class NodeFolder:
         self._replace(_NODE, msgspec.json.encode(founded))
         return founded
 
+    def check_log(self, number: int, holds_segments: bool) -> None:
+        """Take note that a log has begun. Raises `BadFolder` if one that has is empty: its disk is
+        not mounted or was replaced, and votes that it held would be cast again.
+        """
+        mark = f"begun-{number}"
+        begun = (self.path / mark).exists()
+        if begun and not holds_segments:
+            raise BadFolder(
+                f"log {number} of this node has begun, and there is nothing in its folder: mount "
+                "the disk that holds it. If that is lost, remove this node from its set (`weir "
+                "node remove`) and add another, in an empty folder; or restore a backup to one"
+            )
+        if holds_segments and not begun:
+            self._replace(mark, b"")
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Have the folder for oneself while it lasts. Raises `FolderInUse`."""

@@ -38,7 +38,7 @@ def test_a_value_tells_its_name_and_only_if_it_is_whole() -> None:
 
 def test_nothing_is_wrong_with_what_is_as_it_was_confirmed() -> None:
     verdict = judge(*whole())
-    assert verdict == Verdict(2 * COUNT, 2 * COUNT, 2 * COUNT, 2 * COUNT, 0, 0, 0, 0, 0)
+    assert verdict == Verdict(2 * COUNT, 2 * COUNT, 2 * COUNT, 2 * COUNT, 0, 0, 0, 0, 0, 0)
     assert verdict.clean
 
 
@@ -87,7 +87,7 @@ def delivered_and_gone(ledger: Ledger, _: Topic) -> None:
         (drop_the_end, "lost"),
         (move, "lost"),
         (move, "reordered"),
-        (not_delivered, "lost"),
+        (not_delivered, "undelivered"),
         (twice_there, "repeated"),
         (comes_again, "repeated"),
         (torn, "lost"),

@@ -26,6 +26,7 @@ RECORDS: list[c.ControlRecord] = [
     c.MessagesAcked("c", [(5, 0, 3), (5, 4, 5)]),
     c.GrantsReleased(7),
     c.LogStartMoved(12, 34, 56),
+    c.StampsRaised(90),
     c.ClusterSought("c", 9),
     c.ClusterPaused("c", True),
     c.ClusterDeleted("c"),

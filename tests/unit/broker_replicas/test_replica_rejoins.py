@@ -41,6 +41,17 @@ def heals(trio: Any, node: Any, groups: list[int]) -> None:
     trio.until(healed, "it never came back")
 
 
+def comes_again(trio: Any, node: Any, group: int) -> None:
+    """Return once a node has a part in a group as another voter."""
+
+    def is_another() -> bool:
+        found = node.group(group)
+        return found is not None and found.voter == voter_of(node.id, 1)
+
+    trio.until(is_another, "it stays who it was")
+    heals(trio, node, [REGISTRY_GROUP, group])
+
+
 def fill(trio: Any, produce: Any, info: Any, grant: Any, first: int, count: int) -> list[bytes]:
     values = [bytes([65 + n % 26]) * 300 for n in range(first, first + count)]
     for number, value in enumerate(values, first):
@@ -134,3 +145,53 @@ def test_a_damaged_node_alone_in_its_set_does_not_start(trio: Any, produce: Any)
     with pytest.raises(LogDamaged):
         shard.start()
     assert isinstance(info, m.TopicInfo)
+
+
+def test_what_rots_below_a_checkpoint_is_mended_by_the_others(trio: Any, produce: Any) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    values = fill(trio, produce, info, grant, 0, 60)
+    victim = trio.leader(group)
+    for node in trio.live():
+        node.shard.writers[0].checkpoint()
+    trio.run(300)
+    stored = victim.shard.writers[0].log.stored(group, 30)
+    victim.kill()
+    victim.disk.flip(segments(victim)[0], stored.place + 200)
+    victim.boot()
+    recovered = victim.shard.writers[0].recovered[group]
+    assert (recovered.damage, recovered.unreadable) == (None, 1)
+    trio.until(lambda: victim.group(group) is not None, "it is not opened")
+    assert victim.group(group).is_incomplete
+    comes_again(trio, victim, group)
+    assert trio.same_everywhere(group) == values
+
+
+def test_who_lacks_old_messages_leads_no_longer_than_it_must(trio: Any, produce: Any) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    fill(trio, produce, info, grant, 0, 60)
+    first = trio.leader(group)
+    for node in trio.live():
+        node.shard.writers[0].checkpoint()
+    trio.run(300)
+    stored = first.shard.writers[0].log.stored(group, 30)
+    others = [node for node in trio.live() if node is not first]
+    for node in trio.live():
+        node.kill()
+    first.disk.flip(segments(first)[0], stored.place + 200)
+    first.boot()
+    others[0].boot()
+    trio.until(lambda: first.group(group) is not None, "it is not opened")
+    for _ in range(4):
+        if trio.leader(group) is first:
+            break
+        heir = trio.leader(group).group(group)
+        heir.node.transfer_leadership(first.group(group).voter)
+        heir.advance()
+        trio.run(100)
+    trio.until(lambda: others[0].group(group).machine.leads, "it did not hand over")
+    trio.run(5_000)
+    assert first.group(group).is_incomplete, "only one other has what it is to give up"
+    others[1].boot()
+    comes_again(trio, first, group)

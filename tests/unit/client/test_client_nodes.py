@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from weir.client.connect import connect
+from weir.errors import Unavailable
 from weir.model.ids import Address
 from weir.wire import messages as m
 
@@ -128,6 +129,31 @@ def test_while_nobody_leads_it_is_asked_again_until_somebody_does(fake_broker: B
             nodes.leader = 2
             await sent
         assert nodes.values == [b"0", b"1"]
+
+    of_three(fake_broker, body)
+
+
+def test_why_a_node_refused_is_told_though_no_other_is_reached_after_it(
+    fake_broker: Brokers,
+) -> None:
+    async def body(nodes: Set) -> None:
+        asked = 0
+
+        def lost(request: m.Request) -> m.Refusal | str | None:
+            nonlocal asked
+            if not isinstance(request, m.ListTopics):
+                return None
+            asked += 1
+            if asked == 1:
+                return m.Refusal(UNAVAILABLE, "half of the nodes are down", 0)
+            for node in nodes.brokers:
+                node._server.close()
+            return "cut"
+
+        nodes.node(1).script = lost
+        async with connect(nodes.url(1), request_timeout=0.5) as client:
+            with pytest.raises(Unavailable, match="half of the nodes are down"):
+                await client.topics()
 
     of_three(fake_broker, body)
 

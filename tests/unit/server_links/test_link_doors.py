@@ -92,6 +92,26 @@ def test_strangers_are_refused_and_told_why(
     run(body)
 
 
+def test_who_is_refused_every_second_is_told_of_once_until_it_is_let_in(
+    running: Running,
+    own: Made,
+    greet: Greet,
+    hello: Made,
+    run: Run,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body() -> None:
+        async with running(own(1)) as (one,):
+            for system in (8, 8, 8, 7, 8):
+                _, sock = await greet(one.port, hello(system=system))
+                sock.close()
+
+    run(body)
+    told = [r.getMessage() for r in caplog.records if "may not link here" in r.getMessage()]
+    assert len(told) == 2
+    assert all("node 2" in line and "another system" in line for line in told)
+
+
 def test_a_hello_that_makes_no_sense_is_answered_and_one_too_long_is_not_kept(
     running: Running, own: Made, greet: Greet, run: Run
 ) -> None:

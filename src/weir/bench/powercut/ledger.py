@@ -101,8 +101,10 @@ class Verdict(msgspec.Struct, frozen=True):
     confirmed: int
     delivered: int
     acked: int
-    #: Confirmed, and not in the topic where the receipt says; or never delivered.
+    #: Confirmed, and not in the topic where the receipt says.
     lost: int
+    #: Confirmed, and never delivered.
+    undelivered: int
     #: In the topic more than once, or delivered after their ack was confirmed.
     repeated: int
     #: In the topic before one that their writer had sent earlier.
@@ -115,8 +117,9 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was lost, repeated, reordered or strange."""
-        return not (self.lost or self.repeated or self.reordered or self.strange)
+        """Whether nothing was lost, left out, repeated, reordered or strange."""
+        bad = (self.lost, self.undelivered, self.repeated, self.reordered, self.strange)
+        return not any(bad)
 
 
 def judge(ledger: Ledger, topic: Mapping[int, Sequence[bytes]]) -> Verdict:
@@ -144,18 +147,18 @@ def judge(ledger: Ledger, topic: Mapping[int, Sequence[bytes]]) -> Verdict:
         repeated += after_ack
         again += place in came and not after_ack
         came.add(place)
-    lost = sum(
-        found.get(Name(writer, serial)) != Place(writer, offset)
-        or Place(writer, offset) not in came
+    confirmed = {
+        Name(writer, serial): Place(writer, offset)
         for writer, offsets in ledger.confirmed.items()
         for serial, offset in enumerate(offsets)
-    )
+    }
     return Verdict(
         sum(ledger.sent.values()),
-        sum(map(len, ledger.confirmed.values())),
+        len(confirmed),
         len(came),
         len(ledger.acked),
-        lost,
+        sum(found.get(name) != place for name, place in confirmed.items()),
+        sum(place not in came for place in confirmed.values()),
         repeated,
         reordered,
         strange,

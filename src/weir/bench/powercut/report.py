@@ -36,8 +36,9 @@ def summary(result: Result) -> str:
         f"\n{result.cuts} power cuts in {result.seconds:.0f} s. {back}\n"
         f"sent {verdict.sent:,}   confirmed {verdict.confirmed:,}   "
         f"delivered {verdict.delivered:,}, 2 ms of work each   acked {verdict.acked:,}\n"
-        f"lost {verdict.lost:,}   repeated {verdict.repeated:,}   "
-        f"reordered {verdict.reordered:,}   strange {verdict.strange:,}   "
-        f"not done {result.lag:,}   worked on again before the ack {verdict.again:,}\n"
+        f"lost {verdict.lost:,}   undelivered {verdict.undelivered:,}   "
+        f"repeated {verdict.repeated:,}   reordered {verdict.reordered:,}   "
+        f"strange {verdict.strange:,}   not done {result.lag:,}\n"
+        f"worked on again before the ack {verdict.again:,}\n"
         f"{word}"
     )

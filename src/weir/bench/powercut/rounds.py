@@ -16,8 +16,8 @@ import msgspec
 from weir.bench.children import python
 from weir.bench.machine import Machine as Host
 from weir.bench.machine import this_machine
-from weir.bench.member import PORT, UP
-from weir.bench.network import Network, addresses
+from weir.bench.member import CLOCK_PORT, PORT, UP, time_told
+from weir.bench.network import HOST, Network, addresses
 from weir.bench.powercut.ledger import Verdict, judge
 from weir.bench.powercut.load import CLUSTER, TOPIC, Load
 from weir.bench.powercut.machine import DISK, Machine, MachineFailed, cut
@@ -97,6 +97,8 @@ class Machines:
                 python(
                     "weir.bench.member", "--data", f"{DISK}/data", "--node", str(number),
                     "--hosts", ",".join(hosts), "--system", str(system),
+                    # A busy machine loses up to seconds while such a kernel boots.
+                    "--clock", HOST,
                     *(("--never-sync",) if shape.never_sync else ()),
                 ),
             )
@@ -154,12 +156,14 @@ async def measure(shape: Shape, tell: Callable[[Round], None]) -> Result:
         tempfile.TemporaryDirectory(prefix="weir-powercut-") as name,
         Machines(shape, Path(name), Network()) as machines,
     ):
-        load = Load(machines.url, max(2, shape.nodes), shape.lease_s)
-        await machines.up()
-        rounds, refused = await _under_load(shape, machines, load, tell)
-        _cut_and_boot(machines.all)
-        await machines.up()
-        topic, lag = await machines.soon(_what_is_there(load), load, "not all was read")
+        clock = await asyncio.start_server(_tell_time, HOST, CLOCK_PORT)
+        async with clock:
+            load = Load(machines.url, max(2, shape.nodes), shape.lease_s)
+            await machines.up()
+            rounds, refused = await _under_load(shape, machines, load, tell)
+            _cut_and_boot(machines.all)
+            await machines.up()
+            topic, lag = await machines.soon(_what_is_there(load), load, "not all was read")
     again = sum(one.again * len(one.victims) for one in rounds)
     cuts = sum(len(one.victims) for one in rounds) + again + shape.nodes
     verdict = judge(load.ledger, topic)
@@ -228,6 +232,12 @@ def _how_many(number: int, nodes: int) -> int:
 
 def _name(machine: Machine) -> str:
     return machine.name
+
+
+async def _tell_time(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(time_told())
+    writer.close()
+    await writer.wait_closed()
 
 
 def _cut_and_boot(victims: Sequence[Machine]) -> None:

@@ -1,0 +1,77 @@
+"""A turn to be sent old entries ends when the one who was sent them has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir import raft
+from weir.broker.supply import Supply
+from weir.broker.turns import TURNS, Turns
+from weir.log.frame import Kind
+
+
+class Still:
+    """A time that stands still; a node that is given entries; a past that reads at once."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[int, int | None]] = []
+
+    def monotonic_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 0
+
+    def loaded(self, number: int, entries: Any) -> None:
+        self.given.append((number, entries and entries[-1].index))
+
+    def reading(self, load: raft.Load) -> Any:
+        return self if load.hi > load.lo else None
+
+    def start(self, reading: Any, then: Any, at_once: bool) -> None:
+        assert at_once
+        then((b"",), None)
+
+    @property
+    def entries(self) -> Any:
+        class At:
+            index, term, kind, length = 20, 1, Kind.NOOP, 0
+
+        return (At,)
+
+
+@pytest.fixture
+def still() -> Still:
+    return Still()
+
+
+def waits(turns: Turns) -> list[int]:
+    """Take all turns but one, and let one more group stand in line; tell when its turn comes."""
+    came: list[int] = []
+    for group in range(100, 100 + TURNS - 1):
+        turns.take(group, lambda: None)
+    turns.take(200, lambda: came.append(200))
+    return came
+
+
+def test_a_turn_ends_with_the_acknowledgement_of_who_was_sent_entries(still: Any) -> None:
+    turns = Turns(still)
+    supply = Supply(7, still, still, still, turns, lambda: None)
+    supply.load(raft.Load(1, 11, 21, 1000, member=3))
+    assert still.given == [(1, 20)]
+    came = waits(turns)
+    supply.acknowledged(2, 500)  # it has everything, and never lagged
+    supply.acknowledged(3, 19)
+    assert came == []
+    supply.acknowledged(3, 20)
+    assert came == [200]
+
+
+def test_a_turn_for_what_is_gone_ends_at_once(still: Any) -> None:
+    turns = Turns(still)
+    supply = Supply(7, still, still, still, turns, lambda: None)
+    supply.load(raft.Load(1, 11, 11, 1000, member=3))
+    assert still.given == [(1, None)]
+    assert waits(turns) == [200]
