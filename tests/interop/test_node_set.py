@@ -97,7 +97,12 @@ def test_a_leader_is_moved_by_hand(dev: DevSet, capsys: pytest.CaptureFixture[st
     assert main([*verb, "--to", str(other)]) == 0
     assert f"node {other} leads partition 0 of flights" in capsys.readouterr().out
     assert main([*verb, "--to", "9"]) == 1
-    assert "node 9 has no vote" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "node 9 has no vote" in said
+    assert "only nodes 1, 2, 3 could lead it" in said
+    assert main(["topic", "describe", "flights", "--url", dev.url, "--json"]) == 0
+    (partition,) = json.loads(capsys.readouterr().out)["topic"]["partitions"]
+    assert (partition["nodes"], partition["behind"]) == ([1, 2, 3], [])
 
     async def led(client: Client) -> None:
         async with asyncio.timeout(_WAIT):

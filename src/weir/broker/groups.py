@@ -61,9 +61,10 @@ class Groups:
 
     def leader_of(self, group: int) -> int:
         """Return the voter that leads a group as far as this shard knows; 0 if it does not."""
-        writer = self._writers.get(self._layout.log_of(group))
-        found = writer.groups.get(group) if writer is not None else None
-        return found.leader if found is not None else 0
+        for writer in self._writers.values():
+            if (found := writer.groups.get(group)) is not None:
+                return found.leader
+        return 0
 
     def open_registry(self) -> Group:
         """Open the registry's group: its founders vote in it, and every other node learns of it."""

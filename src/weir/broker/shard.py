@@ -319,7 +319,7 @@ class Shard:
         return self._writer[self._layout.log_of(group)]
 
     def _dirty(self, partition: Partition) -> None:
-        self._writer_for(partition.group.id).mark_dirty(partition)
+        self._writer[partition.group.log.settings.log].mark_dirty(partition)
 
     def _admit(self) -> None:
         if self._stopping and self._set.handed_over:

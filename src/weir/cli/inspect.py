@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from weir.cli.survey import GroupSurvey, LogSurvey
     from weir.log.frame import Frame
+    from weir.log.record import HardState
 
 
 def inspect(
@@ -155,7 +156,7 @@ def _print(found: LogSurvey, group: int | None) -> None:
                 _span(row["first_index"], row["last_index"]),
                 _span(row["first_term"], row["last_term"]),
                 row["next_offset"],
-                f"{one.hard_state.vote} in term {one.hard_state.term}" if one.hard_state else "-",
+                _vote(one.hard_state) if one.hard_state else "-",
                 (found.checkpoint or {}).get(one.group),
             )
             for one, row in rows
@@ -191,3 +192,11 @@ def _span(first: int | None, last: int | None) -> str:
     if first is None or last is None:
         return "-"
     return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def _vote(state: HardState) -> str:
+    from weir.model.ids import incarnation_of, node_of
+
+    again = f" (incarnation {incarnation_of(state.vote)})" if incarnation_of(state.vote) else ""
+    voted = f"node {node_of(state.vote)}{again}" if state.vote else "nobody"
+    return f"{voted} in term {state.term}"

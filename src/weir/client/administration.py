@@ -179,8 +179,14 @@ class Administration:
         )
         return [
             Part(
-                p, places[p], info.start, info.end, info.bytes,
-                tuple(info.clusters), tuple(info.nodes), tuple(info.behind),
+                p,
+                places[p],
+                info.start,
+                info.end,
+                info.bytes,
+                tuple(info.clusters),
+                tuple(info.nodes),
+                tuple(info.behind),
             )
             for p, info in enumerate(infos)
         ]

@@ -280,8 +280,9 @@ class Link:
     def _what_to_check(self, timeout: float) -> str:
         places = ", ".join(f"{host}:{port}" for host, port in self._places)
         return (
-            f"no connection to {places} within {timeout:.3g} s ({self._last_failure or 'no answer'}):"
-            " check that a broker runs there (`weir serve`), its host and port, and the firewall"
+            f"no connection to {places} within {timeout:.3g} s "
+            f"({self._last_failure or 'no answer'}): check that a broker runs there (`weir serve`), "
+            "its host and port, and the firewall"
         )
 
     async def _keep(self) -> None:

@@ -4,6 +4,7 @@ node.json      system, BrokerSet and node ids, the set it was founded with, and 
                once, when it is founded
 endpoint.json  host, port and pid of the running node
 lock           held by the running node
+life-0 ...     which log lies in the folder of each number: see `weir.server.beginning`
 log-0/ ...     the numbered logs, where they have no folders elsewhere
 """
 
@@ -31,6 +32,7 @@ Started = Callable[[str, int], None]
 _NODE = "node.json"
 _ENDPOINT = "endpoint.json"
 _LOCK = "lock"
+_LIFE = "life-{}"
 _OF_A_BACKUP = "manifest.json"
 
 
@@ -136,8 +138,8 @@ class NodeFolder:
         """
         founded = self.founded()
         if founded is None:
-            self._check_free(logs or default_logs(), folders or {})
             _check_part(part or Part())
+            self._check_free(logs or default_logs(), folders or {})
             with self.held():  # another process may be founding it as well
                 if self.founded() is None:
                     return self._draw(logs or default_logs(), folders or {}, part or Part())
@@ -180,20 +182,18 @@ class NodeFolder:
         self._replace(_NODE, msgspec.json.encode(founded))
         return founded
 
-    def check_log(self, number: int, holds_segments: bool) -> None:
-        """Take note that a log has begun. Raises `BadFolder` if one that has is empty: its disk is
-        not mounted or was replaced, and votes that it held would be cast again.
+    def life(self, log: int) -> str:
+        """Return what tells the log from others that lay, or will lie, in its folder; "" if it has
+        never begun.
         """
-        mark = f"begun-{number}"
-        begun = (self.path / mark).exists()
-        if begun and not holds_segments:
-            raise BadFolder(
-                f"log {number} of this node has begun, and there is nothing in its folder: mount "
-                "the disk that holds it. If that is lost, remove this node from its set (`weir "
-                "node remove`) and add another, in an empty folder; or restore a backup to one"
-            )
-        if holds_segments and not begun:
-            self._replace(mark, b"")
+        try:
+            return (self.path / _LIFE.format(log)).read_text()
+        except FileNotFoundError:
+            return ""
+
+    def remember_life(self, log: int, life: str) -> None:
+        """Remember durably that the log has begun, and which one it is."""
+        self._replace(_LIFE.format(log), life.encode())
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -1,7 +1,8 @@
-"""Says in the status which partitions change their leader: one line a second at most."""
+"""Says in the status when partitions change their leader: one line a second at most."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from weir.broker.shard import Shard
@@ -12,25 +13,30 @@ _EVERY_SECONDS = 1.0
 
 
 class LeadsTold:
-    """What was told of a shard's leaderships; of those of a lone node there is nothing to tell."""
-
-    __slots__ = ("_begun", "_lost", "_shard", "_told_at")
+    """Tells while it is entered; of a node that was founded alone there is nothing to tell."""
 
     def __init__(self, shard: Shard) -> None:
         """Begin with nothing told."""
         self._shard = shard
         self._begun = self._lost = 0
-        self._told_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
-    def tick(self, now: float) -> None:
-        """Tell what has changed, `now` in seconds of the loop's clock."""
+    def __enter__(self) -> LeadsTold:
+        if self._shard.identity.members:
+            self._tell()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tell(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_EVERY_SECONDS, self._tell)
         counts = self._shard.counts
         begun, lost = counts.leads_begun - self._begun, counts.leads_lost - self._lost
-        if not (begun or lost) or now - self._told_at < _EVERY_SECONDS:
-            return
-        self._begun, self._lost, self._told_at = counts.leads_begun, counts.leads_lost, now
-        if self._shard.identity.members:
+        if begun or lost:
+            self._begun, self._lost = counts.leads_begun, counts.leads_lost
             led = self._shard.partitions_led
             fields = {"led": led, "begun": begun, "lost": lost}
-            log.info("leads %d partitions: began %d, lost %d", led, begun, lost,
-                     extra={"fields": fields})  # fmt: skip
+            words = "leads %d partitions: %d more, %d fewer"
+            log.info(words, led, begun, lost, extra={"fields": fields})

@@ -20,9 +20,9 @@ from weir.broker.layout import Layout
 from weir.broker.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.log.recovery import recover
-from weir.log.segment import segment_number
 from weir.log.settings import Settings
 from weir.model.limits import LISTEN_BACKLOG, MIB
+from weir.server.beginning import begin
 from weir.server.clock import SystemTime
 from weir.server.config import BadConfig, Config, advertised, metrics_ports
 from weir.server.disk import FileDisk, FolderInUse
@@ -124,7 +124,7 @@ async def hosting(
         for number in numbers:
             disk = await _disk(folder.log(number, founded))
             disks[number] = stack.enter_context(contextlib.closing(disk))
-            folder.check_log(number, _has_begun(disk))
+            begin(folder, founded, number, disk)
         logs = [
             _open(
                 disk,
@@ -142,8 +142,6 @@ async def hosting(
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
         own = Own(shard.identity, founded.logs, share.shards, share.ports, *_reached(config, shard))
         yield Driver(shard, disks, open_doors(config.connections.doors()), own), shard
-        for number, disk in disks.items():
-            folder.check_log(number, _has_begun(disk))
 
 
 @contextlib.asynccontextmanager
@@ -190,10 +188,6 @@ async def _disk(folder: Path) -> FileDisk:
             if asyncio.get_running_loop().time() > until:
                 raise
         await asyncio.sleep(_POLL_SECONDS)
-
-
-def _has_begun(disk: FileDisk) -> bool:
-    return any(segment_number(name) is not None for name in disk.names())
 
 
 def _open(disk: FileDisk, settings: Settings) -> Opened:

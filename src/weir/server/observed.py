@@ -13,6 +13,7 @@ from weir.server.addresses import in_words
 from weir.server.config import Config, split_address
 from weir.server.driver import Driver
 from weir.server.exposition import CONTENT_TYPE
+from weir.server.leads_told import LeadsTold
 from weir.server.loop_lag import LoopLag
 from weir.server.metrics import Metrics
 from weir.server.metrics_http import PLAIN, Answer, Pages
@@ -36,7 +37,7 @@ async def observed(
     Raises `BadAddress` if that cannot be listened on.
     """
     notifier = Notifier(os.environ)
-    with contextlib.closing(notifier):
+    with contextlib.closing(notifier), LeadsTold(shard):
         if not config.metrics.listen:
             yield notifier
             return

@@ -20,10 +20,11 @@ def begun_anew(node: Any, group: int) -> Any:
 def test_a_flush_of_its_former_life_makes_nothing_durable(trio: Any, produce: Any) -> None:
     info, grant = trio.topic(), trio.producer()
     group = info.addresses[0].group
+    trio.told(produce(info, grant, 0, b"a"), group)  # who publishes is known from here on
     leader = trio.leader(group)
     other = next(node for node in trio.live() if node is not leader)
     trio.settle()
-    leader.ask(produce(info, grant, 0, b"a"))
+    leader.ask(produce(info, grant, 1, b"b"))
     while not any(isinstance(job, ef.StartFlush) for job in other.jobs):
         assert trio._deliver() or leader.jobs
         while leader.jobs:
@@ -41,6 +42,8 @@ def test_a_checkpoint_of_its_former_life_covers_nothing(trio: Any, produce: Any)
     trio.run(500)
     other = next(node for node in trio.live() if node is not trio.leader(group))
     other.shard.writers[0].checkpoint()
+    trio.pass_ms(1)
+    assert any(isinstance(job, ef.SaveCheckpoint) for job in other.jobs)
     again = begun_anew(other, group)
     while other.jobs:
         other.step()

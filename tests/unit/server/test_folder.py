@@ -120,14 +120,3 @@ def test_a_folder_that_another_process_founds_is_in_use(tmp_path: Path) -> None:
     with NodeFolder(tmp_path).held(), pytest.raises(FolderInUse):
         NodeFolder(tmp_path).found()
     assert NodeFolder(tmp_path).founded() is None
-
-
-def test_a_log_that_has_begun_is_not_begun_again_in_an_empty_folder(tmp_path: Path) -> None:
-    folder = NodeFolder(tmp_path)
-    folder.found(2)
-    folder.check_log(0, holds_segments=False)
-    folder.check_log(0, holds_segments=True)
-    folder.check_log(0, holds_segments=True)
-    with pytest.raises(BadFolder, match="mount the disk"):
-        NodeFolder(tmp_path).check_log(0, holds_segments=False)
-    folder.check_log(1, holds_segments=False)

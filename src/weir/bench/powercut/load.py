@@ -26,7 +26,7 @@ _TURN_SECONDS = 0.025
 _BEHIND_MAX = 2_000
 #: A grant is acked as a whole, so that the ledger knows which acks were confirmed.
 _GRANT_MESSAGES = 32
-_TIMEOUT = 300.0
+_TIMEOUT = 60.0
 _RETRY = Backoff(first=0.02, most=0.2)
 
 

@@ -65,7 +65,7 @@ MOVING = replace(
 #: Leaders die soon after they were elected, most of them.
 HASTY = replace(
     SET,
-    kinds=("depose", "kill", "slow", "slow disk"),
+    kinds=("kill", "slow disk"),
     fault_every=(30 * MS, 400 * MS),
     down=(0, 200 * MS),
     faults_until=8 * SECOND,
@@ -82,7 +82,7 @@ HASTY = replace(
 )
 
 
-@mutant(seed=4, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
+@mutant(seed=2, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
 def repeated_append_re_acked(patch: Patch) -> None:
     """A follower answers with what is durable, never with what it merely holds (§3.8)."""
 
@@ -98,7 +98,7 @@ def repeated_append_re_acked(patch: Patch) -> None:
     patch.setattr(Follower, "answer", answer)
 
 
-@mutant(seed=4, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
+@mutant(seed=1, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
 def a_leader_counts_what_it_has_not_written(patch: Patch) -> None:
     """A leader counts its own log as far as its disk holds it, like any other's (§10.2.1)."""
 
@@ -110,7 +110,7 @@ def a_leader_counts_what_it_has_not_written(patch: Patch) -> None:
     patch.setattr(Leader, "_match", match)
 
 
-@mutant(seed=23, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=HASTY)
+@mutant(seed=5, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=HASTY)
 def vote_not_persisted(patch: Patch) -> None:
     """A vote is durable before it is told to anybody, and is not given twice (§3.8)."""
 
@@ -140,7 +140,7 @@ def read_index_without_its_round(patch: Patch) -> None:
     patch.setattr(Leader, "read", read)
 
 
-@mutant(seed=2, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=STORMY)
+@mutant(seed=38, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=STORMY)
 def a_follower_does_not_compare_terms(patch: Patch) -> None:
     """Entries are kept only behind one of the same index and term (§3.5)."""
     honest = Follower.append
@@ -154,7 +154,7 @@ def a_follower_does_not_compare_terms(patch: Patch) -> None:
     patch.setattr(Follower, "append", append)
 
 
-@mutant(seed=4, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=PARTED)
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=PARTED)
 def a_follower_commits_what_it_did_not_compare(patch: Patch) -> None:
     """Only what is the same as the leader's log is committed, not all that lies there (§3.5)."""
     honest = Follower.append
@@ -167,7 +167,7 @@ def a_follower_commits_what_it_did_not_compare(patch: Patch) -> None:
     patch.setattr(Follower, "append", append)
 
 
-@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=PARTED)
+@mutant(seed=11, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=PARTED)
 def any_log_is_good_enough_for_a_vote(patch: Patch) -> None:
     """Nobody votes for a log that ends before the own one (§3.6.1)."""
     honest = election.reply_to_request
@@ -185,7 +185,7 @@ def confirm_after_step_down(patch: Patch) -> None:
     patch.setattr(Partition, "lose", lambda self, error: None)
 
 
-@mutant(seed=2, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=MOVING)
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=MOVING)
 def membership_hole(patch: Patch) -> None:
     """While voters change, a majority of the old ones and one of the new ones decide (§4.3)."""
     honest = raft.Configuration.changed
