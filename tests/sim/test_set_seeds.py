@@ -51,6 +51,19 @@ def test_every_promise_is_kept_while_groups_move_between_four() -> None:
     assert not broken, "\n\n".join(broken[:3])
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        # All nodes died while the set was founded: some copies of the registry held only some of
+        # the founders, and told their hosts to let go of the links to the others.
+        3032,
+    ],
+)
+def test_a_set_seed_that_once_failed_keeps_every_promise(seed: int) -> None:
+    outcome = run_seed(seed, SET)
+    assert not outcome.violations, outcome.report()
+
+
 def test_a_set_replays_to_the_byte_whatever_the_hash_seed_is() -> None:
     traces = set()
     for hash_seed in ("0", "1"):

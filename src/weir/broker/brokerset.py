@@ -14,7 +14,7 @@ from weir.broker.catalog import Catalog
 from weir.broker.effects import Connect, Disconnect
 from weir.broker.events import LinkClosed, LinkOpened
 from weir.broker.group import Group
-from weir.broker.identity import Identity, Member
+from weir.broker.identity import Identity
 from weir.broker.layout import Layout
 from weir.broker.leaderless import unfounded
 from weir.broker.moving import Moving, Transfer, give_away, take
@@ -83,7 +83,7 @@ class BrokerSet:
         self._time = time
         self._moving = Moving(time)
         #: The nodes that the host was told to keep links to.
-        self._connected: dict[int, Member] = {}
+        self._connected: dict[int, Connect] = {}
         #: By place, those that can be sent to.
         self._linked: dict[int, None] = {}
         self._report_ms = 0
@@ -96,7 +96,7 @@ class BrokerSet:
 
     def start(self) -> None:
         """Let the host link to the nodes that the set was founded with."""
-        self._connect({member.node: member for member in self._identity.members})
+        self._connect({one.node: Connect(*one) for one in self._identity.members})
 
     def take_registry(self, group: Group) -> None:
         """Take the registry's group as it was opened. Raises its damage where nobody else has it.
@@ -116,11 +116,11 @@ class BrokerSet:
         else:
             self._linked.pop(event.place, None)
 
-    def _connect(self, wanted: dict[int, Member]) -> None:
-        for node, member in wanted.items():
-            if node != self._identity.node and self._connected.get(node) != member:
-                self._connected[node] = member
-                self._outbox.put(Connect(*member))
+    def _connect(self, wanted: dict[int, Connect]) -> None:
+        for node, effect in wanted.items():
+            if node != self._identity.node and self._connected.get(node) != effect:
+                self._connected[node] = effect
+                self._outbox.put(effect)
         for node in [node for node in self._connected if node not in wanted]:
             del self._connected[node]
             self._outbox.put(Disconnect(node))
@@ -129,17 +129,14 @@ class BrokerSet:
 
     def tick(self) -> None:
         """Follow what the registry says, tell it what it does not know, and move groups."""
-        if self._catalog.nodes.level > self._level:
-            raise Halted(
-                f"format level {self._catalog.nodes.level} is written in this set, and this "
-                f"release reads up to {self._level}: upgrade this node"
-            )
+        self._check_itself()
         nodes = self._catalog.nodes.all()
         if any(node.id == self._identity.node for node in nodes):  # else it is older than this node
             # A copy that was made while the set was founded does not hold all founders yet.
             known = self._catalog.nodes.get
-            wanted = {one.node: one for one in self._identity.members if known(one.node) is None}
-            joined = {one.id: Member(one.id, one.host, one.port) for one in nodes if one.port}
+            founders = [one for one in self._identity.members if known(one.node) is None]
+            wanted = {one.node: Connect(*one) for one in founders}
+            joined = {n.id: Connect(n.id, n.host, n.port, n.birth) for n in nodes if n.port}
             self._connect(wanted | joined)
         if self._time.monotonic_ms() >= self._report_ms:
             self._report_ms = self._time.monotonic_ms() + _REPORT_EVERY_MS
@@ -153,13 +150,29 @@ class BrokerSet:
             led = [one for one in self._groups() if one.node.role is raft.Role.LEADER]
             self._moving.look(led, self._catalog.nodes)
 
+    def _check_itself(self) -> None:
+        """Raise `Halted` where this node must not be in its set."""
+        if self._catalog.nodes.level > self._level:
+            raise Halted(
+                f"format level {self._catalog.nodes.level} is written in this set, and this "
+                f"release reads up to {self._level}: upgrade this node"
+            )
+        known = self._catalog.nodes.get(self._identity.node)
+        if known is not None and known.birth not in (0, self._identity.birth):
+            raise Halted(
+                f"node {known.id} of this set has another data folder: start it with that one. If "
+                f"that is lost, `weir node replace {known.id}` gives what it held to another, under "
+                "a number of its own"
+            )
+
     def _report(self) -> None:
         """Say how many shards this node runs, and its format level, if the registry says else."""
         me, known = self._identity, self._catalog.nodes.get(self._identity.node)
         if self._registry.group is None or known is None:
             return
-        if (known.shards, known.level) != (self._layout.shards, self._level):
-            self._tell(ReportNode(me.node, self._layout.shards, self._level))
+        own = self._layout.shards, self._level, me.birth
+        if (known.shards, known.level, known.birth) != own:
+            self._tell(ReportNode(me.node, *own))
 
     def _report_settled(self) -> None:
         """Say which of the groups led here have arrived where the registry wants them."""

@@ -58,7 +58,8 @@ class ProducerOpened(Record, frozen=True, array_like=True, tag="producer"):
 
 class NodeJoined(Record, frozen=True, array_like=True, tag="node"):
     """Registry: a node is there, or says anew where it listens, how many shards it runs, and which
-    format level it supports; what is empty or 0 stays as it is.
+    format level it supports; what is empty or 0 stays as it is. The first `birth` of its folder
+    that it says is the node's for good.
     """
 
     node: int
@@ -66,6 +67,7 @@ class NodeJoined(Record, frozen=True, array_like=True, tag="node"):
     port: int = 0
     shards: int = 0
     level: int = 0
+    birth: int = 0
 
 
 class NodeChanged(Record, frozen=True, array_like=True, tag="node-state"):

@@ -55,11 +55,15 @@ class SendToPeer:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Keep links to the shards of another node, which listens there; again with every change."""
+    """Keep links to the shards of another node, which listens there; again with every change.
+
+    Only the folder of that `birth` is the node, once the set knows it: 0 until then.
+    """
 
     node: int
     host: str
     port: int
+    birth: int = 0
 
 
 @dataclass(frozen=True, slots=True)

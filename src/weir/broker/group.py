@@ -59,6 +59,8 @@ class Ties(NamedTuple):
     turns: Turns
     #: Sends messages to the replicas that they name; those that cannot be reached miss them.
     send: Callable[[int, Sequence[raft.Message]], None]
+    #: Saves a checkpoint of the log now, unless that is under way.
+    save: Callable[[], None]
 
 
 class Group:
@@ -111,7 +113,7 @@ class Group:
         self.overheard = Overheard()
         self._past = past
         self._ties = ties
-        self._supply = Supply(id, node, past, ties.reads, ties.turns, self.advance)
+        self._supply = Supply(id, node, past, ties.reads, ties.turns, self.advance, ties.save)
         self._rounds = Rounds()
         #: Whom to tell when the own disk has an entry; indices rise.
         self._durable: deque[tuple[int, Callable[[], None]]] = deque()
@@ -147,6 +149,13 @@ class Group:
     def has_others(self) -> bool:
         """Whether other nodes have a part in this group."""
         return self.is_placed_elsewhere or self.node.configuration.members != (self.voter,)
+
+    @property
+    def knows_its_voter(self) -> bool:
+        """Whether its log, or what others sent, says by which id they know this node: where all is
+        lost, it may have come back under another one before.
+        """
+        return self._past.configuration() is not None or bool(self.overheard.leader)
 
     @property
     def is_incomplete(self) -> bool:

@@ -34,6 +34,8 @@ class Identity:
     node: int = 1
     shard: int = 0
     members: tuple[Member, ...] = ()
+    #: What tells the node's folder from another that is founded under the same number; 0: nothing.
+    birth: int = 0
 
     @property
     def voter(self) -> int:

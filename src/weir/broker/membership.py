@@ -116,7 +116,7 @@ class Membership:
         leaving = Counter(node_of(v) for voters in nodes.unsettled.values() for v in voters)
         rows = [
             NodeRow(
-                *node,
+                *node[: NodeInfo._fields.index("birth")],
                 replicas=nodes.load.held.get(node.id, 0),
                 leaders=nodes.load.led.get(node.id, 0),
                 leaving=leaving[node.id],
@@ -167,12 +167,12 @@ class Membership:
                 self.lost(report)
 
     def report(self, request: ReportNode) -> None:
-        """Take what a node says of itself, if it is news."""
-        known = self._catalog.nodes.get(request.node)
-        if known is None or known.state == "removed":
+        """Take what a node says of itself, if it is news, and if it is the one that is meant."""
+        known, birth = self._catalog.nodes.get(request.node), request.birth
+        if known is None or known.state == "removed" or known.birth not in (0, birth):
             return
-        if (known.shards, known.level) != (request.shards, request.level):
-            self._propose(NodeJoined(request.node, "", 0, request.shards, request.level))
+        if (known.shards, known.level, known.birth) != (request.shards, request.level, birth):
+            self._propose(NodeJoined(request.node, "", 0, request.shards, request.level, birth))
 
     def settled(self, request: ReportSettled) -> None:
         """Take who votes in groups by now, for those that have arrived where they are wanted."""

@@ -23,7 +23,9 @@ _STATES = get_args(NodeState)
 
 
 class NodeInfo(NamedTuple):
-    """A node: where its shards listen, how many logs it has, which format level it supports."""
+    """A node: where its shards listen, how many logs it has, which format level it supports, and
+    what tells its folder from others that are founded under its number (0: it has not said).
+    """
 
     id: int
     host: str
@@ -31,6 +33,7 @@ class NodeInfo(NamedTuple):
     state: NodeState = "active"
     shards: int = 0
     level: int = FORMAT_LEVEL_FIRST
+    birth: int = 0
 
 
 class Nodes:
@@ -182,6 +185,7 @@ class Nodes:
             port=record.port or info.port,
             shards=record.shards or info.shards,
             level=record.level or info.level,
+            birth=info.birth or record.birth,
         )
 
     def _move(self, group: int, voters: Placement) -> None:

@@ -130,9 +130,11 @@ class Peers:
             raise BadMessage("a message of another node than the one at the other end")
         if group is not None and group.damage is not None:
             if group.id == REGISTRY_GROUP and message.to > group.voter:
-                self.registry_comes_again(message.to)
-            else:
-                group.overheard.take(message)
+                if group.knows_its_voter:
+                    self.registry_comes_again(message.to)
+                    return
+                group.voter = message.to
+            group.overheard.take(message)
         elif group is not None:
             if message.to == group.voter:
                 group.step(message)

@@ -19,7 +19,8 @@ from weir.log.reading import Reading
 class Supply:
     """Answers what one group's Raft node asks for on behalf of the others."""
 
-    __slots__ = ("_advance", "_group", "_node", "_past", "_reads", "_sent", "_turns")
+    __slots__ = ("_advance", "_group", "_node", "_past", "_reads", "_save", "_sent",
+                 "_turns")  # fmt: skip
 
     def __init__(
         self,
@@ -29,8 +30,11 @@ class Supply:
         reads: Reads,
         turns: Turns,
         advance: Callable[[], None],
+        save: Callable[[], None],
     ) -> None:
-        """Read by `reads`, which charge the shard's budget; `advance` serves the node then."""
+        """Read by `reads`, which charge the shard's budget; `advance` serves the node then. Once a
+        checkpoint that `save` asks for is durable, Raft knows what is gone from the log.
+        """
         self._group = group
         #: By member, through which index it was given entries, until it acknowledges them.
         self._sent: dict[int, int] = {}
@@ -39,6 +43,7 @@ class Supply:
         self._past = past
         self._reads = reads
         self._advance = advance
+        self._save = save
 
     def load(self, load: raft.Load) -> None:
         """Read entries off the loop when it is this group's turn."""
@@ -58,7 +63,9 @@ class Supply:
 
     def _read(self, load: raft.Load) -> None:
         reading = self._past.reading(load)
-        if reading is None:  # it is gone: a checkpoint will say so, and others need not wait
+        if reading is None:
+            # Let go of while nobody else had the group: who comes needs a snapshot instead.
+            self._save()
             self._turns.done(self._group)
             self._node.loaded(load.number, None)
         else:

@@ -271,19 +271,11 @@ class Link:
                 async with asyncio.timeout(timeout):
                     await self._up.wait()
             except TimeoutError:
-                raise Disconnected(self._what_to_check(timeout)) from None
+                raise _unreached(self._places, timeout, self._last_failure) from None
         if self.error is not None:
             raise self.error
         assert self._connection is not None
         return self._connection
-
-    def _what_to_check(self, timeout: float) -> str:
-        places = ", ".join(f"{host}:{port}" for host, port in self._places)
-        return (
-            f"no connection to {places} within {timeout:.3g} s "
-            f"({self._last_failure or 'no answer'}): check that a broker runs there (`weir serve`), "
-            "its host and port, and the firewall"
-        )
 
     async def _keep(self) -> None:
         attempt = turn = 0
@@ -362,3 +354,11 @@ class Link:
             self._up.set()
             for sender in [*self.senders]:
                 sender.ended(error)
+
+
+def _unreached(places: Sequence[tuple[str, int]], timeout: float, why: object) -> Disconnected:
+    shown = ", ".join(f"{host}:{port}" for host, port in places)
+    return Disconnected(
+        f"no connection to {shown} within {timeout:.3g} s ({why or 'no answer'}): check that a "
+        "broker runs there (`weir serve`), its host and port, and the firewall"
+    )

@@ -71,10 +71,14 @@ class Founded(msgspec.Struct, frozen=True):
     logs: int
     folders: dict[str, str] = {}
     members: tuple[Member, ...] = ()
+    #: Drawn for this folder alone: one that is founded anew, under the same number, has another.
+    birth: int = 0
 
     def identity(self, shard: int) -> Identity:
         """Return who a shard of this node is."""
-        return Identity(self.system, self.brokerset, self.node, shard, self.members)
+        return Identity(
+            self.system, self.brokerset, self.node, shard, self.members, self.birth
+        )
 
 
 def default_logs() -> int:
@@ -83,7 +87,7 @@ def default_logs() -> int:
 
 
 def new_system() -> int:
-    """Draw the id of a new system."""
+    """Draw the id of a new system, or the birth of a folder."""
     return secrets.randbits(62) + 1
 
 
@@ -178,7 +182,7 @@ class NodeFolder:
     def _draw(self, logs: int, folders: Mapping[int, str], part: Part) -> Founded:
         places = {str(n): os.path.abspath(place) for n, place in folders.items()}
         system = part.system or new_system()
-        founded = Founded(system, 0, part.node, logs, places, part.members)
+        founded = Founded(system, 0, part.node, logs, places, part.members, new_system())
         self._replace(_NODE, msgspec.json.encode(founded))
         return founded
 

@@ -20,9 +20,12 @@ log = logging.getLogger(__name__)
 class Inbound:
     """A link from the shard at a place. It began with its quick lane, and ends with any of them."""
 
-    def __init__(self, driver: Driver, place: int, run: int) -> None:
-        """Have no lane yet; `run` tells this life of the other process from others."""
+    def __init__(self, driver: Driver, place: int, run: int, birth: int) -> None:
+        """Have no lane yet; `run` tells this life of the other process from others, and `birth` its
+        node's folder.
+        """
         self.run = run
+        self.birth = birth
         self.over = False
         self._driver = driver
         self._place = place

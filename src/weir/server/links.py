@@ -70,6 +70,8 @@ class Links:
         self._out: dict[int, dict[int, Outbound]] = {}
         self._in: dict[int, Inbound] = {}
         self._removed: set[int] = set()
+        #: By node, the birth of the only folder that is this node.
+        self._births: dict[int, int] = {}
         #: Who was refused, and why: told once until it is let in, for it comes every second.
         self._complaints: set[tuple[int, str]] = set()
         self._greeting: set[asyncio.Task[None]] = set()
@@ -87,6 +89,9 @@ class Links:
         if effect.node == self._own.identity.node or self._closed:
             return
         self._removed.discard(effect.node)
+        if effect.birth:
+            self._births[effect.node] = effect.birth
+            self._cut([at for at, one in self._of(effect.node) if one.birth != effect.birth])
         at = self._nodes.setdefault(effect.node, Whereabouts(effect.node))
         at.told = effect.host, effect.port
         self._join(at)
@@ -145,6 +150,7 @@ class Links:
         return LinkHello(
             LINK_PROTOCOL, who.system, who.brokerset, who.node, who.shard, own.shards, own.logs,
             FORMAT_LEVEL, self.run, lane, node, shard, own.host, own.port,
+            who.birth,
         )  # fmt: skip
 
     def lanes_to(self, at: Whereabouts, shard: int) -> list[Lane]:
@@ -183,7 +189,13 @@ class Links:
         self._nodes.pop(node, None)
         for link in self._out.pop(node, {}).values():
             link.close()
-        for place in [one for one in self._in if place_node(one) == node]:
+        self._cut([place for place, _ in self._of(node)])
+
+    def _of(self, node: int) -> list[tuple[int, Inbound]]:
+        return [(place, link) for place, link in self._in.items() if place_node(place) == node]
+
+    def _cut(self, places: list[int]) -> None:
+        for place in places:
             self._in.pop(place).cut()
 
     def _outbound(self, place: int) -> Outbound | None:
@@ -231,6 +243,8 @@ class Links:
             return Verdict.STRANGER, strange
         if hello.node in self._removed:
             return Verdict.REMOVED, f"node {hello.node} was removed from this set: found a new one"
+        if hello.birth != self._births.get(hello.node, hello.birth):
+            return Verdict.STRANGER, _founded_anew(hello.node)
         if meant != (who.node, who.shard):
             return Verdict.ELSEWHERE, f"this is shard {who.shard}"
         link = self._in.get(place_of(hello.node, hello.shard))
@@ -249,7 +263,7 @@ class Links:
         if hello.lane is Lane.QUICK:
             if (old := self._in.pop(place, None)) is not None:
                 old.cut()
-            self._in[place] = Inbound(self.driver, place, hello.run)
+            self._in[place] = Inbound(self.driver, place, hello.run, hello.birth)
         self._in[place].add(hello.lane, transport)
 
     def _met(self, hello: LinkHello) -> None:
@@ -277,6 +291,13 @@ class Links:
         return LinkAnswer(
             verdict, reason, who.node, who.shard, own.shards, FORMAT_LEVEL, self.run, own.ports
         )
+
+
+def _founded_anew(node: int) -> str:
+    return (
+        f"node {node} of this set has another data folder: start it with that one. If that is lost, "
+        f"`weir node replace {node}` gives what it held to another, under a number of its own"
+    )
 
 
 def _strange(hello: LinkHello, own: Own) -> str:

@@ -64,6 +64,7 @@ class LinkHello(msgspec.Struct, array_like=True, frozen=True):
     """Who dials, for which lane, and whom it means. `run` is drawn when a process starts.
 
     `host` and `port` are where the node that dials is reached itself; empty and 0 if it cannot say.
+    `birth` was drawn when its folder was founded.
     """
 
     protocol: Natural
@@ -80,6 +81,7 @@ class LinkHello(msgspec.Struct, array_like=True, frozen=True):
     to_shard: ShardNumber
     host: Annotated[str, Meta(max_length=HOST_CHARACTERS_MAX)] = ""
     port: Port = 0
+    birth: Natural = 0
 
 
 class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):

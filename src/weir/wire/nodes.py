@@ -111,13 +111,14 @@ class Transferred(Control, frozen=True, array_like=True):
 
 
 class ReportNode(Control, frozen=True, array_like=True):
-    """Only a shard of a set's node sends this: how many shards its node runs, and which format
-    level it supports.
+    """Only a shard of a set's node sends this: how many shards its node runs, which format level
+    it supports, and what tells its folder from one that was founded anew under the same number.
     """
 
     node: NodeId
     shards: Natural
     level: Natural
+    birth: Natural = 0
 
 
 class ReportSettled(Control, frozen=True, array_like=True):

@@ -158,6 +158,9 @@ def test_leadership_drifts_back_once_the_preferred_leader_has_long_been_up_to_da
     assert node.asked == []
     clock.now = STEADY_MS
     moving.look([FakeGroup(B, node)], nodes)
+    assert node.asked == [], "it has acknowledged nothing since: its disk hangs, perhaps"
+    node.match[A], node.commit_index = 1_000, 1_100
+    moving.look([FakeGroup(B, node)], nodes)
     assert node.asked == [Transfer(A)]
 
 

@@ -17,6 +17,10 @@ class Still:
 
     def __init__(self) -> None:
         self.given: list[tuple[int, int | None]] = []
+        self.saved = 0
+
+    def save(self) -> None:
+        self.saved += 1
 
     def monotonic_ms(self) -> int:
         return 0
@@ -58,7 +62,7 @@ def waits(turns: Turns) -> list[int]:
 
 def test_a_turn_ends_with_the_acknowledgement_of_who_was_sent_entries(still: Any) -> None:
     turns = Turns(still)
-    supply = Supply(7, still, still, still, turns, lambda: None)
+    supply = Supply(7, still, still, still, turns, lambda: None, still.save)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert still.given == [(1, 20)]
     came = waits(turns)
@@ -69,9 +73,9 @@ def test_a_turn_ends_with_the_acknowledgement_of_who_was_sent_entries(still: Any
     assert came == [200]
 
 
-def test_a_turn_for_what_is_gone_ends_at_once(still: Any) -> None:
+def test_a_turn_for_what_is_gone_ends_at_once_and_a_checkpoint_tells_of_it(still: Any) -> None:
     turns = Turns(still)
-    supply = Supply(7, still, still, still, turns, lambda: None)
+    supply = Supply(7, still, still, still, turns, lambda: None, still.save)
     supply.load(raft.Load(1, 11, 11, 1000, member=3))
-    assert still.given == [(1, None)]
+    assert (still.given, still.saved) == ([(1, None)], 1)
     assert waits(turns) == [200]

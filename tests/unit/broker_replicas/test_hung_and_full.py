@@ -1,4 +1,4 @@
-"""What must not wait for ever: a disk that hangs, a follower for which there is no room, a pause."""
+"""What must not wait for ever: a disk that hangs, a follower there is no room for, a pause."""
 
 from __future__ import annotations
 

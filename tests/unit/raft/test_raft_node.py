@@ -30,6 +30,25 @@ def test_a_new_node_wants_nothing(lone: Start) -> None:
     assert not node.has_ready
     with pytest.raises(NothingReady):
         node.ready()
+    assert node.take() is None
+
+
+def test_take_hands_out_what_ready_does_and_each_piece_once(lone: Start) -> None:
+    node = lone().node
+    node.campaign()
+    vote = node.take()
+    assert vote is not None
+    assert (vote.number, vote.hard_state) == (1, HardState(1, 1))
+    assert node.take() is None
+    node.persisted(vote.number)
+    won = node.take()
+    assert won is not None
+    assert (won.number, won.became_leader) == (2, Leadership(1, 0))
+    assert [entry.kind for entry in won.entries] == [EntryKind.NOOP]
+    node.persisted(won.number)
+    last = node.ready()
+    assert (last.number, last.entries, last.committed) == (3, (), won.entries)
+    assert node.take() is None
 
 
 def test_the_first_tick_campaigns_and_later_ones_do_nothing(lone: Start) -> None:
