@@ -129,12 +129,7 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     a.Deleted: (Opcode.DELETE_TOPIC, st.builds(a.Deleted, NATURAL)),
     a.PartitionInfo: (
         Opcode.DESCRIBE_PARTITION,
-        st.builds(
-            a.PartitionInfo,
-            *[INT64] * 3,
-            st.lists(TEXT, max_size=3),
-            *[st.lists(NATURAL, max_size=3)] * 2,
-        ),
+        st.builds(a.PartitionInfo, *[INT64] * 3, st.lists(TEXT), *[st.lists(NATURAL)] * 2),
     ),
     a.ClusterList: (
         Opcode.LIST_CLUSTERS,

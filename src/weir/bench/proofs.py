@@ -9,6 +9,7 @@ from __future__ import annotations
 from weir.bench.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
 from weir.bench.powercut_proofs import OF_MACHINES
 from weir.bench.set_proofs import OF_SETS
+from weir.bench.world_proofs import OF_WORLDS
 
 ALL_PEERS = "redis,nats,rabbitmq,activemq"
 
@@ -160,13 +161,6 @@ MEASURED = (
 
 SURVIVED = (
     tests(
-        "seeds",
-        "10,000 simulated worlds of crashes, torn writes, partitions and skewed clocks",
-        "{TESTS:WEIR_SEEDS}",
-        14_400,
-        WEIR_SEEDS="10000",
-    ),
-    tests(
         "kill",
         "kill -9 of a node under load, 20 times: every message once, at its receipt's offset",
         "{TESTS:WEIR_KILLS}",
@@ -206,5 +200,5 @@ SURVIVED = (
     ),
 )
 
-_ALL = (*MEASURED, *OF_SETS, *SURVIVED, *OF_MACHINES)
+_ALL = (*MEASURED, *OF_SETS, *SURVIVED, *OF_WORLDS, *OF_MACHINES)
 PROOFS: dict[str, Proof] = {proof.name: proof for proof in _ALL}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.bench.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench
+from weir.bench.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
 
 _JUDGED = {
     name: Figure(name)
@@ -59,6 +59,33 @@ OF_SETS = (
         10,
     ),
     _chaos("restart-all", "kill -9 of all three nodes at once, 20 times", 20),
+    tests(
+        "set-kill",
+        "kill -9 of the leader, 30 times, with a reader and two consumers: all once, in order",
+        "{TESTS:WEIR_LEADER_KILLS}",
+        3_600,
+        WEIR_LEADER_KILLS="30",
+    ),
+    tests(
+        "set-flips",
+        "200 times flipped bits, spoiled stretches or cut files on one node of three: nothing is "
+        "lost, wrong bytes are never served, and the node takes back from the others what it lacks",
+        "{TESTS:WEIR_SET_FLIPS}",
+        7_200,
+        WEIR_SET_FLIPS="200",
+    ),
+    Proof(
+        "idle-groups",
+        "1,000 partitions of three replicas that rest: what they add to the node that uses most",
+        ("python", "-m", "weir.bench.idle_groups"),
+        {
+            "% of a core": Figure("more.cpu_percent"),
+            "MB": Figure("more.memory_mb"),
+            "% of a core, the whole node": Figure("with_groups.cpu_percent"),
+            "MB, the whole node": Figure("with_groups.memory_mb"),
+        },
+        (Goal("% of a core", "≤", 2), Goal("MB", "≤", 60)),
+    ),
     _throughput(
         "set-produce", "publishing to three nodes that sync, 1 KB", "--shape produce --size 1024",
         72_000,

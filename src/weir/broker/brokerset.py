@@ -147,8 +147,9 @@ class BrokerSet:
             with suppress(Refused):  # it is asked again at the next tick
                 self._registry.membership.settle()
         if self._moving.is_due:
-            led = [one for one in self._groups() if one.node.role is raft.Role.LEADER]
-            self._moving.look(led, self._catalog.nodes)
+            here = (group.id for group in self._groups())
+            turn = self._moving.turn(here, self._catalog.nodes.unsettled)
+            self._moving.look(filter(None, map(self._led, turn)), self._catalog.nodes)
 
     def _check_itself(self) -> None:
         """Raise `Halted` where this node must not be in its set."""
@@ -161,8 +162,8 @@ class BrokerSet:
         if known is not None and known.birth not in (0, self._identity.birth):
             raise Halted(
                 f"node {known.id} of this set has another data folder: start it with that one. If "
-                f"that is lost, `weir node replace {known.id}` gives what it held to another, under "
-                "a number of its own"
+                "that is lost, add a node under another number (`weir node add`), then drain and "
+                f"remove node {known.id}"
             )
 
     def _report(self) -> None:
@@ -246,6 +247,17 @@ class BrokerSet:
         for partition in self._topics.partitions():
             if partition.group.damage is None:
                 yield partition.group
+
+    def _led(self, group: int) -> Group | None:
+        """Return a group if it is led here."""
+        if group == REGISTRY_GROUP:
+            found = self._registry.group
+        else:
+            partition = self._topics.find(group)
+            found = partition.group if partition is not None else None
+        if found is None or found.damage is not None or found.node.role is not raft.Role.LEADER:
+            return None
+        return found
 
     # -- requests ----------------------------------------------------------------------------
 

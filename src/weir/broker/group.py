@@ -193,8 +193,7 @@ class Group:
 
     def covered(self) -> raft.Snapshot | None:
         """Return what `snapshot` does, without the state."""
-        index = self.node.applied_index
-        if not index:
+        if not (index := self.node.applied_index):
             return None
         return raft.Snapshot(index, self._applied_term, None, self._configuration)
 
@@ -202,10 +201,8 @@ class Group:
         """Return the state as of `kept_index`; None if nothing was applied yet."""
         if self.damage is not None:
             return self._past.snapshot()
-        index = self.node.applied_index
-        if not index:
-            return None
-        return raft.Snapshot(index, self._applied_term, self.machine.encode(), self._configuration)
+        found = self.covered()
+        return found and replace(found, data=self.machine.encode())
 
     @property
     def _applied_term(self) -> int:

@@ -116,7 +116,12 @@ class Membership:
         leaving = Counter(node_of(v) for voters in nodes.unsettled.values() for v in voters)
         rows = [
             NodeRow(
-                *node[: NodeInfo._fields.index("birth")],
+                node.id,
+                node.host,
+                node.port,
+                node.state,
+                node.shards,
+                node.level,
                 replicas=nodes.load.held.get(node.id, 0),
                 leaders=nodes.load.led.get(node.id, 0),
                 leaving=leaving[node.id],

@@ -16,12 +16,15 @@ from typing import Protocol
 from weir import raft
 from weir.broker.nodes import Nodes
 from weir.broker.placement import Placement
+from weir.model.ids import REGISTRY_GROUP
 from weir.order.clock import Time
 from weir.raft.membership import Change, Configuration
 from weir.raft.progress import ProgressState
 
-#: How often a group is looked at.
+#: How often a group is looked at that is on its way, or that another is to lead.
 LOOK_EVERY_MS = 250
+#: As often, so many of the others are looked at: of a thousand, each every four seconds.
+LOOK_AT = 64
 #: Groups of a shard that may learn at the same time: each is a copy that takes disk and network.
 LEARNING_MAX = 4
 #: The preferred leader must have been up to date for so long before leadership goes back to it.
@@ -95,14 +98,17 @@ class Led(Protocol):
 class Moving:
     """Looks at the groups that this shard leads, again and again, and moves what is to be moved."""
 
-    __slots__ = ("_drift_ms", "_due_ms", "_learning", "_moving", "_steady", "_time")
+    __slots__ = ("_astray", "_drift_ms", "_due_ms", "_learning", "_left", "_steady", "_time")
 
     def __init__(self, time: Time) -> None:
         """Look at once."""
         self._time = time
         self._due_ms = self._drift_ms = 0
         self._learning = 0
-        self._moving = 0
+        #: Groups led here that were not where they are wanted when they were last looked at.
+        self._astray: dict[int, None] = {}
+        #: Groups that are yet to have their turn before all begin again.
+        self._left: list[int] = []
         #: Since when the preferred leader of a group that is led here could lead it, and what was
         #: committed then, by group.
         self._steady: dict[int, tuple[int, int]] = {}
@@ -110,18 +116,28 @@ class Moving:
     @property
     def moving(self) -> int:
         """How many groups led here are not yet where they are wanted."""
-        return self._moving
+        return len(self._astray)
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to look."""
         return self._time.monotonic_ms() >= self._due_ms
 
+    def turn(self, here: Iterable[int], unsettled: Iterable[int]) -> list[int]:
+        """Return which groups to `look` at now, in rising order: those with something to do, and
+        as many of those that are `here` as cost little, so that each has its turn.
+        """
+        if not self._left:
+            self._left = list(here)
+        some, self._left = self._left[:LOOK_AT], self._left[LOOK_AT:]
+        return sorted({REGISTRY_GROUP, *some, *unsettled, *self._astray, *self._steady})
+
     def look(self, led: Iterable[Led], nodes: Nodes) -> None:
-        """Take the next step with each of the groups that are led here."""
+        """Take the next step with each of the groups led here whose `turn` it is."""
         now = self._time.monotonic_ms()
         self._due_ms = now + LOOK_EVERY_MS
-        self._learning = self._moving = 0
+        self._learning = 0
+        self._astray.clear()
         before, self._steady = self._steady, {}
         for group in led:
             voters = nodes.voters(group.id)
@@ -133,7 +149,7 @@ class Moving:
                 if not there.joint:
                     self._drift(group, voters, before, now)
                 continue
-            self._moving += 1
+            self._astray[group.id] = None
             self._move(group, there, voters, learners)
 
     def _move(

@@ -76,6 +76,7 @@ class Partition:
         def tell() -> None:
             if stamp and self._leading is not None:
                 self._shared.outbox.touches(caller.session, self.group.id)
+                self._may_wait()
                 self._leading.settling.ask(caller, stamp, partial(self._positions, stamp))
             else:
                 self._shared.outbox.reply(caller, self._positions(stamp))
@@ -116,6 +117,7 @@ class Partition:
         if not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
             self._led()  # what a damaged one held behind its end, nobody knows
         self._shared.outbox.touches(caller.session, self.group.id)
+        self._may_wait()
         self.fetches.fetch(caller, request)
 
     def fetch_chunks(self, caller: Caller, request: FetchChunks) -> None:
@@ -127,6 +129,7 @@ class Partition:
         """Ask for a grant."""
         grants = self._led().grants
         self._shared.outbox.touches(caller.session, self.group.id)
+        self._may_wait()
         grants.pull(caller, request)
 
     def ack(self, caller: Caller, request: Ack) -> None:
@@ -172,6 +175,10 @@ class Partition:
     def has_staged(self) -> bool:
         """Whether something is left that `cut` could not propose."""
         return self._leading is not None and self._leading.intake.has_staged
+
+    def _may_wait(self) -> None:
+        """Be told that time passes, until nobody waits: said first, for what follows may raise."""
+        self._shared.waiting[self.group.id] = self
 
     def tick(self) -> None:
         """Let waits end that are over."""
@@ -258,6 +265,8 @@ class Partition:
             if self.state.next_offset > before:  # chunks are nobody's news
                 self._wake()
         elif payload.control is not None:
+            if self._leading is not None:
+                self._may_wait()  # a pull is back in line if acks left nothing of its grant
             apply_control(index, payload.control, self.group, self.state, self._leading)
         elif self._leading is None and self.group.begins_own_term(index):
             # Every inherited entry is applied, so next offset, stamp and dedupe are complete.

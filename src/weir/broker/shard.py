@@ -252,9 +252,7 @@ class Shard:
 
     def _tick(self) -> None:
         self._peers.tick()  # first: nobody here is told anything by who leads no more
-        for partition in self.topics.partitions():
-            if partition.waiting:
-                partition.tick()
+        self._shared.tick()
         self._devices.receivers.tick()
         self._neighbours.tick()
         if not self._stopping:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weir.broker.admission import Budget
@@ -30,3 +30,14 @@ class Surroundings:
     admit: Callable[[], None]
     #: The producer id that the shard itself writes device messages with; 0 until it is granted.
     fan_in_producer: int = 0
+    #: By group, the partitions in which somebody may wait: no other is told that time passes.
+    waiting: dict[int, Partition] = field(default_factory=dict)
+
+    def tick(self) -> None:
+        """Let waits end that are over, and forget the partitions in which nobody waits."""
+        for group in sorted(self.waiting):
+            partition = self.waiting[group]
+            if partition.waiting:
+                partition.tick()
+            if not partition.waiting:
+                del self.waiting[group]

@@ -39,6 +39,10 @@ class Topics:
         found = [self._partitions.get(group) for group in topic.groups()]
         return [partition for partition in found if partition is not None]
 
+    def find(self, group: int) -> Partition | None:
+        """Return the partition of a group if it is served here."""
+        return self._partitions.get(group)
+
     def __contains__(self, group: int) -> bool:
         return group in self._partitions
 

@@ -303,8 +303,8 @@ class Link:
                     attempt = 0
             attempt += 1
             if self.retry.spent(attempt):
-                self._end(Disconnected(f"given up after {attempt - 1} attempts; "
-                                       f"{self._what_to_check(0)}"))  # fmt: skip
+                last = _unreached(self._places, 0, self._last_failure)
+                self._end(Disconnected(f"given up after {attempt - 1} attempts; {last}"))
                 return
             await asyncio.sleep(self.retry.delay(attempt, self.random.random()))
 

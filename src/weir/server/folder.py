@@ -76,9 +76,7 @@ class Founded(msgspec.Struct, frozen=True):
 
     def identity(self, shard: int) -> Identity:
         """Return who a shard of this node is."""
-        return Identity(
-            self.system, self.brokerset, self.node, shard, self.members, self.birth
-        )
+        return Identity(self.system, self.brokerset, self.node, shard, self.members, self.birth)
 
 
 def default_logs() -> int:

@@ -295,8 +295,9 @@ class Links:
 
 def _founded_anew(node: int) -> str:
     return (
-        f"node {node} of this set has another data folder: start it with that one. If that is lost, "
-        f"`weir node replace {node}` gives what it held to another, under a number of its own"
+        f"node {node} of this set has another data folder: start it with that one. If that is "
+        "lost, add a node under another number (`weir node add`), then drain and remove node "
+        f"{node}"
     )
 
 

@@ -16,7 +16,7 @@ RECORDS: list[c.ControlRecord] = [
     c.TopicCreated("ns", "t", 2, "partition", 70, SETTINGS, 3),
     c.TopicAltered(3, 4, SettingsChange(None, 6)),
     c.TopicDeleted(3),
-    c.NodeJoined(2, "host", 6800, 4, 1),
+    c.NodeJoined(2, "host", 6800, 4, 1, 77),
     c.NodeChanged(2, "draining"),
     c.GroupsPlaced([(65536, (65536, 131072))]),
     c.GroupsSettled([(65536, (65536, 131072))]),

@@ -8,10 +8,19 @@ import msgspec
 import pytest
 
 from weir.broker.catalog import Catalog
-from weir.broker.control import NodeChanged, NodeRecord, TopicCreated, TopicDeleted, decode, encode
+from weir.broker.control import (
+    NodeChanged,
+    NodeJoined,
+    NodeRecord,
+    TopicCreated,
+    TopicDeleted,
+    decode,
+    encode,
+)
 from weir.broker.identity import Identity, Member
 from weir.broker.layout import Layout
 from weir.broker.membership import Membership
+from weir.broker.nodes import Nodes
 from weir.broker.outbox import Caller
 from weir.errors import (
     BadRequest,
@@ -147,6 +156,18 @@ def test_a_report_that_is_no_news_is_no_entry() -> None:
     known = replica.catalog.nodes.get(2)
     assert known is not None
     assert (known.shards, known.host) == (4, "host2")
+
+
+def test_the_first_folder_that_a_node_tells_of_is_the_nodes_for_good() -> None:
+    replica = a_set(3)
+    replica.membership.report(ReportNode(2, 2, 1, 77))
+    replica.settle()
+    before = len(replica.proposed)
+    replica.membership.report(ReportNode(2, 9, 1, 78))
+    replica.catalog.nodes.apply(NodeJoined(2, "", 0, 0, 0, 78))
+    known = Nodes.decode(replica.catalog.nodes.encode()).get(2)
+    assert known is not None
+    assert (known.shards, known.birth, len(replica.proposed)) == (2, 77, before)
 
 
 def test_a_drained_node_holds_nothing_and_can_be_removed() -> None:

@@ -57,6 +57,7 @@ class Node:
         self.trio = trio
         self.disk = SimDisk(random.Random(id))
         self.settings = settings
+        self.birth = 0
         self.alive = False
         self.boot()
 
@@ -71,10 +72,11 @@ class Node:
         opened = Opened(found.log, found.groups, found.body, found.holes)
         dice = random.Random(f"{self.id}/{self.trio.clock.monotonic}").random
         settings = ShardSettings(random=dice, **self.settings)
-        identity = Identity(SYSTEM, node=self.id, members=members)
+        identity = Identity(SYSTEM, node=self.id, members=members, birth=self.birth)
         self.shard = Shard(identity, [opened], self.trio.clock, settings)
         self.jobs: list[Any] = []
         self.wants: set[int] = set()
+        self.connects: list[ef.Connect] = []
         self.replies: dict[int, list[tuple[int, m.Reply]]] = {}
         self.hangups: list[ef.Hangup] = []
         #: What devices got, by session.
@@ -112,6 +114,7 @@ class Node:
                     self.trio.carry(self.id, place >> 16, quick, b"".join(buffers))
                 case ef.Connect(node):
                     self.wants.add(node)
+                    self.connects.append(effect)
                 case ef.Hangup(session, reason):
                     self.hangups.append(effect)
                     self.trio.trunks.takes(self.id, session, Kind.HANGUP, reason.encode())

@@ -5,8 +5,12 @@ counts a vote of it that its former self may have given to another.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from weir.errors import Halted
 from weir.log.lost import begin_lost
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.sim.disk import SimDisk
@@ -75,3 +79,23 @@ def test_a_disk_may_be_replaced_again_and_again(trio: Any, produce: Any) -> None
     confirm = trio.told(produce(info, grant, 3, b"v3"), group)
     assert isinstance(confirm, m.Confirm)
     assert trio.same_everywhere(group) == [b"v0", b"v1", b"v2", b"v3"]
+
+
+def test_nodes_know_each_other_by_their_folders(make_trio: Callable[..., Any]) -> None:
+    trio = make_trio()
+    for node in trio.live():
+        node.kill()
+        node.birth = 70 + node.id
+        node.boot()
+    trio.until(lambda: all(_births(node) == [71, 72, 73] for node in trio.live()))
+    told = {effect.node: effect.birth for effect in trio[1].connects if effect.birth}
+    assert told == {2: 72, 3: 73}
+    trio[3].kill()
+    trio[3].birth = 99
+    trio[3].boot()
+    with pytest.raises(Halted, match="another data folder"):
+        trio.run(5_000)
+
+
+def _births(node: Any) -> list[int]:
+    return [one.birth for one in node.shard.topics.catalog.nodes.all()]

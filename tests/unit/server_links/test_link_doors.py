@@ -66,6 +66,8 @@ def test_what_is_under_way_is_charged_until_the_shard_has_it(
         ({"to": 3}, Verdict.STRANGER, "this is node 1, not 3"),
         ({"to_shard": 1}, Verdict.ELSEWHERE, "shard 0"),
         ({"node": 4}, Verdict.REMOVED, "removed"),
+        ({"node": 5, "birth": 8}, Verdict.STRANGER, "another data folder"),
+        ({"node": 5}, Verdict.STRANGER, "weir node add"),
         ({"lane": Lane.BULK}, Verdict.UNCLEAR, "quick lane"),
     ],
 )
@@ -82,12 +84,30 @@ def test_strangers_are_refused_and_told_why(
     async def body() -> None:
         async with running(own(1)) as (one,):
             one.links.disconnect(ef.Disconnect(4))
+            one.links.connect(ef.Connect(5, "127.0.0.1", 1, 9))
             answer, sock = await greet(one.port, hello(**changes))
             assert (answer.verdict, answer.node, answer.shard) == (verdict, 1, 0)
             assert why in answer.reason
             assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
             sock.close()
             assert one.links._in == {}
+
+    run(body)
+
+
+def test_a_node_founded_anew_is_cut_off_as_soon_as_the_set_knows_the_other_folder(
+    running: Running, own: Made, greet: Greet, hello: Made, run: Run
+) -> None:
+    async def body() -> None:
+        async with running(own(1)) as (one,):
+            _, right = await greet(one.port, hello(birth=9))
+            _, wrong = await greet(one.port, hello(node=3, birth=8))
+            for node in (2, 3):
+                one.links.connect(ef.Connect(node, "127.0.0.1", 1, 9))
+            assert await asyncio.get_running_loop().sock_recv(wrong, 1) == b""
+            assert list(one.links._in) == [place_of(2, 0)]
+            right.close()
+            wrong.close()
 
     run(body)
 

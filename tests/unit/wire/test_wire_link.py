@@ -24,7 +24,7 @@ from weir.wire.link import (
     encode_greeting,
 )
 
-HELLO = LinkHello(1, 7, 0, 2, 1, 2, 4, 1, 99, Lane.BULK, 3, 0, "a.example", 6800)
+HELLO = LinkHello(1, 7, 0, 2, 1, 2, 4, 1, 99, Lane.BULK, 3, 0, "a.example", 6800, 5)
 ANSWER = LinkAnswer(Verdict.ELSEWHERE, "this is shard 1", 3, 1, 2, 1, 98, (7001, 7002))
 
 
@@ -65,6 +65,7 @@ def test_a_greeting_is_refused_by_its_length_alone() -> None:
     [
         ("system", -1), ("node", 0), ("node", 1 << 31), ("shard", 256), ("shards", 0),
         ("logs", 257), ("lane", 4), ("run", 1 << 63), ("host", "x" * 256), ("port", 65_536),
+        ("birth", -1),
     ],
 )  # fmt: skip
 def test_a_hello_that_makes_no_sense_is_the_peers_fault(field: str, wrong: Any) -> None:

@@ -1,0 +1,116 @@
+"""Time is told to the partitions in which somebody waits, and to no other: whatever waits ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weir.broker.partition import Partition
+from weir.model.stamp import stamp_at
+from weir.wire import messages as m
+
+WAIT_MS = 500
+#: As long as `Settling` keeps somebody back.
+SETTLING_MS = 10_000
+LEASE_MS = 1_000
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The groups that were told that time passes, in order."""
+    groups: list[int] = []
+    tick = Partition.tick
+
+    def noted(partition: Partition) -> None:
+        groups.append(partition.group.id)
+        tick(partition)
+
+    monkeypatch.setattr(Partition, "tick", noted)
+    return groups
+
+
+def fetch(rig: Any, info: m.TopicInfo, at: int = 0) -> int:
+    return int(rig.ask(1, m.Fetch(info.addresses[at], 0, 100, wait_ms=WAIT_MS)))
+
+
+def pull(rig: Any, info: m.TopicInfo) -> int:
+    return int(rig.ask(1, m.Pull(info.addresses[0], "crew", 1, 100, WAIT_MS, LEASE_MS)))
+
+
+def watch(rig: Any, info: m.TopicInfo) -> int:
+    return int(rig.ask(1, m.Pull(info.addresses[0], "crew", 0, 0, WAIT_MS, LEASE_MS)))
+
+
+def settling(rig: Any, info: m.TopicInfo) -> int:
+    grant = rig.answer(1, m.OpenProducer())
+    rig.ask(1, rig.batch(info, grant, 0, b"under way"))
+    return int(rig.ask(1, m.Positions(info.addresses[0], stamp_at(rig.time.wall_ms()))))
+
+
+def is_answered(rig: Any, number: int) -> bool:
+    return any(asked == number for asked, _ in rig.replies[1])
+
+
+@pytest.mark.parametrize(
+    ("wait", "wait_ms"),
+    [(fetch, WAIT_MS), (pull, WAIT_MS), (watch, WAIT_MS), (settling, SETTLING_MS)],
+)
+def test_every_wait_ends_in_time_and_is_forgotten(
+    rig: Any, told: list[int], wait: Callable[[Any, m.TopicInfo], int], wait_ms: int
+) -> None:
+    info = rig.topic(rig.connect(), partitions=3)
+    number = wait(rig, info)
+    rig.tick(wait_ms - 1)
+    assert not is_answered(rig, number)
+    rig.tick(1)
+    assert is_answered(rig, number)
+    assert told == [info.addresses[0].group] * 2
+    rig.tick()
+    assert len(told) == 2, "nobody waits any more"
+
+
+def test_a_partition_without_a_wait_is_not_told(rig: Any, told: list[int]) -> None:
+    info = rig.topic(rig.connect(), partitions=3)
+    grant = rig.answer(1, m.OpenProducer())
+    rig.answer(1, rig.batch(info, grant, 0, b"a"))
+    rig.answer(1, m.Fetch(info.addresses[0], 0, 100, wait_ms=WAIT_MS))
+    rig.tick(WAIT_MS)
+    assert told == []
+
+
+def test_partitions_are_told_in_rising_order_whoever_came_first(rig: Any, told: list[int]) -> None:
+    info = rig.topic(rig.connect(), partitions=4)
+    for at in (2, 0, 3):
+        fetch(rig, info, at)
+    rig.tick()
+    assert told == [info.addresses[at].group for at in (0, 2, 3)]
+
+
+def test_a_pull_that_is_back_in_line_ends_in_time_though_nobody_waited_meanwhile(rig: Any) -> None:
+    info = rig.topic(rig.connect())
+    grant = rig.answer(1, m.OpenProducer())
+    rig.answer(1, rig.batch(info, grant, 0, b"a"))
+    address = info.addresses[0]
+    first = rig.answer(1, m.Pull(address, "crew", 1, 100, 0, LEASE_MS))
+    rig.tick(LEASE_MS + 1)
+    rig.ask(1, m.Ack(address, "crew", [(first.fence, 0, 1)]))
+    number = pull(rig, info)  # granted again, and in vain: the ack is committed before
+    rig.tick(WAIT_MS - 1)
+    rig.settle()
+    assert not is_answered(rig, number)
+    rig.tick(1)
+    assert is_answered(rig, number)
+
+
+def test_a_wait_outlives_those_that_ended_before(rig: Any) -> None:
+    info = rig.topic(rig.connect())
+    early = fetch(rig, info)
+    rig.tick(WAIT_MS // 2)
+    late = fetch(rig, info)
+    rig.tick(WAIT_MS // 2)
+    assert is_answered(rig, early)
+    assert not is_answered(rig, late)
+    rig.tick(WAIT_MS // 2)
+    assert is_answered(rig, late)
