@@ -66,23 +66,9 @@ class Ties(NamedTuple):
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = (
-        "_advancing",
-        "_configuration",
-        "_durable",
-        "_past",
-        "_rounds",
-        "_supply",
-        "_ties",
-        "cut_off",
-        "id",
-        "is_placed_elsewhere",
-        "log",
-        "machine",
-        "node",
-        "overheard",
-        "voter",
-    )
+    __slots__ = ("_advancing", "_configuration", "_durable", "_past", "_rounds", "_supply",
+                 "_ties", "cut_off", "id", "is_placed_elsewhere", "log", "machine", "node",
+                 "overheard", "voter")  # fmt: skip
 
     machine: Machine
 
@@ -331,13 +317,12 @@ class Group:
             self._rounds.applied(self.node.applied_index)
 
     def _apply(self, entry: raft.Entry) -> None:
+        # Told first: whoever leads from this very entry on may propose at once.
+        self.node.applied(entry.index)
         if entry.kind is _CONFIGURATION:  # it drives the group, not its machine
             assert isinstance(entry.data, bytes)
             self._configuration = raft.Configuration.unpack(entry.data)
-            self.node.applied(entry.index)
         else:
-            # Told first: whoever leads from this very entry on may propose at once.
-            self.node.applied(entry.index)
             self.machine.apply(entry.index, applied_by(entry))
 
     def _lose(self, cut_off: bool) -> None:
@@ -347,8 +332,6 @@ class Group:
         self._rounds.lose(error)
         self._supply.lose()
         self.machine.lose(error)
-
-    # -- other replicas ----------------------------------------------------------------------
 
     def _restore(self, snapshot: raft.Snapshot) -> None:
         self._configuration = snapshot.configuration

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from weir.broker.catalog import Catalog
@@ -61,8 +62,8 @@ class Replies(Protocol):
 class Membership:
     """Adds, drains and removes nodes, and places what lies on them."""
 
-    __slots__ = ("_catalog", "_identity", "_level", "_logs", "_outbox", "_placing", "_propose",
-                 "_settled", "_shards", "_waiting")  # fmt: skip
+    __slots__ = ("_catalog", "_founded", "_identity", "_level", "_logs", "_outbox", "_placing",
+                 "_propose", "_settled", "_shards", "_waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -88,11 +89,17 @@ class Membership:
         self._placing: set[int] = set()
         #: Whether nothing has happened since it was last decided where groups go.
         self._settled = False
+        #: Whether it was looked, in this term, if there is something of the set to found.
+        self._founded = False
 
     def lead(self) -> None:
         """This node leads the registry: found the set, as far as nobody has yet."""
         self._placing.clear()
-        self._settled = False
+        self._settled = self._founded = False
+        with suppress(Refused):  # it hands over already: if it still leads then, `settle` comes
+            self._found()
+
+    def _found(self) -> None:
         nodes = self._catalog.nodes
         # An earlier leader may have been lost in the middle of the founding.
         for node, host, port in self._identity.members or (Member(self._identity.node, "", 0),):
@@ -100,6 +107,7 @@ class Membership:
                 self._propose(NodeJoined(node, host, port, self._shards, self._level))
         if not nodes.voters(REGISTRY_GROUP):
             self._place({REGISTRY_GROUP: self._identity.founding_voters})
+        self._founded = True
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: refuse who waits."""
@@ -228,6 +236,8 @@ class Membership:
 
         Raises `Refused` if this node cannot propose just now: try again later.
         """
+        if not self._founded:
+            self._found()
         nodes = self._catalog.nodes
         active = nodes.active()
         if self._settled or self._placing or not active:
