@@ -12,7 +12,7 @@ from weir.broker.past import LogStorage, pack_state
 from weir.broker.reads import Reads
 from weir.broker.turns import Turns
 from weir.codec.fields import Buffer
-from weir.errors import Refused
+from weir.errors import DamagedRange, Refused
 from weir.log.reading import Reading
 
 
@@ -77,12 +77,16 @@ class Supply:
     ) -> None:
         entries = None
         if failure is None:
-            rows = zip(reading.entries, payloads, strict=True)
+            # A reading ends before what cannot be read: what comes before that goes out.
+            rows = zip(reading.entries, payloads, strict=False)
             entries = [
                 entry_of(at.index, at.term, unread(at.kind, (payload,), at.length))
                 for at, payload in rows
             ]
             self._sent[load.member] = max(self._sent.get(load.member, 0), entries[-1].index)
+        elif isinstance(failure, DamagedRange):
+            # The state that came of it is whole: a snapshot of that may do instead.
+            self._save()
         self._node.loaded(load.number, entries)
         self._advance()
 

@@ -106,7 +106,7 @@ class Leader:
         match = self._match()
         there = [one for one in self.members.values() if one.contact is member.contact]
         match.update((one.id, 0) for one in there)
-        needed = max(self.first_index, *(one.match for one in there))
+        needed = max(self.first_index, *(one.vouched for one in there))
         return self._ground.configuration.committed(match) >= needed
 
     def append_reply(self, message: AppendReply) -> None:

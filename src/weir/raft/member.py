@@ -29,6 +29,7 @@ class Member:
         "since",
         "snapshot",
         "state",
+        "vouched",
     )
 
     def __init__(self, id: int, next_index: int, contact: Contact, now: int) -> None:
@@ -37,6 +38,8 @@ class Member:
         #: When this leader first counted on it.
         self.since = now
         self.match = 0
+        #: The most it ever acknowledged, whatever its disk lost since: so far commits may count it.
+        self.vouched = 0
         self.next = next_index
         self.state = ProgressState.PROBE
         #: A probe is under way: nothing more is sent before its reply or the next nudge.
@@ -69,6 +72,7 @@ class Member:
     def acknowledged(self, index: int) -> None:
         """Its log holds the leader's durably through `index`: send on from there."""
         self.match = max(self.match, index)
+        self.vouched = max(self.vouched, index)
         if self.state is ProgressState.PROBE:
             self.next = self.match + 1
             self._become(ProgressState.REPLICATE)
@@ -82,6 +86,11 @@ class Member:
         """Find out anew where the logs agree, beginning before `next_index`."""
         self.next = max(next_index, self.match + 1)
         self._become(ProgressState.PROBE)
+
+    def forgets(self, index: int) -> None:
+        """Its disk may have lost what it acknowledged behind `index`: begin there."""
+        self.match = min(self.match, index)
+        self.probe(index + 1)
 
     def need_snapshot(self) -> None:
         """Its next entry is gone: only a snapshot can help."""

@@ -128,7 +128,9 @@ class Sending:
             agreed = min(message.hint_index, message.index - 1)
             if agreed >= log.first_index:
                 agreed = log.last_of_term(agreed, message.hint_term)
-            member.probe(agreed + 1)
+            # A cut tail looks like a write that was torn: who lost one does not know of it, and
+            # would refuse for ever what is behind that which it acknowledged.
+            member.forgets(agreed)
         else:
             return
         self.dirty = True

@@ -29,6 +29,7 @@ from weir.errors import (
     NodeInUse,
     NotLeader,
     Refused,
+    Unavailable,
     UnknownNode,
 )
 from weir.model.ids import REGISTRY_GROUP, node_of, voter_of
@@ -42,11 +43,13 @@ class Replica:
 
     def __init__(self, members: tuple[Member, ...] = (), node: int = 1) -> None:
         self.catalog = Catalog()
-        identity = Identity(7, node=node, members=members)
+        self.identity = Identity(7, node=node, members=members)
         self.proposed: list[NodeRecord] = []
         self.applied = 0
         self.replies: list[NodeList | Refused] = []
-        self.membership = Membership(self.catalog, identity, Layout(2, 2), 1, self, self.propose)
+        self.membership = Membership(
+            self.catalog, self.identity, Layout(2, 2), 1, self, self.propose
+        )
 
     def propose(self, record: NodeRecord) -> int:
         self.proposed.append(record)
@@ -156,6 +159,26 @@ def test_a_report_that_is_no_news_is_no_entry() -> None:
     known = replica.catalog.nodes.get(2)
     assert known is not None
     assert (known.shards, known.host) == (4, "host2")
+
+
+def test_a_leader_that_hands_over_founds_the_set_later_if_it_still_leads() -> None:
+    replica = Replica(tuple(Member(node, f"host{node}", 6800) for node in (1, 2, 3)))
+    accepting = False
+
+    def propose(record: NodeRecord) -> int:
+        if not accepting:
+            raise Unavailable("it changes its leader")
+        return replica.propose(record)
+
+    membership = Membership(replica.catalog, replica.identity, Layout(2, 2), 1, replica, propose)
+    replica.membership = membership
+    membership.lead()
+    with pytest.raises(Unavailable):
+        membership.settle()
+    accepting = True
+    replica.settle()
+    assert replica.nodes_of(REGISTRY_GROUP) == [1, 2, 3]
+    assert [node.id for node in replica.catalog.nodes.all()] == [1, 2, 3]
 
 
 def test_the_first_folder_that_a_node_tells_of_is_the_nodes_for_good() -> None:

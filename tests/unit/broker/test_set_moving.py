@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from weir import raft
 from weir.broker.control import GroupsPlaced, NodeJoined
-from weir.broker.moving import STEADY_MS, Moving, Transfer, next_step
+from weir.broker.moving import LOOK_AT, STEADY_MS, Moving, Transfer, next_step
 from weir.broker.nodes import Nodes
-from weir.model.ids import voter_of
+from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.raft.membership import Change, Configuration
 from weir.raft.progress import Progress, ProgressState
 
@@ -203,3 +203,25 @@ def test_a_leader_that_cannot_change_yet_is_asked_again() -> None:
     node.busy = False
     moving.look([FakeGroup(A, node)], nodes)
     assert node.asked == [Change(add_learners=(D,))]
+
+
+def test_each_group_has_its_turn_and_those_with_something_to_do_have_it_always() -> None:
+    clock, nodes = Clock(), placed(**{str(n): (A, B, C) for n in range(2)}, gone=(A, B, D))
+    moving = Moving(clock)
+    here = [(1 << 16) + n for n in range(5, 2 * LOOK_AT + 10)]
+    astray = FakeGroup(A, FakeNode(Configuration((A, B, C)), {B: 0, C: 0}), (1 << 16) + 2)
+    steady = FakeGroup(B, FakeNode(Configuration((A, B, C)), {A: 1_000}), (1 << 16) + 1)
+    moving.look([astray, steady], nodes)
+    assert moving.moving == 1
+    always = {REGISTRY_GROUP, astray.id, steady.id, 7 << 16}
+    seen: list[int] = []
+    for _ in range(3):
+        turn = moving.turn(iter(here), [7 << 16])
+        assert turn == sorted(turn)
+        assert always <= set(turn)
+        assert len(turn) <= LOOK_AT + len(always)
+        seen += sorted(set(turn) - always)
+    assert seen == here
+    moving.look([], nodes)
+    assert moving.moving == 0
+    assert set(moving.turn(iter([]), ())) == {REGISTRY_GROUP}, "they are led here no more"

@@ -275,3 +275,24 @@ def test_entries_that_no_memory_holds_are_loaded() -> None:
     assert [load.lo for load in ready.loads] == [3]
     node.loaded(load.number, storage.entries(1, 5, 20))
     assert not node.has_ready
+
+
+def test_who_lost_what_it_acknowledged_gets_it_again() -> None:
+    """A disk may cut off a durable tail that looks torn; the link to that node broke before."""
+    group = Rehearsal(0, linked=True)
+    one = group.lead(1)
+    for item in "abc":
+        one.node.propose(item, 1)
+    group.flow()
+    assert (progress(group, 2).match, one.node.commit_index) == (4, 4)
+    one.multi.link_down(2)
+    one.multi.link_up(2)
+    one.tick(50)
+    one.serve()
+    group.mail.clear()
+    term = one.node.term
+    one.node.step(AppendReply(1, 2, term, 4, rejected=True, hint_index=2, hint_term=term))
+    assert progress(group, 2).match == 2
+    one.serve()
+    (sent,) = [message for message in group.mail if isinstance(message, Append)]
+    assert [entry.index for entry in sent.entries] == [3, 4]
