@@ -15,6 +15,7 @@ import pytest
 
 from weir.bench.children import environment, python
 from weir.bench.node import Node, running_node, start_node
+from weir.model.ids import node_of
 
 SECONDS = 60
 
@@ -225,7 +226,7 @@ def test_a_stopped_node_is_inspected(tmp_path: Path) -> None:
     assert (log["damage"], log["torn"]) == (None, None)
     assert log["mark"] <= log["tail"]
     assert (group["group"], group["next_offset"], group["last_term"]) == (65_536, 2, 1)
-    assert group["hard_state"]["vote"] == 1
+    assert node_of(group["hard_state"]["vote"]) == 1
     (entry,) = log["entries"]
     assert (entry["kind"], entry["first_offset"], entry["next_offset"]) == ("batches", 0, 2)
     absent = weir(node, "inspect", str(data), "--group", "9")

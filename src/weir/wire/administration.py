@@ -6,6 +6,8 @@ address, for each partition knows only its own: a client gathers.
 
 from __future__ import annotations
 
+from msgspec import field
+
 from weir.model.ids import Address, Natural
 from weir.model.topic import SettingsChange
 from weir.wire.control import Control
@@ -53,8 +55,8 @@ class PartitionInfo(Control, frozen=True, array_like=True):
     end: int
     bytes: int
     clusters: list[str]
-    nodes: list[int] = []
-    behind: list[int] = []
+    nodes: list[int] = field(default_factory=list)
+    behind: list[int] = field(default_factory=list)
 
 
 class ListClusters(Control, frozen=True, array_like=True):

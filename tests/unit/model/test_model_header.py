@@ -189,6 +189,7 @@ def test_one_batch_of_another_place_spoils_the_entry() -> None:
     with pytest.raises(BadBatch, match="group 5"):
         check_batches(BATCH + bytes(encode([b"x"], group=6)), 5)
 
+
 def test_a_batch_under_another_number_is_the_batch_that_was_packed_under_it() -> None:
     values, keys = [b"a", b"bc", b""], [b"k", None, b"l"]
     packed = encode(values, group=7, producer=1, epoch=2, sequence=3, base_time=4, keys=keys)
