@@ -9,6 +9,7 @@ import pytest
 from weir import raft
 from weir.broker.supply import Supply
 from weir.broker.turns import TURNS, Turns
+from weir.errors import DamagedRange, Refused
 from weir.log.frame import Kind
 
 
@@ -16,8 +17,12 @@ class Still:
     """A time that stands still; a node that is given entries; a past that reads at once."""
 
     def __init__(self) -> None:
+        #: How many entries the reading was to bring.
+        self.planned = 1
         self.given: list[tuple[int, int | None]] = []
         self.saved = 0
+        #: What a reading comes to: its payloads, and why there are none.
+        self.found: tuple[tuple[bytes, ...], Refused | None] = ((b"",), None)
 
     def save(self) -> None:
         self.saved += 1
@@ -36,14 +41,17 @@ class Still:
 
     def start(self, reading: Any, then: Any, at_once: bool) -> None:
         assert at_once
-        then((b"",), None)
+        then(*self.found)
 
     @property
     def entries(self) -> Any:
         class At:
             index, term, kind, length = 20, 1, Kind.NOOP, 0
 
-        return (At,)
+        class Behind(At):
+            index = 21
+
+        return (At, Behind)[: self.planned]
 
 
 @pytest.fixture
@@ -79,3 +87,17 @@ def test_a_turn_for_what_is_gone_ends_at_once_and_a_checkpoint_tells_of_it(still
     supply.load(raft.Load(1, 11, 11, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)
     assert waits(turns) == [200]
+
+
+def test_what_lies_before_an_entry_that_cannot_be_read_goes_out(still: Any) -> None:
+    still.planned = 2  # and only the first one's payload comes
+    supply = Supply(7, still, still, still, Turns(still), lambda: None, still.save)
+    supply.load(raft.Load(1, 11, 22, 1000, member=3))
+    assert (still.given, still.saved) == ([(1, 20)], 0)
+
+
+def test_where_the_first_entry_cannot_be_read_a_checkpoint_may_do_instead(still: Any) -> None:
+    still.found = ((), DamagedRange("rotten", 4096))
+    supply = Supply(7, still, still, still, Turns(still), lambda: None, still.save)
+    supply.load(raft.Load(1, 11, 21, 1000, member=3))
+    assert (still.given, still.saved) == ([(1, None)], 1)
