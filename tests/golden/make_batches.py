@@ -137,6 +137,8 @@ class Layout:
             self.column("tag list", count)
         if Columns.CHUNK in there:
             self.numbers("chunk", "Q", 2, ": position, bytes of the piece")
+        if Columns.DUE in there:
+            self.numbers("due", "q", n)
         if h.compression:
             self.take("compressed part", h.packed_size, "everything behind it would lie here")
             self.take("padding", len(self.data) - self.at, "to 8")
@@ -148,7 +150,7 @@ class Layout:
             self.numbers("key hash", "I", n)
         if Columns.TAG in there:
             self.numbers("tag index", "i", n)
-        for flag in (Columns.TIME, Columns.DUE, Columns.EXPIRES):
+        for flag in (Columns.TIME, Columns.EXPIRES):
             if flag in there:
                 self.numbers(str(flag.name).lower(), "q", n)
         if Columns.HEADERS in there:

@@ -56,6 +56,8 @@ def message(case: dict[str, Any]) -> Any:
         return msgspec.convert(fields, kind)
     batches = tuple(bytes.fromhex(batch) for batch in fields[-1])
     fields[0] = Address(*fields[0])
+    if kind is m.Granted:
+        fields[-2] = tuple(map(tuple, fields[-2]))
     return kind(*fields[:-1], memoryview(batches[0]) if kind is m.Produce else batches)
 
 

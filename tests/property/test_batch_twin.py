@@ -91,7 +91,10 @@ def twin(rows: Rows) -> bytes:
         flags |= 4
         body += struct.pack("<II", len(tag_list), 0)
         body += bytes_column([tag.encode() for tag in tag_list])
-        bare = len(body)
+    if rows.dues is not None:
+        flags |= 16
+        body += numbers("q", rows.dues)
+    bare = len(body)
     body += bytes_column(rows.values)
     if rows.keys is not None:
         flags |= 2
@@ -101,7 +104,7 @@ def twin(rows: Rows) -> bytes:
         body += numbers("I", hashes)
     if rows.tags is not None:
         body += numbers("i", [tag_list.index(tag or "") for tag in rows.tags])
-    for flag, column in ((8, rows.times), (16, rows.dues), (32, rows.expires)):
+    for flag, column in ((8, rows.times), (32, rows.expires)):
         if column is not None:
             flags |= flag
             body += numbers("q", column)

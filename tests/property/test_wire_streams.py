@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import BadRequest, RemoteProtocolError, UnknownOpcode
+from weir.model.clusters import Mode
 from weir.model.ids import NODE_MAX, Address
 from weir.model.limits import (
     CLIENT_FRAME_BYTES_MAX,
@@ -47,6 +48,7 @@ ADDRESS = st.builds(Address, SMALL, SMALL, NATURAL, st.integers(0, NODE_MAX))
 BODY = st.binary(max_size=60)
 CORRELATION = st.integers(0, 2**64 - 1)
 
+RUNS = st.lists(st.tuples(NATURAL, NATURAL), max_size=4)
 NODE = st.integers(0, 2**31 - 1)
 PORT = st.integers(0, 65_535)
 COUNTS = st.dictionaries(NODE, NATURAL, max_size=3)
@@ -65,8 +67,10 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
     m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL),
     m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),
-    m.Pull: st.builds(m.Pull, ADDRESS, TEXT, NATURAL, NATURAL, NATURAL, NATURAL),
+    m.Pull: st.builds(m.Pull, ADDRESS, TEXT, *[NATURAL] * 4, st.sampled_from(Mode)),
     m.Ack: st.builds(m.Ack, ADDRESS, TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))),
+    m.Nack: st.builds(m.Nack, ADDRESS, TEXT, NATURAL, RUNS, NATURAL),
+    m.Extend: st.builds(m.Extend, ADDRESS, TEXT, st.lists(NATURAL), NATURAL),
     m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),
     a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),
     a.DeleteTopic: st.builds(a.DeleteTopic, TEXT, NATURAL),
@@ -88,7 +92,9 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
 }
 SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL)
 INFO = st.builds(m.TopicInfo, NATURAL, TEXT, TEXT, TEXT, st.lists(ADDRESS, max_size=3), SETTINGS)
-CLUSTER = st.builds(a.ClusterInfo, TEXT, *[INT64] * 7, st.booleans())
+CLUSTER = st.builds(
+    a.ClusterInfo, TEXT, *[INT64] * 7, st.booleans(), st.sampled_from((-1, *Mode)), *[INT64] * 2
+)
 REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     m.Welcome: (
         Opcode.HELLO,
@@ -113,6 +119,8 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     ),
     m.Confirm: (Opcode.PRODUCE, st.builds(m.Confirm, INT64, INT64, st.booleans(), NATURAL)),
     m.Acked: (Opcode.ACK, st.builds(m.Acked, INT64)),
+    m.Nacked: (Opcode.NACK, st.builds(m.Nacked, INT64)),
+    m.Extended: (Opcode.EXTEND, st.builds(m.Extended, INT64)),
     m.Refusal: (Opcode.FETCH, st.builds(m.Refusal, NATURAL, TEXT, INT64)),
     m.Fetched: (
         Opcode.FETCH,
@@ -124,7 +132,13 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     ),
     m.Granted: (
         Opcode.PULL,
-        st.builds(m.Granted, ADDRESS, *[INT64] * 5, st.lists(BODY, max_size=3).map(tuple)),
+        st.builds(
+            m.Granted,
+            ADDRESS,
+            *[INT64] * 6,
+            RUNS.map(tuple),
+            st.lists(BODY, max_size=3).map(tuple),
+        ),
     ),
     a.Deleted: (Opcode.DELETE_TOPIC, st.builds(a.Deleted, NATURAL)),
     a.PartitionInfo: (
@@ -301,7 +315,7 @@ def test_garbage_is_the_peers_fault_and_nothing_else(
 
 @given(st.integers(0, 65_535), st.integers(0, 255), st.binary(max_size=60))
 def test_any_body_is_a_request_or_a_refusal(opcode: int, flags: int, body: bytes) -> None:
-    for op in (opcode, opcode % 20):
+    for op in (opcode, opcode % 22):
         try:
             request = decode_request(ClientFrame(0, op, 1, memoryview(body)))
         except (BadRequest, UnknownOpcode):
@@ -312,7 +326,7 @@ def test_any_body_is_a_request_or_a_refusal(opcode: int, flags: int, body: bytes
         decode_request(with_flags)
 
 
-@given(st.integers(0, 20), st.integers(0, 3), st.binary(max_size=60))
+@given(st.integers(0, 22), st.integers(0, 3), st.binary(max_size=80))
 def test_any_body_is_a_reply_or_the_peers_fault(opcode: int, flags: int, body: bytes) -> None:
     try:
         reply = decode_reply(ClientFrame(flags, opcode, 1, memoryview(body)))
@@ -365,6 +379,9 @@ DEEP = b"\x91" * 100_000 + b"\xc0"
         (Opcode.DESCRIBE_TOPIC, b"\x92\xa1a" + DEEP, "recursion"),
         (Opcode.ACK, b"\x93" + ADDRESSED + b"\xa1c\xdd\xff\xff\xff\xff", "length <="),
         (Opcode.ACK, msgspec.msgpack.encode([[0, 0, 1], "c", [[1, 2, 3]] * 10_001]), "length <="),
+        (Opcode.NACK, msgspec.msgpack.encode([[0, 0, 1], "c", 1, [[1, 2]] * 10_001]), "length <="),
+        (Opcode.EXTEND, msgspec.msgpack.encode([[0, 0, 1], "c", [1] * 10_001, 1]), "length <="),
+        (Opcode.PULL, msgspec.msgpack.encode([[0, 0, 1], "c", 1, 1, 0, 1, 3]), "enum"),
         (Opcode.FETCH, msgspec.msgpack.encode([[0, 0, 1], 2**63, 1]), "int` <="),
         (Opcode.FETCH, msgspec.msgpack.encode([[0, 0, 1], -1, 1]), "int` >= 0"),
         (Opcode.FETCH, msgspec.msgpack.encode([[65_536, 0, 1], 0, 1]), "<= 65535"),
@@ -385,7 +402,9 @@ def test_hostile_bodies_are_bad_requests(opcode: Opcode, body: bytes, why: str) 
         (1, Opcode.PRODUCE, msgspec.msgpack.encode([0, 2**63]), "int` <="),
         (1, Opcode.LIST_TOPICS, b"\x91\xdd\xff\xff\xff\xff", "truncated"),
         (1, Opcode.FETCH, bytes(39), "too few"),
-        (1, Opcode.PULL, bytes(55), "too few"),
+        (1, Opcode.PULL, bytes(71), "too few"),
+        (1, Opcode.PULL, bytes(64) + b"\1" + bytes(22), "no 1 runs"),
+        (1, Opcode.PULL, bytes(64) + b"\1\x10" + bytes(70_000), "no 4,097 runs"),
         (1, 99, b"\x90", "99"),
         (0, Opcode.PING, b"\x90", "no reply"),
         (5, Opcode.PING, b"\x90", "no reply"),

@@ -10,6 +10,7 @@ import msgspec
 
 from weir.codec.fields import Buffer
 from weir.errors import Halted
+from weir.model.clusters import Mode
 from weir.model.topic import SettingsChange, TopicSettings
 
 
@@ -101,8 +102,17 @@ class LevelRaised(Record, frozen=True, array_like=True, tag="level"):
     level: int
 
 
+class ClusterOpened(Record, frozen=True, array_like=True, tag="cluster"):
+    """Partition: a cluster is of this `Mode`, unless it has one already."""
+
+    cluster: str
+    mode: Mode
+
+
 class MessagesGranted(Record, frozen=True, array_like=True, tag="grant"):
-    """Partition: messages [first, next) are leased. The entry's index is the fencing number."""
+    """Partition: messages [first, next) are leased, or those of its `runs` [first, next) if there
+    are any. The entry's index is the fencing number.
+    """
 
     cluster: str
     consumer: int
@@ -110,6 +120,7 @@ class MessagesGranted(Record, frozen=True, array_like=True, tag="grant"):
     next: int
     deadline: int
     stamp: int
+    runs: list[tuple[int, int]] = []
 
 
 class MessagesAcked(Record, frozen=True, array_like=True, tag="ack"):
@@ -117,6 +128,27 @@ class MessagesAcked(Record, frozen=True, array_like=True, tag="ack"):
 
     cluster: str
     ranges: list[tuple[int, int, int]]
+
+
+class MessagesReturned(Record, frozen=True, array_like=True, tag="nack"):
+    """Partition: what grant `fence` still holds of ranges [first, next) is nobody's until
+    `deadline`, under this entry's index as its fencing number; its attempts stay.
+    """
+
+    cluster: str
+    fence: int
+    ranges: list[tuple[int, int]]
+    deadline: int
+    stamp: int
+
+
+class GrantsExtended(Record, frozen=True, array_like=True, tag="extend"):
+    """Partition: grants end no sooner than at `deadline`."""
+
+    cluster: str
+    fences: list[int]
+    deadline: int
+    stamp: int
 
 
 class GrantsReleased(Record, frozen=True, array_like=True, tag="release"):
@@ -170,8 +202,11 @@ ControlRecord = (
     | TopicDeleted
     | ProducerOpened
     | NodeRecord
+    | ClusterOpened
     | MessagesGranted
     | MessagesAcked
+    | MessagesReturned
+    | GrantsExtended
     | GrantsReleased
     | LogStartMoved
     | StampsRaised

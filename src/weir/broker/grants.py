@@ -211,7 +211,7 @@ class Grants:
             if reached > first:
                 reply = Granted(
                     waiter.request.address, index, record.deadline, first, reached, attempts,
-                    tuple(payloads),
+                    record.stamp, batches=tuple(payloads),
                 )  # fmt: skip
                 self._outbox.reply(waiter.caller, reply)
             else:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from weir import raft
 from weir.broker.entries import entry_of, read_back, stored_in
@@ -45,6 +45,7 @@ _BEAT = struct.Struct("<QQQBI")
 _LED = struct.Struct("<QQQ")
 _BEAT_REPLY = struct.Struct("<QQQI")
 _DROPPED = struct.Struct("<QQ")
+_CLOCK = struct.Struct("<q")
 
 _BATCHES = int(Kind.BATCHES)
 _ENTRY_KINDS = {
@@ -64,12 +65,22 @@ class FrameKind(IntEnum):
     SNAPSHOT = 7
     SNAPSHOT_REPLY = 8
     TIMEOUT_NOW = 9
+    #: See `weir.broker.refill_frames`.
+    REFILL_ASK = 10
+    REFILL_GIVE = 11
     BEAT = 16
     BEAT_REPLY = 17
+    CLOCK = 18
 
 
 class BadMessage(Exception):
     """A frame of a link that its sender did not mean so, or that this release does not know."""
+
+
+class ClockTold(NamedTuple):
+    """What the wall clock of a node said when it sent this, in milliseconds since 1970."""
+
+    wall_ms: int
 
 
 def pack(group: int, message: m.Message) -> tuple[Buffer, ...]:
@@ -77,20 +88,22 @@ def pack(group: int, message: m.Message) -> tuple[Buffer, ...]:
     if isinstance(message, m.Append):
         return _pack_append(group, message)
     kind, head, data = _PACK[type(message)](message)
-    return _frame(kind, group, head, *data)
+    return framed(kind, group, head, *data)
 
 
-def pack_link(message: m.LinkMessage) -> tuple[Buffer, ...]:
+def pack_link(message: m.LinkMessage | ClockTold) -> tuple[Buffer, ...]:
     """Return the frame of what two shards tell each other of all their groups."""
+    if isinstance(message, ClockTold):
+        return _frame(FrameKind.CLOCK, 0, _CLOCK.pack(message.wall_ms))
     if isinstance(message, m.Beat):
         led = message.led or ()
         head = _BEAT.pack(
             message.number, message.version, message.fence, message.led is not None, len(led)
         )
-        return _frame(FrameKind.BEAT, 0, head + b"".join(_LED.pack(*one) for one in led))
+        return framed(FrameKind.BEAT, 0, head + b"".join(_LED.pack(*one) for one in led))
     dropped = message.dropped
     head = _BEAT_REPLY.pack(message.number, message.version, message.fence, len(dropped))
-    return _frame(FrameKind.BEAT_REPLY, 0, head + b"".join(_DROPPED.pack(*one) for one in dropped))
+    return framed(FrameKind.BEAT_REPLY, 0, head + b"".join(_DROPPED.pack(*one) for one in dropped))
 
 
 def unpack(frame: LinkFrame) -> m.Message:
@@ -104,17 +117,19 @@ def unpack(frame: LinkFrame) -> m.Message:
         raise BadMessage(f"frame of kind {frame.kind} of group {frame.group}: {error}") from error
 
 
-def unpack_link(frame: LinkFrame) -> m.LinkMessage:
-    """Return what a frame of kind BEAT or BEAT_REPLY says. Raises `BadMessage`."""
+def unpack_link(frame: LinkFrame) -> m.LinkMessage | ClockTold:
+    """Return what a frame of all groups says. Raises `BadMessage`."""
     try:
-        body = _checked(frame.body, len(frame.body))
+        if frame.kind == FrameKind.CLOCK:
+            return ClockTold(*_small(_CLOCK, frame))
+        body = checked(frame.body, len(frame.body))
         if frame.kind == FrameKind.BEAT:
             number, version, fence, is_new, count = _BEAT.unpack_from(body)
-            _fits(body, _BEAT.size + count * _LED.size)
+            fits(body, _BEAT.size + count * _LED.size)
             led = tuple(_LED.iter_unpack(body[_BEAT.size :])) if is_new else None
             return m.Beat(number, version, led, fence)
         number, version, fence, count = _BEAT_REPLY.unpack_from(body)
-        _fits(body, _BEAT_REPLY.size + count * _DROPPED.size)
+        fits(body, _BEAT_REPLY.size + count * _DROPPED.size)
         dropped = tuple(_DROPPED.iter_unpack(body[_BEAT_REPLY.size :]))
         return m.BeatReply(number, version, dropped, fence)
     except struct.error as error:
@@ -140,14 +155,14 @@ def _pack_append(group: int, message: m.Append) -> tuple[Buffer, ...]:
                 crc = crc32c(buffer, crc)
         rows.append(_ENTRY.pack(entry.term, payload.size, crc, payload.kind))
         payloads += payload.buffers
-    return _frame(FrameKind.APPEND, group, b"".join(rows), *payloads)
+    return framed(FrameKind.APPEND, group, b"".join(rows), *payloads)
 
 
 def _unpack_append(frame: LinkFrame) -> m.Append:
     body, group = frame.body, frame.group
     (count,) = U32.unpack_from(body, U32.size)
     end = U32.size + _APPEND.size + count * _ENTRY.size
-    head = _checked(body, end)
+    head = checked(body, end)
     _, to, sender, term, prev_index, prev_term, commit, spared = _APPEND.unpack_from(head)
     entries = []
     at, index = end, prev_index
@@ -159,13 +174,14 @@ def _unpack_append(frame: LinkFrame) -> m.Append:
             raise BadMessage("an entry fails its CRC-32C")
         index += 1
         at += size
-        payload = read_back(_kind(kind), data, group)
+        payload = read_back(kind_of(kind), data, group)
         entries.append(entry_of(index, entry_term, payload))
-    _fits(body, at)
+    fits(body, at)
     return m.Append(to, sender, term, prev_index, prev_term, tuple(entries), commit, bool(spared))
 
 
-def _kind(number: int) -> Kind:
+def kind_of(number: int) -> Kind:
+    """Return which kind of entry it is. Raises `BadMessage`."""
     kind = _ENTRY_KINDS.get(number)
     if kind is None:
         raise BadMessage(f"an entry of kind {number} is not known to this release")
@@ -191,7 +207,7 @@ def _unpack_snapshot(frame: LinkFrame) -> m.InstallSnapshot:
     body = frame.body
     start = U32.size + _SNAPSHOT.size
     *fields, done, spared, size, crc = _SNAPSHOT.unpack_from(body, U32.size)
-    head = _checked(body, start + size)
+    head = checked(body, start + size)
     configuration = raft.Configuration.unpack(bytes(head[_SNAPSHOT.size :]))
     to, sender, term, index, index_term, base_index, base_term, whole, position = fields
     data = bytes(body[start + size :])
@@ -246,8 +262,8 @@ _PACK: dict[type, Callable[[Any], tuple[FrameKind, bytes, tuple[Buffer, ...]]]] 
 
 
 def _small(layout: struct.Struct, frame: LinkFrame) -> tuple[Any, ...]:
-    body = _checked(frame.body, U32.size + layout.size)
-    _fits(frame.body, U32.size + layout.size)
+    body = checked(frame.body, U32.size + layout.size)
+    fits(frame.body, U32.size + layout.size)
     return layout.unpack(body)
 
 
@@ -287,12 +303,13 @@ _READ: dict[int, Callable[[LinkFrame], m.Message]] = {
 # -- frames --------------------------------------------------------------------------------------
 
 
-def _frame(kind: FrameKind, group: int, head: bytes, *payloads: Buffer) -> tuple[Buffer, ...]:
+def framed(kind: FrameKind, group: int, head: bytes, *payloads: Buffer) -> tuple[Buffer, ...]:
+    """Return a frame with a CRC-32C before its head; payloads are not copied."""
     header, *rest = encode(kind, group, U32.pack(crc32c(head)) + head, *payloads)
     return (bytes(header) + bytes(rest[0]), *rest[1:])
 
 
-def _checked(body: memoryview, end: int) -> memoryview:
+def checked(body: memoryview, end: int) -> memoryview:
     """Return the head behind its CRC, up to byte `end` of the body. Raises `BadMessage`."""
     head = body[U32.size : end]
     if len(body) < end or U32.unpack_from(body)[0] != crc32c(head):
@@ -300,6 +317,7 @@ def _checked(body: memoryview, end: int) -> memoryview:
     return head
 
 
-def _fits(body: memoryview, end: int) -> None:
+def fits(body: memoryview, end: int) -> None:
+    """Raise `BadMessage` unless the body ends there."""
     if len(body) != end:
         raise BadMessage(f"a frame's body has {len(body):,} bytes, and should have {end:,}")

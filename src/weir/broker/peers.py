@@ -16,7 +16,16 @@ from weir.broker.events import LinkClosed, LinkOpened, PeerSent
 from weir.broker.group import Group
 from weir.broker.layout import Layout
 from weir.broker.outbox import Outbox
-from weir.broker.peer_frames import BadMessage, FrameKind, pack, pack_link, unpack, unpack_link
+from weir.broker.clocks import TELL_EVERY_MS, Clocks
+from weir.broker.peer_frames import (
+    BadMessage,
+    ClockTold,
+    FrameKind,
+    pack,
+    pack_link,
+    unpack,
+    unpack_link,
+)
 from weir.broker.replication import Replication
 from weir.broker.turns import Turns
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
@@ -35,8 +44,8 @@ class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
     __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_links", "_node", "_outbox",
-                 "_shards", "_ticked", "_time", "multi", "registry_comes_again",
-                 "turns")  # fmt: skip
+                 "_shards", "_tell_ms", "_ticked", "_time", "clocks", "multi",
+                 "registry_comes_again", "turns")  # fmt: skip
 
     def __init__(
         self, node: int, layout: Layout, outbox: Outbox, time: Time, settings: Replication
@@ -58,6 +67,9 @@ class Peers:
         #: By node, how many shards it said it runs.
         self._shards: dict[int, int] = {}
         self._ticked = time.monotonic_ms()
+        #: What the clocks of the nodes say that are linked.
+        self.clocks = Clocks(node, time)
+        self._tell_ms = 0
         #: Of each group that is not here, who seeks to lead it, and since when.
         self._early: OrderedDict[tuple[int, int], tuple[int, LinkFrame]] = OrderedDict()
 
@@ -99,6 +111,7 @@ class Peers:
             case LinkOpened(place, shards, _):
                 self._shards[place_node(place)] = shards
                 self._links.add(place)
+                self._tell_time(place)  # before any vote: who is elected knows all their clocks
                 self.multi.link_up(place)
             case LinkClosed(place):
                 self._links.discard(place)
@@ -117,11 +130,17 @@ class Peers:
         for frame in frames:
             try:
                 if frame.kind >= FrameKind.BEAT:
-                    self.multi.step_link(place, unpack_link(frame))
+                    self._link_message(place, unpack_link(frame))
                 else:
                     self._message(place, frame)
             except BadMessage:
                 self._outbox.counts.bad_frames += 1
+
+    def _link_message(self, place: int, message: raft.LinkMessage | ClockTold) -> None:
+        if isinstance(message, ClockTold):
+            self.clocks.told(place_node(place), message.wall_ms)
+        else:
+            self.multi.step_link(place, message)
 
     def _message(self, place: int, frame: LinkFrame) -> None:
         group = self._groups.get(frame.group)
@@ -156,6 +175,11 @@ class Peers:
         now = self._time.monotonic_ms()
         elapsed, self._ticked = now - self._ticked, now
         self.turns.tick()
+        self.clocks.look()
+        if now >= self._tell_ms:
+            self._tell_ms = now + TELL_EVERY_MS
+            for place in sorted(self._links):
+                self._tell_time(place)
         if elapsed > 0:
             self.multi.tick(elapsed)
             self._serve()
@@ -166,6 +190,10 @@ class Peers:
             for place, message in self.multi.take_beats():
                 if place in self._links:
                     self._outbox.put(SendToPeer(place, True, pack_link(message)))
+
+    def _tell_time(self, place: int) -> None:
+        told = pack_link(ClockTold(self._time.wall_ms()))
+        self._outbox.put(SendToPeer(place, True, told))
 
     def _serve(self) -> None:
         for id in self.multi.take_active():

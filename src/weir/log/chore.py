@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from weir.log.copying import CopyPiece
 from weir.log.disk import Disk
 from weir.log.index_file import IndexFile, index_name
+from weir.log.mending import MendPiece
 from weir.log.scrub import ScrubPiece
 
 
@@ -25,4 +26,4 @@ class Removal:
                     disk.remove(name)
 
 
-Chore = IndexFile | Removal | ScrubPiece | CopyPiece
+Chore = IndexFile | Removal | ScrubPiece | CopyPiece | MendPiece

@@ -29,6 +29,8 @@ class GroupScan:
         #: What groups lost that they need to go on, and those of them that may have lost a vote.
         self.damage: dict[int, LogDamaged] = {}
         self.states_lost: set[int] = set()
+        #: Those that lost a whole state, of which no header tells what it was.
+        self._bereft: set[int] = set()
         #: By group, a snapshot that was installed and that the checkpoint does not hold.
         self.snapshots: dict[int, Whole] = {}
         #: The last place that may have held frames of any group; 0 if there was none.
@@ -74,6 +76,7 @@ class GroupScan:
             if frame.index > kept.applied:
                 self._restart(group, Kept(0, 0, 0, 0, 0, -1, -1, frame.position))
                 self.damage.setdefault(group, error)
+                self._bereft.add(group)
         elif kept.start <= frame.index and not self.joining.stale(frame):
             self.joining.add(segment, frame, frame.position)
             self.joining.lose(frame)
@@ -111,6 +114,7 @@ class GroupScan:
         self.snapshots[group] = whole
         self.damage.pop(group, None)
         self.states_lost.discard(group)
+        self._bereft.discard(group)
 
     def _restart(self, group: int, kept: Kept) -> None:
         """Let nothing count of a group that was taken so far."""
@@ -129,9 +133,22 @@ class GroupScan:
             if self.lost is not None and self._floor(group) <= self.lost_at:
                 self.damage.setdefault(group, self.lost)
                 self.states_lost.add(group)
+        for group in list(self.damage):
+            applied = self._kept.get(group, UNKNOWN).applied
+            if self._is_mendable(group) and max(self.rotten(group), default=0) <= applied:
+                del self.damage[group]  # what it lost was superseded
         # A power cut may have taken what began a group, though a checkpoint knows of it.
         for index in self.index.values():
             index.floor = min(index.floor, tail)
+
+    def rotten(self, group: int) -> tuple[int, ...]:
+        """Return the entries of a group that it lacks, if their payloads are all that is damaged:
+        their headers say what they were.
+        """
+        return self.joining.rotten(group) if self._is_mendable(group) else ()
+
+    def _is_mendable(self, group: int) -> bool:
+        return group not in self.states_lost and group not in self._bereft
 
     def floors(self, tail: int) -> dict[int, int]:
         """Return, by group, the position from which on its frames count; of the others all do."""

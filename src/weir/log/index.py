@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Mapping
 
 from weir.log.errors import BadRecord
 from weir.log.frame import Kind
 from weir.log.index_lookups import UNKNOWN, IndexLookups
 from weir.log.index_lookups import Stored as Stored
+from weir.log.mending import Filled
 from weir.log.rows import Rows
 
 _BATCHES = int(Kind.BATCHES)
@@ -84,6 +86,36 @@ class GroupIndex(IndexLookups):
         for at in range(max(lost - self.first, 0), len(self._behind)):
             self._behind[at] = max(self._behind[at], first_offset)
             self._stamps[at] = UNKNOWN
+
+    def fill(self, filled: Mapping[int, Filled]) -> None:
+        """Let entries that were lost, and those behind them, tell what they would have told had
+        none of these been lost.
+        """
+        had = self._behind[:]
+        carries = False
+        for at in range(max(min(filled) - self.first, 0), len(self)):
+            found = filled.get(self.first + at)
+            before = self._behind[at - 1] if at else self.base
+            stamp = self._stamps[at - 1] if at else -1
+            if found is not None:
+                self._fill(at, found, before, stamp)
+                carries = True
+            elif carries and self._terms[at] and had[at] == (had[at - 1] if at else self.base):
+                self._behind[at], self._stamps[at] = before, stamp  # it has no messages
+            else:
+                carries = False
+
+    def _fill(self, at: int, found: Filled, before: int, stamp: int) -> None:
+        if found.next_offset <= found.first_offset:
+            self._behind[at], self._stamps[at] = before, stamp
+            return
+        if before <= self.base < found.first_offset:
+            self.base = found.first_offset
+        self._behind[at] = max(before, found.next_offset)
+        self._stamps[at] = max(stamp, found.stamp)
+        if self._totals[at] == (self._totals[at - 1] if at else self._total):
+            for later in range(at, len(self)):
+                self._totals[later] += self._lengths[at]
 
     def _settle(self, stamp: int) -> None:
         """Let the lost entries at the end have been stamped up to `stamp`."""

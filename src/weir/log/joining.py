@@ -132,11 +132,15 @@ class Joining:
     def unreadable(self, group: int) -> int:
         """Return how many entries of a group are known to be lost, and needed."""
         index = self.index.get(group)
+        return len(self.rotten(group)) + (index.count_lost() if index is not None else 0)
+
+    def rotten(self, group: int) -> tuple[int, ...]:
+        """Return those of a group's entries, in order, of which only the payload is lost."""
+        index, found = self.index.get(group), self._unreadable.get(group, ())
         if index is None:
-            return 0
-        rotten = self._unreadable.get(group, ())
-        bad = sum((at := index.get(i)) is not None and at.position == p for i, p in rotten)
-        return bad + index.count_lost()
+            return ()
+        there = {i for i, p in found if (at := index.get(i)) is not None and at.position == p}
+        return tuple(sorted(there))
 
     def stale(self, frame: Frame) -> bool:
         """Whether an entry was superseded by others, which need not be there any more.

@@ -60,7 +60,8 @@ class RecoveredGroup:
 
     `damage` says what a group lost that it needs to go on: it may neither vote nor lead.
     `hard_state_lost` says that this may be a vote. `unreadable` counts entries that are needed and
-    known to be lost, also of a group that can go on: whoever asks for them is refused.
+    known to be lost, also of a group that can go on: whoever asks for them is refused. Of those in
+    `rotten` only the payload is lost: with these filled in, nothing is `damage` any more.
     """
 
     hard_state: HardState | None
@@ -71,6 +72,7 @@ class RecoveredGroup:
     snapshot: Installed | None = None
     hard_state_lost: bool = False
     unreadable: int = 0
+    rotten: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def _groups(scan: GroupScan) -> dict[int, RecoveredGroup]:
             whole.state if whole and whole.state.index else None,
             group in scan.states_lost,
             scan.joining.unreadable(group),
+            scan.rotten(group),
         )
     return found
 
@@ -272,7 +275,10 @@ def _scan(disk: Disk, files: Files, scan: Scan, found: Checkpoint | None) -> lis
         if not sound:  # one with a sound header is not needed, or the checkpoint would name it
             scan.take_unnamed(name, disk.read(name, 0, disk.size(name)))
     scan.judge(read)
-    return [file for file in unwritten if file.segment in scan.live[:-1]]
+    # What is lost may be filled in, and the next start is to see it then: it reads these again.
+    damaged = {hole.segment for hole in scan.holes}
+    whole = [segment for segment in scan.live[:-1] if segment.name not in damaged]
+    return [file for file in unwritten if file.segment in whole]
 
 
 def _remove_orphans(disk: Disk, live: Iterable[Segment]) -> None:

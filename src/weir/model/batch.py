@@ -93,6 +93,9 @@ def encode(
     if chunk_at is not None:
         flags |= _CHUNK
         bare.append(Piece(chunk_at, len(values[0])).pack())
+    if dues is not None:
+        flags |= _DUE
+        col.put_fixed(bare, "q", dues)
     col.put_bytes(parts, values)
     if keys is not None:
         flags |= _KEY
@@ -100,7 +103,7 @@ def encode(
     if tags is not None:
         flags |= _TAG
         col.put_fixed(parts, "i", tag_indices)
-    for flag, numbers in ((_TIME, times), (_DUE, dues), (_EXPIRES, expires)):
+    for flag, numbers in ((_TIME, times), (_EXPIRES, expires)):
         if numbers is not None:
             flags |= flag
             col.put_fixed(parts, "q", numbers)
@@ -243,6 +246,8 @@ class Batch:
         tag_list = cursor.tag_list() if flags & _TAG else []
         if flags & _CHUNK:
             cursor.take(len(Piece(0, 0).pack()))
+        if flags & _DUE:
+            found[_DUE] = cursor.numbers("q", n)
         if self.header.compression:
             cursor = Cursor(memoryview(self._inflated(cursor.at)), 0)
         found[_VALUE] = cursor.bytes(n)
@@ -251,7 +256,7 @@ class Batch:
             found[_KEY] = (validity, cursor.bytes(n), cursor.numbers("I", n))
         if flags & _TAG:
             found[_TAG] = (tag_list, cursor.numbers("i", n))
-        for flag in (_TIME, _DUE, _EXPIRES):
+        for flag in (_TIME, _EXPIRES):
             if flags & flag:
                 found[flag] = cursor.numbers("q", n)
         if flags & _HEADERS:

@@ -7,12 +7,13 @@ where its flag is set:
     TAG      the tag list: u32 number of tags, u32 0, bytes column of the tags (UTF-8; an empty
              one stands for "no tag"). It comes first and is never compressed.
     CHUNK    u64 position of this piece in its value, u64 bytes of the piece; never compressed
+    DUE      int64 µs [n], 0: at once; never compressed, for whoever applies a batch looks into it
     VALUE    bytes column; with REFERENCES, `weir.model.chunks.References` where the value would be
     KEY      validity bitmap (bit set: there is a key), bytes column, u32 key hash [n]
              (xxh3-64 of the key, lower half; 0 where there is none)
     TAG      int32 index into the tag list [n]
     TIME     int64 µs since 1970 [n]; without the column every message has the base time
-    DUE      int64 µs [n], 0: at once         EXPIRES  int64 µs [n], 0: never
+    EXPIRES  int64 µs [n], 0: never
     HEADERS  int32 offsets into the pairs [n+1], bytes column of names, bytes column of values
     ORIGIN   u64 hub [n], u32 epoch [n], u32 sequence [n], u8 sn [n]
 """

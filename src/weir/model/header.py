@@ -17,11 +17,11 @@ the leader can stamp a batch without touching its columns. Its seed is the group
 wrong place never pass. The CRC covers the stamped fields too.
 
 Behind the header lie the columns (`weir.model.columns`). With compression, the TAG list and the
-CHUNK column, if there are any, lie as they are; everything behind them is one compressed part of
-the size that byte 52 tells, padded with zeros to a multiple of 8: an LZ4 block (without a size of
-its own), or a zstd frame that tells its content size. Inflated, it makes the columns' size at
-byte 48, which are at most 256 times the batch's total size. A batch with origins or references is
-never compressed.
+CHUNK and DUE columns, if there are any, lie as they are; everything behind them is one compressed
+part of the size that byte 52 tells, padded with zeros to a multiple of 8: an LZ4 block (without a
+size of its own), or a zstd frame that tells its content size. Inflated, it makes the columns' size
+at byte 48, which are at most 256 times the batch's total size. A batch with origins or references
+is never compressed.
 
 A batch with CHUNK holds a part of a value too large for one batch. It has one "message", uses one
 sequence, and takes no offset: its first offset is that of the next message (`weir.model.chunks`).

@@ -74,6 +74,10 @@ GRANTS_PER_CLUSTER_MAX = 10_000
 # So that one that acks nothing does not silence its cluster.
 GRANTS_PER_CONSUMER_MAX = 2_500
 ACK_RANGES_MAX = 10_000
+# How many runs of messages one grant may consist of.
+GRANT_RUNS_MAX = 4_096
+# How far ahead a message may be due, and for how long one may be given back.
+DELAY_MS_MAX = 365 * 24 * 3600 * 1000
 REQUESTS_PENDING_MAX = 1_024
 # What one connection may send behind a request that waits for news of the registry.
 PARKED_BYTES_MAX = 16 * MIB

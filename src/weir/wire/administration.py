@@ -73,7 +73,8 @@ class ClusterInfo(Control, frozen=True, array_like=True):
     consumers; `attempts` is the most grants that one of these took, and `oldest_ms` how long ago
     the oldest message that is not done was published, as far as it is known (-1: it is not).
     `skipped` went past retention before anybody was done with them. `consumers` wait or hold a
-    grant now.
+    grant now. Its `mode` is a `Mode`, or -1 before its first grant. Nobody gets the `held_back`
+    ones that were given back with a delay, nor the `delayed` ones that are not due.
     """
 
     name: str
@@ -85,6 +86,9 @@ class ClusterInfo(Control, frozen=True, array_like=True):
     skipped: int
     consumers: int
     paused: bool
+    mode: int = 0
+    held_back: int = 0
+    delayed: int = 0
 
 
 class ClusterList(Control, frozen=True, array_like=True):

@@ -11,6 +11,7 @@ import msgspec
 from weir.codec.fields import Buffer, total
 from weir.errors import BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
 from weir.model.ids import ADDRESS, Address
+from weir.model.limits import GRANT_RUNS_MAX
 from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire import nodes as n
@@ -33,8 +34,10 @@ _PRODUCE = struct.Struct("<qB7x")
 _FETCHED = struct.Struct("<qqq")
 #: Behind the address: Raft index of the first chunk.
 _CHUNKS = struct.Struct("<q")
-#: Behind the address: fence, deadline, offset, next offset, attempts.
-_GRANTED = struct.Struct("<qqqqq")
+#: Behind the address: fence, deadline, offset, next offset, attempts, stamp, number of runs; then
+#: first and next of each run.
+_GRANTED = struct.Struct("<qqqqqqI4x")
+_RUN = struct.Struct("<qq")
 
 _LEVELS = frozenset(m.Level)
 _REPLY_FLAGS = (int(Flags.RESPONSE), int(Flags.RESPONSE | Flags.ERROR))
@@ -54,6 +57,8 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.FETCH: m.Fetch,
     Opcode.PULL: m.Pull,
     Opcode.ACK: m.Ack,
+    Opcode.NACK: m.Nack,
+    Opcode.EXTEND: m.Extend,
     Opcode.FETCH_CHUNKS: m.FetchChunks,
     Opcode.ALTER_TOPIC: a.AlterTopic,
     Opcode.DELETE_TOPIC: a.DeleteTopic,
@@ -82,6 +87,8 @@ _REPLIES: dict[int, type[Any]] = {
     Opcode.POSITIONS: m.PositionsReply,
     Opcode.PRODUCE: m.Confirm,
     Opcode.ACK: m.Acked,
+    Opcode.NACK: m.Nacked,
+    Opcode.EXTEND: m.Extended,
     Opcode.ALTER_TOPIC: m.TopicInfo,
     Opcode.DELETE_TOPIC: a.Deleted,
     Opcode.DESCRIBE_PARTITION: a.PartitionInfo,
@@ -171,8 +178,10 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
     if isinstance(reply, m.Granted):
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _GRANTED.pack(
-            reply.fence, reply.deadline, reply.offset, reply.next_offset, reply.attempts
-        )
+            reply.fence, reply.deadline, reply.offset, reply.next_offset, reply.attempts,
+            reply.stamp, len(reply.runs),
+        )  # fmt: skip
+        prefix += b"".join(_RUN.pack(*run) for run in reply.runs)
         return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
     if isinstance(reply, m.FetchedChunks):
         shard, log, group, node = reply.address
@@ -196,10 +205,7 @@ def decode_reply(frame: ClientFrame) -> m.Reply:
             batches = _batches(frame.body, at + _FETCHED.size)
             return m.Fetched(address, offset, behind, committed, batches)
         if frame.opcode == Opcode.PULL:
-            address, at = _address(frame.body, _GRANTED.size)
-            fence, deadline, offset, behind, attempts = _GRANTED.unpack_from(frame.body, at)
-            batches = _batches(frame.body, at + _GRANTED.size)
-            return m.Granted(address, fence, deadline, offset, behind, attempts, batches)
+            return _granted(frame.body)
         if frame.opcode == Opcode.FETCH_CHUNKS:
             address, at = _address(frame.body, _CHUNKS.size)
             (index,) = _CHUNKS.unpack_from(frame.body, at)
@@ -217,6 +223,16 @@ def _address(body: memoryview, more: int) -> tuple[Address, int]:
         raise BadRequest(f"{len(body)} bytes are too few for this request")
     shard, log, node, group = ADDRESS.unpack_from(body)
     return Address(shard, log, group, node), ADDRESS.size
+
+
+def _granted(body: memoryview) -> m.Granted:
+    address, at = _address(body, _GRANTED.size)
+    *fields, count = _GRANTED.unpack_from(body, at)
+    at += _GRANTED.size
+    if count > GRANT_RUNS_MAX or len(body) - at < count * _RUN.size:
+        raise BadRequest(f"{len(body)} bytes hold no {count:,} runs of a grant")
+    runs = tuple(_RUN.iter_unpack(body[at : at + count * _RUN.size]))
+    return m.Granted(address, *fields, runs, _batches(body, at + count * _RUN.size))
 
 
 def _batches(body: memoryview, at: int) -> tuple[Buffer, ...]:

@@ -203,7 +203,7 @@ class FakeBroker:
             self._reply(fetched, frame, writer)
             return
         self.granted[group] = behind
-        granted = m.Granted(request.address, int(bool(views)), 1 << 40, offset, behind, 1, views)
+        granted = m.Granted(request.address, int(bool(views)), 1 << 40, offset, behind, 1, batches=views)
         self._reply(granted, frame, writer)
 
 

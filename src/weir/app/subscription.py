@@ -1,0 +1,93 @@
+"""What a handler takes, and how it is to be handled: one `@app.subscribe`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weir.app.verdict import FOR_EVER, SOME, Policy
+from weir.client.backoff import Backoff
+from weir.client.duration import seconds
+from weir.model.message import Message
+from weir.model.topic import check_name, split_name
+
+if TYPE_CHECKING:
+    from weir.app.inbox import Inbox
+
+#: `async def`, or a plain function, which runs in a thread.
+Handler = Callable[[Message], Any] | Callable[[Sequence[Message]], Any]
+
+MODES = ("shared", "keyed", "ordered")
+CONCURRENCY = 16
+#: Threads of plain functions, if all are at work at once.
+CONCURRENCY_MAX = 10_000
+LEASE = "30s"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One handler of one topic, for one cluster. Raises `ValueError`, `TypeError`, `BadName`."""
+
+    topic: str
+    cluster: str
+    handler: Handler
+    policy: Policy
+    mode: str = "shared"
+    concurrency: int = CONCURRENCY
+    #: Whether the handler takes a list of messages.
+    batch: bool = False
+    max_messages: int = 1_000
+    lease: str | float = LEASE
+    inbox: Inbox | None = None
+
+    def __post_init__(self) -> None:
+        """Check everything now: the decorated line is where it can be mended."""
+        split_name(self.topic)
+        check_name(self.cluster, "cluster")
+        if self.policy.dead_letter is not None:
+            split_name(self.policy.dead_letter)
+            if split_name(self.policy.dead_letter) == split_name(self.topic):
+                raise ValueError(f"dead_letter={self.topic!r} is the topic itself: name another")
+        if not callable(self.handler):
+            raise TypeError(f"{self.handler!r} is no function: decorate one that takes a message")
+        if self.mode not in MODES:
+            raise ValueError(f"mode={self.mode!r}: it must be one of {', '.join(MODES)}")
+        if not 1 <= self.concurrency <= CONCURRENCY_MAX:
+            raise ValueError(f"concurrency={self.concurrency}: give 1 to {CONCURRENCY_MAX:,}")
+        seconds(self.lease)
+        if self.inbox is not None and self.inbox.cluster != self.cluster:
+            raise ValueError(
+                f"the inbox is of cluster {self.inbox.cluster!r}, and this is {self.cluster!r}: "
+                "give each cluster an inbox of its own"
+            )
+
+    @property
+    def name(self) -> str:
+        """What it is called in the log: its function, topic and cluster."""
+        function = getattr(self.handler, "__qualname__", repr(self.handler))
+        return f"{function} ({self.topic}, cluster {self.cluster})"
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the handler is a coroutine function; any other runs in a thread."""
+        handler = inspect.unwrap(self.handler)
+        return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004  # what is asked is its kind
+        )
+
+
+def policy_of(retry: Backoff | None, dead_letter: str | None) -> Policy:
+    """Return how failures are judged; without `retry` by what fits the dead-letter topic."""
+    return Policy(retry or (SOME if dead_letter is not None else FOR_EVER), dead_letter)
+
+
+Hook = Callable[..., Awaitable[None] | None]
+
+
+async def call(hook: Hook, *arguments: object) -> None:
+    """Call a hook, plain or `async def`."""
+    outcome = hook(*arguments)
+    if inspect.isawaitable(outcome):
+        await outcome

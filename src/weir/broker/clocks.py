@@ -1,0 +1,83 @@
+"""How far the clocks of a set's nodes lie from each other, as one shard of them hears it.
+
+Each shard tells each that it is linked to what its wall clock says. What is kept of that is the
+difference to the own clock that never jumps: so a wall clock that is set, here or there, is seen
+as what it is. A message says less than its sender's clock by as long as it took; of the last few
+the highest is kept, so that one that was late moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from weir.model.limits import MAX_AHEAD_MS
+from weir.order.clock import Time
+
+#: How often a shard tells the time. A clock that is set back is noticed by others after `_KEPT`.
+TELL_EVERY_MS = 1_000
+_KEPT = 5
+#: Of who has said nothing for so long nobody knows what became of its clock.
+_FORGET_MS = 5_000
+
+
+class Clocks:
+    """The wall clocks of this node and of those that it is linked to."""
+
+    __slots__ = ("_at", "_heard", "_node", "_time", "differ")
+
+    def __init__(self, node: int, time: Time) -> None:
+        """Be `node`, which has heard of nobody yet."""
+        self._node = node
+        self._time = time
+        #: By node, by how much its wall clock lay before the own clock that never jumps.
+        self._heard: dict[int, deque[int]] = {}
+        #: When that was said last.
+        self._at: dict[int, int] = {}
+        #: Whether any two clocks, as of the last `look`, differ by more than `max_ahead`: only
+        #: then is there anything to ask.
+        self.differ = False
+
+    def told(self, node: int, wall_ms: int) -> None:
+        """A node says what its clock says."""
+        now = self._at[node] = self._time.monotonic_ms()
+        self._heard.setdefault(node, deque(maxlen=_KEPT)).append(wall_ms - now)
+        self.look()
+
+    def look(self) -> None:
+        """See whether all clocks agree; called so often that a clock that was set is noticed."""
+        since = self._time.monotonic_ms() - _FORGET_MS
+        for node in [node for node, at in self._at.items() if at < since]:
+            del self._at[node], self._heard[node]
+        known = [self._own(), *map(max, self._heard.values())]
+        self.differ = max(known) - min(known) > MAX_AHEAD_MS
+
+    def ahead_ms(self, node: int, among: Iterable[int]) -> int:
+        """Return by how much a node's clock lies before the median of those known `among` some;
+        0 where it is not known itself.
+
+        Of an even number the lower one in the middle counts: a clock that runs ahead does harm that
+        lasts, for no stamp falls again, and what was let go as too old is gone.
+        """
+        own = self._of(node)
+        if own is None:
+            return 0
+        known = sorted(at for one in {node, *among} if (at := self._of(one)) is not None)
+        return own - known[(len(known) - 1) // 2]
+
+    def is_astray(self, among: Iterable[int]) -> bool:
+        """Whether this node's clock is too far from the median to lead anything `among` them."""
+        return self.differ and abs(self.ahead_ms(self._node, among)) > MAX_AHEAD_MS
+
+    def is_near(self, node: int, among: Iterable[int]) -> bool:
+        """Whether a node's clock is so near the median that what it is given stays with it."""
+        return not self.differ or 2 * abs(self.ahead_ms(node, among)) <= MAX_AHEAD_MS
+
+    def _of(self, node: int) -> int | None:
+        if node == self._node:
+            return self._own()
+        heard = self._heard.get(node)
+        return max(heard) if heard else None
+
+    def _own(self) -> int:
+        return self._time.wall_ms() - self._time.monotonic_ms()
