@@ -2,7 +2,9 @@
 
     connect, sync      the client, and the same without async
     at, last           where a reader begins
-    Backoff            how a connection that is lost is dialled again
+    App, Reject        handlers of messages, and how they refuse one for good
+    Inbox              effects in a database that happen once
+    Backoff            how what failed is tried again: a connection, a message
     Message, Batch     what comes out
     errors             what goes wrong, and what to do about it
     testing            a node in memory for your tests
@@ -17,9 +19,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "App",
     "Backoff",
     "Batch",
+    "Inbox",
     "Message",
+    "Reject",
     "__version__",
     "at",
     "connect",
@@ -33,6 +38,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from weir import errors, testing
+    from weir.app.app import App
+    from weir.app.inbox import Inbox
+    from weir.app.verdict import Reject
     from weir.client import sync
     from weir.client.backoff import Backoff
     from weir.client.connect import connect
@@ -43,9 +51,12 @@ else:
     # A type checker must not see __getattr__: it would take every misspelt name for a real one.
 
     _HOMES = {
+        "App": "weir.app.app",
         "Backoff": "weir.client.backoff",
         "Batch": "weir.model.batch",
+        "Inbox": "weir.app.inbox",
         "Message": "weir.model.message",
+        "Reject": "weir.app.verdict",
         "at": "weir.client.start",
         "connect": "weir.client.connect",
         "last": "weir.client.start",

@@ -10,7 +10,7 @@ WeirError
 ├── MissingLibrary          an extra is not installed
 ├── Disconnected            no answer: it may or may not have happened
 └── Refused                 a numbered answer of the broker
-    ├── retry-able: Overloaded, NotLeader, Unavailable, BadChecksum
+    ├── retry-able: Overloaded, NotLeader, Unavailable, BadChecksum; StampTooFar for a moment
     └── final: the rest
 """
 
@@ -59,7 +59,8 @@ class Refused(WeirError):
     """A numbered refusal. `code` is on the wire; `detail` carries what a client needs to go on."""
 
     code: ClassVar[int] = 1
-    retryable: ClassVar[bool] = False
+    #: Whether trying again may help; of `StampTooFar` whoever was refused knows.
+    retryable: bool = False
 
     def __init__(self, message: str, detail: int = 0) -> None:
         """Take a sentence that says what to do, and one number (see the class) for programs."""
@@ -144,7 +145,9 @@ class UnknownProducer(Refused):
 
 
 class StampTooFar(Refused):
-    """The last seen stamp lies too far in the future; `detail` is the highest one accepted."""
+    """The last seen stamp lies too far in the future; `detail` is the highest one accepted. Where
+    that is not far off, two sound clocks differ: producers wait for the slower one by themselves.
+    """
 
     code = 14
 

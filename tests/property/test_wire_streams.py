@@ -69,7 +69,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),
     m.Pull: st.builds(m.Pull, ADDRESS, TEXT, *[NATURAL] * 4, st.sampled_from(Mode)),
     m.Ack: st.builds(m.Ack, ADDRESS, TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))),
-    m.Nack: st.builds(m.Nack, ADDRESS, TEXT, NATURAL, RUNS, NATURAL),
+    m.Nack: st.builds(m.Nack, ADDRESS, TEXT, NATURAL, RUNS, NATURAL, st.booleans()),
     m.Extend: st.builds(m.Extend, ADDRESS, TEXT, st.lists(NATURAL), NATURAL),
     m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),
     a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),

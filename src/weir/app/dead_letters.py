@@ -43,9 +43,7 @@ async def bury(
     await copy(client, topic, message, headers)
 
 
-async def copy(
-    client: Client, topic: str, message: Message, headers: Mapping[str, bytes]
-) -> None:
+async def copy(client: Client, topic: str, message: Message, headers: Mapping[str, bytes]) -> None:
     """Publish a message as it is, but for its headers; return when that is confirmed."""
     key, tag, when = message.key, message.tag, message.time
     if message.loaded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -12,18 +12,19 @@ T = TypeVar("T")
 class Lanes(Generic[T]):
     """Items in order of arrival. One that has a lane waits until all before it there are done."""
 
-    __slots__ = ("_behind", "_lane_of", "_ready")
+    __slots__ = ("_behind", "_lane_of", "_ready", "_waiting")
 
     def __init__(self, lane_of: Callable[[T], Hashable] | None = None) -> None:
         """Take what names an item's lane (None: it waits for nobody); without it there are none."""
         self._lane_of = lane_of
         self._ready: deque[T] = deque()
-        #: Of each lane with an item that was added and is not done: those behind it.
+        #: Of each lane with an item that may begin, or has: those behind it, so many in all.
         self._behind: dict[Hashable, deque[T]] = {}
+        self._waiting = 0
 
     def __len__(self) -> int:
-        """Return how many wait, those included that may not begin yet."""
-        return len(self._ready) + sum(map(len, self._behind.values()))
+        """Return how many did not begin, those included that may not yet."""
+        return len(self._ready) + self._waiting
 
     def __bool__(self) -> bool:
         """Whether one may begin."""
@@ -39,6 +40,7 @@ class Lanes(Generic[T]):
             behind = None if lane is None else self._behind.get(lane)
             if behind is not None:
                 behind.append(item)
+                self._waiting += 1
                 continue
             self._ready.append(item)
             if lane is not None:
@@ -60,16 +62,20 @@ class Lanes(Generic[T]):
         behind = self._behind.get(lane)
         if behind:
             self._ready.appendleft(behind.popleft())
+            self._waiting -= 1
         elif behind is not None:
             del self._behind[lane]
 
-    def clear(self) -> None:
-        """Forget all that wait."""
-        self._ready.clear()
-        self._behind.clear()
-
-    def __iter__(self) -> Iterator[T]:
-        """Yield all that wait."""
-        yield from self._ready
+    def taken_out(self) -> list[T]:
+        """Return all that did not begin, and forget them. What began must still come to `done`."""
+        found: list[T] = []
+        for item in self._ready:
+            found.append(item)
+            if self._lane_of is not None:
+                found += self._behind.pop(self._lane_of(item), ())
         for behind in self._behind.values():
-            yield from behind
+            found += behind
+            behind.clear()
+        self._ready.clear()
+        self._waiting = 0
+        return found

@@ -47,7 +47,7 @@ class Asking:
             case m.Fetch():
                 partition.fetch(caller, request)
             case m.Ack():
-                partition.ack(caller, request)
+                partition.settle(caller, request)
 
     def advance(self, receivers: dict[int, Receiver]) -> None:
         """Hand over whatever was answered."""

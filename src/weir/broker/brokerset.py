@@ -11,6 +11,7 @@ from typing import Any
 from weir import raft
 from weir.broker.admission import Authorize
 from weir.broker.catalog import Catalog
+from weir.broker.clocks import Clocks
 from weir.broker.effects import Connect, Disconnect
 from weir.broker.events import LinkClosed, LinkOpened
 from weir.broker.group import Group
@@ -55,9 +56,10 @@ Handler = Callable[[Session, Caller, Any], None]
 class BrokerSet:
     """The set as one of its shards sees it."""
 
-    __slots__ = ("_authorize", "_connected", "_hand_over_until", "_handed_over", "_identity",
-                 "_layout", "_level", "_linked", "_lost_registry", "_moving", "_outbox",
-                 "_passing", "_registry", "_report_ms", "_time", "_topics")  # fmt: skip
+    __slots__ = ("_authorize", "_clocks", "_connected", "_hand_over_until", "_handed_over",
+                 "_identity", "_layout", "_level", "_linked", "_lost_registry", "_moving",
+                 "_outbox", "_passing", "_registry", "_report_ms", "_time", "_topics",
+                 "is_hopeful")  # fmt: skip
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class BrokerSet:
         outbox: Outbox,
         authorize: Authorize,
         time: Time,
+        clocks: Clocks,
     ) -> None:
         """Be a shard of a node that supports format level `level`; `start` comes next."""
         self._identity = identity
@@ -81,7 +84,8 @@ class BrokerSet:
         self._outbox = outbox
         self._authorize = authorize
         self._time = time
-        self._moving = Moving(time)
+        self._clocks = clocks
+        self._moving = Moving(time, clocks.is_near)
         #: The nodes that the host was told to keep links to.
         self._connected: dict[int, Connect] = {}
         #: By place, those that can be sent to.
@@ -91,6 +95,8 @@ class BrokerSet:
         self._lost_registry: Group | None = None
         self._hand_over_until = 0
         self._handed_over = False
+        #: Whether what a group lacks may be filled in yet.
+        self.is_hopeful: Callable[[int], bool]
 
     # -- links -------------------------------------------------------------------------------
 
@@ -130,6 +136,9 @@ class BrokerSet:
     def tick(self) -> None:
         """Follow what the registry says, tell it what it does not know, and move groups."""
         self._check_itself()
+        if self._clocks.differ:
+            astray = [one for one in self._shared_groups() if self._clocks.is_astray(one)]
+            give_away(astray, self._clocks.is_near)
         nodes = self._catalog.nodes.all()
         if any(node.id == self._identity.node for node in nodes):  # else it is older than this node
             # A copy that was made while the set was founded does not hold all founders yet.
@@ -193,12 +202,16 @@ class BrokerSet:
             group = partition.group
             if group.damage is None and not group.is_incomplete:
                 continue
+            if self.is_hopeful(group.id):
+                continue  # it may soon have all that it lacks
             if group.node.role is raft.Role.LEADER:
                 give_away([group])  # it could not serve what it lacks, nor give it to others
             elif group.overheard.others_go_on:
                 self._tell(ReportLost(group.id, group.voter))
         registry = self._lost_registry
-        if registry is not None and registry.overheard.others_go_on:
+        if registry is None or self.is_hopeful(registry.id):
+            return
+        if registry.overheard.others_go_on:
             for place in self._linked:  # nobody knows here who leads it: only that one listens
                 if place_shard(place) == self._layout.registry_shard:
                     with suppress(Refused):

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from weir.broker.moving import Led
+from weir.model.ids import node_of
 from weir.model.limits import MAX_AHEAD_MS
 from weir.order.clock import Time
 
@@ -65,13 +67,14 @@ class Clocks:
         known = sorted(at for one in {node, *among} if (at := self._of(one)) is not None)
         return own - known[(len(known) - 1) // 2]
 
-    def is_astray(self, among: Iterable[int]) -> bool:
-        """Whether this node's clock is too far from the median to lead anything `among` them."""
-        return self.differ and abs(self.ahead_ms(self._node, among)) > MAX_AHEAD_MS
+    def is_astray(self, group: Led) -> bool:
+        """Whether this node's clock is too far from the median of a group's voters to lead it."""
+        return self.differ and abs(self.ahead_ms(self._node, _nodes(group))) > MAX_AHEAD_MS
 
-    def is_near(self, node: int, among: Iterable[int]) -> bool:
-        """Whether a node's clock is so near the median that what it is given stays with it."""
-        return not self.differ or 2 * abs(self.ahead_ms(node, among)) <= MAX_AHEAD_MS
+    def is_near(self, group: Led, voter: int) -> bool:
+        """Whether a voter's clock is so near the median that a group it is given stays with it."""
+        ahead = self.ahead_ms(node_of(voter), _nodes(group)) if self.differ else 0
+        return 2 * abs(ahead) <= MAX_AHEAD_MS
 
     def _of(self, node: int) -> int | None:
         if node == self._node:
@@ -81,3 +84,7 @@ class Clocks:
 
     def _own(self) -> int:
         return self._time.wall_ms() - self._time.monotonic_ms()
+
+
+def _nodes(group: Led) -> list[int]:
+    return [node_of(voter) for voter in group.node.configuration.voters]

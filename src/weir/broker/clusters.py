@@ -6,14 +6,19 @@ Time is the stamp in an entry; nobody's clock decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from weir.broker.control import MessagesGranted
+from weir.broker.control import MessagesGranted, MessagesReturned
+from weir.broker.holders import Holders
 from weir.broker.ranges import Ranges
+from weir.codec.fields import Buffer
+from weir.model.clusters import Mode
 
 #: The deadline of a grant whose consumer is gone: passed for every clock.
 AT_ONCE = 0
+#: The consumer of what was given back: a lease to nobody.
+NOBODY = 0
 
 
 @dataclass(slots=True)
@@ -30,8 +35,9 @@ class Grant:
 class ClusterState:
     """All below `cursor` is done, and so is `done`; all from `frontier` on was never granted.
 
-    `skipped` counts messages that went past retention before they were done. A `paused` cluster is
-    granted nothing.
+    What lies between and is neither done nor in a grant is a *hole*: nobody has it, and it is to be
+    granted. `skipped` counts messages that went past retention before they were done. A `paused`
+    cluster is granted nothing. Its `mode` is chosen by its first grant.
     """
 
     cursor: int = 0
@@ -40,42 +46,57 @@ class ClusterState:
     grants: dict[int, Grant] = field(default_factory=dict)
     skipped: int = 0
     paused: bool = False
+    mode: Mode | None = None
     #: The fences of each consumer's grants: derived, so that one that goes costs what it held.
     held: dict[int, dict[int, None]] = field(init=False, compare=False, default_factory=dict)
+    _holders: Holders = field(init=False, compare=False, repr=False, default_factory=Holders)
 
     def __post_init__(self) -> None:
         """Derive who holds what."""
         for fence, grant in self.grants.items():
-            self.held.setdefault(grant.consumer, {})[fence] = None
+            self._note(fence, grant)
 
     def grant(self, fence: int, record: MessagesGranted) -> Grant | None:
-        """Lease the first run of [first, next) that is not done, superseding grants it overlaps.
+        """Lease the first run of [first, next) that is not done, superseding grants it overlaps;
+        or, of the record's runs, all that is not done.
 
         An ack may have come between the proposal of a grant and its commit: what is done is never
         granted, and None is returned if all of it is. What lies behind the run stays where it is.
         """
-        run, attempts = (record.first, record.next), 1
+        if self.mode is None:
+            self.mode = Mode.SHARED
+        runs, attempts = record.runs or [(record.first, record.next)], 1
         if record.first < self.frontier:  # else nobody had any of it yet
-            run, attempts = self._take_over(*run)
+            if record.runs:
+                runs = [run for whole in runs for run in self._not_done(*whole)]
+            else:
+                run = self.done.gap_from(max(record.first, self.cursor), record.next)
+                runs = [run] if run[0] < run[1] else []
+            attempts = self._take_over(runs)
         self.frontier = max(self.frontier, record.next)
-        if run[0] >= run[1]:
+        if not runs:
             return None
-        granted = Grant(record.consumer, record.deadline, attempts, Ranges([run]))
-        self.grants[fence] = granted
-        self.held.setdefault(record.consumer, {})[fence] = None
-        return granted
+        return self._hold(fence, Grant(record.consumer, record.deadline, attempts, Ranges(runs)))
 
-    def _take_over(self, first: int, behind: int) -> tuple[tuple[int, int], int]:
-        """Take the first run that is not done from whoever holds it; return it and its attempts."""
-        run = self.done.gap_from(max(first, self.cursor), behind)
+    def _take_over(self, runs: Sequence[tuple[int, int]]) -> int:
+        """Take runs from whoever holds them; return their attempts, the new one counted."""
         attempts = 1
-        for old, grant in list(self.grants.items()):
-            before = list(grant.left)
-            grant.left.discard(*run)
-            if list(grant.left) != before:
+        for run in runs:
+            for old, first, behind in self._holders.within(*run):
+                grant = self.grants[old]
                 attempts = max(attempts, grant.attempts + 1)
-                self._drop_if_empty(old, grant)
-        return run, attempts
+                self._take(old, grant, first, behind)
+        return attempts
+
+    def _not_done(self, first: int, behind: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        first = max(first, self.cursor)
+        while first < behind:
+            run = self.done.gap_from(first, behind)
+            if run[0] < run[1]:
+                found.append(run)
+            first = run[1]
+        return found
 
     def ack(self, fence: int, first: int, behind: int) -> bool:
         """Mark messages done that are of this grant; False if some are neither that nor done yet.
@@ -87,10 +108,40 @@ class ClusterState:
             return self._is_done(first, behind)
         for run in grant.left.within(first, behind):
             self.done.add(*run)
-        grant.left.discard(first, behind)
-        self._drop_if_empty(fence, grant)
+            self._take(fence, grant, *run)
         self._advance()
         return self._is_done(first, behind)
+
+    def give_back(self, fence: int, record: MessagesReturned) -> bool:
+        """Let nobody have what a grant still holds of the record's ranges, under fencing number
+        `fence`, until the record's deadline; False if some are neither that nor done.
+        """
+        grant, runs, whole = self.grants.get(record.fence), Ranges(), True
+        for first, behind in record.ranges:
+            for run in grant.left.within(first, behind) if grant is not None else ():
+                whole = whole and self._is_done(first, run[0])
+                first = run[1]
+                runs.add(*run)
+            whole = whole and self._is_done(first, behind)
+        if grant is not None and runs:
+            for run in runs:
+                self._take(record.fence, grant, *run)
+            attempts = grant.attempts - record.untried
+            self._hold(fence, Grant(NOBODY, record.deadline, attempts, runs))
+        return whole
+
+    def extend(self, fence: int, deadline: int) -> bool:
+        """Let a grant end no sooner than at `deadline`; False if it is over, or its consumer gone."""
+        grant = self.grants.get(fence)
+        if grant is None or grant.consumer == NOBODY or grant.deadline == AT_ONCE:
+            return False
+        grant.deadline = max(grant.deadline, deadline)
+        return True
+
+    def open(self, mode: Mode) -> None:
+        """Choose the cluster's mode, unless that is done."""
+        if self.mode is None:
+            self.mode = mode
 
     def _advance(self) -> None:
         run = self.done.first_run()
@@ -104,17 +155,18 @@ class ClusterState:
         self.done = Ranges()
         self.grants.clear()
         self.held.clear()
+        self._holders = Holders()
 
     def drop_below(self, start: int) -> None:
         """Messages below `start` are gone: nobody is granted them any more, who holds them ends."""
         if start <= self.cursor:
             return
-        self.skipped += start - self.cursor - _count(self.done.within(self.cursor, start))
-        self.cursor, self.frontier = start, max(self.frontier, start)
+        done = self.done.count
         self.done.discard(0, start)
-        for fence, grant in list(self.grants.items()):
-            grant.left.discard(0, start)
-            self._drop_if_empty(fence, grant)
+        self.skipped += start - self.cursor - (done - self.done.count)
+        self.cursor, self.frontier = start, max(self.frontier, start)
+        for fence, first, behind in self._holders.within(0, start):
+            self._take(fence, self.grants[fence], first, behind)
         self._advance()
 
     def lag(self, behind: int) -> int:
@@ -124,11 +176,16 @@ class ClusterState:
     @property
     def granted(self) -> int:
         """How many messages are with consumers."""
-        return sum(grant.left.count for grant in self.grants.values())
+        return sum(grant.left.count for grant in self.grants.values()) - self.held_back
+
+    @property
+    def held_back(self) -> int:
+        """How many messages were given back and not granted again."""
+        return sum(self.grants[fence].left.count for fence in self.held.get(NOBODY, ()))
 
     @property
     def attempts(self) -> int:
-        """The most grants that a message took which is with a consumer now."""
+        """The most grants that a message took which is not done."""
         return max((grant.attempts for grant in self.grants.values()), default=0)
 
     def release(self, consumer: int) -> bool:
@@ -139,9 +196,25 @@ class ClusterState:
         return bool(held)
 
     def _is_done(self, first: int, behind: int) -> bool:
-        return behind <= self.cursor or self.done.covers(max(first, self.cursor), behind)
+        first = max(first, self.cursor)
+        return first >= behind or self.done.covers(first, behind)
 
-    def _drop_if_empty(self, fence: int, grant: Grant) -> None:
+    # -- who holds what ----------------------------------------------------------------------
+
+    def _hold(self, fence: int, grant: Grant) -> Grant:
+        self.grants[fence] = grant
+        self._note(fence, grant)
+        return grant
+
+    def _note(self, fence: int, grant: Grant) -> None:
+        self.held.setdefault(grant.consumer, {})[fence] = None
+        for run in grant.left:
+            self._holders.put(*run, fence)
+
+    def _take(self, fence: int, grant: Grant, first: int, behind: int) -> None:
+        """Take [first, behind) from a grant that holds all of it; an empty one is over."""
+        grant.left.discard(first, behind)
+        self._holders.clear(first, behind)
         if grant.left:
             return
         del self.grants[fence]
@@ -150,31 +223,34 @@ class ClusterState:
         if not fences:
             del self.held[grant.consumer]
 
+    # -- snapshots ---------------------------------------------------------------------------
+
     def encode(self) -> tuple[object, ...]:
         """Return the state for a snapshot."""
         grants = [
-            (fence, g.consumer, g.deadline, g.attempts, list(g.left))
+            (fence, g.consumer, g.deadline, g.attempts, g.left.encode())
             for fence, g in self.grants.items()
         ]
-        return (self.cursor, self.frontier, list(self.done), grants, self.skipped, self.paused)
+        mode = -1 if self.mode is None else int(self.mode)
+        return (
+            self.cursor, self.frontier, self.done.encode(), grants, self.skipped, self.paused, mode
+        )  # fmt: skip
 
     @classmethod
     def decode(
         cls,
         cursor: int,
         frontier: int,
-        done: list[tuple[int, int]],
-        grants: list[tuple[int, int, int, int, list[tuple[int, int]]]],
+        done: Buffer,
+        grants: list[tuple[int, int, int, int, Buffer]],
         skipped: int,
         paused: bool,
+        mode: int,
     ) -> ClusterState:
         """Return the state of a snapshot."""
         held = {
-            fence: Grant(consumer, deadline, attempts, Ranges(left))
+            fence: Grant(consumer, deadline, attempts, Ranges.decode(left))
             for fence, consumer, deadline, attempts, left in grants
         }
-        return cls(cursor, frontier, Ranges(done), held, skipped, paused)
-
-
-def _count(runs: Iterable[tuple[int, int]]) -> int:
-    return sum(behind - first for first, behind in runs)
+        chosen = Mode(mode) if mode >= 0 else None
+        return cls(cursor, frontier, Ranges.decode(done), held, skipped, paused, chosen)

@@ -132,7 +132,8 @@ class MessagesAcked(Record, frozen=True, array_like=True, tag="ack"):
 
 class MessagesReturned(Record, frozen=True, array_like=True, tag="nack"):
     """Partition: what grant `fence` still holds of ranges [first, next) is nobody's until
-    `deadline`, under this entry's index as its fencing number; its attempts stay.
+    `deadline`, under this entry's index as its fencing number; its attempts stay, or are one fewer
+    if it is `untried`.
     """
 
     cluster: str
@@ -140,6 +141,7 @@ class MessagesReturned(Record, frozen=True, array_like=True, tag="nack"):
     ranges: list[tuple[int, int]]
     deadline: int
     stamp: int
+    untried: bool = False
 
 
 class GrantsExtended(Record, frozen=True, array_like=True, tag="extend"):
@@ -194,7 +196,7 @@ class ClusterDeleted(Record, frozen=True, array_like=True, tag="forget"):
     cluster: str
 
 
-ClusterRecord = ClusterSought | ClusterPaused | ClusterDeleted
+ClusterRecord = ClusterOpened | ClusterSought | ClusterPaused | ClusterDeleted
 NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
 ControlRecord = (
     TopicCreated
@@ -202,7 +204,6 @@ ControlRecord = (
     | TopicDeleted
     | ProducerOpened
     | NodeRecord
-    | ClusterOpened
     | MessagesGranted
     | MessagesAcked
     | MessagesReturned

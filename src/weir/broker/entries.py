@@ -18,6 +18,7 @@ from weir.model.header import Columns
 
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
+_DUE, _CHUNK = int(Columns.DUE), int(Columns.CHUNK)
 
 
 class BatchRecord(NamedTuple):
@@ -36,6 +37,8 @@ class BatchRecord(NamedTuple):
     large: Piece | References | None = None
     #: Its bytes in the log, header included.
     stored: int = 0
+    #: Between which times its messages are due, in ms since 1970, if any is to come late.
+    dues: tuple[int, int] | None = None
 
     @property
     def next_offset(self) -> int:
@@ -59,9 +62,22 @@ def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
     h = batch.header
     fan_in = batch if h.columns & _ORIGIN else None
     large = (batch.piece or batch.references) if h.columns & _LARGE else None
+    dues = due_span(batch) if h.columns & _DUE and not h.columns & _CHUNK else None
     return BatchRecord(
-        h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, fan_in, large, h.total_size
-    )
+        h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, fan_in, large,
+        h.total_size, dues,
+    )  # fmt: skip
+
+
+def due_span(batch: Batch) -> tuple[int, int] | None:
+    """Return from when to when a batch's messages are due, in ms since 1970 (rounded up); None if
+    all of them are due at once.
+    """
+    dues = batch.numbers(Columns.DUE)
+    latest = max(dues) if dues is not None else 0
+    if dues is None or latest <= 0:
+        return None
+    return -(-min(dues) // 1000), -(-latest // 1000)
 
 
 def of_batches(buffers: Sequence[Buffer], batches: Sequence[BatchRecord]) -> Payload:

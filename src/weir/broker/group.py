@@ -66,9 +66,9 @@ class Ties(NamedTuple):
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = ("_advancing", "_configuration", "_durable", "_past", "_rounds", "_supply",
+    __slots__ = ("_advancing", "_configuration", "_durable", "_rounds", "_supply",
                  "_ties", "cut_off", "id", "is_placed_elsewhere", "log", "machine", "node",
-                 "overheard", "voter")  # fmt: skip
+                 "overheard", "past", "voter")  # fmt: skip
 
     machine: Machine
 
@@ -97,7 +97,7 @@ class Group:
         self.is_placed_elsewhere = False
         #: What a damaged or incomplete group is told.
         self.overheard = Overheard()
-        self._past = past
+        self.past = past
         self._ties = ties
         self._supply = Supply(id, node, past, ties.reads, ties.turns, self.advance, ties.save)
         self._rounds = Rounds()
@@ -124,7 +124,7 @@ class Group:
     @property
     def damage(self) -> LogDamaged | None:
         """What this group lost that it needs to go on; None if it lost nothing."""
-        return self._past.damage
+        return self.past.damage
 
     @property
     def leader(self) -> int:
@@ -141,12 +141,12 @@ class Group:
         """Whether its log, or what others sent, says by which id they know this node: where all is
         lost, it may have come back under another one before.
         """
-        return self._past.configuration() is not None or bool(self.overheard.leader)
+        return self.past.configuration() is not None or bool(self.overheard.leader)
 
     @property
     def is_incomplete(self) -> bool:
         """Whether old entries are lost here which others have, in a group that goes on."""
-        return bool(self._past.unreadable) and self.damage is None and self.has_others
+        return bool(self.past.unreadable) and self.damage is None and self.has_others
 
     @property
     def is_read_as_it_lies(self) -> bool:
@@ -174,7 +174,7 @@ class Group:
         """
         if self.damage is None:
             return self.node.applied_index
-        snapshot = self._past.snapshot()
+        snapshot = self.past.snapshot()
         return snapshot.index if snapshot else 0
 
     def covered(self) -> raft.Snapshot | None:
@@ -186,13 +186,13 @@ class Group:
     def snapshot(self) -> raft.Snapshot | None:
         """Return the state as of `kept_index`; None if nothing was applied yet."""
         if self.damage is not None:
-            return self._past.snapshot()
+            return self.past.snapshot()
         found = self.covered()
         return found and replace(found, data=self.machine.encode())
 
     @property
     def _applied_term(self) -> int:
-        index, known = self.node.applied_index, self._past.snapshot()
+        index, known = self.node.applied_index, self.past.snapshot()
         # While older entries are filled in, the log ends below what an installed snapshot holds.
         return known.term if known and known.index == index else self.node.term_at(index)
 
@@ -200,7 +200,7 @@ class Group:
         """A durable checkpoint holds this: let go of entries nobody needs."""
         if self.damage is not None or self.node.durable_index < self.node.applied_index:
             return  # what is still being filled in lies below what is applied
-        self._past.saved(snapshot)
+        self.past.saved(snapshot)
         needed = min(self.machine.first_needed, snapshot.index + 1)
         # Only what is gone from the log is gone for the others: who is behind is sent the rest.
         self.node.compact(needed - 1)
@@ -276,7 +276,7 @@ class Group:
 
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""
-        if self._past.unreadable:
+        if self.past.unreadable:
             self.overheard.take(message)
         self.node.step(message)
         if isinstance(message, raft.AppendReply) and not message.rejected:
@@ -335,7 +335,7 @@ class Group:
 
     def _restore(self, snapshot: raft.Snapshot) -> None:
         self._configuration = snapshot.configuration
-        self._past.saved(replace(snapshot, data=None))
+        self.past.saved(replace(snapshot, data=None))
         self.machine.restore(unpack_state(snapshot.data))
 
     def _serve(self, ready: raft.Ready) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from weir import raft
 from weir.broker.catalog import Catalog
@@ -94,7 +95,34 @@ class Groups:
         ties = Ties(self._shared.reads, self._peers.turns, self._peers.send, writer.checkpoint)
         group = Group(id, voter, node, writer.log, storage, ties, founders)
         writer.groups[id] = group
+        if recovered is not None and recovered.rotten:
+            self._peers.refill.lack(id, recovered.rotten)
         return group
+
+    def whole(self, id: int) -> None:
+        """A partition has all again that it lacked: one that was damaged takes part from now on."""
+        writer = self._writers[self._layout.log_of(id)]
+        group = writer.groups[id]
+        if group.damage is None or not writer.recovered[id].rotten:
+            group.past.mended()
+            return
+        if (partition := self._topics.leave(id)) is not None:
+            partition.end(NotLeader(f"group {id} is being opened: try again shortly"))
+        self._mended(writer, id)
+        self._open_partition(id, writer.snapshots.get(id))
+
+    def registry_whole(self) -> Group:
+        """Open the registry's group as what it was before it was damaged."""
+        self._mended(self._writers[self._layout.log_of(REGISTRY_GROUP)], REGISTRY_GROUP)
+        return self.open_registry()
+
+    def _mended(self, writer: Writer, id: int) -> None:
+        """Let go of a damaged group of which all can be read again."""
+        self._peers.remove(id)
+        del writer.groups[id]
+        found = writer.recovered[id]
+        left = found.unreadable - len(found.rotten)
+        writer.recovered[id] = replace(found, damage=None, unreadable=max(left, 0), rotten=())
 
     def run(self, group: Group, machine: Machine, preferred: bool) -> None:
         """Let a group take part. Whoever is to lead a new one, or is alone in it, need not wait for

@@ -12,6 +12,7 @@ from weir.broker.group import Group
 from weir.broker.intake import Intake
 from weir.broker.outbox import Outbox
 from weir.broker.reads import Reads
+from weir.broker.returns import Returns
 from weir.broker.settling import Settling
 from weir.broker.state import PartitionState
 from weir.broker.steering import Steering
@@ -22,7 +23,8 @@ from weir.order.clock import HybridClock, Time
 class Leading:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
-    __slots__ = ("_state", "acks", "fan_in", "grants", "intake", "settling", "steering")
+    __slots__ = ("_state", "acks", "fan_in", "grants", "intake", "returns", "settling",
+                 "steering")  # fmt: skip
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Leading:
         self.intake = Intake(group, state, time, clock, outbox.counts)
         self.grants = Grants(group, state, self.intake, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
+        self.returns = Returns(group, state, self.intake, self.grants, outbox, time)
         self.steering = Steering(group, state, self.grants, outbox, time)
         self.settling = Settling(group, self.intake, state, outbox, time)
         self.fan_in: FanIn | None = None
@@ -88,6 +91,7 @@ class Leading:
         self.steering.drain()
         if not acks:
             self.acks.drain()
+            self.returns.drain()
 
     def end(self, error: Refused) -> None:
         """The topic is deleted: refuse all who wait; what is under way comes to its end."""
@@ -101,5 +105,6 @@ class Leading:
             self.fan_in.lose(error)
         self.grants.lose(error)
         self.acks.lose(error)
+        self.returns.lose(error)
         self.steering.lose(error)
         self.settling.end(error)

@@ -95,14 +95,25 @@ class Led(Protocol):
         """Go on, for the node was told something."""
 
 
+#: Whether a voter could lead a group for long, whatever its log.
+Fit = Callable[[Led, int], bool]
+
+
+def anybody(group: Led, voter: int) -> bool:
+    """Nobody is less fit to lead than others."""
+    return True
+
+
 class Moving:
     """Looks at the groups that this shard leads, again and again, and moves what is to be moved."""
 
-    __slots__ = ("_astray", "_drift_ms", "_due_ms", "_learning", "_left", "_steady", "_time")
+    __slots__ = ("_astray", "_drift_ms", "_due_ms", "_fit", "_learning", "_left", "_steady",
+                 "_time")  # fmt: skip
 
-    def __init__(self, time: Time) -> None:
-        """Look at once."""
+    def __init__(self, time: Time, fit: Fit = anybody) -> None:
+        """Look at once; who is not `fit` is given no leadership back."""
         self._time = time
+        self._fit = fit
         self._due_ms = self._drift_ms = 0
         self._learning = 0
         #: Groups led here that were not where they are wanted when they were last looked at.
@@ -174,7 +185,9 @@ class Moving:
         hangs acknowledges nothing meanwhile.
         """
         preferred = voters[0]
-        if preferred == group.voter or not current_members(group.node)(preferred):
+        if preferred == group.voter or not self._fit(group, preferred):
+            return
+        if not current_members(group.node)(preferred):
             return
         node = group.node
         since, committed = self._steady[group.id] = before.get(group.id, (now, node.commit_index))
@@ -199,11 +212,14 @@ def take(group: Led, step: Change | Transfer) -> bool:
     return True
 
 
-def give_away(led: Iterable[Led]) -> None:
-    """Let others lead groups that are led here, where one has all but the newest entries."""
+def give_away(led: Iterable[Led], fit: Fit = anybody) -> None:
+    """Let others that are `fit` lead groups that are led here, where one has all but the newest
+    entries.
+    """
     for group in led:
         is_current = current_members(group.node)
-        heirs = [v for v in group.node.configuration.voters if v != group.voter and is_current(v)]
+        others = (voter for voter in group.node.configuration.voters if voter != group.voter)
+        heirs = [voter for voter in others if is_current(voter) and fit(group, voter)]
         if heirs:
             # Each time another, so that not all goes to one node.
             take(group, Transfer(heirs[group.id % len(heirs)]))

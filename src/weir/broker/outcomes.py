@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from weir.broker.control import (
     ClusterDeleted,
+    ClusterOpened,
     ClusterPaused,
     ClusterSought,
     ControlRecord,
+    GrantsExtended,
     GrantsReleased,
     LogStartMoved,
     MessagesAcked,
     MessagesGranted,
+    MessagesReturned,
     StampsRaised,
 )
 from weir.broker.group import Group
@@ -40,11 +43,23 @@ def apply_control(
             stale = [r for r in record.ranges if cluster is not None and not cluster.ack(*r)]
             if leading is not None:
                 leading.acks.applied(index, cluster, stale)
+        case MessagesReturned():
+            cluster = state.clusters.get(record.cluster)
+            whole = cluster is not None and cluster.give_back(index, record)
+            state.last_stamp = max(state.last_stamp, record.stamp)
+            if leading is not None:
+                leading.returns.returned(index, record, cluster, whole)
+        case GrantsExtended(name, fences, deadline, stamp):
+            cluster = state.clusters.get(name)
+            over = [f for f in fences if cluster is not None and not cluster.extend(f, deadline)]
+            state.last_stamp = max(state.last_stamp, stamp)
+            if leading is not None:
+                leading.returns.extended(index, record, cluster, over)
         case GrantsReleased():
             released = [one.release(record.consumer) for one in state.clusters.values()]
             if any(released) and leading is not None:
                 leading.grants.released(record.consumer)
-        case ClusterSought() | ClusterPaused() | ClusterDeleted():
+        case ClusterOpened() | ClusterSought() | ClusterPaused() | ClusterDeleted():
             state.steer(record)
             if leading is not None:
                 leading.steering.applied(index, record)

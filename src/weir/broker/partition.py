@@ -30,7 +30,16 @@ from weir.model.topic import TopicSettings
 from weir.order.clock import HybridClock
 from weir.wire.administration import ListClusters, PartitionInfo
 from weir.wire.device import DevicePublishes
-from weir.wire.messages import Ack, Fetch, FetchChunks, PositionsReply, Produce, Pull
+from weir.wire.messages import (
+    Ack,
+    Extend,
+    Fetch,
+    FetchChunks,
+    Nack,
+    PositionsReply,
+    Produce,
+    Pull,
+)
 
 
 class Partition:
@@ -92,7 +101,7 @@ class Partition:
 
     def publish(self, caller: Caller, request: Produce, own: Callable[[Header], None]) -> None:
         """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
-        self._shared.admit()
+        self._shared.admit(self.group)
         intake = self._led().intake
         self._shared.outbox.touches(caller.session, self.group.id)
         if publish(self._shared, intake, caller, request, own):
@@ -103,7 +112,7 @@ class Partition:
         fan_in = self._fan_in()
         charged = sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
         try:
-            self._shared.admit()
+            self._shared.admit(self.group)
             self._shared.budget.charge(charged)
         except Refused as error:
             # In line too: a publish without a sequence knows its reply by its place alone.
@@ -132,9 +141,16 @@ class Partition:
         self._may_wait()
         grants.pull(caller, request)
 
-    def ack(self, caller: Caller, request: Ack) -> None:
-        """Ack messages of grants."""
-        self._led().acks.ack(caller, request)
+    def settle(self, caller: Caller, request: Ack | Nack | Extend) -> None:
+        """Ack messages of grants, give them back, or let grants last longer."""
+        leading = self._led()
+        match request:
+            case Ack():
+                leading.acks.ack(caller, request)
+            case Nack():
+                leading.returns.nack(caller, request)
+            case Extend():
+                leading.returns.extend(caller, request)
 
     def describe(self, caller: Caller) -> None:
         """Say what this partition holds."""

@@ -28,7 +28,7 @@ _unpack = partial(msgspec.msgpack.decode, strict=False)
 class LogStorage:
     """Reads one group's past. What blocks is for the start, and for a lone node, alone."""
 
-    __slots__ = ("_group", "_log", "_recovered", "_snapshot")
+    __slots__ = ("_group", "_log", "_recovered", "_rotten", "_snapshot", "unreadable")
 
     def __init__(
         self, log: Log, group: int, recovered: RecoveredGroup | None, snapshot: raft.Snapshot | None
@@ -38,6 +38,10 @@ class LogStorage:
         self._group = group
         self._recovered = recovered
         self._snapshot = snapshot
+        #: How many entries are known to be lost that somebody may ask for, and how many of them
+        #: could be filled in.
+        self.unreadable = recovered.unreadable if recovered else 0
+        self._rotten = len(recovered.rotten) if recovered else 0
 
     @property
     def fence(self) -> int:
@@ -64,10 +68,15 @@ class LogStorage:
         """What recovery found the group to have lost that it needs to go on."""
         return self._recovered.damage if self._recovered else None
 
-    @property
-    def unreadable(self) -> int:
-        """How many entries recovery found to be lost that somebody may ask for."""
-        return self._recovered.unreadable if self._recovered else 0
+    def rotted(self, count: int) -> None:
+        """So many more were found to be lost that could be filled in."""
+        self.unreadable += count
+        self._rotten += count
+
+    def mended(self) -> None:
+        """What could be filled in is there again."""
+        self.unreadable -= self._rotten
+        self._rotten = 0
 
     # -- snapshots ---------------------------------------------------------------------------
 
@@ -95,7 +104,12 @@ class LogStorage:
         for index in self._log.of_kind(self._group, Kind.CONFIGURATION, first):
             stored = self._log.stored(self._group, index)
             assert stored is not None  # it was found in this very index
-            found.append((index, self._log.load(stored)))
+            try:
+                found.append((index, self._log.load(stored)))
+            except LogDamaged:
+                if self.damage is None:
+                    raise
+                # It takes no part: what it knows of the others is needed for nothing.
         return found
 
     # -- entries -----------------------------------------------------------------------------

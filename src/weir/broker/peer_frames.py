@@ -94,7 +94,7 @@ def pack(group: int, message: m.Message) -> tuple[Buffer, ...]:
 def pack_link(message: m.LinkMessage | ClockTold) -> tuple[Buffer, ...]:
     """Return the frame of what two shards tell each other of all their groups."""
     if isinstance(message, ClockTold):
-        return _frame(FrameKind.CLOCK, 0, _CLOCK.pack(message.wall_ms))
+        return framed(FrameKind.CLOCK, 0, _CLOCK.pack(message.wall_ms))
     if isinstance(message, m.Beat):
         led = message.led or ()
         head = _BEAT.pack(

@@ -11,12 +11,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from weir import raft
+from weir.broker.clocks import TELL_EVERY_MS, Clocks
 from weir.broker.effects import SendToPeer
 from weir.broker.events import LinkClosed, LinkOpened, PeerSent
 from weir.broker.group import Group
 from weir.broker.layout import Layout
 from weir.broker.outbox import Outbox
-from weir.broker.clocks import TELL_EVERY_MS, Clocks
 from weir.broker.peer_frames import (
     BadMessage,
     ClockTold,
@@ -26,6 +26,7 @@ from weir.broker.peer_frames import (
     unpack,
     unpack_link,
 )
+from weir.broker.refill import Refill
 from weir.broker.replication import Replication
 from weir.broker.turns import Turns
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
@@ -44,7 +45,7 @@ class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
     __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_links", "_node", "_outbox",
-                 "_shards", "_tell_ms", "_ticked", "_time", "clocks", "multi",
+                 "_shards", "_tell_ms", "_ticked", "_time", "clocks", "multi", "refill",
                  "registry_comes_again", "turns")  # fmt: skip
 
     def __init__(
@@ -54,6 +55,8 @@ class Peers:
         self.multi = raft.Multi(self.place_of, settings.heartbeat_ms, settings.election_ms)
         #: Told the voter that a damaged replica of the registry is from now on.
         self.registry_comes_again: Callable[[int], None]
+        #: Fills in what rotted here.
+        self.refill: Refill
         self._election_ms = settings.election_ms
         self._node = node
         self._layout = layout
@@ -79,6 +82,12 @@ class Peers:
         shards = self._shards.get(node, self._layout.shards)
         return place_of(node, self._layout.log_of(group) % shards)
 
+    def places(self, group: int) -> list[int]:
+        """Return the places of other nodes that can be reached, and that may have a group."""
+        log, known = self._layout.log_of(group), sorted(self._shards.items())
+        found = [place_of(node, log % shards) for node, shards in known if node != self._node]
+        return [place for place in found if place in self._links]
+
     # -- groups ------------------------------------------------------------------------------
 
     def add(self, group: Group) -> None:
@@ -99,6 +108,7 @@ class Peers:
         """A group is gone from here."""
         self._groups.pop(group, None)
         self.turns.forget(group)
+        self.refill.forget(group)
         self.multi.remove(group)
 
     # -- links -------------------------------------------------------------------------------
@@ -131,6 +141,8 @@ class Peers:
             try:
                 if frame.kind >= FrameKind.BEAT:
                     self._link_message(place, unpack_link(frame))
+                elif frame.kind >= FrameKind.REFILL_ASK:
+                    self.refill.take(place, frame)
                 else:
                     self._message(place, frame)
             except BadMessage:
@@ -175,6 +187,7 @@ class Peers:
         now = self._time.monotonic_ms()
         elapsed, self._ticked = now - self._ticked, now
         self.turns.tick()
+        self.refill.tick()
         self.clocks.look()
         if now >= self._tell_ms:
             self._tell_ms = now + TELL_EVERY_MS

@@ -1,8 +1,8 @@
 """What nodes tell each other of entries that rotted on one of them, as frames of a link.
 
-Bodies, little-endian, are u32 CRC-32C of the rest of the head, the head, then payloads as they are.
-An ASK's head is u32 how many, then (index u64, term u64) each. A GIVE's head is u32 how many, then 32
-bytes an entry (index u64, term u64, payload length u32, CRC-32C of the payload u32, kind u8, 7
+A body, little-endian, is u32 CRC-32C of the rest of its head, the head, then payloads as they are.
+An ASK's head is u32 how many, then (index u64, term u64) each. A GIVE's head is u32 how many, then
+32 bytes an entry (index u64, term u64, payload length u32, CRC-32C of the payload u32, kind u8, 7
 bytes 0). Batches carry CRC and hash of their own, and the CRC field is 0 there.
 """
 

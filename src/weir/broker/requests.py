@@ -97,7 +97,9 @@ class Requests:
             m.Fetch: self._fetch,
             m.FetchChunks: self._fetch_chunks,
             m.Pull: self._pull,
-            m.Ack: self._ack,
+            m.Ack: self._settle,
+            m.Nack: self._settle,
+            m.Extend: self._settle,
             a.AlterTopic: self._alter,
             a.DeleteTopic: self._delete,
             a.DescribePartition: self._describe_partition,
@@ -285,7 +287,9 @@ class Requests:
         self._authorize(session.principal, "consume", topic.full_name)
         partition.pull(caller, request)
 
-    def _ack(self, session: Session, caller: Caller, request: m.Ack) -> None:
+    def _settle(
+        self, session: Session, caller: Caller, request: m.Ack | m.Nack | m.Extend
+    ) -> None:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "consume", topic.full_name)
-        partition.ack(caller, request)
+        partition.settle(caller, request)

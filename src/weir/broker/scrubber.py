@@ -59,6 +59,10 @@ class Scrubber:
         if self._piece is None and self._segment is not None:
             self._log.let_go(self._segment)
 
+    def mended(self, place: int) -> None:
+        """What lies at a place is sound again."""
+        self.damage.pop(place, None)
+
     def _first_of_next(self) -> ScrubPiece | None:
         self._segment = self._log.hold_closed(self._segment.end if self._segment else 0)
         if self._segment is None:

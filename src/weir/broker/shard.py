@@ -19,6 +19,7 @@ from weir.broker.catalog import Catalog
 from weir.broker.control import ControlRecord, ProducerOpened, TopicAltered, TopicCreated
 from weir.broker.devices import Devices
 from weir.broker.effects import Effect, HoldReads, Stopped
+from weir.broker.group import Group
 from weir.broker.groups import Groups
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
@@ -29,6 +30,7 @@ from weir.broker.partition import Partition
 from weir.broker.peers import Peers
 from weir.broker.reads import Reads
 from weir.broker.reception import Reception
+from weir.broker.refill import Refill
 from weir.broker.registry import Registry
 from weir.broker.replication import REPLICATION_DEFAULT, Replication
 from weir.broker.requests import Requests
@@ -112,6 +114,12 @@ class Shard:
         clock = HybridClock(catalog.last_stamp, self._shared.highest)
         self.topics = Topics(catalog)
         self._peers = Peers(identity.node, layout, outbox, time, settings.replication)
+        self._peers.refill = refill = Refill(
+            self._writer, layout, self._reads, outbox, time, self._peers.places
+        )
+        refill.whole = self._whole
+        for writer in self._writers:
+            writer.rotted = refill.rotted
         self._groups = Groups(
             identity, layout, self._writer, self.topics, self._shared, self._peers,
             settings.replication, settings.random,
@@ -136,7 +144,7 @@ class Shard:
         self._stopping = False
         self._stopped = False
         self._acks_until_ms = 0
-        self._sweep = Sweep(self.topics, time, settings.retention_every_ms)
+        self._sweep = Sweep(self.topics, time, settings.retention_every_ms, self._peers.clocks)
 
     def _welcome(self, sessions: dict[int, Session], settings: ShardSettings) -> None:
         """Serve peers: what they ask for, and what the rest of the set asks of this node."""
@@ -152,9 +160,10 @@ class Shard:
         )
         self._set = BrokerSet(
             identity, self._layout, settings.level, topics, registry, neighbours.passing, outbox,
-            authorize, time,
+            authorize, time, self._peers.clocks,
         )  # fmt: skip
         requests.serve(self._set.handlers())
+        self._set.is_hopeful = self._peers.refill.is_hopeful
         self._peers.registry_comes_again = self._registry_comes_again
 
     @property
@@ -198,6 +207,15 @@ class Shard:
         group = self._groups.open_registry_again(voter)
         self._set.take_registry(group)
         self._groups.run(group, self._neighbours.feed, preferred=False)
+
+    def _whole(self, number: int) -> None:
+        """A group has all again that it lacked."""
+        if number != REGISTRY_GROUP:
+            self._groups.whole(number)
+        elif self._writer_for(REGISTRY_GROUP).groups[REGISTRY_GROUP].damage is not None:
+            group = self._groups.registry_whole()
+            self._set.take_registry(group)
+            self._groups.run(group, self._neighbours.feed, preferred=False)
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it, in order."""
@@ -319,9 +337,14 @@ class Shard:
     def _dirty(self, partition: Partition) -> None:
         self._writer[partition.group.log.settings.log].mark_dirty(partition)
 
-    def _admit(self) -> None:
+    def _admit(self, group: Group) -> None:
         if self._stopping and self._set.handed_over:
             raise Unavailable("this node is stopping: try another, or again shortly")
+        if self._peers.clocks.is_astray(group):  # no stamp of it falls again
+            raise Unavailable(
+                "this node's clock is not that of the others: one of them is to lead; try again "
+                "shortly, and set the clock (`weir node status`)"
+            )
         for writer in self._writers:
             writer.admit(self.budget.used)
 

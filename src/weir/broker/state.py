@@ -7,22 +7,24 @@ from typing import Any
 from weir.broker.clusters import ClusterState
 from weir.broker.control import (
     ClusterDeleted,
+    ClusterOpened,
     ClusterPaused,
     ClusterRecord,
     ClusterSought,
     LogStartMoved,
 )
 from weir.broker.dedupe import Answer, OriginTable, ProducerTable, chunk_answer, value_hash
+from weir.broker.delays import Delays, Row
 from weir.broker.entries import BatchRecord
 from weir.broker.large import ValueTable
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch
 from weir.model.chunks import Piece
 from weir.model.columns import NO_SEQUENCE
-from weir.model.limits import DEDUPE_HORIZON_MS
-from weir.model.stamp import stamp_at
+from weir.model.limits import DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX
+from weir.model.stamp import milliseconds_of, stamp_at
 
-_VERSION = 4
+_VERSION = 5
 _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 _EXPIRE_EVERY = stamp_at(3600 * 1000)
 
@@ -33,6 +35,7 @@ class PartitionState:
     __slots__ = (
         "_expired_at",
         "clusters",
+        "delays",
         "first_index",
         "last_stamp",
         "log_start",
@@ -54,11 +57,12 @@ class PartitionState:
         self.origins = OriginTable()
         self.values = ValueTable()
         self.clusters: dict[str, ClusterState] = {}
+        self.delays = Delays()
         self._expired_at = 0
 
     def apply(self, batch: BatchRecord, index: int) -> None:
         """Take note of a committed batch of the entry at Raft index `index`."""
-        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in, large, size = batch
+        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in, large, size, dues = batch
         self.values.at(producer, epoch, stamp)
         behind, answer = offset + messages, offset
         if large is not None:
@@ -70,6 +74,9 @@ class PartitionState:
         self.producers.record(producer, epoch, Answer(sequence, messages, answer, stamp, hash_))
         if fan_in is not None:
             self._note_origins(fan_in, offset)
+        if dues is not None:
+            row = Row(offset, behind, *dues)
+            self.delays.add(row, milliseconds_of(stamp), DELAYED_BATCHES_MAX)
         self.next_offset = behind
         # A grant may be stamped after a batch and yet lie before it in the log.
         self.last_stamp = max(self.last_stamp, stamp)
@@ -86,10 +93,12 @@ class PartitionState:
         return state
 
     def steer(self, record: ClusterRecord) -> None:
-        """Apply an operator's change of a cluster; a seek never goes below the log's start."""
+        """Apply a change of a cluster; a seek never goes below the log's start."""
         match record:
             case ClusterSought(name, offset):
                 self.cluster(name).seek(max(offset, self.log_start))
+            case ClusterOpened(name, mode):
+                self.cluster(name).open(mode)
             case ClusterPaused(name, paused):
                 self.cluster(name).paused = paused
             case ClusterDeleted(name):
@@ -105,6 +114,7 @@ class PartitionState:
             return
         self.log_start, self.first_index = record.offset, record.index
         self.values.forget_below(self.log_start)
+        self.delays.drop_below(self.log_start)
         for cluster in self.clusters.values():
             cluster.drop_below(self.log_start)
 
@@ -130,6 +140,7 @@ class PartitionState:
             self.origins.encode(),
             {name: cluster.encode() for name, cluster in self.clusters.items()},
             self.values.encode(),
+            self.delays.encode(),
         )
 
     def become(self, data: Any) -> None:
@@ -148,12 +159,13 @@ class PartitionState:
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
             )
         start, first_index, *fields = fields
-        next_offset, last_stamp, expired_at, producers, origins, clusters, values = fields
+        next_offset, last_stamp, expired_at, producers, origins, clusters, values, delays = fields
         state = cls()
         state.log_start, state.first_index = start, first_index
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
         state.producers = ProducerTable.decode(producers)
         state.origins = OriginTable.decode(origins)
         state.values = ValueTable.decode(*values)
+        state.delays = Delays.decode(*delays)
         state.clusters = {name: ClusterState.decode(*row) for name, row in clusters.items()}
         return state

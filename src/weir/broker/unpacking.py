@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from weir.broker.payloads import batches_in
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, MissingLibrary
-from weir.model.batch import Batch
 from weir.model.chunks import References
-from weir.model.header import HEADER_SIZE, Columns
+from weir.model.header import Columns
 from weir.wire.deliveries import message_bytes
 
 _U32_MAX = 0xFFFFFFFF
@@ -37,7 +37,7 @@ def take(payloads: Sequence[Buffer], first: int, behind: int, most: int, room: i
     """
     taken = Taken()
     room += message_bytes(b"")
-    for batch in _batches(payloads):
+    for batch in batches_in(payloads):
         begin = batch.header.first_offset
         if batch.header.columns & Columns.REFERENCES and first <= begin < behind:
             size = References.unpack(batch.value_column.at(0)).size
@@ -62,15 +62,3 @@ def take(payloads: Sequence[Buffer], first: int, behind: int, most: int, room: i
             if len(taken.offsets) == most:
                 return taken
     return taken
-
-
-def _batches(payloads: Sequence[Buffer]) -> Iterator[Batch]:
-    """Open batches that lie glued together, or cut behind their headers, as the cache has them."""
-    pieces = iter(payloads)
-    for piece in pieces:
-        whole = b"".join((piece, next(pieces))) if len(piece) == HEADER_SIZE else piece
-        at = 0
-        while at < len(whole):
-            batch = Batch(whole, at)
-            at += batch.header.total_size
-            yield batch

@@ -71,13 +71,16 @@ class Waits(Generic[Request]):
         """Who is in line."""
         return set(self._of)
 
-    def first(self) -> Wait[Request]:
-        """Return whose turn it is."""
-        return next(iter(self._waits.values()))
+    def first(self, session: int = 0) -> Wait[Request]:
+        """Return the first in line, or the first wait of one peer."""
+        return self._waits[self._number(session)]
 
-    def pop(self) -> Wait[Request]:
-        """Take out whose turn it is."""
-        return self._take(next(iter(self._waits)))
+    def pop(self, session: int = 0) -> Wait[Request]:
+        """Take out the first in line, or the first wait of one peer."""
+        return self._take(self._number(session))
+
+    def _number(self, session: int) -> int:
+        return next(iter(self._of[session] if session else self._waits))
 
     def ended(self, now_ms: int) -> list[Wait[Request]]:
         """Take out those whose time is up, the earliest deadline first."""

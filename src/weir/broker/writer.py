@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from weir import raft
@@ -24,6 +25,7 @@ from weir.errors import Overloaded
 from weir.log.chore import Chore
 from weir.log.copying import CopyPiece
 from weir.log.flush import Flush
+from weir.log.mending import MendPiece
 from weir.log.scrub import ScrubPiece
 from weir.model.limits import MIB
 from weir.order.clock import Time
@@ -44,6 +46,10 @@ CHECKPOINT_RETRY_MS = 30_000
 #: is coming, and then one flush does for what arrives within `CROWD_FLUSH_MS`.
 CROWD = 4
 CROWD_FLUSH_MS = 5
+
+
+#: Told a piece that was run, and whether its entry is sound now.
+Mended = Callable[[MendPiece, bool], None]
 
 
 class Writer:
@@ -77,6 +83,10 @@ class Writer:
         self._devices = 0
         self._saving = False
         self._at_chore = False
+        #: Told group, index and place of an entry whose payload the scrub found to be bad.
+        self.rotted: Callable[[int, int, int], None] = lambda group, index, place: None
+        #: What fills in rotten entries, and whom to tell whether it did; the first is under way.
+        self._mends: deque[tuple[MendPiece, Mended]] = deque()
         self.scrubber = Scrubber(opened.log, time, opened.holes)
         self._quiet_since = time.monotonic_ms()
         self._save_after = self._quiet_since + CHECKPOINT_MS
@@ -141,6 +151,7 @@ class Writer:
     def advance(self) -> None:
         """Start the next flush, if none is in flight and there is something to write."""
         self._start_chore(self.log.next_chore)
+        self._start_chore(self._next_mend)
         if self._in_flight:
             return
         if self._dirty:
@@ -187,6 +198,13 @@ class Writer:
             self.log.spare_failed(event.spare)
             self._asks_after = self._time.monotonic_ms() + SPARE_RETRY_MS
 
+    def mend(self, piece: MendPiece, then: Mended) -> None:
+        """Fill in an entry when the chores before it are done."""
+        self._mends.append((piece, then))
+
+    def _next_mend(self) -> Chore | None:
+        return self._mends[0][0] if self._mends else None
+
     def _start_chore(self, ask: Callable[[], Chore | None]) -> None:
         if not self._at_chore and (chore := ask()) is not None:
             self._at_chore = True
@@ -197,8 +215,16 @@ class Writer:
         self._at_chore = False
         if isinstance(event.chore, ScrubPiece):
             self.scrubber.done(event.found)
+            for rotten in event.found.rotten if event.found is not None else ():
+                self.rotted(*rotten)
         elif isinstance(event.chore, CopyPiece):
             self.log.copied(event.chore, event.found)
+        elif isinstance(event.chore, MendPiece):
+            piece, then = self._mends.popleft()
+            is_sound = event.found is not None and not event.found.bad
+            if is_sound:
+                self.scrubber.mended(piece.stored.place)
+            then(piece, self.log.mended(piece) and is_sound)
 
     def tick(self) -> None:
         """Write an idle mark after a quiet moment, and a checkpoint after much or long."""

@@ -1,14 +1,18 @@
-"""A consumer's acks on their way: gathered by partition, sent together, and told of when late."""
+"""A consumer's acks on their way: gathered by partition, sent together, and told of when late.
+
+What it gives back goes the same way: `weir.client.returning`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weir.client.acks import Acks
 from weir.client.places import Places
+from weir.client.runs import Run
 from weir.errors import StaleGrant
 from weir.model.ids import Address
 from weir.wire import messages as m
@@ -20,7 +24,7 @@ Range = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """Messages [offset, next_offset) that were acked after their lease had ended."""
+    """Messages [offset, next_offset) that were settled after their lease had ended."""
 
     topic: str
     partition: int
@@ -35,6 +39,8 @@ class Acking:
         """Begin with nothing done; `begin` says where the partitions are."""
         #: How many acks came too late.
         self.stale = 0
+        #: By partition, the offset below which all is done, as of the last ack.
+        self.cursors: dict[int, int] = {}
         self._topic = topic
         self._cluster = cluster
         self._on_stale = on_stale
@@ -51,12 +57,13 @@ class Acking:
         """Note messages [first, behind) of a grant as done."""
         self._acks.setdefault(partition, Acks()).done(fence, first, behind)
 
-    async def ack(self, partition: int, fence: int, first: int, behind: int) -> bool:
+    async def ack(self, partition: int, fence: int, runs: Sequence[Run]) -> bool:
         """Say that they are done; return when a majority knows, False if it was too late."""
         key = (partition, fence)
         self._awaited.add(key)
         try:
-            self.done(partition, fence, first, behind)
+            for first, behind in runs:
+                self.done(partition, fence, first, behind)
             await self.flush(partition)
             return key in self._awaited
         finally:
@@ -75,7 +82,7 @@ class Acking:
                     await self._ack(partition, ranges)
                 except StaleGrant:
                     if len(ranges) == 1:
-                        self._expired(partition, ranges[0])
+                        self.expired(partition, ranges[0])
                     else:
                         await self._ack_each(partition, ranges)
                 except BaseException:
@@ -88,7 +95,7 @@ class Acking:
             try:
                 await self._ack(partition, [one])
             except StaleGrant:
-                self._expired(partition, one)
+                self.expired(partition, one)
             except BaseException:
                 self._acks[partition].put_back(ranges[at:])
                 raise
@@ -98,9 +105,11 @@ class Acking:
             return m.Ack(address, self._cluster, ranges)
 
         assert self._places is not None  # what is done was pulled from there
-        await self._places.ask(partition, request, m.Acked, wait=0.0, check=_accept)
+        acked = await self._places.ask(partition, request, m.Acked, wait=0.0, check=_accept)
+        self.cursors[partition] = max(acked.done, self.cursors.get(partition, 0))
 
-    def _expired(self, partition: int, one: Range) -> None:
+    def expired(self, partition: int, one: Range) -> None:
+        """Tell of messages (fence, first, next) that were settled too late."""
         fence, first, behind = one
         self.stale += 1
         self._awaited.discard((partition, fence))
@@ -112,7 +121,7 @@ class Acking:
                 log.exception("on_stale= of a consumer of %s raised", self._topic)
             return
         log.warning(
-            "%s/%d: messages %d to %d were acked after their lease had ended; others of cluster "
+            "%s/%d: messages %d to %d were settled after their lease had ended; others of cluster "
             "%s get them again: give a longer lease=, or a smaller max_messages=",
             self._topic, partition, first, behind - 1, self._cluster,
         )  # fmt: skip

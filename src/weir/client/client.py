@@ -12,7 +12,8 @@ from typing import Any
 from weir.client.acking import Stale
 from weir.client.administration import Administration, Cluster, Part, change_of
 from weir.client.batching import BATCH_BYTES
-from weir.client.consumer import Consumer, ConsumerOptions
+from weir.client.consumer import Consumer
+from weir.client.consuming import ConsumerOptions
 from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.producer import Producer, ProducerOptions
@@ -152,15 +153,28 @@ class Client:
         ack_within: str | float = "50ms",
         on_stale: Callable[[Stale], None] | None = None,
         value_bytes_max: int = VALUE_BYTES_LOADED_MAX,
+        mode: str = "shared",
+        extend: bool = False,
     ) -> Consumer:
         """Return a consumer that shares the topic's messages with all others of `cluster`.
 
-        `lease`: how long messages are its own; `ack_within`: how long acks gather before they go
-        out. `on_stale` is told of acks that came after the lease; without it they are logged.
+        `lease`: how long messages are its own, with `extend` for as long as they are worked on;
+        `ack_within`: how long acks gather before they go out. `on_stale` is told of acks that came
+        after the lease; without it they are logged. `mode`, which a cluster keeps: "shared";
+        "keyed", messages of a key in order, one consumer at a time; "ordered", all of a partition
+        in order by one consumer, while the others stand by.
         A value over `value_bytes_max` is not loaded: `async for piece in message.chunks()`.
         """
         options = ConsumerOptions(
-            cluster, max_messages, max_bytes, lease, ack_within, on_stale, value_bytes_max
+            cluster,
+            max_messages,
+            max_bytes,
+            lease,
+            ack_within,
+            on_stale,
+            value_bytes_max,
+            mode,
+            extend,
         )
         consumer = Consumer(self._link, topic, options)
         self._consumers = [*(old for old in self._consumers if not old.closed), consumer]

@@ -2,68 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 
-from weir.client.acking import Acking, Stale
 from weir.client.chunked import loaded
+from weir.client.consuming import ConsumerOptions, lease_seconds
 from weir.client.delivered import Delivered
+from weir.client.deliveries import Deliveries
+from weir.client.delivery import Holding
 from weir.client.duration import seconds
-from weir.client.feed import Feed
+from weir.client.granted import Grant
+from weir.client.holdings import Holdings
 from weir.client.link import Link
 from weir.client.pace import Pace
-from weir.client.places import Places
-from weir.client.pulling import Grant, Pulled, Pulling, with_values
-from weir.errors import BadRequest, ValueLost, WeirError
-from weir.model.limits import FETCH_BYTES_MAX, GRANT_MS_MAX, VALUE_BYTES_LOADED_MAX
+from weir.client.pulling import with_values
+from weir.client.runs import Run, joined, within
+from weir.client.timing import Delay, delay_ms
+from weir.errors import BadRequest, ValueLost
+from weir.model.clusters import Mode
 from weir.model.message import Message
-from weir.model.topic import check_name
 
 __all__ = ["Consumer", "ConsumerOptions", "Grant"]
 
 log = logging.getLogger(__name__)
 
-#: Seconds for the acks that wait when pulling has failed; without them messages come again.
-_LAST_ACKS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerOptions:
-    """How a consumer pulls and acks: see `Client.consumer`."""
-
-    cluster: str
-    max_messages: int
-    max_bytes: int
-    lease: str | float
-    ack_within: str | float
-    on_stale: Callable[[Stale], None] | None = None
-    #: A larger value, which lies in chunks, is not loaded: its message streams it.
-    value_bytes_max: int = VALUE_BYTES_LOADED_MAX
-
-    def check(self) -> None:
-        """Raise `BadRequest` or `BadName` for options that cannot work."""
-        if not isinstance(self.cluster, str):
-            raise TypeError(f"cluster={self.cluster!r}: name the cluster that shares the messages")
-        check_name(self.cluster, "cluster")
-        if not 1 <= self.max_bytes <= FETCH_BYTES_MAX or self.max_messages < 1:
-            raise BadRequest(f"give 1 to {FETCH_BYTES_MAX:,} max_bytes, at least 1 max_messages")
-        if not 1 <= seconds(self.lease) * 1_000 <= GRANT_MS_MAX:
-            raise BadRequest(f"lease={self.lease!r}: give 1 ms to {GRANT_MS_MAX // 1_000:,} s")
-
 
 class Consumer:
     """Iterate it for messages: asking for the next one says that the last is done.
 
-    Or iterate `batches()` for whole grants, and `ack` each. `stale` counts acks that came after
-    the grant had expired: another consumer does, or did, those messages again. Leave it with
-    `async with` or `close`: what is done and not acked yet is acked then, and all else goes to
-    others at once. For that it has a connection of its own: to the broker, that is the consumer.
+    Or iterate `batches()` for whole grants, and `ack` each, or their messages. `stale` counts acks
+    that came after the grant had expired: another consumer does, or did, those messages again.
+    Leave it with `async with` or `close`: what is done and not acked yet is acked then, and all
+    else goes to others at once. For that it has a connection of its own: to the broker, that is
+    the consumer.
     """
 
     def __init__(self, home: Link, topic: str, options: ConsumerOptions) -> None:
@@ -71,31 +45,28 @@ class Consumer:
         options.check()
         self.topic = topic
         self.closed = False
-        self._home = home
-        self._link: Link | None = None
         self._options = options
-        self._ack_within = seconds(options.ack_within)
+        self._mode = options.number
         self._pace = Pace(options.max_messages, seconds(options.lease))
-        self._pulling: Pulling | None = None
-        self._feed: Feed[Pulled] | None = None
+        self._holdings = Holdings(home, topic, options, self._note)
         #: The grant whose messages are being handed out, and since when; or one to hand out whole.
-        self._taken: Pulled | None = None
+        self._taken: Holding | None = None
         self._began = 0.0
-        self._ready: Pulled | None = None
+        self._ready: Holding | None = None
         self._messages: Iterator[Message] = iter(())
         self._unopened: deque[Delivered] = deque()
         # Of the grant, all below these offsets was handed out; is done; is noted as done; is there.
         self._handed = self._done = self._noted = self._end = 0
-        self._acking = Acking(topic, options.cluster, options.on_stale)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._flushes: set[asyncio.Task[None]] = set()
 
     @property
     def stale(self) -> int:
         """How many acks came too late."""
-        return self._acking.stale
+        return self._holdings.acking.stale
+
+    @property
+    def cursors(self) -> dict[int, int]:
+        """By partition, the offset below which the cluster has done all, as of the last ack."""
+        return dict(self._holdings.acking.cursors)
 
     @property
     def attempts(self) -> int:
@@ -105,7 +76,7 @@ class Consumer:
     @property
     def unfinished(self) -> bool:
         """Whether it is connected: others wait for what it holds, or it has acks to send."""
-        return self._link is not None
+        return self._holdings.connected
 
     async def open(self) -> Consumer:
         """Connect and ask for the partitions; `async with` and the first iteration do it too.
@@ -113,42 +84,21 @@ class Consumer:
         Raises `UnknownTopic`, `Disconnected`. Nothing is pulled, so no lease runs, before messages
         are asked for.
         """
-        if self._link is None:
-            self._link = self._home.another()
-            try:
-                await self._link.start()
-                places = await Places.find(self._link, self.topic)
-            except BaseException:
-                await self._disconnect()
-                raise
-            self.closed = False
-            self._acking.begin(places)
-            options = self._options
-            self._pulling = Pulling(
-                self._home, places, options.cluster, options.max_bytes, seconds(options.lease)
-            )
+        await self._holdings.open()
+        self.closed = False
         return self
 
     async def close(self) -> None:
         """Stop pulling, and ack what is done; what is not goes to others at once."""
         self.closed = True
-        feed, self._feed = self._feed, None
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due = False
         self._ready = None
-        if feed is not None:
-            await feed.close()
-        if self._flushes:
-            await asyncio.wait(self._flushes)
-        self._note()
-        self._taken, self._messages = None, iter(())
-        self._unopened.clear()
+        if self._taken is not None:
+            self._taken.handed = self._handed
         try:
-            for partition in self._acking.waiting():
-                await self._acking.flush(partition)
+            await self._holdings.close()
         finally:
-            await self._disconnect()
+            self._taken = None
+            self._drop()
 
     async def __aenter__(self) -> Consumer:
         return await self.open()
@@ -172,20 +122,23 @@ class Consumer:
         One thread at a time may call this and `at_hand`, the loop's or another.
         """
         self._done = self._handed
-        if self._done > self._noted and not self._due and self._loop is not None:
-            self._due = True
-            self._loop.call_soon_threadsafe(self._ack_soon)
+        if self._done > self._noted:
+            self._holdings.soon()
 
     def at_hand(self) -> Message | None:
         """Say that the last message is done; return the next if it is here, else await `more`."""
         self.done()
-        message = next(self._messages, None)
-        if message is not None and self._taken is not None:
-            if self._taken.over:
+        taken = self._taken
+        if taken is None:
+            return None
+        for message in self._messages:
+            if taken.over:
                 self._drop()
                 return None
             self._handed = message.offset + 1
-        return message
+            if message.offset not in taken.skipped:
+                return message
+        return None
 
     async def more(self) -> None:
         """Wait for a grant, so that `at_hand` has a message. Messages handed out before are done.
@@ -215,58 +168,137 @@ class Consumer:
         """
         while True:
             if self._ready is None or self._ready.over:
-                await self.open()
-                assert self._pulling is not None  # `open` has made it
-                self._pulling.size = self._options.max_messages
-                self._ready = await self._take()
-                self._ready.slot.release()
-            grant = await with_values(self._ready.grant, self._options.value_bytes_max)
+                self._ready = await self._holdings.take(self._options.max_messages)
+                if self._mode is Mode.SHARED:
+                    self._ready.let_next_come()
+            holding = self._ready
+            grant = await with_values(holding.grant, self._options.value_bytes_max)
+            if self._mode is not Mode.KEYED:
+                holding.forget_batches()
+            holding.handed = grant.next_offset
             self._ready = None
             yield grant
+            # Where the order counts, the next one waits until it is known what became of this.
+            if holding.slot is not None:
+                holding.let_next_come()
 
-    async def ack(self, grant: Grant) -> bool:
-        """Say that all of a grant is done; return when a majority knows.
+    def deliveries(self) -> Deliveries:
+        """Return the messages one by one, each to be settled by itself, in any order."""
+        return Deliveries(self._holdings, self._pace, self._options)
+
+    # Settling.
+
+    async def ack(self, what: Grant | Message) -> bool:
+        """Say that a grant of `batches()`, or one of its messages, is done; return when a majority
+        knows.
 
         False: the lease had ended, and the messages go, or went, to another consumer.
         """
-        return await self._acking.ack(grant.partition, grant.fence, grant.offset, grant.next_offset)
+        acking = self._holdings.acking
+        if isinstance(what, Grant):
+            holding = self._holdings.of(what.partition, what.fence)
+            runs: Sequence[Run] = what.leased
+            if holding is not None:
+                runs = self._holdings.take_out(holding, runs)
+            return not runs or await acking.ack(what.partition, what.fence, runs)
+        holding = self._holder(what)
+        if holding is None:
+            return False
+        runs = self._holdings.take_out(holding, [_run_of(what)])
+        return await acking.ack(holding.partition, holding.fence, runs)
 
-    def _ack_soon(self) -> None:
-        assert self._loop is not None  # it calls this
-        if self._feed is None:  # it was closed: that acks
-            self._due = False
+    async def nack(self, what: Grant | Message, delay: Delay = 0.0) -> bool:
+        """Give a message, or a grant of `batches()`, back: it failed, and is granted again, no
+        sooner than in `delay` ("10s", or seconds). Return when a majority knows.
+
+        With a message goes what this consumer holds behind it, in a keyed cluster of its key, in
+        an ordered one of its partition; none of that counts as an attempt. False as of `ack`.
+        Raises `BadRequest` for a message that was said to be done.
+        """
+        wait = delay_ms(delay)
+        if isinstance(what, Grant):
+            holding = self._holdings.of(what.partition, what.fence)
+            if holding is None:
+                return False
+            return await self._holdings.nack(holding, [*holding.left], [], wait)
+        holding = self._holder(what)
+        if holding is None:
+            return False
+        behind = self._behind(holding, what)
+        return await self._holdings.nack(holding, [_run_of(what)], behind, wait)
+
+    async def extend(self, what: Grant | Message, lease: str | float | None = None) -> bool:
+        """Let the lease of a grant, or of a message's grant, run for `lease` from now on.
+
+        None: as long as it did at first. False as of `ack`.
+        """
+        length = lease_seconds(self._options.lease if lease is None else lease)
+        if isinstance(what, Grant):
+            holding = self._holdings.of(what.partition, what.fence)
         else:
-            self._timer = self._loop.call_later(self._ack_within, self._ack_now)
+            holding = self._holder(what)
+        return holding is not None and await self._holdings.extend(holding, length)
 
-    def _ack_now(self) -> None:
-        self._due = False
-        self._note()
-        for partition in self._acking.waiting():
-            task = asyncio.get_running_loop().create_task(self._flush_or_tell(partition))
-            self._flushes.add(task)
-            task.add_done_callback(self._flushes.discard)
+    async def flush(self) -> None:
+        """Tell the broker of all that is done or given back; return when a majority knows."""
+        await self._holdings.flush()
+
+    def _holder(self, message: Message) -> Holding | None:
+        """Return the grant that holds a message. Raises `BadRequest` if it was said to be done."""
+        taken = self._taken
+        if taken is not None and taken.partition == message.partition:
+            grant = taken.grant
+            if grant.offset <= message.offset < grant.next_offset:
+                if message.offset < self._done:
+                    raise BadRequest(
+                        f"message {message.offset} of {self.topic}/{message.partition} was said to "
+                        "be done: asking for the next one does so, and done(). Settle it before"
+                    )
+                return taken if taken.holds(message.offset) else None
+        return self._holdings.find(message.partition, message.offset)
+
+    def _behind(self, holding: Holding, message: Message) -> list[Run]:
+        """Return what of a grant goes back with one of its messages, which failed."""
+        if self._mode is Mode.SHARED:
+            return []
+        later = message.offset + 1
+        if self._mode is Mode.ORDERED:
+            if holding is self._taken:
+                self._drop()
+            return [*within(holding.left, later, holding.grant.next_offset)]
+        if message.key is None:
+            return []
+        offsets = [
+            other.offset
+            for delivered in holding.grant.batches
+            for other in delivered.messages()
+            if other.key == message.key and other.offset >= later and holding.holds(other.offset)
+        ]
+        holding.skipped.update(offsets)
+        return joined(offsets)
+
+    # One grant after the other.
 
     def _note(self) -> None:
         """Note what is done of the grant, for the next request that acks."""
         taken, done = self._taken, self._done
         if taken is not None and done > self._noted:
-            self._acking.done(taken.grant.partition, taken.grant.fence, self._noted, done)
+            self._holdings.settle(taken, self._noted, done)
             self._noted = done
 
     async def _next_grant(self) -> None:
         self._finish()
-        await self.open()
-        assert self._pulling is not None  # `open` has made it
-        self._pulling.size = self._pace.size
-        taken = await self._take()
-        if self._pace.ahead:
-            taken.slot.release()
+        taken = await self._holdings.take(self._pace.size)
+        if self._pace.ahead and self._mode is Mode.SHARED:
+            taken.let_next_come()
         self._began = time.monotonic()
-        self._handed = self._done = self._noted = taken.grant.offset
-        self._unopened.extend(taken.grant.batches)
-        self._end = _end_of(taken.grant)
-        # An opened batch may be a thousand times as large as what came: only the user keeps it.
-        self._taken = replace(taken, grant=replace(taken.grant, batches=()))
+        grant = taken.grant
+        self._handed = self._done = self._noted = grant.offset
+        self._unopened.extend(grant.batches)
+        self._end = grant.batches[-1].next_offset
+        if self._mode is not Mode.KEYED:
+            taken.forget_batches()
+        self._taken = taken
 
     def _finish(self) -> None:
         """Note that the last grant is done, and how long it took."""
@@ -276,15 +308,14 @@ class Consumer:
         if self._handed >= self._end:
             self._done = self._handed = taken.grant.next_offset
         self._note()
-        assert self._pulling is not None  # it was pulled
         taken_for = time.monotonic() - self._began
-        self._pace.took(self._handed - taken.grant.offset, taken_for, self._pulling.partitions)
-        if taken.slot.locked():
-            taken.slot.release()
+        partitions = self._holdings.partitions
+        self._pace.took(self._handed - taken.grant.offset, taken_for, partitions)
+        taken.let_next_come()
         self._taken = None
 
     def _drop(self) -> None:
-        """Hand out nothing more of a grant whose lease has ended: others do it."""
+        """Hand out nothing more of a grant: its lease has ended, or it went back."""
         self._messages = iter(())
         self._unopened.clear()
 
@@ -297,50 +328,6 @@ class Consumer:
             self.topic, delivered.partition, delivered.offset, error,
         )  # fmt: skip
 
-    async def _flush_or_tell(self, partition: int) -> None:
-        try:
-            await self._acking.flush(partition)
-        except WeirError as error:
-            if self._feed is not None:
-                self._feed.fail(error)
 
-    async def _disconnect(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
-
-    async def _take(self) -> Pulled:
-        """Return the next grant whose lease runs. One who gives up waiting loses none."""
-        feed = self._feed or await self._start()
-        while True:
-            try:
-                pulled = await feed.take()
-            except Exception:
-                await self._reset()
-                raise
-            assert pulled is not None  # pullers do not end by themselves
-            if not pulled.over:
-                return pulled
-            pulled.slot.release()
-
-    async def _reset(self) -> None:
-        """End the feed and the connection: what the broker grants to its pulls goes to others."""
-        feed, self._feed = self._feed, None
-        if feed is not None:
-            await feed.close()
-        with contextlib.suppress(WeirError, TimeoutError):
-            async with asyncio.timeout(_LAST_ACKS):
-                for partition in self._acking.waiting():
-                    await self._acking.flush(partition)
-        await self._disconnect()
-
-    async def _start(self) -> Feed[Pulled]:
-        self._loop = asyncio.get_running_loop()
-        await self.open()
-        assert self._pulling is not None  # `open` has made it
-        self._feed = self._pulling.feed()
-        return self._feed
-
-
-def _end_of(grant: Grant) -> int:
-    return grant.batches[-1].next_offset if grant.batches else grant.offset
+def _run_of(message: Message) -> Run:
+    return message.offset, message.offset + 1

@@ -53,6 +53,14 @@ class Feed(Generic[T]):
             self._live -= 1
         return None
 
+    def drain(self) -> list[T]:
+        """Return what is queued; errors, and ends of pullers, stay."""
+        queued = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        for item in queued:
+            if isinstance(item, _Over):
+                self._queue.put_nowait(item)
+        return [item for item in queued if not isinstance(item, _Over)]
+
     async def close(self) -> None:
         """End every puller."""
         for task in self._tasks:

@@ -15,6 +15,7 @@ from weir.errors import (
     Disconnected,
     NotLeader,
     SequenceGap,
+    StampTooFar,
     TooLarge,
     Unavailable,
     WeirError,
@@ -23,6 +24,9 @@ from weir.errors import (
 from weir.model.header import renumbered
 from weir.model.ids import Address
 from weir.wire import messages as m
+
+#: Seconds that a producer waits for a node's clock to reach what it has seen of another's.
+CLOCKS_DIFFER_MAX = 5.0
 
 
 class Owner(Protocol):
@@ -163,7 +167,8 @@ class Lane:
                 break
             self._hold(gathered)
         while (held := self._sequencer.to_send()) is not None:
-            request = m.Produce(self.address, self._link.seen, held.data, self._level)
+            held.seen = held.seen or self._link.seen
+            request = m.Produce(self.address, held.seen, held.data, self._level)
             correlation = self._link.send(request, self._answered)
             if correlation is None:
                 return  # the link calls when it can be written to
@@ -222,6 +227,8 @@ class Lane:
             return
         if isinstance(answer, m.Refusal):
             refused = refusal(answer.code, answer.message, answer.detail)
+            if isinstance(refused, StampTooFar):
+                refused.retryable = self._link.ahead_of(refused.detail) <= CLOCKS_DIFFER_MAX
             self._settle(self._sequencer.answered(correlation, refused))
         elif isinstance(answer, m.Confirm):
             self._link.saw(answer.stamp)

@@ -26,6 +26,10 @@ class Pace:
         """Whether to have the next grant here before the last one is done: the work is quick."""
         return self.size > 1 or self._most == 1
 
+    def restart(self) -> None:
+        """Begin with single messages again."""
+        self.size = 1
+
     def took(self, messages: int, seconds: float, partitions: int) -> None:
         """Learn that so many messages took so long; each of the `partitions` may grant some."""
         if messages < 1:

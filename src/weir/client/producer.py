@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -75,21 +74,18 @@ class Producer(Outgoing):
         tried until the producer is closed, so it may come to be.
         """
         check_columns(tag, time, headers)
-        await self.ready()
+        if self.buffered > self._options.max_buffered:
+            await self.ready()
         data = as_bytes(value)
-        welcome = self._link.welcome
-        batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
-        size = size_of(data, key_bytes(key), tag, headers)
-        if len(data) > VALUE_CHUNK_BYTES // 2 and is_large(size, batch_bytes_max):
-            return await self._send_large(pieces_of(data), key, tag, time, headers, partition)
+        if len(data) > VALUE_CHUNK_BYTES // 2:
+            welcome = self._link.welcome
+            batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
+            if is_large(size_of(data, key_bytes(key), tag, headers), batch_bytes_max):
+                return await self._send_large(pieces_of(data), key, tag, time, headers, partition)
         sent = self.send(
             bytes(data), key=key, tag=tag, time=time, headers=headers, partition=partition
         )
-        try:
-            async with asyncio.timeout(self._link.request_timeout):
-                return await sent._settled()
-        except TimeoutError:
-            raise self._stalled() from None
+        return await sent.within(self._link.request_timeout, self._stalled)
 
     async def publish_from(
         self,

@@ -5,108 +5,125 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 
 from weir.client.chunked import Chunks, loaded
 from weir.client.delivered import Delivered, LargeDelivered, deliver
+from weir.client.delivery import Holding
 from weir.client.feed import Feed
+from weir.client.granted import Grant, sorted_out
 from weir.client.growth import watch
 from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.reader import EMPTY_PAUSE, LONG_POLL
 from weir.errors import ValueLost
+from weir.model.clusters import Mode
 from weir.model.ids import Address
-from weir.model.message import Message
+from weir.model.stamp import milliseconds_of
 from weir.wire import messages as m
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
-    """A lease of messages [offset, next_offset) until `deadline`, a stamp."""
+class Wanted:
+    """What a consumer asks for: `lease` in seconds."""
 
-    topic: str
-    partition: int
-    fence: int
-    deadline: int
-    offset: int
-    next_offset: int
-    attempts: int
-    batches: tuple[Delivered, ...]
-
-    def messages(self) -> Iterator[Message]:
-        """Split into messages as people read them."""
-        return chain.from_iterable(delivered.messages() for delivered in self.batches)
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """A grant that came, the time of `time.monotonic` its lease ends at, and whom to let go on."""
-
-    grant: Grant
-    ends: float
-    slot: asyncio.Semaphore
-
-    @property
-    def over(self) -> bool:
-        """Whether its lease has ended: the messages are, or will be, another consumer's."""
-        return time.monotonic() >= self.ends
+    cluster: str
+    mode: Mode
+    max_bytes: int
+    lease: float
 
 
 class Pulling:
     """Asks for the grants of one topic's partitions, those that are added later too."""
 
     def __init__(
-        self, home: Link, places: Places, cluster: str, max_bytes: int, lease: float
+        self,
+        home: Link,
+        places: Places,
+        wanted: Wanted,
+        quiet: Callable[[int], Awaitable[None]],
+        refuse: Callable[[Holding], None],
     ) -> None:
-        """Take where to ask; `home` is the link whose publishes come after what is pulled."""
+        """Take where to ask; `home` is the link whose publishes come after what is pulled.
+
+        `quiet` returns when the broker knows of all that was given back of a partition. Where the
+        order counts nothing is pulled before that: what is behind it would come without it.
+        `refuse` takes what comes during a `pause`.
+        """
         #: Messages to ask for; whoever takes the grants says.
         self.size = 1
+        #: How many pulls of each partition were begun.
+        self.begun: dict[int, int] = {}
         self._home = home
         self._places = places
-        self._cluster = cluster
-        self._max_bytes = max_bytes
-        self._lease = lease
+        self._wanted = wanted
+        self._quiet = quiet
+        self._refuse = refuse
+        self._runs = asyncio.Event()
+        self._runs.set()
 
     @property
     def partitions(self) -> int:
         """How many partitions there are."""
         return len(self._places)
 
-    def feed(self) -> Feed[Pulled]:
+    def pause(self) -> None:
+        """Pull nothing until `resume`. What is pulled just now is refused when it comes."""
+        self._runs.clear()
+
+    def resume(self) -> None:
+        """Pull again."""
+        self._runs.set()
+
+    def feed(self) -> Feed[Holding]:
         """Begin to pull."""
         feed = Feed(partial(self._pull, p) for p in range(len(self._places)))
         feed.add(self._watch)
         return feed
 
-    async def _watch(self, feed: Feed[Pulled]) -> None:
+    async def _watch(self, feed: Feed[Holding]) -> None:
         def grown(partitions: range) -> None:
             for partition in partitions:
                 feed.add(partial(self._pull, partition))
 
         await watch(self._places, grown)
 
-    async def _pull(self, partition: int, feed: Feed[Pulled]) -> None:
+    async def _pull(self, partition: int, feed: Feed[Holding]) -> None:
         # One grant ahead of the user, no more: its lease runs while it waits.
         slot = asyncio.Semaphore(1)
         while True:
             await slot.acquire()
+            await self._runs.wait()
+            if self._wanted.mode is not Mode.SHARED:
+                await self._quiet(partition)
+            number = self.begun[partition] = self.begun.get(partition, 0) + 1
             grant = await self._once(partition)
             if grant is None:
                 slot.release()
                 await asyncio.sleep(EMPTY_PAUSE)
+                continue
+            came = Holding(grant, time.monotonic() + self._wanted.lease, slot, number)
+            if self._runs.is_set():
+                feed.put(came)
             else:
-                feed.put(Pulled(grant, time.monotonic() + self._lease, slot))
-                del grant  # this task sleeps for long, and what is opened of it grows
+                self._refuse(came)
+            del grant, came  # this task sleeps for long, and what is opened of it grows
 
     async def _once(self, partition: int) -> Grant | None:
-        places, delivered = self._places, list[Delivered]()
+        places, wanted, delivered = self._places, self._wanted, list[Delivered]()
 
         def request(address: Address) -> m.Request:
-            wait_ms, lease_ms = int(LONG_POLL * 1_000), int(self._lease * 1_000)
-            return m.Pull(address, self._cluster, self.size, self._max_bytes, wait_ms, lease_ms)
+            return m.Pull(
+                address,
+                wanted.cluster,
+                self.size,
+                wanted.max_bytes,
+                int(LONG_POLL * 1_000),
+                int(wanted.lease * 1_000),
+                wanted.mode,
+            )
 
         def check(granted: m.Granted) -> None:
             delivered[:] = deliver(
@@ -124,6 +141,8 @@ class Pulling:
             return None
         for part in delivered:
             self._home.saw(part.batch.header.stamp)
+        now = milliseconds_of(granted.stamp) * 1_000
+        left, expired = sorted_out(delivered, granted.runs, now)
         return Grant(
             places.topic,
             partition,
@@ -132,7 +151,9 @@ class Pulling:
             granted.offset,
             granted.next_offset,
             granted.attempts,
-            tuple(delivered),
+            tuple(left),
+            granted.runs,
+            tuple(expired),
         )
 
 

@@ -43,11 +43,12 @@ class Confirmed:
 class Handed:
     """A batch handed over, or still being gathered: await it for its `Confirmed`, or its error.
 
-    A future exists only if somebody waits, one for all who do.
+    A future exists only if somebody waits: one for each who does, so that one who gives up takes
+    it from nobody else.
     """
 
     __slots__ = (
-        "_future", "_result", "_watching", "count", "partition", "patience", "size", "topic",
+        "_result", "_waiters", "_watching", "count", "partition", "patience", "size", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -57,7 +58,7 @@ class Handed:
         self.size = 0
         self.count = 0
         self._result: Confirmed | Exception | None = None
-        self._future: asyncio.Future[Confirmed] | None = None
+        self._waiters: list[asyncio.Future[Confirmed]] = []
         self._watching: asyncio.Task[None] | None = None
         #: Returns when this is settled, or raises when nothing has moved for too long.
         self.patience: Callable[[Handed], Awaitable[None]] | None = None
@@ -70,13 +71,18 @@ class Handed:
     def settle(self, result: Confirmed | Exception) -> None:
         """Say what became of the batch, once."""
         self._result = result
-        future, self._future = self._future, None
-        if future is None or future.done():
-            return
-        if isinstance(result, Exception):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
+        if self._waiters:
+            self._tell(result)
+
+    def _tell(self, result: Confirmed | Exception) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if waiter.done():  # whoever waited gave up
+                continue
+            if isinstance(result, Exception):
+                waiter.set_exception(result)
+            else:
+                waiter.set_result(result)
 
     async def wait(self) -> Confirmed:
         """Return when the batch is confirmed, or raise what kept it from being so.
@@ -86,32 +92,48 @@ class Handed:
         if self._result is None and self.patience is not None and self._watching is None:
             watch = self._watch(self.patience)
             self._watching = asyncio.get_running_loop().create_task(watch, name="weir patience")
-        return await self._settlement()
-
-    async def _settlement(self) -> Confirmed:
-        """Return what became of the batch, however long that takes."""
         if self._result is None:
-            if self._future is None:
-                self._future = asyncio.get_running_loop().create_future()
-            # One who gives up waiting must not take the future from the others.
-            return await asyncio.shield(self._future)
+            waiter: asyncio.Future[Confirmed] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            return await waiter
         if isinstance(self._result, Exception):
             raise self._result
         return self._result
+
+    async def within(self, seconds: float, complaint: Callable[[], WeirError]) -> Confirmed:
+        """Return when the batch is confirmed, or raise what kept it from being so; or, after so
+        many seconds, the `complaint()`.
+
+        A timer for each who waits costs less than the task that `wait` has watch over a batch: this
+        is for batches of one message.
+        """
+        if self._result is not None:
+            return await self.wait()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Confirmed] = loop.create_future()
+        self._waiters.append(waiter)
+        timer = loop.call_later(seconds, _complain, waiter, complaint)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
 
     async def _watch(self, patience: Callable[[Handed], Awaitable[None]]) -> None:
         """Tell all who wait when it has taken too long: one task for a batch, not for each."""
         try:
             await patience(self)
         except WeirError as error:
-            future, self._future = self._future, None
-            if future is not None and not future.done():
-                future.set_exception(error)
+            self._tell(error)
         finally:
             self._watching = None
 
     def __await__(self) -> Generator[object, None, Confirmed]:
         return self.wait().__await__()
+
+
+def _complain(waiter: asyncio.Future[Confirmed], complaint: Callable[[], WeirError]) -> None:
+    if not waiter.done():
+        waiter.set_exception(complaint())
 
 
 class Sent:
@@ -131,9 +153,9 @@ class Sent:
         """
         return self._receipt(await self._batch.wait())
 
-    async def _settled(self) -> Receipt:
-        """Return the receipt, however long that takes: whoever asks has a timeout of his own."""
-        return self._receipt(await self._batch._settlement())
+    async def within(self, seconds: float, complaint: Callable[[], WeirError]) -> Receipt:
+        """Return as `wait` does; or raise the `complaint()` after so many seconds."""
+        return self._receipt(await self._batch.within(seconds, complaint))
 
     def _receipt(self, done: Confirmed) -> Receipt:
         batch = self._batch

@@ -27,13 +27,16 @@ O = TypeVar("O")  # noqa: E741  # whose batch it is: told to the pipeline, given
 
 @dataclass(slots=True, eq=False)
 class Held(Generic[O]):
-    """A batch that is not confirmed. `correlation` is that of its latest send; 0: send it."""
+    """A batch that is not confirmed. `correlation` is that of its latest send; 0: send it. `seen`
+    is the stamp that had been seen when it was sent first: it is to lie behind that, and no other.
+    """
 
     data: memoryview
     sequence: int
     count: int
     owner: O
     correlation: int = 0
+    seen: int = 0
     confirm: Confirm | None = None
 
     @property

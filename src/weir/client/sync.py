@@ -252,6 +252,9 @@ class Consumer(Twin[consumers.Consumer]):
     close = _waits(consumers.Consumer.close)
     more = _waits(consumers.Consumer.more)
     ack = _waits(consumers.Consumer.ack)
+    nack = _waits(consumers.Consumer.nack)
+    extend = _waits(consumers.Consumer.extend)
+    flush = _waits(consumers.Consumer.flush)
 
     @property
     def topic(self) -> str:
@@ -267,6 +270,11 @@ class Consumer(Twin[consumers.Consumer]):
     def attempts(self) -> int:
         """The how-manieth time the last message was handed to a consumer: 1, unless work failed."""
         return self._of.attempts
+
+    @property
+    def cursors(self) -> dict[int, int]:
+        """By partition, the offset below which the cluster has done all, as of the last ack."""
+        return self._of.cursors
 
     @property
     def closed(self) -> bool:

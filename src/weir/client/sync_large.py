@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from weir.client.background import Background
 from weir.client.delivered import Delivered, LargeDelivered
-from weir.client.pulling import Grant
+from weir.client.granted import Grant
 from weir.codec.fields import Buffer
 from weir.model.message import LargeMessage, Message
 

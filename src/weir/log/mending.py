@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from weir.codec.fields import Buffer
 from weir.log.disk import Disk
 from weir.log.errors import LogDamaged
-from weir.log.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, verify
+from weir.log.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, verify
 from weir.log.index_lookups import Stored
 from weir.log.scrub import Scrubbed
 from weir.log.segment import Segment
+from weir.model.header import headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,7 @@ class MendPiece:
     def _verify(self, disk: Disk, at: int) -> Frame:
         data = disk.read(self.segment.name, at, HEADER_SIZE + self.stored.length)
         position = self.stored.position
-        return verify(
-            memoryview(data), 0, generation=self.segment.generation, position=position
-        )
+        return verify(memoryview(data), 0, generation=self.segment.generation, position=position)
 
     def _is_meant(self, frame: Frame) -> bool:
         at = self.stored
@@ -71,3 +70,14 @@ class Filled:
     first_offset: int = -1
     next_offset: int = -1
     stamp: int = -1
+
+
+def filled_by(piece: MendPiece) -> Filled:
+    """Return what an entry holds whose payload a piece gave back."""
+    if piece.stored.kind is not Kind.BATCHES:
+        return Filled()
+    batches = headers(piece.payload)
+    first, last = batches[0], batches[-1]
+    if first.first_offset < 0:
+        return Filled()
+    return Filled(first.first_offset, last.next_offset, last.stamp)

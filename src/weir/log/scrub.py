@@ -33,12 +33,14 @@ PIECE_BYTES = 4 * MIB
 class Scrubbed:
     """What one piece found: `size` bytes were verified, and what is `bad` in them.
 
-    `next_piece` goes on behind them; None at the end of the segment.
+    `next_piece` goes on behind them; None at the end of the segment. `rotten` names entries of which
+    only the payload is bad: group, index, and the place where each lies.
     """
 
     size: int
     bad: tuple[LogDamaged, ...]
     next_piece: ScrubPiece | None
+    rotten: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class ScrubPiece:
         place = segment.base + self.start
         base = None if segment.class_ else place
         bad: list[LogDamaged] = []
+        rotten: list[tuple[int, int, int]] = []
         view, at, seeking = memoryview(data), 0, self.seeking
         while at < len(data):
             if seeking:
@@ -83,17 +86,18 @@ class ScrubPiece:
                     at, seeking = at + 8, True
                     continue
                 frame = error.frame
+                rotten.append((frame.group, frame.index, place + at))
             at += frame_size(frame.length)
             if frame.kind is Kind.END:
-                return Scrubbed(at, tuple(bad), None)
+                return Scrubbed(at, tuple(bad), None, tuple(rotten))
         if last:
             if not self.end and not bad and not self.seeking:
                 reason = "the segment does not end in an END"
                 bad.append(LogDamaged(self.log, segment.name, place + at, reason))
-            return Scrubbed(at, tuple(bad), None)
+            return Scrubbed(at, tuple(bad), None, tuple(rotten))
         if seeking:  # a header may lie across the end
             at = max(len(data) - HEADER_SIZE, 8) & -8
         # A frame that does not fit is tried again in a larger piece.
         size = self.piece_bytes if at else 2 * self.piece_bytes
         more = ScrubPiece(self.log, segment, self.start + at, size, seeking, self.end)
-        return Scrubbed(at, tuple(bad), more)
+        return Scrubbed(at, tuple(bad), more, tuple(rotten))

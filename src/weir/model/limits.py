@@ -78,6 +78,11 @@ ACK_RANGES_MAX = 10_000
 GRANT_RUNS_MAX = 4_096
 # How far ahead a message may be due, and for how long one may be given back.
 DELAY_MS_MAX = 365 * 24 * 3600 * 1000
+# How many messages a keyed cluster looks into ahead of what is done, in one partition.
+KEYED_WINDOW = 65_536
+# How many batches of a partition may hold messages that are not due: 32 bytes each on every
+# replica, and about twice that where it is led.
+DELAYED_BATCHES_MAX = 1_000_000
 REQUESTS_PENDING_MAX = 1_024
 # What one connection may send behind a request that waits for news of the registry.
 PARKED_BYTES_MAX = 16 * MIB

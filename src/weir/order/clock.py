@@ -20,13 +20,17 @@ class Time(Protocol):
 
 
 class Highest:
-    """The highest stamp of all clocks of a shard: what an honest client may have seen here."""
+    """The highest stamp of all clocks of a shard: what an honest client may have seen here.
 
-    __slots__ = ("stamp",)
+    None of them stamps at or below `promised` any more: others were told so.
+    """
+
+    __slots__ = ("promised", "stamp")
 
     def __init__(self, stamp: int = 0) -> None:
         """Begin with a stamp, or none."""
         self.stamp = stamp
+        self.promised = 0
 
 
 class HybridClock:
@@ -85,6 +89,9 @@ class HybridClock:
         return min(seen, stamp_at(wall_ms + self.max_ahead_ms))
 
     def stamp(self, wall_ms: int, seen: int = 0) -> int:
-        """Return max(now, last + 1, seen + 1) and make it the last; `seen` must be checked."""
-        self.raise_to(max(stamp_at(wall_ms), self._last + 1, seen + 1))
+        """Return max(now, last + 1, seen + 1, promised + 1) and make it the last; `seen` must be
+        checked.
+        """
+        promised = self._highest.promised
+        self.raise_to(max(stamp_at(wall_ms), self._last + 1, seen + 1, promised + 1))
         return self._last

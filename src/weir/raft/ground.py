@@ -28,6 +28,23 @@ class Clock:
         self.round = 0
 
 
+class Pledge:
+    """The highest fence that was promised to anybody; the groups of one host share one.
+
+    A vote carries it, so whoever is elected knows of every promise that a majority gave. What was
+    promised for other groups is in it too, which may say more than is needed, never less.
+    """
+
+    __slots__ = ("fence",)
+
+    def __init__(self, fence: int = 0) -> None:
+        self.fence = fence
+
+    def raise_to(self, fence: int) -> None:
+        """Keep `fence` if it is the highest yet."""
+        self.fence = max(self.fence, fence)
+
+
 class Contact:
     """When somebody was heard of, and whether messages can reach them at all."""
 
@@ -76,7 +93,6 @@ class Ground:
         "config",
         "contacts",
         "durable_term",
-        "fence",
         "hard_state",
         "history",
         "id",
@@ -84,6 +100,7 @@ class Ground:
         "loads_asked",
         "log",
         "outbox",
+        "pledge",
         "random",
         "reads",
         "snapshot",
@@ -93,7 +110,7 @@ class Ground:
     def __init__(self, config: Config, storage: Storage) -> None:
         self.config = config
         self.id = config.id
-        self.fence = config.fence
+        self.pledge = Pledge(config.fence)
         self.random: Callable[[], float] = config.random or _Spread(config.id).draw
         self.clock = Clock()
         self.contacts = Contacts()
@@ -111,6 +128,11 @@ class Ground:
         self.loads_asked = 0
         self.wants_snapshot: list[int] = []
         self.snapshot: Snapshot | None = None
+
+    @property
+    def fence(self) -> int:
+        """The highest fence that was promised."""
+        return self.pledge.fence
 
     @property
     def term(self) -> int:

@@ -13,6 +13,7 @@ class Outward:
         "_changed",
         "_since",
         "_told",
+        "answered",
         "contact",
         "dropped",
         "led",
@@ -37,8 +38,9 @@ class Outward:
         self.dropped: dict[int, int] = {}
         #: Whether no beat was answered for an election timeout.
         self.silent = True
-        #: The fence that the peer's newest answer promised.
+        #: The fence that the peer's newest answer promised, for what it was told by this version.
         self.promised = 0
+        self.answered = 0
 
     def lead(self, group: int, term: int, leader: int) -> None:
         """`group` is led here, as far as the peer is concerned."""
@@ -58,7 +60,7 @@ class Outward:
         self._changed = True
         self._since = dict.fromkeys(self.led, self.version + 1)
         self.dropped = {}
-        self.promised = 0
+        self.promised = self.answered = 0
 
     def tell_again(self) -> None:
         """The peer lacks what this version says."""
@@ -80,6 +82,12 @@ class Outward:
         """Whether an answer says that the peer follows in `group`."""
         since = self._since.get(group)
         return since is not None and since <= reply.version and group not in self.dropped
+
+    def promises(self, group: int) -> int:
+        """The fence that the peer promised as a follower in `group`; 0 if it said nothing of it."""
+        since = self._since.get(group)
+        follows = since is not None and since <= self.answered and group not in self.dropped
+        return self.promised if follows else 0
 
 
 class Inward:

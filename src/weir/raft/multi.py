@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir.raft.ground import NEVER, Clock, Contact
+from weir.raft.ground import NEVER, Clock, Contact, Ground, Pledge
 from weir.raft.leader import Leader
 from weir.raft.link import Link
+from weir.raft.membership import Configuration
 from weir.raft.messages import Beat, BeatReply, HeartbeatReply, LinkMessage
 from weir.raft.node import Node
+from weir.raft.quorum import committed_index
 from weir.raft.seat import Seat, SeatContacts
 from weir.raft.seating import Seating
 from weir.raft.storage import NOBODY
@@ -42,11 +44,13 @@ class Multi:
         self._heartbeat_ms = heartbeat_ms
         self._election_ms = election_ms
         self._clock = Clock()
+        self._pledge = Pledge()
         self._seats = Seating(peer_of, self._clock)
         self._beat_at = 0
-        #: The fence that beats ask peers to promise; opaque.
+        #: The fence that beats ask peers to promise; opaque. See ask().
         self.fence_asked = 0
-        #: The highest fence this side promises to whoever asks.
+        #: The highest fence this side promises to whoever asks, itself included. The host makes it
+        #: durable first; a host that starts again gives it to its nodes as Config.fence.
         self.fence_bound = 0
 
     def add(self, group: int, node: Node) -> None:
@@ -56,6 +60,8 @@ class Multi:
         ground = node.core.ground
         passed = self._clock.now - ground.clock.now
         ground.clock = self._clock
+        self._pledge.raise_to(ground.fence)
+        ground.pledge = self._pledge
         ground.contacts = SeatContacts(self._seats.contact, group)
         node.core.state.deadline = min(node.core.state.deadline + passed, NEVER)
         node.activate_in(self._seats.active, group)
@@ -129,6 +135,7 @@ class Multi:
                 continue
             reply = link.inward.reply(self.fence_bound)
             if reply is not None:
+                self._pledge.raise_to(reply.fence)
                 beats.append((peer, reply))
             if due or any(group in link.outward.led for group in asking):
                 beat = link.outward.beat(clock.round, self.fence_asked)
@@ -136,10 +143,31 @@ class Multi:
                     beats.append((peer, beat))
         return beats
 
-    def promised(self, peer: int) -> int:
-        """The fence that `peer` promised in its newest answer; 0 if none since it came up."""
-        link = self._seats.links.get(peer)
-        return link.outward.promised if link else 0
+    def ask(self, fence: int) -> None:
+        """Ask all who follow a leader here to promise `fence`; beats that say so go out at once."""
+        self.fence_asked = max(self.fence_asked, fence)
+        self._beat_at = 0
+
+    def fenced(self, group: int) -> int:
+        """The highest fence that a majority of a group led here has promised; 0 if there is none.
+
+        Whoever leads it next hears of it by its votes. Joint configurations need both majorities,
+        and a leader without a committed entry of its own term has nothing that it could promise.
+        """
+        seat = self._seats.all[group]
+        ground, state = seat.node.core.ground, seat.node.core.state
+        if not isinstance(state, Leader) or not _is_settled(ground, state):
+            return 0
+        own = min(self.fence_asked, self.fence_bound)
+        self._pledge.raise_to(own)
+
+        def promised(voter: int) -> int:
+            return own if voter == ground.id else self._seats.promised(group, voter)
+
+        return min(
+            committed_index([promised(voter) for voter in half])
+            for half in _halves(ground.configuration)
+        )
 
     # Links
 
@@ -224,7 +252,7 @@ class Multi:
                 return  # it was said to another life of this host
         outward.contact.heard_at = self._clock.now
         outward.silent = False
-        outward.promised = reply.fence
+        outward.promised, outward.answered = reply.fence, reply.version
         self._dropped(link, dict(reply.dropped))
         for group, leader in list(self._seats.reading.items()):
             if outward.confirms(group, reply):
@@ -252,3 +280,13 @@ class Multi:
                 seat.node.core.step(HeartbeatReply(seat.state.leader, NOBODY, term, 0))
             elif group not in before:
                 self._seats.set_contacts(group, link.peer, Contact())
+
+
+def _is_settled(ground: Ground, leader: Leader) -> bool:
+    """Whether an entry of the own term is committed: what was inherited is so too, or never is."""
+    return ground.log.committed >= leader.first_index
+
+
+def _halves(configuration: Configuration) -> list[tuple[int, ...]]:
+    """The sets of voters of each of which a majority is needed."""
+    return [half for half in (configuration.voters, configuration.outgoing) if half]

@@ -133,10 +133,10 @@ class Node:
     def raise_fence(self, value: int) -> None:
         """Keep `value` if it is the highest yet. Opaque here; votes of later terms carry it.
 
-        The host makes it durable before it acts on it, and restores it through Config.fence.
+        The host makes it durable before it acts on it, and restores it through Config.fence. The
+        groups of one Multi keep one value.
         """
-        ground = self.core.ground
-        ground.fence = max(ground.fence, value)
+        self.core.ground.pledge.raise_to(value)
 
     def propose(self, data: object, size: int) -> int:
         """Append `data` of `size` bytes to the log and return its index; it is not committed yet.

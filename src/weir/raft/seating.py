@@ -38,6 +38,11 @@ class Seating:
         """The contact that stands for a member of a group."""
         return self.link(self._peer_of(group, member)).outward.contact
 
+    def promised(self, group: int, member: int) -> int:
+        """The fence that a member of a group promised over its link."""
+        link = self.links.get(self._peer_of(group, member))
+        return link.outward.promises(group) if link else 0
+
     def settle(self) -> None:
         """Let links and timers know what happened to groups since this was last done."""
         while self.active:

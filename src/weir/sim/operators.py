@@ -123,6 +123,8 @@ class Operator(Client):
                 self.history.seeks.remove(seek)  # one that was refused changed nothing
             elif seek.done and self.ending and self._last:
                 self._last -= 1
+                # A pause that had no answer may have come behind the word that ended it.
+                self._paused = not self._last
         if self._paused:
             self.world.after(self.world.between(*_PAUSED), self._resume)
         else:

@@ -43,6 +43,8 @@ class Machine:
     logs: int = 1
     #: How many processes a node may have.
     shards_max: int = 3
+    #: How often a process looks at the clock, in virtual microseconds.
+    tick: int = ev.TICK_MS * MS
 
     def __str__(self) -> str:
         """What was drawn, for the report of a run that failed."""
@@ -318,6 +320,6 @@ class Process:
         if self.shard is None:
             return
         if not self.asleep(self._tick):
-            self.world.after(ev.TICK_MS * MS, self._tick)
+            self.world.after(self._seat.machine.tick, self._tick)
             self.handle(ev.Ticked())
             self._seat.witness.look(self)

@@ -85,6 +85,8 @@ class Producer(Client):
             batch.send = 0
 
     def _opened(self, reply: m.Reply) -> None:
+        if self._grant is not None:
+            return  # it asked twice, for it had been refused on one connection and lost another
         if isinstance(reply, m.ProducerGrant):
             self._grant = reply
             self._run()

@@ -17,6 +17,8 @@ from weir.wire.client import ClientStream, decode_reply, encode_request
 
 TOPIC = "weather"
 _RECONNECT = (1 * MS, 60 * MS)
+#: While nobody can be reached.
+_DIAL = (10 * MS, 100 * MS)
 _PAUSE = (1 * MS, 20 * MS)
 
 #: In a run that takes its time: how likely a pause is a long one.
@@ -69,7 +71,7 @@ class Program:
         self.link = self.scene.brokers.connect(self, self.site, self._next_node)
         self._next_node = 0
         if self.link is None:
-            self.world.after(self.world.between(*_RECONNECT), self.start)
+            self.world.after(self.world.between(*_DIAL), self.start)
         else:
             self.opened()
 

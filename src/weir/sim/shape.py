@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weir.broker.events import TICK_MS
 from weir.broker.replication import Replication
 from weir.broker.shard import ShardSettings
 from weir.log.settings import Settings
@@ -38,9 +39,10 @@ class Shape:
     fault_every: tuple[int, int] = (30 * MS, 250 * MS)
     #: Which faults a set meets, by the names of `weir.sim.storm`; none named: all.
     kinds: tuple[str, ...] = ()
-    #: When a follower that hears nothing seeks to lead, and how often it hears of a leader, in ms.
-    election_ms: int = 500
-    heartbeat_ms: int = 100
+    #: How often a follower hears of its leader, and when one that does not seeks to lead, in ms.
+    beats: tuple[tuple[int, int], ...] = ((100, 500),)
+    #: How often a process looks at the clock, in ms.
+    ticks: tuple[int, ...] = (TICK_MS,)
     #: How long a node of a set stays down.
     down: tuple[int, int] = (0, 2 * SECOND)
     #: How long the run lasts at least.
@@ -75,11 +77,11 @@ SET = Shape(
     faults_until=24 * SECOND,
     fault_every=(200 * MS, 1_500 * MS),
     at_least=30 * SECOND,
-    pace=(8, 400),
+    beats=((100, 500), (200, 1_000)),
+    ticks=(TICK_MS, 2 * TICK_MS),
+    pace=(10, 400),
     patience=1_200 * MS,
     sites=(-1, -2),
-    batches=12,
-    device_messages=12,
     onlookers=2,
     stewards=1,
     rots=(0,),
@@ -89,6 +91,7 @@ SET = Shape(
 def machine(world: World, shape: Shape) -> Machine:
     """Draw the sizes of a run's log and budget: small, so that every path is walked."""
     dice = world.dice
+    heartbeat_ms, election_ms = dice.choice(shape.beats)
     roll = dice.random()
     # Small enough in many runs for segments to be left behind, and used again.
     segment, entry = (24, 6 * KIB) if roll < 0.6 else (32 if roll < 0.8 else 64, ENTRY_BYTES_MAX)
@@ -105,8 +108,8 @@ def machine(world: World, shape: Shape) -> Machine:
         checkpoint_bytes=dice.choice((1 * KIB, 4 * KIB, 1024 * KIB)),
         retention_every_ms=_RETENTION_EVERY_MS,
         replication=Replication(
-            heartbeat_ms=shape.heartbeat_ms,
-            election_ms=shape.election_ms,
+            heartbeat_ms=heartbeat_ms,
+            election_ms=election_ms,
             append_bytes_max=dice.choice(_APPENDS),
             inflight_bytes_max=dice.choice(_IN_FLIGHT),
             snapshot_chunk_bytes=dice.choice(_CHUNKS),
@@ -114,4 +117,5 @@ def machine(world: World, shape: Shape) -> Machine:
         random=dice.random,
     )
     logs = dice.choice(_LOGS if shape.nodes == 1 else _LOGS[:3])
-    return Machine(log, shard, dice.choice(_FLUSHES[: 3 if shape.nodes == 1 else 2]), logs)
+    flush = dice.choice(_FLUSHES[: 3 if shape.nodes == 1 else 2])
+    return Machine(log, shard, flush, logs, tick=dice.choice(shape.ticks) * MS)

@@ -36,7 +36,9 @@ class Actor:
         """Come up on what the disk holds."""
         snapshot = self.disk.snapshot()
         self.applied = snapshot.index if snapshot else 0
-        self.crc = int.from_bytes(bytes(snapshot.data), "little") if snapshot else 0  # type: ignore[call-overload]
+        self.crc = 0
+        if snapshot is not None:
+            self.take_state(snapshot)
         self.kept: dict[int, int] = {self.applied: self.crc}
         self.unsynced: list[raft.Ready] = []
         self.node = raft.Node(self._config, self.disk)
@@ -76,6 +78,10 @@ class Actor:
             self.node.persisted(ready.number)
         del self.unsynced[:count]
 
+    def change(self, change: raft.Change) -> None:
+        """Begin to change the configuration."""
+        self.node.change(change)
+
     def serve(self) -> None:
         """Do what the node is ready for, but leave the writes to sync()."""
         if self._post_link is not None:
@@ -92,10 +98,12 @@ class Actor:
             self._post(ready.messages)
             if ready.became_leader:
                 self._checks.elected(self.id, self.node, ready.became_leader.term)
+                self.leads(ready.became_leader)
             if ready.snapshot is not None:
                 self._restore(ready.snapshot)
             for entry in ready.entries:
                 self._checks.appended(self.node, entry)
+                self.keeps(entry)
             if ready.must_persist:
                 self.unsynced.append(ready)
             for entry in ready.committed:
@@ -103,6 +111,7 @@ class Actor:
                 self.applied = entry.index
                 self.crc = crc32(repr((entry.index, entry.term, entry.data)).encode(), self.crc)
                 self.kept[entry.index] = self.crc
+                self.applies(entry)
                 self._checks.applied(entry.index, entry.term, self.crc)
                 self.node.applied(entry.index)
             self._checks.served(ready.reads)
@@ -112,9 +121,27 @@ class Actor:
             for voter in ready.wants_snapshot:
                 self._offer(voter)
 
-    def _restore(self, snapshot: raft.Snapshot) -> None:
+    def leads(self, leadership: raft.Leadership) -> None:
+        """It was elected, and has proposed nothing yet."""
+
+    def keeps(self, entry: raft.Entry) -> None:
+        """An entry goes into its log, in place of what was there and behind."""
+
+    def applies(self, entry: raft.Entry) -> None:
+        """An entry is committed."""
+
+    def state(self, index: int) -> bytes:
+        """What a snapshot as of `index` holds."""
+        return self.kept[index].to_bytes(4, "little")
+
+    def take_state(self, snapshot: raft.Snapshot) -> None:
+        """Become what a snapshot holds."""
         assert isinstance(snapshot.data, bytes)
-        self.applied, self.crc = snapshot.index, int.from_bytes(snapshot.data, "little")
+        self.crc = int.from_bytes(snapshot.data[:4], "little")
+
+    def _restore(self, snapshot: raft.Snapshot) -> None:
+        self.applied = snapshot.index
+        self.take_state(snapshot)
         self.kept = {self.applied: self.crc}
         self._checks.applied(self.applied, snapshot.term, self.crc)
 
@@ -127,7 +154,7 @@ class Actor:
         return raft.Snapshot(
             index,
             node.term_at(index),
-            self.kept[index].to_bytes(4, "little"),
+            self.state(index),
             node.configuration_at(index),
             base,
             node.term_at(base),

@@ -60,16 +60,16 @@ class Rehearsal:
         **config: int,
     ) -> None:
         self.seed = seed
+        self._linked = linked
         self.dice = random.Random(seed)
-        self.checks = Checks(f"seed {seed}")
+        self.checks = self._check(f"seed {seed}")
         self.actors: dict[int, Actor] = {}
         first = tuple(voters)
         for id in (*first, *spare):
             # The spare ones know of nobody yet.
             known = first if id in first else ()
             settings = raft.Config(id, known, random=self.dice.random, **config)  # type: ignore[arg-type]
-            post_link = self._post_link if linked else None
-            self.actors[id] = Actor(settings, self.checks, self.post, kept_entries, post_link)
+            self.actors[id] = self._make(settings, kept_entries)
         self.mail: list[raft.Message | Beaten] = []
         self.severed: set[tuple[int, int]] = set()
         self._proposed = 0
@@ -77,6 +77,13 @@ class Rehearsal:
         for actor in self.actors.values():
             actor.start()
         self._link_all()
+
+    def _check(self, name: str) -> Checks:
+        return Checks(name)
+
+    def _make(self, settings: raft.Config, kept_entries: int) -> Actor:
+        post_link = self._post_link if self._linked else None
+        return Actor(settings, self.checks, self.post, kept_entries, post_link)
 
     # What may happen
 
@@ -183,7 +190,7 @@ class Rehearsal:
         learner = rest[:1] if self.dice.random() < 0.3 else []
         removed = [m for m in rest[1:2] if len(leader.node.configuration.voters) > 2]
         try:
-            leader.node.change(raft.Change(tuple(one), tuple(learner), tuple(removed)))
+            leader.change(raft.Change(tuple(one), tuple(learner), tuple(removed)))
         except (raft.NotReady, raft.InvalidChange):
             return
         leader.serve()

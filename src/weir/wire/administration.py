@@ -70,11 +70,11 @@ class ClusterInfo(Control, frozen=True, array_like=True):
     """How far a cluster is in one partition.
 
     All below `cursor` is done. Of the `lag` messages that are not done, `granted` are with
-    consumers; `attempts` is the most grants that one of these took, and `oldest_ms` how long ago
+    consumers; `attempts` is the most grants that one of the lag took, and `oldest_ms` how long ago
     the oldest message that is not done was published, as far as it is known (-1: it is not).
     `skipped` went past retention before anybody was done with them. `consumers` wait or hold a
-    grant now. Its `mode` is a `Mode`, or -1 before its first grant. Nobody gets the `held_back`
-    ones that were given back with a delay, nor the `delayed` ones that are not due.
+    grant now. Its `mode` is a `Mode`, or -1 before its first grant. The `held_back` messages were
+    given back and not granted again, the `delayed` ones are not due.
     """
 
     name: str

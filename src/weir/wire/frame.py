@@ -18,9 +18,9 @@ from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 #: version u8 = 2, flags u8, opcode u16, length u32 of the body, correlation u64.
 CLIENT_HEADER = struct.Struct("<BBHIQ")
 CLIENT_VERSION = 2
-#: Opcodes from here on may carry batches, but for those that look after clusters and nodes.
+#: Opcodes from here on may carry batches, but for those that look after grants, clusters and nodes.
 FIRST_DATA_OPCODE = 16
-_CONTROL_OPCODES = frozenset((*range(24, 32), *range(44, 48), *range(51, 56)))
+_CONTROL_OPCODES = frozenset((20, 21, *range(24, 32), *range(44, 48), *range(51, 56)))
 
 
 class Flags(IntFlag):

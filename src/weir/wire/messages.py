@@ -336,7 +336,7 @@ class Acked(Control, frozen=True, array_like=True):
 
 class Nack(Control, frozen=True, array_like=True):
     """Give ranges [first, next) of grant `fence` back, to be granted again no sooner than in
-    `delay_ms`.
+    `delay_ms`. What is `untried` was handed to nobody: this grant does not count as an attempt.
     """
 
     address: Address
@@ -344,6 +344,7 @@ class Nack(Control, frozen=True, array_like=True):
     fence: Natural
     ranges: Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
     delay_ms: Natural = 0
+    untried: bool = False
 
 
 class Nacked(Control, frozen=True, array_like=True):

@@ -9,6 +9,7 @@ import pytest
 
 from weir.broker import control as c
 from weir.errors import Halted
+from weir.model.clusters import Mode
 from weir.model.topic import SettingsChange, TopicSettings
 
 SETTINGS = TopicSettings(5, 6)
@@ -22,8 +23,12 @@ RECORDS: list[c.ControlRecord] = [
     c.GroupsSettled([(65536, (65536, 131072))]),
     c.LevelRaised(2),
     c.ProducerOpened(50, 1, "anonymous"),
+    c.ClusterOpened("c", Mode.KEYED),
     c.MessagesGranted("c", 7, 0, 5, 100, 90),
+    c.MessagesGranted("c", 7, 0, 5, 100, 90, [(0, 2), (4, 5)]),
     c.MessagesAcked("c", [(5, 0, 3), (5, 4, 5)]),
+    c.MessagesReturned("c", 9, [(0, 3), (4, 5)], 100, 90, True),
+    c.GrantsExtended("c", [9, 11], 200, 90),
     c.GrantsReleased(7),
     c.LogStartMoved(12, 34, 56),
     c.StampsRaised(90),

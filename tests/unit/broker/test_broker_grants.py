@@ -272,6 +272,6 @@ def test_acked_grants_leave_the_leases(crew: Crew) -> None:
         granted = rig.answer(1, crew.pull(1, lease_ms=GRANT_MS_MAX))
         rig.answer(1, crew.ack((granted.fence, granted.offset, granted.next_offset)))
     partition = rig.shard.topics.partition(crew.info.addresses[0].group)[1]
-    assert len(partition._leading.grants._leases._due) <= 2 * 2 + 256
+    assert len(partition._leading.grants.leases._due) <= 2 * 2 + 256
     rig.time.pass_ms(GRANT_MS_MAX)
     assert span(rig.answer(1, crew.pull(1))) == (kept.offset, kept.next_offset)

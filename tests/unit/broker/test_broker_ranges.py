@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import random
+import sys
+import time
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.broker import ranges as room
 from weir.broker.ranges import Ranges
+from weir.errors import UnknownVersion
+
+#: How many holes the large set has; a proof takes 10,000,000.
+HOLES = int(os.environ.get("WEIR_HOLES", "20000"))
 
 LIMIT = 40
 runs = st.tuples(st.integers(0, LIMIT), st.integers(0, LIMIT))
@@ -67,3 +76,114 @@ def test_the_part_within_agrees_with_a_set(
     found = ranges.within(*span)
     assert all(first < behind for first, behind in found)
     assert numbers(Ranges(found)) == numbers(ranges) & set(range(*span))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many blocks of few runs, of all widths."""
+    monkeypatch.setattr(room, "_BLOCK_MAX", 8)
+    monkeypatch.setattr(room, "_BLOCK_MIN", 3)
+    monkeypatch.setattr(room, "_WIDTHS", (("H", 30), ("I", 100), ("Q", 1 << 64)))
+    monkeypatch.setattr(room, "_BEYOND", {"H": 30, "I": 100, "Q": 1 << 64})
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("seed", range(30))
+def test_ranges_of_many_blocks_agree_with_a_set(seed: int) -> None:
+    dice = random.Random(seed)
+    limit = dice.choice((60, 300, 1_000))
+    ranges, twin = Ranges(), set[int]()
+    for _ in range(400):
+        first = dice.randrange(limit)
+        behind = min(first + dice.choice((1, 2, 5, 40, limit // 2)), limit)
+        if dice.random() < dice.choice((0.3, 0.7)):
+            ranges.add(first, behind)
+            twin.update(range(first, behind))
+        else:
+            ranges.discard(first, behind)
+            twin.difference_update(range(first, behind))
+        kept = list(ranges)
+        assert numbers(ranges) == twin
+        assert all(b < c for (_, b), (c, _) in pairwise(kept))
+        assert (ranges.count, len(ranges), bool(ranges)) == (len(twin), len(kept), bool(twin))
+        assert ranges.first_run() == (kept[0] if kept else None)
+        probe, end = sorted((dice.randrange(limit), dice.randrange(limit)))
+        assert ranges.covers(probe, end) == twin.issuperset(range(probe, end))
+        assert numbers(Ranges(ranges.within(probe, end))) == twin & set(range(probe, end))
+        missing = next((n for n in range(probe, end) if n not in twin), None)
+        gap = ranges.gap_from(probe, end)
+        if missing is None:
+            assert gap[0] >= gap[1]
+        else:
+            assert gap[0] == missing
+            assert gap[1] == next((n for n in range(missing, end) if n in twin), end)
+    assert list(Ranges.decode(ranges.encode())) == list(ranges)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(1, 2**40)), max_size=20))
+def test_a_set_comes_back_from_its_bytes(spans: list[tuple[int, int]]) -> None:
+    ranges = Ranges([(first, first + length) for first, length in spans])
+    again = Ranges.decode(ranges.encode())
+    assert again == ranges
+    assert again.count == ranges.count
+    again.add(5, 9)
+    ranges.add(5, 9)
+    assert list(again) == list(ranges)
+
+
+def test_a_width_that_is_not_known_is_refused() -> None:
+    encoded = bytearray(Ranges([(1, 2)]).encode())
+    encoded[20] = 3
+    with pytest.raises(UnknownVersion, match="3 bytes"):
+        Ranges.decode(encoded)
+
+
+def test_millions_of_holes_take_a_few_bytes_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every second message is done, then the others, in another order: never flat bits, and no
+    object per hole.
+    """
+    started = time.perf_counter()
+    ranges = Ranges()
+    for hole in range(HOLES):
+        ranges.add(2 * hole, 2 * hole + 1)
+    built = time.perf_counter()
+    memory = sum(map(sys.getsizeof, [ranges._bases, ranges._blocks, *ranges._bases]))
+    memory += sum(map(sys.getsizeof, ranges._blocks))
+    encoded = ranges.encode()
+    packed = time.perf_counter()
+    again = Ranges.decode(encoded)
+    unpacked = time.perf_counter()
+    assert (len(ranges), ranges.count) == (HOLES, HOLES)
+    assert (len(again), again.count) == (HOLES, HOLES)
+    assert memory < 5 * HOLES + 64_000
+    assert len(encoded) < 5 * HOLES + 64_000
+    dice, probes = random.Random(1), 10_000
+    places = dice.sample(range(HOLES), probes)
+    searched = time.perf_counter()
+    for place in places:
+        assert again.gap_from(2 * place, 2 * HOLES) == (2 * place + 1, 2 * place + 2)
+        again.add(2 * place + 1, 2 * place + 2)
+    filled = time.perf_counter()
+    assert again.count == HOLES + probes
+    again.add(0, 2 * HOLES)
+    assert list(again) == [(0, 2 * HOLES)]
+    if "WEIR_HOLES" not in os.environ:
+        return
+    with capsys.disabled():
+        print(
+            f"\n{HOLES:,} holes: {memory / 1e6:.1f} MB, built in {built - started:.1f} s, "
+            f"to {len(encoded) / 1e6:.1f} MB in {(packed - built) * 1e3:.1f} ms, "
+            f"back in {(unpacked - packed) * 1e3:.1f} ms, "
+            f"found and filled in {(filled - searched) / probes * 1e6:.1f} us each"
+        )
+
+
+def test_one_message_held_back_for_a_month_is_one_run() -> None:
+    """At 10,000 messages a second (counterexample 21)."""
+    ranges, behind = Ranges([(1, 2)]), 2
+    for _ in range(2_592):
+        ranges.add(behind, behind + 10_000_000)
+        behind += 10_000_000
+    assert len(ranges) == 1
+    assert ranges.count == 1 + 25_920_000_000
+    assert len(ranges.encode()) < 64

@@ -50,12 +50,27 @@ class Clock:
         return self.monotonic
 
 
+class Skewed:
+    """The time as one node tells it: its wall clock may be wrong."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return self._clock.wall + self.ahead_ms
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic
+
+
 class Node:
     """One node of one shard; what it asks of its host is done by `Trio`."""
 
     def __init__(self, id: int, trio: Trio, settings: dict[str, Any]) -> None:
         self.id = id
         self.trio = trio
+        self.time = Skewed(trio.clock)
         self.disk = SimDisk(random.Random(id))
         self.settings = settings
         self.birth = 0
@@ -74,7 +89,7 @@ class Node:
         dice = random.Random(f"{self.id}/{self.trio.clock.monotonic}").random
         settings = ShardSettings(random=dice, **self.settings)
         identity = Identity(SYSTEM, node=self.id, members=members, birth=self.birth)
-        self.shard = Shard(identity, [opened], self.trio.clock, settings)
+        self.shard = Shard(identity, [opened], self.time, settings)
         self.jobs: list[Any] = []
         self.wants: set[int] = set()
         self.connects: list[ef.Connect] = []

@@ -147,7 +147,9 @@ def test_a_damaged_node_alone_in_its_set_does_not_start(trio: Any, produce: Any)
     assert isinstance(info, m.TopicInfo)
 
 
-def test_what_rots_below_a_checkpoint_is_mended_by_the_others(trio: Any, produce: Any) -> None:
+def test_whose_header_rots_below_a_checkpoint_is_mended_by_the_others(
+    trio: Any, produce: Any
+) -> None:
     info, grant = trio.topic(), trio.producer()
     group = info.addresses[0].group
     values = fill(trio, produce, info, grant, 0, 60)
@@ -157,7 +159,7 @@ def test_what_rots_below_a_checkpoint_is_mended_by_the_others(trio: Any, produce
     trio.run(300)
     stored = victim.shard.writers[0].log.stored(group, 30)
     victim.kill()
-    victim.disk.flip(segments(victim)[0], stored.place + 200)
+    victim.disk.flip(segments(victim)[0], stored.place + 30)  # its header
     victim.boot()
     recovered = victim.shard.writers[0].recovered[group]
     assert (recovered.damage, recovered.unreadable) == (None, 1)
@@ -179,7 +181,7 @@ def test_who_lacks_old_messages_leads_no_longer_than_it_must(trio: Any, produce:
     others = [node for node in trio.live() if node is not first]
     for node in trio.live():
         node.kill()
-    first.disk.flip(segments(first)[0], stored.place + 200)
+    first.disk.flip(segments(first)[0], stored.place + 30)  # its header
     first.boot()
     others[0].boot()
     trio.until(lambda: first.group(group) is not None, "it is not opened")

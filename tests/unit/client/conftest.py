@@ -35,6 +35,8 @@ class FakeBroker:
         self.chunks: dict[int, Batch] = {}
         self.acked: dict[int, list[tuple[int, int, int]]] = {}
         self.granted: dict[int, int] = {}
+        #: What was given back; it is granted to nobody again.
+        self.returned: list[m.Nack] = []
         self.producers = self.stamp = 0
         self.wall_ms = 1_700_000_000_000
         self.port = 0
@@ -144,6 +146,11 @@ class FakeBroker:
         if isinstance(request, m.Ack):
             self.acked.setdefault(request.address.group, []).extend(request.ranges)
             return m.Acked(request.ranges[-1][2])
+        if isinstance(request, m.Nack):
+            self.returned.append(request)
+            return m.Nacked(0)
+        if isinstance(request, m.Extend):
+            return m.Extended(1 << 40)
         if isinstance(request, m.FetchChunks):
             found = self.chunks[request.index]  # one at a time, however many are asked for
             return m.FetchedChunks(request.address, request.index, (found.view,))
@@ -203,7 +210,9 @@ class FakeBroker:
             self._reply(fetched, frame, writer)
             return
         self.granted[group] = behind
-        granted = m.Granted(request.address, int(bool(views)), 1 << 40, offset, behind, 1, batches=views)
+        granted = m.Granted(
+            request.address, (offset + 1) * bool(views), 1 << 40, offset, behind, 1, batches=views
+        )
         self._reply(granted, frame, writer)
 
 

@@ -346,7 +346,7 @@ def test_one_stale_range_does_not_spoil_the_others(fake_broker) -> None:
             broker.script = script
             async with w.consumer("t", cluster="c") as consumer:
                 grant = await anext(consumer.batches())
-                consumer._acking.done(0, 9, 100, 101)
+                consumer._holdings.acking.done(0, 9, 100, 101)
                 await consumer.ack(grant)
                 assert broker.acked == {group: [(1, 0, 4)]}
                 assert consumer.stale == 1

@@ -9,7 +9,7 @@ import pytest
 
 import weir
 from weir import testing
-from weir.client import pulling
+from weir.client import delivery, pulling
 from weir.client.client import Client
 from weir.errors import BadRequest, ValueLost
 from weir.model.limits import MIB
@@ -81,6 +81,7 @@ def test_what_a_lease_no_longer_covers_is_not_handed_out(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(pulling, "time", clock)
+    monkeypatch.setattr(delivery, "time", clock)
 
     async def scenario() -> None:
         async with fake_broker() as broker, weir.connect(broker.url) as w, asyncio.timeout(20):

@@ -34,6 +34,8 @@ INSIDE = {
         "confirmed",
     },
     receipts.Handed: {"settle", "patience"},
+    # What is settled message by message is settled in the event loop's own thread.
+    consumer.Consumer: {"deliveries"},
 }
 RENAMED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__"}
 

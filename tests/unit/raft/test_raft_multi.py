@@ -312,17 +312,35 @@ def test_members_of_a_changed_configuration_are_beaten_for_or_no_more(hosts: Hos
     assert group not in named[3]
 
 
-def test_fences_are_promised_within_the_bound_of_who_is_asked(hosts: Hosts) -> None:
-    one, two = hosts.all[1].multi, hosts.all[2].multi
-    one.fence_asked = 100
+def test_a_fence_is_what_a_majority_has_promised(hosts: Hosts) -> None:
+    one, two, three = (hosts.all[id].multi for id in (1, 2, 3))
+    group = min(hosts.all[1].led())
+    one.fence_asked = one.fence_bound = 100
+    hosts.pass_ms(200)
+    assert one.fenced(group) == 0, "nobody else has promised anything"
     two.fence_bound = 70
     hosts.pass_ms(200)
-    assert (one.promised(2), one.promised(3), one.promised(9)) == (70, 0, 0)
-    two.fence_bound = 200
+    assert one.fenced(group) == 70
+    three.fence_bound = 200
     hosts.pass_ms(200)
-    assert one.promised(2) == 100
+    assert one.fenced(group) == 100, "nobody promises more than it was asked for"
+    assert hosts.all[3].nodes[group].fence == 100, "its votes say so"
     one.link_up(2)
-    assert one.promised(2) == 0
+    one.link_up(3)
+    assert one.fenced(group) == 0, "who was linked anew may have forgotten it"
+
+
+def test_a_fence_holds_for_what_is_led_and_followed_now(hosts: Hosts) -> None:
+    one = hosts.all[1]
+    group = min(one.led())
+    for host in hosts.all.values():
+        host.multi.fence_asked = host.multi.fence_bound = 100
+    hosts.pass_ms(200)
+    one.nodes[group].transfer_leadership(2)
+    hosts.flow()
+    assert one.multi.fenced(group) == 0
+    hosts.pass_ms(200)
+    assert hosts.all[2].multi.fenced(group) == 100
 
 
 def test_lone_voters_need_no_links() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weir import raft
+from weir.broker.events import TICK_MS
 from weir.broker.partition import Partition
 from weir.raft import core, election
 from weir.raft.follower import Follower
@@ -70,8 +71,8 @@ HASTY = replace(
     down=(0, 200 * MS),
     faults_until=8 * SECOND,
     at_least=0,
-    election_ms=120,
-    heartbeat_ms=30,
+    beats=((30, 120),),
+    ticks=(TICK_MS,),
     pace=(5, 60),
     hubs=0,
     receivers=0,

@@ -1,0 +1,232 @@
+"""`App`: handlers of messages, registered by a decorator and run until somebody stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from weir.app.running import Running
+from weir.app.subscription import CONCURRENCY, LEASE, Subscription, call, policy_of
+from weir.app.work import Hooks
+from weir.client.backoff import Backoff
+from weir.client.client import Client
+from weir.client.connect import connect
+from weir.client.duration import seconds
+from weir.client.url import parse_url
+
+if TYPE_CHECKING:
+    from weir.app.inbox import Inbox
+
+log = logging.getLogger("weir.app")
+
+H = TypeVar("H", bound=Callable[..., Any])
+
+URL = "weir://localhost:6800"
+GRACE = "10s"
+
+
+class App:
+    """Handlers, and what runs them.
+
+    app = weir.App("weir://localhost")
+
+    @app.subscribe("unlocks", cluster="ledger", dead_letter="unlocks.dead")
+    async def record(message: weir.Message) -> None:
+        ...   # returning acks; raising has it again, with backoff; weir.Reject buries it
+
+    app.run_sync()   # or `weir work module:app --cluster ledger`
+    """
+
+    def __init__(self, url: str | None = None, *, name: str = "app") -> None:
+        """Take where to connect to, if `run` is not to be told; `name` is what brokers call it."""
+        if url is not None:
+            parse_url(url)  # a wrong one is told here
+        self._url = url
+        self._name = name
+        self._subscriptions: list[Subscription] = []
+        self._hooks = Hooks()
+        self._running: Running | None = None
+
+    @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """What was subscribed to."""
+        return tuple(self._subscriptions)
+
+    @property
+    def client(self) -> Client:
+        """The connection of an application that runs: `await app.client.publish(...)`."""
+        if self._running is None:
+            raise RuntimeError("the app does not run: its connection is there while it does")
+        return self._running.client
+
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        cluster: str,
+        mode: str = "shared",
+        retry: Backoff | None = None,
+        dead_letter: str | None = None,
+        concurrency: int | None = None,
+        batch: bool = False,
+        max_messages: int = 1_000,
+        lease: str | float = LEASE,
+        inbox: Inbox | None = None,
+    ) -> Callable[[H], H]:
+        """Let the decorated function handle a topic's messages, for a cluster.
+
+        It takes a message (with `batch` a list, `max_messages` at most) and is `async def`, or a
+        plain function, which runs in a thread. Returning acks. Raising gives the message back for a
+        while: `retry` says for how long, and after how many attempts the message is published to
+        `dead_letter` instead, where `Reject` takes it at once. Without `dead_letter` it is tried
+        for ever. A message whose attempts were used up by handlers that died is not handled again.
+
+        `mode`: "shared" hands out every message by itself; "keyed" those of one key one after the
+        other; "ordered" those of a partition. At most `concurrency` are handled at once (16; of an
+        ordered cluster 1). `lease` is kept up while a message is handled: it is how long others
+        wait for what a machine holds that vanished. Rows of `inbox` go when they are not needed.
+
+        Raises `ValueError`, `TypeError` and `BadName` for what cannot work.
+        """
+        if concurrency is None:
+            concurrency = 1 if mode == "ordered" else CONCURRENCY
+        policy = policy_of(retry, dead_letter)
+
+        def decorate(handler: H) -> H:
+            subscription = Subscription(
+                topic, cluster, handler, policy, mode, concurrency, batch, max_messages, lease,
+                inbox,
+            )  # fmt: skip
+            if any((one.topic, one.cluster) == (topic, cluster) for one in self._subscriptions):
+                raise ValueError(
+                    f"cluster {cluster!r} has a handler of {topic!r} already, and each message "
+                    "goes to one of a cluster: name another cluster"
+                )
+            self._subscriptions.append(subscription)
+            return handler
+
+        return decorate
+
+    def before(self, hook: H) -> H:
+        """Call `hook(message)` before a message is handled; what it raises fails the message."""
+        self._hooks.before.append(hook)
+        return hook
+
+    def after(self, hook: H) -> H:
+        """Call `hook(message, error)` after a message; `error` is None if it was handled."""
+        self._hooks.after.append(hook)
+        return hook
+
+    def on_start(self, hook: H) -> H:
+        """Call `hook()` before the first message; `client` is connected. What it raises ends it."""
+        self._hooks.on_start.append(hook)
+        return hook
+
+    def on_stop(self, hook: H) -> H:
+        """Call `hook()` after the last message, if the start came to an end or not."""
+        self._hooks.on_stop.append(hook)
+        return hook
+
+    @contextlib.asynccontextmanager
+    async def running(
+        self, url: str | None = None, *, cluster: str | None = None, grace: str | float = GRACE
+    ) -> AsyncIterator[Running]:
+        """Run while the block does: for tests, and beside other things.
+
+        `cluster`: only its handlers. Leaving stops pulling, waits up to `grace` for what runs, acks
+        what is done and gives back the rest. Raises `UnknownTopic`, `Disconnected`, `ValueError`.
+        """
+        chosen = [one for one in self._subscriptions if cluster in (None, one.cluster)]
+        if not chosen:
+            names = sorted({one.cluster for one in self._subscriptions})
+            raise ValueError(
+                f"no handler of cluster {cluster!r}: there are {', '.join(names)}"
+                if names
+                else "no handler: decorate one with @app.subscribe(topic, cluster=...)"
+            )
+        if self._running is not None:
+            raise RuntimeError("the app runs already")
+        patience = seconds(grace)
+        async with connect(url or self._url or URL, name=self._name) as client:
+            running = self._running = Running(client, chosen, self._hooks)
+            try:
+                for hook in self._hooks.on_start:
+                    await call(hook)
+                await running.start()
+                yield running
+            finally:
+                try:
+                    await running.stop(patience)
+                    for hook in self._hooks.on_stop:
+                        await call(hook)
+                finally:
+                    self._running = None
+
+    async def run(
+        self,
+        url: str | None = None,
+        *,
+        cluster: str | None = None,
+        stop: asyncio.Event | None = None,
+        grace: str | float = GRACE,
+    ) -> None:
+        """Run until `stop` is set, or SIGTERM or SIGINT comes; see `running`.
+
+        A second signal does not wait. Raises what ends a subscription, as `UnknownTopic`.
+        """
+        stop = stop or asyncio.Event()
+        with _signals(stop):
+            async with self.running(url, cluster=cluster, grace=grace) as running:
+                asked = asyncio.ensure_future(stop.wait())
+                ended = asyncio.ensure_future(running.ended())
+                try:
+                    await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
+                    if ended.done():
+                        ended.result()
+                finally:
+                    asked.cancel()
+                    ended.cancel()
+                    await asyncio.wait((asked, ended))
+
+    def run_sync(
+        self, url: str | None = None, *, cluster: str | None = None, grace: str | float = GRACE
+    ) -> None:
+        """Run in an event loop of its own, uvloop's if it is installed (`weir-mq[fast]`)."""
+        factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+        with contextlib.suppress(ImportError):
+            from uvloop import new_event_loop
+
+            factory = new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(self.run(url, cluster=cluster, grace=grace))
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set `stop` at the first SIGTERM or SIGINT; the second does what it always did."""
+    loop = asyncio.get_running_loop()
+    caught = (signal.SIGTERM, signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread():
+        yield  # nobody sends signals to another thread
+        return
+
+    def first() -> None:
+        log.info("stopping: what runs may end; a second signal does not wait")
+        stop.set()
+        release()
+
+    def release() -> None:
+        for number in caught:
+            loop.remove_signal_handler(number)
+
+    for number in caught:
+        loop.add_signal_handler(number, first)
+    try:
+        yield
+    finally:
+        release()

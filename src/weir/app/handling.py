@@ -1,0 +1,237 @@
+"""One subscription at work: takes messages, lets its handler have them, and settles each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random
+from typing import Any
+
+from weir.app.breaker import Breaker, State
+from weir.app.subscription import Subscription
+from weir.app.taking import Source, Taking, Unit, parts_of
+from weir.app.verdict import Again, Dead, Reject, told
+from weir.client.backoff import Backoff
+from weir.errors import Disconnected, Refused, WeirError
+from weir.model.message import Message
+
+log = logging.getLogger("weir.app")
+
+#: Seconds that handlers which never wait may keep the event loop for.
+_TURN = 0.005
+#: What failed while the breaker was not closed may come so much later than it was asked to.
+_FORGIVING_SLACK = 30.0
+_RETRY = Backoff(first=0.2, most=10.0)
+
+Bury = Callable[[Message, int, str], Awaitable[None]]
+"""Publish a message, in its attempt 1, 2, ..., to the dead-letter topic for a reason."""
+
+
+class Handling:
+    """As many workers as messages may be handled at once; each takes one after the other."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        source: Source,
+        work: Callable[[Any], Awaitable[object]],
+        bury: Bury,
+        random: Random,
+    ) -> None:
+        """Take where messages come from, what handles one, or a list, and where dead ones go."""
+        self._subscription = subscription
+        self._policy = subscription.policy
+        self._work = work
+        self._bury = bury
+        self._dice = random.random
+        self._taking = Taking(subscription, source)
+        self.breaker = Breaker()
+        #: Raises what ended it; it ends by nothing else.
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._workers: set[asyncio.Task[None]] = set()
+        #: Those that handle nothing now.
+        self._idle: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._known = asyncio.Event()
+        self._turn_ends = 0.0
+        self._troubles = 0
+
+    def start(self) -> None:
+        """Begin to take messages."""
+        loop = asyncio.get_running_loop()
+        for _ in range(self._subscription.concurrency):
+            worker = loop.create_task(self._run(), name=f"weir {self._subscription.name}")
+            self._workers.add(worker)
+
+    async def stop(self, grace: float) -> int:
+        """Begin no more; return once all that runs is over, or cancelled after `grace` seconds.
+
+        Returns how many were cancelled. All that was not done is given back.
+        """
+        self._stopping = True
+        for worker in self._idle:
+            worker.cancel()
+        busy = self._workers
+        if busy:
+            _, busy = await asyncio.wait(busy, timeout=grace)
+        for worker in busy:
+            worker.cancel()
+        if busy:
+            log.warning(
+                "%s: %d messages were not done within %g s; they are given back",
+                self._subscription.name, len(busy), grace,
+            )  # fmt: skip
+            await asyncio.wait(busy)
+        self._taking.give_back()
+        if not self.failed.done():
+            self.failed.cancel()
+        return len(busy)
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while not self._stopping:
+                if self.breaker.state is not State.CLOSED:
+                    await self._idly(self._paused())
+                if self._turn_ends < time.monotonic():
+                    await asyncio.sleep(0)
+                    self._turn_ends = time.monotonic() + _TURN
+                unit = self._taking.next()
+                if unit is None:
+                    await self._idly(self._more())
+                else:
+                    await self._handle(unit)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+        except Exception as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+
+    async def _idly(self, wait: Coroutine[Any, Any, None]) -> None:
+        """Wait for something to do; `stop` ends it."""
+        task = asyncio.current_task()
+        assert task is not None  # `start` made one
+        self._idle.add(task)
+        try:
+            await wait
+        finally:
+            self._idle.discard(task)
+
+    async def _paused(self) -> None:
+        """Wait until the breaker may let a message begin."""
+        while (seconds := self.breaker.wait(time.monotonic())) != 0.0:
+            self._known.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._known.wait()
+            except TimeoutError:
+                pass
+
+    async def _more(self) -> None:
+        try:
+            await self._taking.more()
+        except (Disconnected, Refused) as error:
+            if isinstance(error, Refused) and not error.retryable:
+                raise
+            self._troubles += 1
+            pause = _RETRY.delay(self._troubles, self._dice())
+            log.warning("%s: %s; again in %.1f s", self._subscription.name, error, pause)
+            await asyncio.sleep(pause)
+        else:
+            self._troubles = 0
+
+    async def _handle(self, unit: Unit) -> None:
+        breaker = self.breaker
+        if not unit.held:
+            self._taking.done(unit)
+            return
+        now = time.monotonic()
+        ticket = breaker.begin(now)
+        if ticket is None:
+            self._taking.put_back(unit)
+            return
+        try:
+            if unit.attempts > 1:
+                dead = self._policy.delivered(unit.attempts, breaker.forgives(now))
+                if dead is not None:
+                    breaker.give_up(ticket)
+                    await self._buried(unit, dead)
+                    return
+            await self._work(unit.message)
+        except Exception as error:
+            await self._failed(unit, ticket, error)
+        except BaseException:
+            breaker.give_up(ticket)
+            raise
+        else:
+            unit.done()
+            if breaker.succeeded(ticket):
+                self._told()
+        finally:
+            self._taking.done(unit)
+
+    async def _failed(self, unit: Unit, ticket: int, error: Exception) -> None:
+        now, breaker = time.monotonic(), self.breaker
+        if isinstance(error, Reject):  # the handler works: it has judged the message
+            changed = breaker.succeeded(ticket)
+        else:
+            changed = breaker.failed(ticket, now, told(error))
+        if changed:
+            self._told()
+        closed = breaker.state is State.CLOSED
+        verdict = self._policy.failed(unit.attempts, error, self._dice(), not closed)
+        if isinstance(verdict, Dead):
+            await self._buried(unit, verdict)
+            return
+        unit.nack(verdict.delay)
+        if not closed:
+            breaker.forgive_until(now + verdict.delay + _FORGIVING_SLACK)
+        self._tell(unit, verdict, error)
+
+    async def _buried(self, unit: Unit, dead: Dead) -> None:
+        """Publish to the dead-letter topic, then ack; where that fails, try all again later."""
+        for part in parts_of(unit):
+            try:
+                await self._bury(part.message, part.attempts, dead.reason)
+            except WeirError as error:
+                delay = self._policy.retry.delay(part.attempts, self._dice())
+                part.nack(delay)
+                log.error(
+                    "%s: %s is no dead letter yet, again in %.3g s: %s",
+                    self._subscription.name, _place(part.message), delay, error,
+                )  # fmt: skip
+            else:
+                part.done()
+                log.warning(
+                    "%s: %s is a dead letter in %s after %d attempts: %s",
+                    self._subscription.name, _place(part.message),
+                    self._policy.dead_letter, part.attempts, dead.reason,
+                )  # fmt: skip
+
+    def _told(self) -> None:
+        """Let all know that the breaker has changed."""
+        self._known.set()
+        breaker = self.breaker
+        level = logging.INFO if breaker.state is State.CLOSED else logging.ERROR
+        log.log(level, "%s: %s", self._subscription.name, breaker.why)
+        if breaker.state is State.OPEN:
+            self._taking.pause()
+
+    def _tell(self, unit: Unit, again: Again, error: Exception) -> None:
+        hint = ""
+        if isinstance(error, Reject):
+            hint = " (give dead_letter= to take away what is rejected)"
+        first = parts_of(unit)[0]
+        log.warning(
+            "%s: attempt %d of %s failed, again in %.3g s%s",
+            self._subscription.name, unit.attempts, _place(first.message), again.delay, hint,
+            exc_info=error,
+        )  # fmt: skip
+
+
+def _place(message: Message) -> str:
+    return f"{message.topic}/{message.partition} offset {message.offset}"

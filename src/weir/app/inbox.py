@@ -1,0 +1,213 @@
+"""`Inbox`: effects of messages in the user's database that happen exactly once (DESIGN §5 Consume).
+
+A message may be delivered twice: its ack was lost, its consumer died behind the commit, or stood
+still for longer than its lease. What must not happen twice is written in one transaction with the
+message's row in `weir_inbox`; whoever comes second finds the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, cast, overload
+
+from weir.client.client import Client
+from weir.client.daemon import in_daemon
+from weir.client.duration import seconds
+from weir.errors import MissingLibrary, WeirError
+from weir.model.message import Message
+from weir.model.topic import DEFAULT_NAMESPACE, check_name, split_name
+
+try:
+    from sqlalchemy import Connection, CursorResult, Engine, inspect
+    from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+    from sqlalchemy.orm import Session
+    from sqlalchemy.schema import CreateTable
+except ImportError:
+    raise MissingLibrary("SQLAlchemy is not here: pip install 'weir-mq[inbox]'") from None
+
+from weir.app import inbox_tables as t
+from weir.app.inbox_pruning import Place, Pruning
+
+log = logging.getLogger("weir.app")
+
+#: Whatever has a transaction under way.
+AnySession = Session | AsyncSession | Connection | AsyncConnection
+
+PRUNE_EVERY = "30s"
+
+
+class Inbox:
+    """What a cluster has done, in tables beside the user's own.
+
+        inbox = weir.Inbox("ledger")
+        inbox.create(engine)
+
+        with Session(engine) as session, session.begin():      # or `async with`, AsyncSession
+            with inbox.once(session, message) as fresh:
+                if fresh:
+                    session.add(Unlock(...))
+
+    `metadata` of this class holds the tables, for those who make them with migrations of their own.
+    """
+
+    metadata = t.METADATA
+
+    def __init__(self, cluster: str, *, prune_every: str | float = PRUNE_EVERY) -> None:
+        """Take the cluster whose messages these are. Raises `BadName`, `ValueError`."""
+        self.cluster = check_name(cluster, "cluster")
+        self._every = seconds(prune_every)
+        self._engine: Engine | AsyncEngine | None = None
+        self._pruning = Pruning(cluster)
+
+    @overload
+    def create(self, engine: Engine) -> None: ...
+
+    @overload
+    def create(self, engine: AsyncEngine) -> Coroutine[Any, Any, None]: ...
+
+    def create(self, engine: Engine | AsyncEngine) -> Coroutine[Any, Any, None] | None:
+        """Make the tables unless they are there, and take the database to prune rows in.
+
+        `await` it with an `AsyncEngine`.
+        """
+        self._engine = engine
+        if isinstance(engine, AsyncEngine):
+            return self._created(engine)
+        _create(engine)
+        return None
+
+    @property
+    def created(self) -> bool:
+        """Whether it knows its database."""
+        return self._engine is not None
+
+    def once(self, session: AnySession, message: Message) -> Once:
+        """Return what to enter, `async` with an async session, for whether a message is `fresh`.
+
+        Its row is added in the session's transaction: the effect belongs in the same. Of two
+        transactions with one message the second waits for the first. An exception that leaves the
+        block rolls the transaction back, so that no row is without its effect.
+        """
+        if message.offset < 0:
+            raise ValueError("this message was not consumed: it has no offset to be known by")
+        topic, partition = name_of(message.topic), message.partition
+        return Once(
+            session,
+            {
+                **t.place(self.cluster, topic, partition),
+                **t.position(message.offset, message.stamp),
+            },
+        )
+
+    async def prune(self, topic: str, cursors: Mapping[int, int]) -> int:
+        """Delete rows that nobody needs; return how many. `cursors`: all below, by partition, done.
+
+        A consumer that stood still may still ask for a message below the cursor. So first a floor
+        is committed, below which nothing is fresh; what lies below goes in the next round.
+        """
+        engine = self._engine
+        if engine is None:
+            raise RuntimeError("this inbox knows no database: inbox.create(engine)")
+        wanted = {(name_of(topic), partition): cursor for partition, cursor in cursors.items()}
+        if isinstance(engine, AsyncEngine):
+            async with engine.connect() as connection:
+                return await connection.run_sync(self._pruning.run, wanted)
+        return await in_daemon(partial(_prune, engine, self._pruning, wanted))
+
+    async def keep_pruned(self, client: Client, topic: str) -> None:
+        """Prune below the cluster's cursors now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(self._every)
+            try:
+                found = await client.clusters(topic, self.cluster)
+                cursors = {share.partition: share.cursor for one in found for share in one.shares}
+                await self.prune(topic, cursors)
+            except (WeirError, SQLAlchemyError) as error:
+                log.warning("the inbox of cluster %s is not pruned: %s", self.cluster, error)
+
+    async def _created(self, engine: AsyncEngine) -> None:
+        async with engine.connect() as connection:
+            await connection.run_sync(_create_in)
+
+
+class Once:
+    """Entered, it says whether a message's effect is still to come."""
+
+    __slots__ = ("_message", "_session")
+
+    def __init__(self, session: AnySession, message: dict[str, Any]) -> None:
+        """Take a session, and the parameters that name a message."""
+        self._session = session
+        self._message = message
+
+    def __enter__(self) -> bool:
+        session = self._session
+        if not isinstance(session, Session | Connection):
+            raise TypeError("`async with inbox.once(...)`: this session is an async one")
+        return _fresh(session, self._message)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._session.rollback()
+
+    async def __aenter__(self) -> bool:
+        session = self._session
+        if not isinstance(session, AsyncSession | AsyncConnection):
+            raise TypeError("`with inbox.once(...)`: this session is not an async one")
+        return await session.run_sync(_fresh, self._message)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is not None and isinstance(self._session, AsyncSession | AsyncConnection):
+            await self._session.rollback()
+
+
+def name_of(topic: str) -> str:
+    """Return a topic's one name: with its namespace, unless that is the default."""
+    namespace, name = split_name(topic)
+    return name if namespace == DEFAULT_NAMESPACE else f"{namespace}/{name}"
+
+
+def _fresh(session: Session | Connection, message: dict[str, Any]) -> bool:
+    dialect = (session.get_bind() if isinstance(session, Session) else session).dialect
+    statement = t.FRESH.get(dialect.name)
+    if statement is not None:
+        return session.execute(statement, message).first() is not None
+    if session.execute(t.IS_BELOW, message).scalar_one():
+        return False
+    try:
+        with session.begin_nested():
+            session.execute(t.ADD, message)
+    except IntegrityError:
+        return cast(CursorResult[Any], session.execute(t.TAKE_OVER, message)).rowcount == 1
+    return True
+
+
+def _create(engine: Engine) -> None:
+    with engine.connect() as connection:
+        _create_in(connection)
+
+
+def _create_in(connection: Connection) -> None:
+    """Make the tables. Several processes may do so at once, and some databases let one fail."""
+    for table in (t.ROWS, t.FLOORS):
+        try:
+            connection.execute(CreateTable(table, if_not_exists=True))
+            connection.commit()
+        except DBAPIError:
+            connection.rollback()
+            if not inspect(connection).has_table(table.name):
+                raise
+
+
+def _prune(engine: Engine, pruning: Pruning, cursors: Mapping[Place, int]) -> int:
+    with engine.connect() as connection:
+        return pruning.run(connection, cursors)

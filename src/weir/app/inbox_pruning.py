@@ -1,0 +1,70 @@
+"""Rows of an inbox that nobody needs any more: those of messages that will not come again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from weir.app import inbox_tables as t
+
+#: A topic and a partition.
+Place = tuple[str, int]
+
+#: Offsets whose rows go in one transaction.
+_AT_ONCE = 10_000
+
+
+class Pruning:
+    """Deletes rows below the cursor in two rounds.
+
+    Messages below a cursor are granted to nobody, but a consumer that stood still may yet ask for
+    one that was granted to it long ago. So the first round commits a floor, below which nothing is
+    fresh; and the next one, when whoever did not see the floor is long done, deletes the rows.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        """Begin without a round."""
+        self._cluster = cluster
+        #: The floors, offset and stamp, that the round before committed.
+        self._told: dict[Place, tuple[int, int]] = {}
+
+    def run(self, connection: Connection, cursors: Mapping[Place, int]) -> int:
+        """Do a round; return how many rows were deleted. All below `cursors` is done."""
+        deleted = 0
+        for place, cursor in cursors.items():
+            where = t.place(self._cluster, *place)
+            told = self._told.pop(place, None)
+            if told is not None:
+                deleted += _delete(connection, where, *told)
+            highest = connection.execute(t.HIGHEST, {**where, "at_offset": cursor}).first()
+            if highest is not None:
+                floor = (highest.offset + 1, highest.stamp)
+                _raise_floor(connection, {**where, **t.position(*floor)})
+                self._told[place] = floor
+            connection.commit()
+        return deleted
+
+
+def _delete(connection: Connection, where: dict[str, Any], offset: int, stamp: int) -> int:
+    deleted = 0
+    lowest = connection.execute(t.LOWEST, where).scalar()
+    while lowest is not None and lowest < offset:
+        lowest += _AT_ONCE
+        below = t.position(min(lowest, offset), stamp)
+        deleted += connection.execute(t.DELETE, {**where, **below}).rowcount
+        connection.commit()
+    return deleted
+
+
+def _raise_floor(connection: Connection, floor: dict[str, Any]) -> None:
+    """Set a floor, or raise the one that is there."""
+    if connection.execute(t.FLOOR, floor).first() is None:
+        try:
+            with connection.begin_nested():
+                connection.execute(t.SET_FLOOR, floor)
+        except IntegrityError:
+            pass  # another process was quicker
+    connection.execute(t.RAISE_FLOOR, floor)

@@ -1,0 +1,131 @@
+"""The pickers of a partition's clusters, each of its cluster's mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from weir.broker.control import MessagesAcked
+from weir.broker.due_times import DueTimes
+from weir.broker.pick_keyed import Keyed
+from weir.broker.pick_ordered import Ordered
+from weir.broker.pick_shared import Shared
+from weir.broker.picking import Ground, Picking
+from weir.errors import BadRequest
+from weir.model.clusters import Mode
+
+
+class Pickers:
+    """Makes a picker for each cluster that is pulled for, and tells it what concerns it."""
+
+    __slots__ = ("_dues", "_ground", "_of", "_serve")
+
+    def __init__(
+        self, ground: Ground, serve: Callable[[str], None], wake: Callable[[], None]
+    ) -> None:
+        """Begin with none; `serve` and `wake` go on with one cluster, or all."""
+        self._ground = ground
+        self._serve = serve
+        self._dues = DueTimes(ground, wake)
+        self._of: dict[str, Picking] = {}
+
+    def __getitem__(self, name: str) -> Picking:
+        return self._of[name]
+
+    def check_mode(self, name: str, mode: Mode) -> None:
+        """Raise `BadRequest` for a pull in another mode than the cluster's, or in one that has no
+        use for what is there.
+        """
+        state = self._ground.state
+        cluster, picker = state.clusters.get(name), self._of.get(name)
+        known = cluster.mode if cluster is not None else None
+        if known is None and picker is not None:
+            known = picker.mode
+        if known is not None and known is not mode:
+            raise BadRequest(
+                f"cluster {name!r} is {known.name.lower()}: pull with mode={known.name.lower()!r}, "
+                "or delete it, or take another name"
+            )
+        if known is None and mode is not Mode.SHARED and len(state.delays):
+            start = state.log_start if cluster is None else cluster.cursor
+            if state.delays.has_live(start, self._ground.due_ms()):
+                raise BadRequest(
+                    f"messages wait here until they are due, and a {mode.name.lower()} cluster "
+                    "would wait for them: pull with mode='shared', or use another topic"
+                )
+
+    def begin(self, name: str, mode: Mode) -> None:
+        """Let a cluster have a picker."""
+        if name not in self._of:
+            self._of[name] = self._make(name, mode)
+
+    def begin_anew(self, name: str, is_pulled: bool) -> None:
+        """A cluster goes on at another place, or not at all."""
+        picker = self._of.get(name)
+        self.forget(name)
+        if picker is not None and is_pulled:
+            self._of[name] = self._make(name, picker.mode)
+
+    def forget(self, name: str) -> None:
+        """Forget a cluster of which nothing is to be known."""
+        self._of.pop(name, None)
+        self._dues.leave(name)
+
+    def _make(self, name: str, mode: Mode) -> Picking:
+        if mode is Mode.KEYED:
+            return Keyed(self._ground, name, partial(self._serve, name))
+        if mode is Mode.ORDERED:
+            return Ordered(self._ground, name)
+        return Shared(self._ground, name, self._dues)
+
+    # -- what happens ------------------------------------------------------------------------
+
+    def ring(self) -> None:
+        """Time has passed: messages may be due."""
+        self._dues.ring()
+
+    def acking(self, record: MessagesAcked) -> None:
+        """What an ack names of live grants will be done."""
+        if self.keep_order(record.cluster):
+            grants = self._ground.state.clusters[record.cluster].grants
+            for fence, first, behind in record.ranges:
+                if fence in grants:
+                    self._of[record.cluster].done(grants[fence].left.within(first, behind))
+
+    def extended(self, name: str, fence: int) -> None:
+        """A grant goes on."""
+        if (picker := self._of.get(name)) is not None:
+            picker.extended(fence)
+
+    def unread(self, name: str, fence: int, first: int, behind: int) -> None:
+        """Of a grant, what lies from `first` on cannot be read."""
+        if (picker := self._of.get(name)) is not None:
+            picker.unread(fence, first, behind)
+
+    def closed(self, name: str, session: int) -> None:
+        """A peer of a cluster is gone."""
+        if (picker := self._of.get(name)) is not None:
+            picker.closed(session)
+
+    def start_moved(self, start: int) -> None:
+        """Messages below `start` are gone."""
+        for picker in self._of.values():
+            picker.start_moved(start)
+
+    # -- what there is -----------------------------------------------------------------------
+
+    def keep_order(self, name: str) -> bool:
+        """Whether a cluster that is pulled for is keyed or ordered."""
+        picker = self._of.get(name)
+        return picker is not None and picker.mode is not Mode.SHARED
+
+    @property
+    def take_delays(self) -> bool:
+        """Whether no cluster here is keyed or ordered: such a one takes no delayed messages."""
+        clusters = self._ground.state.clusters.values()
+        return not (any(map(self.keep_order, self._of)) or any(one.mode for one in clusters))
+
+    def delayed(self, name: str) -> int:
+        """Return how many messages a cluster passed by because they are not due."""
+        picker = self._of.get(name)
+        return 0 if picker is None else picker.delayed

@@ -1,0 +1,144 @@
+"""What to grant next, and to whom: that is all in which the modes of clusters differ.
+
+What pickers know is soft: a new leader makes new ones, which find out from the state and the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weir.broker.clusters import ClusterState, Grant
+from weir.broker.group import Group
+from weir.broker.leases import Leases
+from weir.broker.line import Line
+from weir.broker.ranges import Ranges
+from weir.broker.reads import Reads
+from weir.broker.state import PartitionState
+from weir.broker.waits import Wait
+from weir.errors import Refused
+from weir.log.reading import Reading
+from weir.model.clusters import Mode
+from weir.model.limits import WATCHED_MAX
+from weir.model.stamp import milliseconds_of, stamp_at
+from weir.order.clock import HybridClock, Time
+from weir.wire.messages import Pull
+
+Run = tuple[int, int]
+
+#: Instead of a peer's session: whoever is first in line.
+ANYBODY = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Messages [first, behind) to grant, or of these the `runs` if there are several, and the whole
+    entries that hold them.
+    """
+
+    first: int
+    behind: int
+    reading: Reading
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Run, ...]:
+        """Its runs, also if it is one."""
+        return self.runs or ((self.first, self.behind),)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all pickers of a partition stand on, while this node leads it."""
+
+    group: Group
+    state: PartitionState
+    leases: Leases
+    reads: Reads
+    time: Time
+    clock: HybridClock
+    #: Entries that could not be read: each is granted alone, so that it keeps back no other.
+    doubtful: Ranges
+
+    def read(self, first: int, behind: int, size: int) -> Reading | None:
+        """Plan to read the whole entries that hold [first, behind), those within `size` bytes."""
+        group = self.group
+        return group.log.read(group.id, first, size, group.node.commit_index, behind)
+
+    def due_ms(self) -> int:
+        """Return up to which time messages are due, in ms since 1970: no grant from here on is
+        stamped below it, on whichever node.
+        """
+        self.clock.raise_to(stamp_at(self.time.wall_ms()))
+        return milliseconds_of(self.clock.last)
+
+
+class Picking:
+    """How one cluster is shared out. Whoever is first in line has its turn, unless a mode says
+    otherwise.
+    """
+
+    __slots__ = ("_ground", "_name")
+
+    mode: Mode
+
+    def __init__(self, ground: Ground, name: str) -> None:
+        """Pick for the cluster `name`."""
+        self._ground = ground
+        self._name = name
+
+    @property
+    def _cluster(self) -> ClusterState | None:
+        return self._ground.state.clusters.get(self._name)
+
+    # -- what to grant -----------------------------------------------------------------------
+
+    def turn(self, line: Line) -> int | None:
+        """Return the peer whose pull is next, or `ANYBODY`; None if nobody may have anything."""
+        return ANYBODY
+
+    def pick(self, line: Line, request: Pull) -> Pick | None:
+        """Return what to grant to the peer whose turn it is; it is granted at once."""
+        raise NotImplementedError
+
+    def offered(self, line: Line) -> Run:
+        """Return a range of which something could be granted, empty if there is nothing."""
+        raise NotImplementedError
+
+    def told(self, line: Line) -> tuple[Run, Sequence[Wait[Pull]]]:
+        """Take those watches out who are to be told that there is something, and say where."""
+        first, behind = self.offered(line)
+        return (first, behind), line.told(min(behind - first, WATCHED_MAX))
+
+    # -- what became of it -------------------------------------------------------------------
+
+    def took(self, session: int, request: Pull, pick: Pick) -> None:
+        """What was picked is proposed."""
+
+    def granted(self, pick: Pick, grant: Grant | None) -> None:
+        """What was picked is granted, as far as no ack came before it."""
+
+    def done(self, runs: Sequence[Run]) -> None:
+        """Messages that were granted are done."""
+
+    def extended(self, fence: int) -> None:
+        """A grant goes on."""
+
+    def unread(self, fence: int, first: int, behind: int) -> None:
+        """Of a grant, what lies from `first` on cannot be read: it comes again after the lease."""
+
+    def closed(self, session: int) -> None:
+        """A peer is gone."""
+
+    def start_moved(self, start: int) -> None:
+        """Messages below `start` are gone."""
+
+    @property
+    def failure(self) -> Refused | None:
+        """Why nothing can be picked, if it is not that there is nothing: told once."""
+        return None
+
+    @property
+    def delayed(self) -> int:
+        """How many messages were passed by because they are not due, as far as is known."""
+        return 0

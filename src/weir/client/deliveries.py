@@ -1,0 +1,204 @@
+"""A consumer's messages one by one, each to be settled by itself, in any order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from weir.client.consuming import ConsumerOptions
+from weir.client.delivery import Delivery, Holding, Settled
+from weir.client.holdings import Holdings
+from weir.client.pace import Pace
+from weir.client.pulling import with_values
+from weir.client.runs import covers
+from weir.client.timing import Delay, delay_ms
+from weir.model.clusters import Mode
+from weir.model.message import Message
+
+
+class _Behind(NamedTuple):
+    """What pulls up to number `pull` bring of a key behind `offset` is not to be handed out."""
+
+    pull: int
+    offset: int
+    key: bytes | None
+
+
+class Deliveries:
+    """Iterate it, or ask `at_hand` and await `more`: one task at a time, and as fast as settled.
+
+    Whoever takes it settles all of it: a grant whose deliveries stay open ends with its lease.
+    """
+
+    def __init__(self, holdings: Holdings, pace: Pace, options: ConsumerOptions) -> None:
+        """Take what the consumer holds, and the size of its pulls."""
+        self._holdings = holdings
+        self._pace = pace
+        self._options = options
+        self._mode = options.number
+        #: The grant that is handed out, and one whose large values are on their way.
+        self._current: Holding | None = None
+        self._ready: Holding | None = None
+        self._messages: Iterator[Message] = iter(())
+        self._behind: dict[int, list[_Behind]] = {}
+        # Handed out and open; handed out in all; how many were settled at the end of the last wait.
+        self._open = self._handed = self._settled_before = 0
+        self._began = 0.0
+        self._worked = 0.0
+
+    def __aiter__(self) -> Deliveries:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        while (delivery := self.at_hand()) is None:
+            await self.more()
+        return delivery
+
+    def at_hand(self) -> Delivery | None:
+        """Return the next message if it is here; None: await `more`."""
+        holding = self._current
+        if holding is None:
+            return None
+        for message in self._messages:
+            if holding.over:
+                break
+            holding.handed = message.offset + 1
+            if message.offset in holding.skipped:
+                continue
+            delivery = Delivery(message, holding, self)
+            holding.open += 1
+            self._open += 1
+            self._handed += 1
+            if self._mode is not Mode.SHARED:
+                holding.deliveries.append(delivery)
+            return delivery
+        self._messages = iter(())
+        holding.all_handed = True
+        self._current = None
+        # Else it would be pulled beside what is being worked on, in the same order.
+        if self._mode is not Mode.ORDERED or not holding.open:
+            self._last_of(holding)
+        return None
+
+    async def more(self) -> None:
+        """Wait for a grant, so that `at_hand` has a message. One who gives up waiting loses none.
+
+        Raises as iterating the consumer.
+        """
+        self._learn()
+        self._holdings.resume()
+        if self._ready is None or self._ready.over:
+            self._ready = await self._holdings.take(self._pace.size)
+            if self._pace.ahead and self._mode is Mode.SHARED:
+                self._ready.let_next_come()
+        holding = self._ready
+        grant = await with_values(holding.grant, self._options.value_bytes_max)
+        self._ready = None
+        self._leave_out(holding)
+        if self._mode is Mode.SHARED:
+            holding.forget_batches()
+        self._current, self._messages = holding, grant.messages()
+        self._settled_before = self._handed - self._open
+        self._began = time.monotonic()
+
+    def pause(self) -> None:
+        """Pull nothing until the next `more`, which begins with single messages.
+
+        What came and was not handed out goes back, untried.
+        """
+        self._holdings.pause()
+        self._messages = iter(())
+        for holding in (self._current, self._ready):
+            if holding is not None:
+                self._holdings.give_back_rest(holding)
+                holding.all_handed = True
+                self._last_of(holding)
+        self._current = self._ready = None
+        self._pace.restart()
+
+    # What deliveries tell.
+
+    def settled(self, holding: Holding) -> None:
+        """A delivery of a grant is done."""
+        self._open -= 1
+        self._holdings.settled(holding)
+        if holding.all_handed and not holding.open:
+            self._last_of(holding)
+
+    def given_back(self, delivery: Delivery, holding: Holding, delay: Delay, untried: bool) -> None:
+        """A delivery goes back, and all that is behind it where the order counts."""
+        wait = delay_ms(delay)
+        if delivery.state is not Settled.OPEN:
+            return
+        message = delivery.message
+        if self._mode is not Mode.SHARED:
+            self._take_along(message, wait)
+        self._close(delivery, holding, wait, untried)
+
+    def _close(self, delivery: Delivery, holding: Holding, wait: int, untried: bool) -> None:
+        delivery.state = Settled.GIVEN_BACK
+        holding.open -= 1
+        self._open -= 1
+        self._holdings.give_back(holding, [delivery.message.offset], wait, untried)
+        if holding.all_handed and not holding.open:
+            self._last_of(holding)
+
+    def _take_along(self, failed: Message, wait: int) -> None:
+        """Give back what is held behind a message, of its key or of its partition."""
+        if self._mode is Mode.KEYED and failed.key is None:
+            return
+        for holding in self._holdings.of_partition(failed.partition):
+            for other in holding.deliveries:
+                if other.state is Settled.OPEN and self._is_behind(failed, other.message):
+                    self._close(other, holding, wait, untried=True)
+            self._skip(holding, failed, wait)
+        begun = self._holdings.pulls_begun(failed.partition)
+        key = failed.key if self._mode is Mode.KEYED else None
+        found = _Behind(begun, failed.offset, key)
+        self._behind.setdefault(failed.partition, []).append(found)
+
+    def _skip(self, holding: Holding, failed: Message, wait: int) -> None:
+        """Give back what was not handed out yet of a grant."""
+        offsets = [
+            message.offset
+            for delivered in holding.grant.batches
+            if delivered.next_offset > holding.handed
+            for message in delivered.messages()
+            if message.offset >= holding.handed and self._is_behind(failed, message)
+        ]
+        self._holdings.give_back(holding, offsets, wait, untried=True)
+
+    def _is_behind(self, failed: Message, other: Message) -> bool:
+        if other.offset <= failed.offset:
+            return False
+        return self._mode is Mode.ORDERED or other.key == failed.key
+
+    def _leave_out(self, holding: Holding) -> None:
+        """Give back what was pulled before the broker knew that what is before it went back."""
+        partition = holding.partition
+        known = self._behind.get(partition)
+        if not known:
+            return
+        known[:] = [one for one in known if one.pull >= holding.pull]
+        for one in known:
+            if not covers(holding.grant.leased, one.offset):
+                failed = Message(b"", one.key, partition=partition, offset=one.offset)
+                self._skip(holding, failed, 0)
+
+    def _last_of(self, holding: Holding) -> None:
+        """Nothing of a grant is to be handed out any more."""
+        if not holding.open:
+            holding.deliveries.clear()
+        holding.let_next_come()
+
+    def _learn(self) -> None:
+        """Let the pace know how many were settled in the time since the last grant."""
+        now = time.monotonic()
+        self._worked += now - self._began
+        self._began = now
+        settled = self._handed - self._open
+        if settled > self._settled_before and self._handed:
+            done = settled - self._settled_before
+            self._pace.took(done, self._worked, self._holdings.partitions)
+            self._settled_before, self._worked = settled, 0.0

@@ -1,0 +1,338 @@
+"""What a consumer holds at a time: pulled, kept up, and told of when it is settled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from weir.client.acking import Acking
+from weir.client.consuming import ConsumerOptions
+from weir.client.delivery import Holding
+from weir.client.duration import seconds
+from weir.client.extending import Extending
+from weir.client.feed import Feed
+from weir.client.link import Link
+from weir.client.places import Places
+from weir.client.pulling import Pulling, Wanted
+from weir.client.returning import Returning
+from weir.client.runs import Run, joined, within, without
+from weir.errors import WeirError
+
+#: Seconds for the acks that wait when pulling has failed; without them messages come again.
+_LAST_ACKS = 2.0
+
+
+class Holdings:
+    """The grants of one consumer, under a connection of its own, and what becomes of them."""
+
+    def __init__(
+        self, home: Link, topic: str, options: ConsumerOptions, note: Callable[[], None]
+    ) -> None:
+        """Take the client's link; `open` dials another to the same system.
+
+        `note` is called before what is settled is told, to settle what its owner knows of.
+        """
+        self.topic = topic
+        self.options = options
+        self.acking = Acking(topic, options.cluster, options.on_stale)
+        self._returning = Returning(options.cluster, self.acking.expired)
+        self._home = home
+        self._note = note
+        self._link: Link | None = None
+        self._places: Places | None = None
+        self._pulling: Pulling | None = None
+        self._feed: Feed[Holding] | None = None
+        self._extending: Extending | None = None
+        self._held: dict[tuple[int, int], Holding] = {}
+        #: Those with deliveries that are done, and not noted yet.
+        self._news: list[Holding] = []
+        self._within = seconds(options.ack_within)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushes: set[asyncio.Task[None]] = set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether others wait for what is held, or there may be acks to send."""
+        return self._link is not None
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are."""
+        return 1 if self._pulling is None else self._pulling.partitions
+
+    # Pulling.
+
+    async def open(self) -> None:
+        """Connect and ask for the partitions. Raises `UnknownTopic`, `Disconnected`."""
+        if self._link is not None:
+            return
+        self._link = self._home.another()
+        try:
+            await self._link.start()
+            self._places = await Places.find(self._link, self.topic)
+        except BaseException:
+            await self._disconnect()
+            raise
+        self.acking.begin(self._places)
+        self._returning.begin(self._places)
+        options = self.options
+        lease = seconds(options.lease)
+        wanted = Wanted(options.cluster, options.number, options.max_bytes, lease)
+        self._pulling = Pulling(
+            self._home, self._places, wanted, self._returning.flush, self._refuse
+        )
+        if options.extend:
+            self._extending = Extending(options.cluster, self._places, lease, self._held)
+
+    async def take(self, size: int) -> Holding:
+        """Return the next grant whose lease runs; pulls ask for `size` messages from now on.
+
+        What of it has expired is noted as done. One who gives up waiting loses none.
+        """
+        self._loop = asyncio.get_running_loop()
+        await self.open()
+        assert self._pulling is not None  # `open` has made it
+        self._pulling.size = size
+        if self._feed is None:
+            self._feed = self._pulling.feed()
+        feed = self._feed
+        while True:
+            try:
+                holding = await feed.take()
+            except Exception:
+                await self.reset()
+                raise
+            assert holding is not None  # pullers do not end by themselves
+            if holding.over:
+                holding.let_next_come()
+                continue
+            self._forget_those_over()
+            self._held[holding.partition, holding.fence] = holding
+            if self._extending is not None:
+                self._extending.begin()
+            grant = holding.grant
+            for run in grant.expired:
+                self.acking.done(grant.partition, grant.fence, *run)
+            if grant.expired:
+                self.soon()
+            if grant.batches:
+                return holding
+            # Nothing of it is to be handled: whatever it holds is done.
+            self.settle(holding, grant.offset, grant.next_offset)
+            self.soon()
+            holding.let_next_come()
+
+    def pulls_begun(self, partition: int) -> int:
+        """Return how many pulls of a partition were begun."""
+        return 0 if self._pulling is None else self._pulling.begun.get(partition, 0)
+
+    def pause(self) -> None:
+        """Pull nothing until `resume`; what came and was not taken goes back, untried."""
+        if self._pulling is not None:
+            self._pulling.pause()
+        for holding in [] if self._feed is None else self._feed.drain():
+            self._refuse(holding)
+
+    def resume(self) -> None:
+        """Pull again."""
+        if self._pulling is not None:
+            self._pulling.resume()
+
+    def _refuse(self, holding: Holding) -> None:
+        self.give_back_rest(holding)
+        holding.let_next_come()
+
+    def _forget_those_over(self) -> None:
+        while self._held:
+            key = next(iter(self._held))
+            if not self._held[key].over:
+                return
+            del self._held[key]
+
+    # Finding, and settling.
+
+    def find(self, partition: int, offset: int) -> Holding | None:
+        """Return the grant that holds a message, the latest if a lease has ended."""
+        for holding in reversed(self._held.values()):
+            if holding.partition == partition and holding.holds(offset):
+                return holding
+        return None
+
+    def of_partition(self, partition: int) -> list[Holding]:
+        """Return the grants of a partition that are not all settled."""
+        return [holding for holding in self._held.values() if holding.partition == partition]
+
+    def of(self, partition: int, fence: int) -> Holding | None:
+        """Return a grant that is not all settled."""
+        return self._held.get((partition, fence))
+
+    def settle(self, holding: Holding, first: int, behind: int) -> None:
+        """Note that what is left of messages [first, behind) is done."""
+        for run in [*within(holding.left, first, behind)]:
+            self.acking.done(holding.partition, holding.fence, *run)
+        self._take_out(holding, [(first, behind)])
+
+    def settled(self, holding: Holding) -> None:
+        """A delivery of a grant is done: it is noted with the others."""
+        if len(holding.finished) == 1:
+            self._news.append(holding)
+            self.soon()
+
+    def give_back(
+        self, holding: Holding, offsets: Sequence[int], delay_ms: int, untried: bool
+    ) -> None:
+        """Note that messages go back; what is not left of them is not touched."""
+        left = [offset for offset in offsets if holding.holds(offset)]
+        if left:
+            holding.skipped.update(left)
+            runs = joined(left)
+            self._take_out(holding, runs)
+            for run in runs:
+                self._returning.back(holding.partition, holding.fence, run, delay_ms, untried)
+            self.soon()
+
+    def give_back_rest(self, holding: Holding) -> None:
+        """Note that what was not handed out of a grant goes back, untried."""
+        rest = [*within(holding.left, holding.handed, holding.grant.next_offset)]
+        self._take_out(holding, rest)
+        for run in rest:
+            self._returning.back(holding.partition, holding.fence, run, 0, untried=True)
+        if rest:
+            self.soon()
+
+    def take_out(self, holding: Holding, runs: Sequence[Run]) -> list[Run]:
+        """Take runs out of what is left; return what of them was there."""
+        self._note_news()
+        there = [*chain.from_iterable(within(holding.left, *run) for run in runs)]
+        self._take_out(holding, runs)
+        return there
+
+    def _take_out(self, holding: Holding, runs: Sequence[Run]) -> None:
+        holding.left = without(holding.left, runs)
+        if not holding.left:
+            self._held.pop((holding.partition, holding.fence), None)
+
+    def _note_news(self) -> None:
+        news, self._news = self._news, []
+        for holding in news:
+            finished, holding.finished = holding.finished, []
+            runs = joined(finished)
+            for run in runs:
+                self.acking.done(holding.partition, holding.fence, *run)
+            self._take_out(holding, runs)
+
+    async def nack(
+        self, holding: Holding, runs: Sequence[Run], behind: Sequence[Run], delay_ms: int
+    ) -> bool:
+        """Give back `runs`, and before that, untried, those behind; False if it was too late."""
+        partition, fence = holding.partition, holding.fence
+        later = self.take_out(holding, behind)
+        failed = self.take_out(holding, runs)
+        if later:
+            await self._returning.now(partition, fence, later, delay_ms, untried=True)
+        return not failed or await self._returning.now(partition, fence, failed, delay_ms)
+
+    async def extend(self, holding: Holding, lease: float) -> bool:
+        """Let a lease run for `lease` seconds from now; False if it had ended."""
+        assert self._places is not None  # it was pulled
+        one = Extending(self.options.cluster, self._places, lease, self._held)
+        return await one.extend([holding])
+
+    # Telling.
+
+    def soon(self) -> None:
+        """Tell what is settled, together with what is settled until then. Of any thread."""
+        if not self._due and self._loop is not None:
+            self._due = True
+            self._loop.call_soon_threadsafe(self._later)
+
+    async def flush(self) -> None:
+        """Tell all that is settled; return when a majority knows."""
+        self._note()
+        self._note_news()
+        if self._flushes:
+            await asyncio.wait(self._flushes)
+        for partition in self._waiting():
+            await self._tell(partition)
+
+    def _waiting(self) -> list[int]:
+        return sorted({*self.acking.waiting(), *self._returning.waiting()})
+
+    async def _tell(self, partition: int) -> None:
+        await self.acking.flush(partition)
+        await self._returning.flush(partition)
+
+    def _later(self) -> None:
+        assert self._loop is not None  # it calls this
+        if self._feed is None:  # it was closed: that tells
+            self._due = False
+        else:
+            self._timer = self._loop.call_later(self._within, self._now)
+
+    def _now(self) -> None:
+        self._due = False
+        self._note()
+        self._note_news()
+        for partition in self._waiting():
+            task = asyncio.get_running_loop().create_task(self._tell_or_fail(partition))
+            self._flushes.add(task)
+            task.add_done_callback(self._flushes.discard)
+
+    async def _tell_or_fail(self, partition: int) -> None:
+        try:
+            await self._tell(partition)
+        except WeirError as error:
+            if self._feed is not None:
+                self._feed.fail(error)
+
+    # Ending.
+
+    async def stop(self) -> list[Holding]:
+        """Stop pulling; return what came and was not asked for yet."""
+        feed, self._feed = self._feed, None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = False
+        if feed is None:
+            return []
+        await feed.close()
+        return feed.drain()
+
+    async def close(self) -> None:
+        """Tell what is settled, and end the connection; what is not goes to others at once."""
+        try:
+            unasked = await self.stop()
+            await self.flush()
+            await self._give_back([*unasked, *self._held.values()])
+        finally:
+            await self._disconnect()
+
+    async def _give_back(self, holdings: Sequence[Holding]) -> None:
+        """Say of what was not handed out that nobody tried it. Best effort: it is free anyway."""
+        for holding in holdings:
+            self.give_back_rest(holding)
+        with contextlib.suppress(WeirError, TimeoutError):
+            async with asyncio.timeout(_LAST_ACKS):
+                for partition in self._returning.waiting():
+                    await self._returning.flush(partition)
+
+    async def reset(self) -> None:
+        """End the feed and the connection: what the broker grants to its pulls goes to others."""
+        await self.stop()
+        with contextlib.suppress(WeirError, TimeoutError):
+            async with asyncio.timeout(_LAST_ACKS):
+                await self.flush()
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        if self._extending is not None:
+            await self._extending.end()
+            self._extending = None
+        self._held.clear()
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()

@@ -1,0 +1,97 @@
+"""What a consumer gives back on its way: gathered by partition, sent together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from weir.client.places import Places
+from weir.client.runs import Run, merged
+from weir.errors import StaleGrant
+from weir.model.ids import Address
+from weir.model.limits import ACK_RANGES_MAX
+from weir.wire import messages as m
+
+#: Requests of one partition that are under way together.
+_TOGETHER = 64
+
+#: Fence, delay in milliseconds, and whether nobody tried it.
+_Kind = tuple[int, int, bool]
+
+
+class Returning:
+    """Offsets of each partition that are to go back, until the broker knows it.
+
+    What nobody tried goes first: in an ordered cluster, what failed ends the grants of all behind
+    it, and these are to be given back before that, without an attempt counted.
+    """
+
+    def __init__(self, cluster: str, late: Callable[[int, tuple[int, int, int]], None]) -> None:
+        """Begin with nothing to give back; `late` is told of what was another's already."""
+        self._cluster = cluster
+        self._late = late
+        self._places: Places | None = None
+        self._pending: dict[int, dict[_Kind, list[Run]]] = {}
+        self._locks: dict[int, asyncio.Lock] = {}
+
+    def begin(self, places: Places) -> None:
+        """Send to these places from now on."""
+        self._places = places
+
+    def back(self, partition: int, fence: int, run: Run, delay_ms: int, untried: bool) -> None:
+        """Note that messages of a grant go back."""
+        kinds = self._pending.setdefault(partition, {})
+        kinds.setdefault((fence, delay_ms, untried), []).append(run)
+
+    def waiting(self) -> list[int]:
+        """Return the partitions with something to send."""
+        return [partition for partition, kinds in self._pending.items() if kinds]
+
+    async def flush(self, partition: int) -> None:
+        """Return when the broker knows of all that was noted before, sent by this or another."""
+        async with self._locks.setdefault(partition, asyncio.Lock()):
+            kinds = self._pending.pop(partition, {})
+            try:
+                for untried in (True, False):
+                    now = [kind for kind in kinds if kind[2] is untried]
+                    for at in range(0, len(now), _TOGETHER):
+                        some = now[at : at + _TOGETHER]
+                        await asyncio.gather(
+                            *(self._send(partition, kind, merged(kinds[kind])) for kind in some)
+                        )
+                        for kind in some:
+                            del kinds[kind]
+            finally:
+                # What got no answer is tried again with what comes.
+                for (fence, delay_ms, is_untried), runs in kinds.items():
+                    for run in runs:
+                        self.back(partition, fence, run, delay_ms, is_untried)
+
+    async def now(
+        self, partition: int, fence: int, runs: Sequence[Run], delay_ms: int, untried: bool = False
+    ) -> bool:
+        """Give back and return when a majority knows; False if it was too late."""
+        await self.flush(partition)
+        async with self._locks[partition]:
+            return await self._send(partition, (fence, delay_ms, untried), runs)
+
+    async def _send(self, partition: int, kind: _Kind, runs: Sequence[Run]) -> bool:
+        fence, delay_ms, untried = kind
+        in_time = True
+        for at in range(0, len(runs), ACK_RANGES_MAX):
+            some = [*runs[at : at + ACK_RANGES_MAX]]
+
+            def request(address: Address, some: list[Run] = some) -> m.Request:
+                return m.Nack(address, self._cluster, fence, some, delay_ms, untried)
+
+            assert self._places is not None  # what goes back was pulled from there
+            try:
+                await self._places.ask(partition, request, m.Nacked, wait=0.0, check=_accept)
+            except StaleGrant:
+                in_time = False
+                self._late(partition, (fence, some[0][0], some[-1][1]))
+        return in_time
+
+
+def _accept(_: m.Nacked) -> None:
+    """Nothing in a `Nacked` can be wrong."""

@@ -1,0 +1,206 @@
+"""The rule of barriers explored at random, and each of its parts taken away: then it must break.
+
+Real Raft nodes and the real rule, on bad networks and disks, with clocks that jump. A seed is a
+group of three or five, or one whose members change (counterexamples 1 to 3).
+
+WEIR_BARRIER_SEEDS sets how many seeds are run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from weir import raft
+from weir.order.barrier import Barrier
+from weir.raft import multi
+from weir.raft.ground import Pledge
+from weir.raft.link import Outward
+from weir.testing.ordered_actor import BarrierChecks, OrderedActor
+from weir.testing.rehearsal import STEPS, Rehearsal
+
+SEEDS = int(os.environ.get("WEIR_BARRIER_SEEDS", "25"))
+LENGTH = 3_000
+WEIGHTS = {
+    **STEPS, "tick": 40, "sync": 90, "deliver": 260, "propose": 16, "crash": 2, "start": 6, "cut": 1,
+    "heal": 6, "change": 3, "campaign": 2, "ask": 16, "hand_out": 24, "jump": 2, "read": 0,
+    "compact": 2,
+}  # fmt: skip
+
+
+class Explorer(Rehearsal):
+    """A group of nodes that stamp and promise, and that somebody reads."""
+
+    actors: dict[int, OrderedActor]  # type: ignore[assignment]
+
+    def __init__(self, seed: int, actor: type[OrderedActor] = OrderedActor) -> None:
+        voters, spare, kept = (
+            ((1, 2, 3), (), 0), ((1, 2, 3, 4, 5), (), 0), ((1, 2, 3), (4, 5), 0),
+            ((1, 2, 3), (4, 5), 15),
+        )[seed % 4]  # fmt: skip
+        self._actor = actor
+        super().__init__(seed, voters, spare, kept, linked=True, election_ms=200)
+
+    def _make(self, settings: raft.Config, kept_entries: int) -> OrderedActor:
+        assert isinstance(self.checks, BarrierChecks)
+        return self._actor(settings, self.checks, self.post, kept_entries, self._post_link)
+
+    def _check(self, name: str) -> BarrierChecks:
+        return BarrierChecks(name)
+
+    def explore(self) -> BarrierChecks:
+        """A bad day, and then a good one on which a reader learns of everything."""
+        self.run(LENGTH, WEIGHTS)
+        self.settle()
+        assert isinstance(self.checks, BarrierChecks)
+        return self.checks
+
+    def _leaders(self) -> list[OrderedActor]:
+        return [a for a in self.actors.values() if a.up and a.node.role is raft.Role.LEADER]
+
+    def _propose(self) -> None:
+        for actor in self._leaders():
+            if actor.node.accepts:
+                self._proposed += 1
+                actor.propose(self._proposed)
+                actor.serve()
+
+    def _ask(self) -> None:
+        for actor in self._leaders():
+            actor.ask()
+            actor.serve()
+
+    def _hand_out(self) -> None:
+        for actor in self._leaders():
+            self.checks.hand_out(actor.hand_out())  # type: ignore[attr-defined]
+
+    def _campaign(self) -> None:
+        if actor := self._any():
+            actor.node.campaign()
+            actor.serve()
+
+    def _jump(self) -> None:
+        """A clock is set: by a little, or by hours."""
+        actor = self.dice.choice(list(self.actors.values()))
+        most = self.dice.choice((300, 2_000, 2_000_000))
+        actor.wall_ms = max(actor.wall_ms + self.dice.randint(-most, most), 1_000_000)
+
+
+def test_no_barrier_is_ever_broken() -> None:
+    promised = 0
+    for seed in range(SEEDS):
+        promised += Explorer(seed).explore().promised
+    assert promised > 5 * SEEDS, "hardly a barrier lay above what was committed anyhow"
+
+
+# What the rule forbids, each as the one part of it that is missing
+
+
+class Forgetful(OrderedActor):
+    """Who starts again stands by nothing it promised (counterexample 2)."""
+
+    def start(self) -> None:
+        bound, self._durable_bound = self._durable_bound, 0
+        super().start()
+        self._durable_bound = bound
+        self.multi.fence_bound = bound
+
+
+class Hasty(OrderedActor):
+    """Its own promise, and others', count before the bound is durable (counterexample 2)."""
+
+    def tick(self, elapsed_ms: int) -> None:
+        super().tick(elapsed_ms)
+        self.multi.fence_bound = max([self.multi.fence_bound, *self._bounds])
+
+
+class Unstamped(OrderedActor):
+    """Nothing is stamped in front of a change of the members (counterexample 3)."""
+
+    def change(self, change: raft.Change) -> None:
+        self.node.change(change)
+
+
+class Heedless(OrderedActor):
+    """It goes on to stamp below what it asked others to promise."""
+
+    def ask(self) -> None:
+        promised = self.highest.promised
+        super().ask()
+        self.highest.promised = promised
+
+
+class Blind(OrderedActor):
+    """It stamps above its log, and not above what its voters had promised."""
+
+    def leads(self, leadership: raft.Leadership) -> None:
+        super().leads(raft.Leadership(leadership.term, 0))
+
+
+class Short(OrderedActor):
+    """It stamps above what its voters had promised, and not above its log."""
+
+    def leads(self, leadership: raft.Leadership) -> None:
+        tail, self.tail = self.tail, {}
+        last, self.last_stamp = self.last_stamp, 0
+        super().leads(leadership)
+        self.tail, self.last_stamp = tail, last
+
+
+class Eager(OrderedActor):
+    """It hands out what is promised above what it stamped and has not committed."""
+
+    def hand_out(self) -> Barrier:
+        tail, self.tail = self.tail, {}
+        barrier = super().hand_out()
+        self.tail = tail
+        return barrier
+
+
+def _before_its_own_term(patch: pytest.MonkeyPatch) -> None:
+    """It promises before an entry of its own term is committed (counterexample 1)."""
+    patch.setattr(multi, "_is_settled", lambda ground, leader: True)
+
+
+def _by_the_new_half(patch: pytest.MonkeyPatch) -> None:
+    """While members change, those that are to stay decide alone."""
+    patch.setattr(multi, "_halves", lambda configuration: [configuration.voters])
+
+
+def _for_whoever_asks(patch: pytest.MonkeyPatch) -> None:
+    """A promise counts for groups that the peer does not follow here, or was not told of."""
+    patch.setattr(Outward, "promises", lambda self, group: self.promised)
+
+
+def _unsaid(patch: pytest.MonkeyPatch) -> None:
+    """Votes say nothing of promises that were given since the start."""
+    patch.setattr(Pledge, "raise_to", lambda self, fence: None)
+
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+FAULTS: dict[str, type[OrderedActor] | Patch] = {
+    **{actor.__name__: actor for actor in (Forgetful, Hasty, Unstamped, Heedless, Blind, Short)},
+    "Eager": Eager,
+    **{patch.__name__: patch for patch in (_before_its_own_term, _by_the_new_half)},
+    **{patch.__name__: patch for patch in (_for_whoever_asks, _unsaid)},
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_without_a_part_of_the_rule_a_barrier_breaks(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = FAULTS[name]
+    actor = fault if isinstance(fault, type) else OrderedActor
+    if not isinstance(fault, type):
+        fault(monkeypatch)
+    for seed in range(400):
+        try:
+            Explorer(seed, actor).explore()
+        except AssertionError as error:
+            assert "was handed out" in str(error)
+            print(name, seed)
+            return
+    raise AssertionError(f"400 seeds did not break without {name}")

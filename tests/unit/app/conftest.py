@@ -1,0 +1,103 @@
+"""A consumer that is none: deliveries that a test makes, and what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import weir
+from weir.app.handling import Handling
+from weir.app.subscription import Subscription, policy_of
+
+
+class FakeDelivery:
+    """As `weir.client.delivery.Delivery`; `outcome` is what was told."""
+
+    def __init__(self, value: str, attempts: int = 1, key: bytes | None = None) -> None:
+        self.message = weir.Message(value.encode(), key=key, topic="doors", partition=0, offset=0)
+        self.attempts = attempts
+        self.held = True
+        self.outcome: object = None
+
+    def done(self) -> None:
+        self._settle("done")
+
+    def nack(self, delay: float = 0.0) -> None:
+        self._settle(delay)
+
+    def give_back(self) -> None:
+        self._settle("untried")
+
+    def _settle(self, outcome: object) -> None:
+        assert self.outcome is None, "settled twice"
+        self.outcome = outcome
+        self.held = False
+
+
+class FakeSource:
+    """As `weir.client.deliveries.Deliveries`."""
+
+    def __init__(self) -> None:
+        self.waiting: list[FakeDelivery] = []
+        self.pauses = 0
+        self.errors: list[Exception] = []
+        self._some = asyncio.Event()
+
+    def add(self, *deliveries: FakeDelivery) -> None:
+        self.waiting += deliveries
+        self._some.set()
+
+    def fail(self, error: Exception) -> None:
+        self.errors.append(error)
+        self._some.set()
+
+    def at_hand(self) -> FakeDelivery | None:
+        return self.waiting.pop(0) if self.waiting else None
+
+    async def more(self) -> None:
+        self._some.clear()
+        if not self.waiting and not self.errors:
+            await self._some.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def pause(self) -> None:
+        self.pauses += 1
+
+
+Begun = Callable[..., contextlib.AbstractAsyncContextManager[Any]]
+
+
+@pytest.fixture
+def begun() -> Begun:
+    """A subscription at work on a source that a test fills; `dead` is what was buried, and why."""
+
+    @contextlib.asynccontextmanager
+    async def begin(
+        work: Callable[[Any], Awaitable[None]],
+        *,
+        retry: weir.Backoff | None = None,
+        dead_letter: str | None = "dead",
+        **options: Any,
+    ) -> AsyncIterator[Any]:
+        policy = policy_of(retry, dead_letter)
+        subscription = Subscription("doors", "ledger", work, policy, **options)
+        source, dead = FakeSource(), list[tuple[bytes, int, str]]()
+
+        async def bury(message: weir.Message, attempts: int, reason: str) -> None:
+            dead.append((message.value, attempts, reason))
+
+        handling = Handling(subscription, source, work, bury, Random(1))
+        handling.start()
+        try:
+            yield SimpleNamespace(source=source, dead=dead, handling=handling)
+        finally:
+            await handling.stop(5.0)
+
+    return begin

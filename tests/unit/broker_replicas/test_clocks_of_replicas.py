@@ -1,0 +1,71 @@
+"""A node whose clock is wrong leads nothing for long, and lets nothing go as too old."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weir.model.stamp import milliseconds_of
+from weir.model.topic import SettingsChange
+from weir.wire import messages as m
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("ahead_ms", [3 * HOUR_MS, -3 * HOUR_MS, 2_000])
+def test_who_leads_with_a_wrong_clock_hands_over_and_is_not_given_it_back(
+    trio: Any, produce: Any, ahead_ms: int
+) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    trio.told(produce(info, grant, 0, b"a"), group)
+    wrong = trio.leader(group)
+    wrong.time.ahead_ms = ahead_ms
+    trio.run(500)
+    assert not wrong.group(group).machine.leads
+    for number in range(1, 12):
+        confirm = trio.told(produce(info, grant, number, b"b"), group)
+        assert abs(milliseconds_of(confirm.stamp) - trio.clock.wall) <= 1_000
+        trio.run(1_000)
+        assert trio.leader(group) is not wrong, "it was given back to a clock that is wrong"
+    wrong.time.ahead_ms = 0
+    trio.until(lambda: trio.leader(group) is wrong, "it is right again, and is not given it back")
+
+
+def test_a_wrong_clock_stamps_nothing_before_it_hands_over(trio: Any, produce: Any) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    wrong = trio.leader(group)
+    wrong.time.ahead_ms = 3 * HOUR_MS
+    trio.pass_ms(50)
+    reply = trio.answer(wrong, produce(info, grant, 0, b"a"))
+    assert isinstance(reply, m.Refusal)
+    assert "clock" in reply.message or not wrong.group(group).machine.leads
+    confirm = trio.told(produce(info, grant, 0, b"a"), group)
+    assert milliseconds_of(confirm.stamp) - trio.clock.wall <= 1_000
+
+
+def test_a_clock_that_is_days_ahead_lets_nothing_go(
+    make_trio: Callable[..., Any], produce: Any
+) -> None:
+    trio = make_trio(retention_every_ms=50)
+    info = trio.topic(settings=SettingsChange(retention_ms=60_000))
+    grant, group = trio.producer(), info.addresses[0].group
+    trio.told(produce(info, grant, 0, b"a"), group)
+    for node in trio.live():
+        node.time.ahead_ms = 48 * HOUR_MS
+        trio.run(1_000)
+        assert trio.same_everywhere(group) == [b"a"]
+        node.time.ahead_ms = 0
+        trio.run(7_000)
+
+
+def test_alone_a_clock_is_what_it_is(trio: Any, produce: Any) -> None:
+    info, grant = trio.topic(replicas=1), trio.producer()
+    group = info.addresses[0].group
+    trio.told(produce(info, grant, 0, b"a"), group)
+    trio.leader(group).time.ahead_ms = 3 * HOUR_MS
+    trio.run(500)
+    assert isinstance(trio.told(produce(info, grant, 1, b"b"), group), m.Confirm)
