@@ -25,7 +25,8 @@ BANNED_NAMES = {"utils", "common", "helpers", "manager", "base"}
 PURE = ("codec", "model", "raft", "log", "order", "place", "wire", "relay", "toc", "broker")
 PURE_MODULES = ("client/session.py",)
 FACADE = {
-    "Backoff", "Batch", "Message", "__version__", "at", "connect", "last", "sync", "testing",
+    "App", "Backoff", "Batch", "Inbox", "Message", "Reject", "__version__", "at", "connect", "last",
+    "sync", "testing",
 }  # fmt: skip
 PRINTING = ("cli/", "bench/", "spark/jobs")
 

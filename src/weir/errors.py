@@ -149,6 +149,9 @@ class StampTooFar(Refused):
     that is not far off, two sound clocks differ: producers wait for the slower one by themselves.
     """
 
+    #: What a producer waits until it tries again.
+    wait_seconds: float = 0.0
+
     code = 14
 
 

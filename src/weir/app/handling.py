@@ -147,6 +147,7 @@ class Handling:
     async def _handle(self, unit: Unit) -> None:
         breaker = self.breaker
         if not unit.held:
+            unit.give_back()  # its grant is settled when all of it is
             self._taking.done(unit)
             return
         now = time.monotonic()

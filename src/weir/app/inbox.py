@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from types import TracebackType
@@ -31,7 +32,7 @@ except ImportError:
     raise MissingLibrary("SQLAlchemy is not here: pip install 'weir-mq[inbox]'") from None
 
 from weir.app import inbox_tables as t
-from weir.app.inbox_pruning import Place, Pruning
+from weir.app.inbox_pruning import Place, Pruning, looks_again
 
 log = logging.getLogger("weir.app")
 
@@ -108,7 +109,7 @@ class Inbox:
         """Delete rows that nobody needs; return how many. `cursors`: all below, by partition, done.
 
         A consumer that stood still may still ask for a message below the cursor. So first a floor
-        is committed, below which nothing is fresh; what lies below goes in the next round.
+        is committed, below which nothing is fresh; rows below go in a round some seconds later.
         """
         engine = self._engine
         if engine is None:
@@ -177,6 +178,13 @@ def name_of(topic: str) -> str:
 
 
 def _fresh(session: Session | Connection, message: dict[str, Any]) -> bool:
+    began = time.monotonic()
+    if not _added(session, message):
+        return False
+    return not (looks_again(began) and session.execute(t.IS_BELOW, message).scalar_one())
+
+
+def _added(session: Session | Connection, message: dict[str, Any]) -> bool:
     dialect = (session.get_bind() if isinstance(session, Session) else session).dialect
     statement = t.FRESH.get(dialect.name)
     if statement is not None:

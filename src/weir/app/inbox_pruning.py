@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ Place = tuple[str, int]
 
 #: Offsets whose rows go in one transaction.
 _AT_ONCE = 10_000
+#: Seconds between a floor's commit and the deletion of rows below it, at least.
+GAP = 10.0
 
 
 class Pruning:
@@ -22,30 +25,41 @@ class Pruning:
 
     Messages below a cursor are granted to nobody, but a consumer that stood still may yet ask for
     one that was granted to it long ago. So the first round commits a floor, below which nothing is
-    fresh; and the next one, when whoever did not see the floor is long done, deletes the rows.
+    fresh, and one that comes `GAP` seconds later deletes the rows. A statement that began before
+    the floor was there, and adds a row after the old one went, takes longer than that: it looks
+    again (`looks_again`).
     """
 
     def __init__(self, cluster: str) -> None:
         """Begin without a round."""
         self._cluster = cluster
-        #: The floors, offset and stamp, that the round before committed.
-        self._told: dict[Place, tuple[int, int]] = {}
+        #: Floors that were committed, offset and stamp, and when.
+        self._told: dict[Place, tuple[int, int, float]] = {}
 
     def run(self, connection: Connection, cursors: Mapping[Place, int]) -> int:
         """Do a round; return how many rows were deleted. All below `cursors` is done."""
         deleted = 0
         for place, cursor in cursors.items():
             where = t.place(self._cluster, *place)
-            told = self._told.pop(place, None)
-            if told is not None:
-                deleted += _delete(connection, where, *told)
+            if place in self._told:
+                offset, stamp, since = self._told[place]
+                if time.monotonic() < since + GAP:
+                    continue
+                deleted += _delete(connection, where, offset, stamp)
+                del self._told[place]
             highest = connection.execute(t.HIGHEST, {**where, "at_offset": cursor}).first()
             if highest is not None:
-                floor = (highest.offset + 1, highest.stamp)
-                _raise_floor(connection, {**where, **t.position(*floor)})
-                self._told[place] = floor
+                offset, stamp = highest.offset + 1, highest.stamp
+                _raise_floor(connection, {**where, **t.position(offset, stamp)})
             connection.commit()
+            if highest is not None:
+                self._told[place] = (offset, stamp, time.monotonic())
         return deleted
+
+
+def looks_again(began: float) -> bool:
+    """Tell whether what began then, by `time.monotonic`, may have missed a floor and its row."""
+    return time.monotonic() > began + GAP / 2
 
 
 def _delete(connection: Connection, where: dict[str, Any], offset: int, stamp: int) -> int:

@@ -37,6 +37,8 @@ SMALL = {
     "WEIR__LOG__SPARES": "0",
     "WEIR__STATUS__LEVEL": "warning",
 }
+#: The same with a segment in reserve, as a real node has: else confirms wait while one is made.
+READY = {**SMALL, "WEIR__LOG__SPARES": "1"}
 
 
 class Stopping(Protocol):

@@ -27,7 +27,6 @@ from weir.broker.standing import Standing, standing_of
 from weir.broker.topics import Topics
 from weir.errors import BadRequest, Halted, NotLeader, Refused, UnknownOpcode
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard
-from weir.order.clock import Time
 from weir.wire.nodes import (
     SETTLED_MAX,
     ChangeNode,
@@ -56,7 +55,7 @@ Handler = Callable[[Session, Caller, Any], None]
 class BrokerSet:
     """The set as one of its shards sees it."""
 
-    __slots__ = ("_authorize", "_clocks", "_connected", "_hand_over_until", "_handed_over",
+    __slots__ = ("_authorize", "_connected", "_hand_over_until", "_handed_over",
                  "_identity", "_layout", "_level", "_linked", "_lost_registry", "_moving",
                  "_outbox", "_passing", "_registry", "_report_ms", "_time", "_topics",
                  "is_hopeful")  # fmt: skip
@@ -71,8 +70,7 @@ class BrokerSet:
         passing: Passing,
         outbox: Outbox,
         authorize: Authorize,
-        time: Time,
-        clocks: Clocks,
+        time: Clocks,
     ) -> None:
         """Be a shard of a node that supports format level `level`; `start` comes next."""
         self._identity = identity
@@ -84,8 +82,7 @@ class BrokerSet:
         self._outbox = outbox
         self._authorize = authorize
         self._time = time
-        self._clocks = clocks
-        self._moving = Moving(time, clocks.is_near)
+        self._moving = Moving(time, time.is_near)
         #: The nodes that the host was told to keep links to.
         self._connected: dict[int, Connect] = {}
         #: By place, those that can be sent to.
@@ -136,9 +133,9 @@ class BrokerSet:
     def tick(self) -> None:
         """Follow what the registry says, tell it what it does not know, and move groups."""
         self._check_itself()
-        if self._clocks.differ:
-            astray = [one for one in self._shared_groups() if self._clocks.is_astray(one)]
-            give_away(astray, self._clocks.is_near)
+        if self._time.differ:
+            astray = [one for one in self._shared_groups() if self._time.is_astray(one)]
+            give_away(astray, self._time.is_near)
         nodes = self._catalog.nodes.all()
         if any(node.id == self._identity.node for node in nodes):  # else it is older than this node
             # A copy that was made while the set was founded does not hold all founders yet.

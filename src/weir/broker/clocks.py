@@ -1,15 +1,18 @@
-"""How far the clocks of a set's nodes lie from each other, as one shard of them hears it.
+"""What time it is in a set, as one shard of it hears the clocks of the others.
 
 Each shard tells each that it is linked to what its wall clock says. What is kept of that is the
 difference to the own clock that never jumps: so a wall clock that is set, here or there, is seen
 as what it is. A message says less than its sender's clock by as long as it took; of the last few
 the highest is kept, so that one that was late moves nothing.
+
+A node whose clock is far from the median of all goes by that, and hands over what it leads: what
+has a stamp in the future can never be taken back, nor what was let go as too old.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from weir.broker.moving import Led
 from weir.model.ids import node_of
@@ -21,17 +24,24 @@ TELL_EVERY_MS = 1_000
 _KEPT = 5
 #: Of who has said nothing for so long nobody knows what became of its clock.
 _FORGET_MS = 5_000
+#: A wall clock that gained or lost so much of late was set.
+_SET_MS = 100
 
 
 class Clocks:
-    """The wall clocks of this node and of those that it is linked to."""
+    """The wall clocks of this node and of those that it is linked to; the `Time` that it goes by.
 
-    __slots__ = ("_at", "_heard", "_node", "_time", "differ")
+    `monotonic_ms` is the own clock that never jumps.
+    """
+
+    __slots__ = ("_at", "_heard", "_looked", "_node", "differ", "monotonic_ms", "own_ms")
 
     def __init__(self, node: int, time: Time) -> None:
         """Be `node`, which has heard of nobody yet."""
+        self.monotonic_ms: Callable[[], int] = time.monotonic_ms
+        #: What the own wall clock says, right or wrong.
+        self.own_ms: Callable[[], int] = time.wall_ms
         self._node = node
-        self._time = time
         #: By node, by how much its wall clock lay before the own clock that never jumps.
         self._heard: dict[int, deque[int]] = {}
         #: When that was said last.
@@ -39,27 +49,38 @@ class Clocks:
         #: Whether any two clocks, as of the last `look`, differ by more than `max_ahead`: only
         #: then is there anything to ask.
         self.differ = False
+        self._looked = self._own()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, by the median of all clocks where the own one is far from it."""
+        wall = self.own_ms()
+        if not self.differ:
+            if abs(wall - self.monotonic_ms() - self._looked) <= _SET_MS:
+                return wall
+            self.look()
+        ahead = self.ahead_ms(self._node, self._heard)
+        return wall - ahead if abs(ahead) > MAX_AHEAD_MS else wall
 
     def told(self, node: int, wall_ms: int) -> None:
         """A node says what its clock says."""
-        now = self._at[node] = self._time.monotonic_ms()
+        now = self._at[node] = self.monotonic_ms()
         self._heard.setdefault(node, deque(maxlen=_KEPT)).append(wall_ms - now)
         self.look()
 
     def look(self) -> None:
         """See whether all clocks agree; called so often that a clock that was set is noticed."""
-        since = self._time.monotonic_ms() - _FORGET_MS
+        since = self.monotonic_ms() - _FORGET_MS
         for node in [node for node, at in self._at.items() if at < since]:
             del self._at[node], self._heard[node]
-        known = [self._own(), *map(max, self._heard.values())]
+        self._looked = self._own()
+        known = [self._looked, *map(max, self._heard.values())]
         self.differ = max(known) - min(known) > MAX_AHEAD_MS
 
     def ahead_ms(self, node: int, among: Iterable[int]) -> int:
-        """Return by how much a node's clock lies before the median of those known `among` some;
-        0 where it is not known itself.
+        """Return by how much a node's clock lies before the median of those known `among` some and
+        itself; 0 where it is not known.
 
-        Of an even number the lower one in the middle counts: a clock that runs ahead does harm that
-        lasts, for no stamp falls again, and what was let go as too old is gone.
+        Of an even number the lower one in the middle counts: who is ahead does harm that lasts.
         """
         own = self._of(node)
         if own is None:
@@ -83,7 +104,7 @@ class Clocks:
         return max(heard) if heard else None
 
     def _own(self) -> int:
-        return self._time.wall_ms() - self._time.monotonic_ms()
+        return self.own_ms() - self.monotonic_ms()
 
 
 def _nodes(group: Led) -> list[int]:

@@ -49,7 +49,7 @@ class ClusterState:
     mode: Mode | None = None
     #: The fences of each consumer's grants: derived, so that one that goes costs what it held.
     held: dict[int, dict[int, None]] = field(init=False, compare=False, default_factory=dict)
-    _holders: Holders = field(init=False, compare=False, repr=False, default_factory=Holders)
+    holders: Holders = field(init=False, compare=False, repr=False, default_factory=Holders)
 
     def __post_init__(self) -> None:
         """Derive who holds what."""
@@ -65,6 +65,8 @@ class ClusterState:
         """
         if self.mode is None:
             self.mode = Mode.SHARED
+        if self.mode is Mode.ORDERED:
+            self._depose(record.first)
         runs, attempts = record.runs or [(record.first, record.next)], 1
         if record.first < self.frontier:  # else nobody had any of it yet
             if record.runs:
@@ -78,11 +80,29 @@ class ClusterState:
             return None
         return self._hold(fence, Grant(record.consumer, record.deadline, attempts, Ranges(runs)))
 
+    def _depose(self, first: int) -> None:
+        """Take from all consumers what lies from `first` on: nobody is to do that before `first`.
+
+        It is nobody's at once, with the attempts that it took, and its fencing numbers are void:
+        late acks take nothing of it.
+        """
+        for fence, begin, behind in self.holders.within(first, self.frontier):
+            grant = self.grants[fence]
+            if grant.consumer != NOBODY:
+                self._take(fence, grant, begin, behind)
+                known = self.grants.get(-fence)
+                if known is None:
+                    rest = Ranges([(begin, behind)])
+                    self._hold(-fence, Grant(NOBODY, AT_ONCE, grant.attempts, rest))
+                else:
+                    known.left.add(begin, behind)
+                    self.holders.put(begin, behind, -fence)
+
     def _take_over(self, runs: Sequence[tuple[int, int]]) -> int:
         """Take runs from whoever holds them; return their attempts, the new one counted."""
         attempts = 1
         for run in runs:
-            for old, first, behind in self._holders.within(*run):
+            for old, first, behind in self.holders.within(*run):
                 grant = self.grants[old]
                 attempts = max(attempts, grant.attempts + 1)
                 self._take(old, grant, first, behind)
@@ -128,6 +148,8 @@ class ClusterState:
                 self._take(record.fence, grant, *run)
             attempts = grant.attempts - record.untried
             self._hold(fence, Grant(NOBODY, record.deadline, attempts, runs))
+            if self.mode is Mode.ORDERED:
+                self._depose(next(iter(runs))[0])
         return whole
 
     def extend(self, fence: int, deadline: int) -> bool:
@@ -155,7 +177,7 @@ class ClusterState:
         self.done = Ranges()
         self.grants.clear()
         self.held.clear()
-        self._holders = Holders()
+        self.holders = Holders()
 
     def drop_below(self, start: int) -> None:
         """Messages below `start` are gone: nobody is granted them any more, who holds them ends."""
@@ -165,7 +187,7 @@ class ClusterState:
         self.done.discard(0, start)
         self.skipped += start - self.cursor - (done - self.done.count)
         self.cursor, self.frontier = start, max(self.frontier, start)
-        for fence, first, behind in self._holders.within(0, start):
+        for fence, first, behind in self.holders.within(0, start):
             self._take(fence, self.grants[fence], first, behind)
         self._advance()
 
@@ -209,12 +231,12 @@ class ClusterState:
     def _note(self, fence: int, grant: Grant) -> None:
         self.held.setdefault(grant.consumer, {})[fence] = None
         for run in grant.left:
-            self._holders.put(*run, fence)
+            self.holders.put(*run, fence)
 
     def _take(self, fence: int, grant: Grant, first: int, behind: int) -> None:
         """Take [first, behind) from a grant that holds all of it; an empty one is over."""
         grant.left.discard(first, behind)
-        self._holders.clear(first, behind)
+        self.holders.clear(first, behind)
         if grant.left:
             return
         del self.grants[fence]

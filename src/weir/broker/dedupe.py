@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import xxhash
 
+from weir.broker.frozen import Frozen, opened
 from weir.codec.fields import Buffer
 from weir.model.limits import DEVICE_WINDOW, PIPELINE_WINDOW
 
@@ -48,21 +50,55 @@ class Known(NamedTuple):
     next_sequence: int
 
 
-class ProducerTable:
-    """Per producer its epoch, next sequence, and the last 64 answers (the pipelining window)."""
+#: Tables are dealt to so many parts: each is small enough to be copied, grown or packed at once.
+PARTS = 256
 
-    __slots__ = ("_rows",)
+
+class _Part:
+    """Some producers' rows. What a snapshot of an earlier epoch holds is not written to."""
+
+    __slots__ = ("epoch", "rows")
+
+    def __init__(self, rows: dict[int, bytearray], epoch: int) -> None:
+        self.rows = rows
+        self.epoch = epoch
+
+
+class ProducerTable:
+    """Per producer its epoch, next sequence, and the last 64 answers (the pipelining window).
+
+    In `PARTS`, each there from its first producer on: a snapshot shares them all, and a part is
+    copied when it is next written to.
+    """
+
+    __slots__ = ("_epoch", "_parts")
 
     def __init__(self) -> None:
         """Know nobody."""
-        self._rows: dict[int, bytearray] = {}
+        self._parts: dict[int, _Part] = {}
+        #: Counts the snapshots.
+        self._epoch = 0
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return sum(len(part.rows) for part in self._parts.values())
+
+    def _row(self, producer: int) -> bytearray | None:
+        part = self._parts.get(producer % PARTS)
+        return part.rows.get(producer) if part is not None else None
+
+    def _own(self, number: int) -> dict[int, bytearray]:
+        """Return the rows of a part, to be written to."""
+        part = self._parts.get(number)
+        if part is None:
+            part = self._parts[number] = _Part({}, self._epoch)
+        elif part.epoch != self._epoch:
+            copies = {producer: row[:] for producer, row in part.rows.items()}
+            part = self._parts[number] = _Part(copies, self._epoch)
+        return part.rows
 
     def known(self, producer: int) -> Known | None:
         """Return where a producer stands; None if it never wrote here, or expired."""
-        row = self._rows.get(producer)
+        row = self._row(producer)
         if row is None:
             return None
         epoch, _, next_sequence, _ = _HEAD.unpack_from(row)
@@ -70,7 +106,7 @@ class ProducerTable:
 
     def answer(self, producer: int, sequence: int) -> Answer | None:
         """Return the kept answer for the batch that began with `sequence`, if it is kept still."""
-        row = self._rows.get(producer, b"")
+        row = self._row(producer) or b""
         for at in range(_HEAD.size, len(row), _ANSWER.size):
             answer = Answer._make(_ANSWER.unpack_from(row, at))
             if answer.sequence == sequence:
@@ -79,9 +115,10 @@ class ProducerTable:
 
     def record(self, producer: int, epoch: int, answer: Answer) -> None:
         """Note a committed batch; a new epoch forgets the answers of the old one."""
-        row = self._rows.get(producer)
+        rows = self._own(producer % PARTS)
+        row = rows.get(producer)
         if row is None or _HEAD.unpack_from(row)[0] != epoch:
-            row = self._rows[producer] = bytearray(_HEAD.size)
+            row = rows[producer] = bytearray(_HEAD.size)
         written = _HEAD.unpack_from(row)[1]
         at = _HEAD.size + written % PIPELINE_WINDOW * _ANSWER.size
         if at == len(row):
@@ -91,23 +128,39 @@ class ProducerTable:
         written = (written + 1) & 0xFFFFFFFF
         _HEAD.pack_into(row, 0, epoch, written, answer.sequence + answer.messages, answer.stamp)
 
-    def expire(self, horizon: int) -> int:
-        """Forget producers whose last stamp is below `horizon`; return how many."""
-        old = [p for p, row in self._rows.items() if _HEAD.unpack_from(row)[3] < horizon]
-        for producer in old:
-            del self._rows[producer]
+    def expire(self, horizon: int, number: int) -> int:
+        """Forget producers of a part whose last stamp is below `horizon`; return how many."""
+        part = self._parts.get(number)
+        rows = part.rows if part is not None else {}
+        old = [p for p, row in rows.items() if _HEAD.unpack_from(row)[3] < horizon]
+        if old:
+            rows = self._own(number)
+            for producer in old:
+                del rows[producer]
         return len(old)
 
-    def encode(self) -> list[tuple[int, bytes]]:
-        """Return the table for a snapshot."""
-        return [(producer, bytes(row)) for producer, row in self._rows.items()]
+    def encode(self) -> list[Frozen]:
+        """Return the table for a snapshot, part by part: producers, bytes of each row, rows."""
+        self._epoch += 1
+        return [Frozen(partial(_packed_rows, part.rows)) for part in self._parts.values()]
 
     @classmethod
-    def decode(cls, rows: list[tuple[int, bytes]]) -> ProducerTable:
+    def decode(cls, parts: list[Any]) -> ProducerTable:
         """Return the table of a snapshot."""
         table = cls()
-        table._rows = {producer: bytearray(row) for producer, row in rows}
+        for packed, sizes, rows in map(opened, parts):
+            producers, lengths, at = array("Q"), array("I"), 0
+            producers.frombytes(packed)
+            lengths.frombytes(sizes)
+            for producer, length in zip(producers, lengths, strict=True):
+                table._own(producer % PARTS)[producer] = bytearray(rows[at : at + length])
+                at += length
         return table
+
+
+def _packed_rows(rows: dict[int, bytearray]) -> tuple[bytes, bytes, bytes]:
+    lengths = array("I", map(len, rows.values()))
+    return array("Q", rows).tobytes(), lengths.tobytes(), b"".join(rows.values())
 
 
 #: Each value under (sequence modulo the window) is the u32 hash of what was sent under it.
@@ -160,14 +213,19 @@ class _Stripe:
     and the rows without a gap, so that a place that is free costs four bytes.
     """
 
-    __slots__ = ("places", "rows")
+    __slots__ = ("epoch", "places", "rows")
 
-    def __init__(self, places: bytes = b"", rows: bytes = b"") -> None:
-        self.places = array("I", places or _FREE.to_bytes(4, "little") * _ROOM)
+    def __init__(self, epoch: int, places: Buffer = b"", rows: Buffer = b"") -> None:
+        self.epoch = epoch
+        self.places = array("I", bytes(places) or _FREE.to_bytes(4, "little") * _ROOM)
         self.rows = bytearray(rows)
 
     def __len__(self) -> int:
         return len(self.rows) // _ROW.size
+
+    def packed(self) -> tuple[Buffer, Buffer]:
+        """Return places and rows as they are now; not copied."""
+        return memoryview(self.places).cast("B"), self.rows
 
     def find(self, hub: int, sn: int, mixed: int) -> tuple[int, int]:
         """Return the place of (hub, sn), or the free one where it belongs, and its row's byte.
@@ -205,17 +263,20 @@ class _Stripe:
 
 class OriginTable:
     """Per device its boot, next sequence and last answers; 256 stripes, so that growing one moves
-    a small part and never stops the loop. A stripe exists from its first device on.
+    a small part and never stops the loop. A stripe exists from its first device on. A snapshot
+    shares them all, and a stripe is copied when it is next written to.
 
     Devices do not expire: their number is bounded instead (docs/adr/0004).
     """
 
-    __slots__ = ("_count", "_stripes")
+    __slots__ = ("_count", "_epoch", "_stripes")
 
     def __init__(self) -> None:
         """Know nobody."""
         self._stripes: dict[int, _Stripe] = {}
         self._count = 0
+        #: Counts the snapshots.
+        self._epoch = 0
 
     def __len__(self) -> int:
         return self._count
@@ -235,7 +296,9 @@ class OriginTable:
         number = mixed & (_STRIPES - 1)
         stripe = self._stripes.get(number)
         if stripe is None:
-            stripe = self._stripes[number] = _Stripe()
+            stripe = self._stripes[number] = _Stripe(self._epoch)
+        elif stripe.epoch != self._epoch:
+            stripe = self._stripes[number] = _Stripe(self._epoch, *stripe.packed())
         place, at = stripe.find(hub, sn, mixed >> 8)
         if at < 0:
             at = stripe.add(place, hub, sn)
@@ -244,20 +307,27 @@ class OriginTable:
         _STANDING.pack_into(stripe.rows, at + _STANDING_AT, boot, sequence + 1, offset)
         _HASH.pack_into(stripe.rows, at + _RING_AT + sequence % DEVICE_WINDOW * _HASH.size, hash)
 
-    def encode(self) -> list[tuple[int, bytes, bytes]]:
+    def encode(self) -> list[Frozen]:
         """Return the table for a snapshot, stripe by stripe: number, places, rows."""
+        self._epoch += 1
         return [
-            (number, stripe.places.tobytes(), bytes(stripe.rows))
+            Frozen(partial(_packed_stripe, number, stripe))
             for number, stripe in self._stripes.items()
         ]
 
     @classmethod
-    def decode(cls, stripes: list[tuple[int, bytes, bytes]]) -> OriginTable:
+    def decode(cls, stripes: list[Any]) -> OriginTable:
         """Return the table of a snapshot."""
         table = cls()
-        table._stripes = {number: _Stripe(places, rows) for number, places, rows in stripes}
+        table._stripes = {
+            number: _Stripe(0, places, rows) for number, places, rows in map(opened, stripes)
+        }
         table._count = sum(map(len, table._stripes.values()))
         return table
+
+
+def _packed_stripe(number: int, stripe: _Stripe) -> tuple[int, Buffer, Buffer]:
+    return number, *stripe.packed()
 
 
 def _mix(hub: int, sn: int) -> int:

@@ -52,7 +52,8 @@ class Passed:
 class DueTimes:
     """Alarms for batches of which some cluster waits for messages."""
 
-    __slots__ = ("_alarms", "_columns", "_columns_bytes", "_ground", "_opening", "_passed", "_woken")
+    __slots__ = ("_alarms", "_columns", "_columns_bytes", "_ground", "_opening", "_passed",
+                 "_woken")  # fmt: skip
 
     def __init__(self, ground: Ground, woken: Callable[[], None]) -> None:
         """Call `woken` when messages are due that were being looked up."""
@@ -65,6 +66,11 @@ class DueTimes:
         #: The DUE columns that were read last.
         self._columns: OrderedDict[int, Sequence[int]] = OrderedDict()
         self._columns_bytes = 0
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a DUE column is being read."""
+        return bool(self._opening)
 
     def join(self, name: str) -> Passed:
         """Return what the cluster `name` passes by, which is nothing yet."""
@@ -84,7 +90,7 @@ class DueTimes:
 
     def ring(self) -> None:
         """Let messages go that have become due."""
-        now_ms = self._ground.due_ms()
+        now_ms = self._ground.due_ms() if self._alarms else 0
         while self._alarms and len(self._opening) < _OPENING_MAX:
             least, first, behind = _parts(self._alarms[0])
             if least > now_ms:

@@ -6,17 +6,19 @@ Nothing here waits for another effect: a reply that depends on a sync is only re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from weir.codec.fields import Buffer
+from weir.log.checkpoint import Checkpoint
 from weir.log.chore import Chore
+from weir.log.disk import Disk
 from weir.log.flush import Flush
-from weir.log.reading import Reading
 from weir.log.reserve import Spare
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Write these buffers to a peer, in this order, or drop them if it is gone.
 
     `charged` bytes of the budget come back when they have left this process, or were dropped.
@@ -88,8 +90,7 @@ class HoldReads:
     hold: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StartFlush:
+class StartFlush(NamedTuple):
     """Run `flush` on the log's disk off the loop, then `Flushed`.
 
     After an `OSError` (no room for a new segment) the host runs it again, after a pause each time;
@@ -102,13 +103,38 @@ class StartFlush:
     at_least_ms: int = 0
 
 
+class Work(Protocol):
+    """What is run off the loop, and gives payloads: a `weir.log.reading.Reading`, as a rule."""
+
+    @property
+    def log(self) -> int:
+        """The number of the log whose disk it may read."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it gives."""
+
+    @property
+    def cached(self) -> Sequence[Buffer] | None:
+        """What it gives, if nothing has to be run for it."""
+
+    def run(self, disk: Disk) -> Sequence[bytes]:
+        """Return the payloads; blocks. Raises `LogDamaged` or `OSError`."""
+
+    def pin(self) -> None:
+        """Keep what it reads where it is."""
+
+    def release(self) -> None:
+        """Let it go, once for each `pin`."""
+
+
 @dataclass(frozen=True, slots=True)
 class StartRead:
     """Run `reading` on the log's disk off the loop, then report `ReadDone` with the ticket."""
 
     log: int
     ticket: int
-    reading: Reading
+    reading: Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +147,13 @@ class MakeSpare:
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
-    """Make `data` the log's checkpoint (`weir.log.checkpoint.save`), off the loop; then report
-    `CheckpointSaved`, or that it failed.
+    """Make `data` the log's checkpoint (`weir.log.checkpoint.save`), off the loop, for it is
+    packed there; then report `CheckpointSaved`, or that it failed.
     """
 
     log: int
     name: str
-    data: bytes
+    data: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from weir import raft
@@ -46,8 +45,7 @@ class BatchRecord(NamedTuple):
         return self.offset if isinstance(self.large, Piece) else self.offset + self.messages
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(NamedTuple):
     """An entry's content: the bytes to keep, and what applying it needs."""
 
     kind: Kind
@@ -77,7 +75,7 @@ def due_span(batch: Batch) -> tuple[int, int] | None:
     latest = max(dues) if dues is not None else 0
     if dues is None or latest <= 0:
         return None
-    return -(-min(dues) // 1000), -(-latest // 1000)
+    return -(-max(min(dues), 0) // 1000), -(-latest // 1000)
 
 
 def of_batches(buffers: Sequence[Buffer], batches: Sequence[BatchRecord]) -> Payload:

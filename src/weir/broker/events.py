@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from weir.codec.fields import Buffer
 from weir.log.chore import Chore
@@ -36,16 +37,14 @@ class Closed:
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """Whole frames of one read of one peer, in order."""
 
     session: int
     frames: Sequence[ClientFrame | DeviceRequest]
 
 
-@dataclass(frozen=True, slots=True)
-class Flushed:
+class Flushed(NamedTuple):
     """A `StartFlush` is done: all of it is durable."""
 
     log: int

@@ -114,11 +114,11 @@ class Grants:
         """Something happened by which a cluster may be granted more."""
         if (line := self._queues.get(name)) is not None:
             self._serve(name, line)
+            self._end(name, line, self._ground.time.monotonic_ms())
 
     def tick(self) -> None:
         """Grant again what expired; answer pulls whose time is up with nothing."""
         now = self._ground.time.monotonic_ms()
-        self.pickers.ring()
         for name, line in list(self._queues.items()):
             self._serve(name, line)
             self._end(name, line, now)
@@ -313,7 +313,7 @@ class Grants:
         self._retire(name, line)
 
     def _end(self, name: str, line: Line, now_ms: int) -> None:
-        for waits in (line.pulls, line.watches):
+        for waits in (line.pulls, line.watches) if not self.pickers.is_looking(name) else ():
             for waiter in waits.ended(now_ms):
                 self._answer_nothing(name, line, waiter)
         self._retire(name, line)

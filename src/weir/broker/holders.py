@@ -29,6 +29,8 @@ class Holders:
 
     def within(self, first: int, behind: int) -> list[tuple[int, int, int]]:
         """Return the runs held in [first, behind), cut off at its ends: (fence, first, next)."""
+        if first >= behind:
+            return []
         lo, hi = bisect_right(self._nexts, first), bisect_left(self._firsts, behind)
         return [
             (self._fences[at], max(self._firsts[at], first), min(self._nexts[at], behind))
@@ -38,7 +40,7 @@ class Holders:
     def clear(self, first: int, behind: int) -> None:
         """Let nobody hold any of [first, behind)."""
         lo, hi = bisect_right(self._nexts, first), bisect_left(self._firsts, behind)
-        if lo >= hi:
+        if lo >= hi or first >= behind:
             return
         kept = [
             (self._firsts[lo], first, self._fences[lo]),

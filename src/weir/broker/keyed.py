@@ -1,7 +1,7 @@
-"""Which messages may be granted so that those of a key keep their order: a window over a partition.
+"""Which messages may be granted so that those of a key keep their order: a window over a log.
 
-Per message, as the messages of keys cannot be told apart without looking at each (DESIGN §1.1): some
-200 bytes and a few microseconds, of `KEYED_WINDOW` messages at most at a time.
+Per message, as those of a key cannot be told apart without looking at each (DESIGN §1.1): some 200
+bytes and a few microseconds, of `KEYED_WINDOW` messages at most at a time.
 """
 
 from __future__ import annotations
@@ -105,12 +105,6 @@ class KeyWindow:
                 key = self._keys[offset]
                 self._put_in(offset, key)
                 self._offer(key)
-
-    def hold(self, runs: Iterable[Run]) -> None:
-        """These are out, though they were free for a while."""
-        for offset in self._known(runs):
-            if offset not in self._out:
-                self._take_out(offset, self._keys[offset])
 
     def done(self, runs: Iterable[Run]) -> None:
         """These are done, whether they were out or not."""

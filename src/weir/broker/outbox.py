@@ -106,7 +106,7 @@ class Outbox:
             charged = total(reply.batches)
             if charged:
                 counts = self.counts.partition(reply.address.group)
-                counts.gave(reply.next_offset - reply.offset, charged)
+                counts.gave(_messages_in(reply), charged)
         elif isinstance(reply, FetchedChunks):
             charged = total(reply.batches)
             self.counts.partition(reply.address.group).gave(0, charged)
@@ -125,3 +125,9 @@ class Outbox:
         """Return all effects since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
+
+
+def _messages_in(reply: Fetched | Granted) -> int:
+    if isinstance(reply, Granted) and reply.runs:
+        return sum(behind - first for first, behind in reply.runs)
+    return reply.next_offset - reply.offset

@@ -39,10 +39,7 @@ def apply_control(
             if leading is not None:
                 leading.grants.granted(index, record, grant)
         case MessagesAcked():
-            cluster = state.clusters.get(record.cluster)
-            stale = [r for r in record.ranges if cluster is not None and not cluster.ack(*r)]
-            if leading is not None:
-                leading.acks.applied(index, cluster, stale)
+            _apply_ack(index, record, state, leading)
         case MessagesReturned():
             cluster = state.clusters.get(record.cluster)
             whole = cluster is not None and cluster.give_back(index, record)
@@ -65,6 +62,18 @@ def apply_control(
                 leading.steering.applied(index, record)
         case _:
             _apply_bound(record, group, state, leading)
+
+
+def _apply_ack(
+    index: int, record: MessagesAcked, state: PartitionState, leading: Leading | None
+) -> None:
+    cluster = state.clusters.get(record.cluster)
+    if leading is not None and cluster is not None:
+        leading.grants.acking(record)
+    stale = [r for r in record.ranges if cluster is not None and not cluster.ack(*r)]
+    if leading is not None:
+        leading.acks.applied(index, cluster, stale)
+        leading.grants.acked(record.cluster)
 
 
 def _apply_bound(

@@ -101,10 +101,11 @@ class Partition:
 
     def publish(self, caller: Caller, request: Produce, own: Callable[[Header], None]) -> None:
         """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
-        self._shared.admit(self.group)
-        intake = self._led().intake
+        self._shared.admit()
+        leading = self._led()
         self._shared.outbox.touches(caller.session, self.group.id)
-        if publish(self._shared, intake, caller, request, own):
+        check_dues = leading.grants.pickers.check_dues
+        if publish(self._shared, leading.intake, caller, request, own, check_dues):
             self._shared.dirty(self)
 
     def publish_devices(self, seat: Seat, publishes: DevicePublishes) -> None:
@@ -112,7 +113,7 @@ class Partition:
         fan_in = self._fan_in()
         charged = sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
         try:
-            self._shared.admit(self.group)
+            self._shared.admit()
             self._shared.budget.charge(charged)
         except Refused as error:
             # In line too: a publish without a sequence knows its reply by its place alone.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
-
-import msgspec
 
 from weir import raft
 from weir.broker.entries import entry_of, read_back, unread
+from weir.broker.frozen import pack, unpack
 from weir.broker.replication import Replication
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
@@ -20,9 +18,6 @@ from weir.log.recovery import RecoveredGroup
 
 #: Raft refuses proposals beyond this; the shard's byte budget refuses publishes long before.
 _PENDING_BYTES_MAX = 1 << 40
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = partial(msgspec.msgpack.decode, strict=False)
 
 
 class LogStorage:
@@ -57,6 +52,11 @@ class LogStorage:
             return found
         # It is never used, for a damaged group does not vote; but no entry may be of a later term.
         return raft.HardState(max(found.term, self.term(self.last_index())))
+
+    @property
+    def log(self) -> int:
+        """The number of the log."""
+        return self._log.settings.log
 
     @property
     def base(self) -> tuple[int, int]:
@@ -168,9 +168,9 @@ def installed(groups: Mapping[int, RecoveredGroup]) -> dict[int, raft.Snapshot]:
     found = {}
     for group, recovered in groups.items():
         if (at := recovered.snapshot) is not None:
-            packed, state = _unpack(at.data)
+            packed, state = unpack(at.data)
             configuration = raft.Configuration.unpack(packed)
-            found[group] = raft.Snapshot(at.index, at.term, _unpack(state), configuration)
+            found[group] = raft.Snapshot(at.index, at.term, unpack(state), configuration)
     return found
 
 
@@ -179,18 +179,13 @@ def pack_installed(snapshot: raft.Snapshot) -> bytes:
     MessagePack of the configuration and of the state as it came.
     """
     assert snapshot.configuration is not None  # those that travel have one
-    return _pack((snapshot.configuration.pack(), snapshot.data))
-
-
-def pack_state(state: object) -> bytes:
-    """Return a machine's state as it travels."""
-    return _pack(state)
+    return pack((snapshot.configuration.pack(), snapshot.data))
 
 
 def unpack_state(data: object) -> Any:
-    """Return a machine's state that `pack_state` packed."""
+    """Return a machine's state that `pack` packed."""
     assert isinstance(data, bytes)  # it came over a link
-    return _unpack(data)
+    return unpack(data)
 
 
 def node_for(

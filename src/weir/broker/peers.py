@@ -30,7 +30,6 @@ from weir.broker.refill import Refill
 from weir.broker.replication import Replication
 from weir.broker.turns import Turns
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
-from weir.order.clock import Time
 from weir.wire.link import LinkFrame
 
 #: Of groups that are not here yet, so many candidates are remembered: a group is opened on its
@@ -45,11 +44,11 @@ class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
     __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_links", "_node", "_outbox",
-                 "_shards", "_tell_ms", "_ticked", "_time", "clocks", "multi", "refill",
+                 "_shards", "_tell_ms", "_ticked", "_time", "multi", "refill",
                  "registry_comes_again", "turns")  # fmt: skip
 
     def __init__(
-        self, node: int, layout: Layout, outbox: Outbox, time: Time, settings: Replication
+        self, node: int, layout: Layout, outbox: Outbox, time: Clocks, settings: Replication
     ) -> None:
         """Be `node`, whose groups lie as `layout` says; no link is open yet."""
         self.multi = raft.Multi(self.place_of, settings.heartbeat_ms, settings.election_ms)
@@ -70,8 +69,6 @@ class Peers:
         #: By node, how many shards it said it runs.
         self._shards: dict[int, int] = {}
         self._ticked = time.monotonic_ms()
-        #: What the clocks of the nodes say that are linked.
-        self.clocks = Clocks(node, time)
         self._tell_ms = 0
         #: Of each group that is not here, who seeks to lead it, and since when.
         self._early: OrderedDict[tuple[int, int], tuple[int, LinkFrame]] = OrderedDict()
@@ -150,7 +147,7 @@ class Peers:
 
     def _link_message(self, place: int, message: raft.LinkMessage | ClockTold) -> None:
         if isinstance(message, ClockTold):
-            self.clocks.told(place_node(place), message.wall_ms)
+            self._time.told(place_node(place), message.wall_ms)
         else:
             self.multi.step_link(place, message)
 
@@ -188,7 +185,7 @@ class Peers:
         elapsed, self._ticked = now - self._ticked, now
         self.turns.tick()
         self.refill.tick()
-        self.clocks.look()
+        self._time.look()
         if now >= self._tell_ms:
             self._tell_ms = now + TELL_EVERY_MS
             for place in sorted(self._links):
@@ -205,7 +202,7 @@ class Peers:
                     self._outbox.put(SendToPeer(place, True, pack_link(message)))
 
     def _tell_time(self, place: int) -> None:
-        told = pack_link(ClockTold(self._time.wall_ms()))
+        told = pack_link(ClockTold(self._time.own_ms()))
         self._outbox.put(SendToPeer(place, True, told))
 
     def _serve(self) -> None:

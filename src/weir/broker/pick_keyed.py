@@ -8,7 +8,7 @@ from weir.broker.clusters import Grant
 from weir.broker.keyed import KeyWindow, keys_of
 from weir.broker.line import Line
 from weir.broker.payloads import batches_in
-from weir.broker.picking import Ground, Pick, Picking, Run
+from weir.broker.picking import Ground, Pick, Picking, Run, alike, fewer
 from weir.broker.ranges import Ranges
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, MissingLibrary, Refused, Unavailable
@@ -55,8 +55,7 @@ class Keyed(Picking):
         first = window.first()
         if first is None:
             return None
-        most = min(request.max_messages, GRANT_RUNS_MAX)
-        runs = window.take(first + max(_SPAN * most, _SPAN_LEAST), most)
+        runs = self._take(first, min(request.max_messages, GRANT_RUNS_MAX))
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
         reading = self._ground.read(first, runs[-1][1], size)
         if reading is None:
@@ -66,6 +65,21 @@ class Keyed(Picking):
         kept, rest = _cut(runs, reading.next_offset)
         window.free(rest)
         return Pick(first, kept[-1][1], reading, tuple(kept) if len(kept) > 1 else ())
+
+    def _take(self, first: int, most: int) -> list[Run]:
+        """Take messages out, none that were granted more or less often than the first."""
+        cluster, window = self._cluster, self._window
+        if cluster is None or first >= cluster.frontier:
+            return window.take(first + max(_SPAN * most, _SPAN_LEAST), most)
+        attempts, _ = alike(cluster, first, first + 1)
+        runs = window.take(first + max(_SPAN * most, _SPAN_LEAST), fewer(most, attempts))
+        for start, behind in runs:
+            others, end = alike(cluster, start, behind)
+            if others != attempts or end < behind:
+                kept, rest = _cut(runs, start if others != attempts else end)
+                window.free(rest)
+                return kept
+        return runs
 
     def offered(self, line: Line) -> Run:
         """Return where the first message lies that may be taken, and how many keys may have one."""
@@ -79,6 +93,11 @@ class Keyed(Picking):
         failure, self._failure = self._failure, None
         return failure
 
+    @property
+    def is_looking(self) -> bool:
+        """Whether messages are being looked into."""
+        return self._looking
+
     # -- what became of it -------------------------------------------------------------------
 
     def granted(self, pick: Pick, grant: Grant | None) -> None:
@@ -90,13 +109,6 @@ class Keyed(Picking):
     def done(self, runs: Sequence[Run]) -> None:
         """The keys of these may have others to take."""
         self._window.done(runs)
-
-    def extended(self, fence: int) -> None:
-        """What had ended and goes on is out again."""
-        cluster = self._cluster
-        if fence in self._freed and cluster is not None:
-            self._freed.discard(fence)
-            self._window.hold(cluster.grants[fence].left)
 
     def start_moved(self, start: int) -> None:
         """What is gone is looked into no more."""
@@ -198,10 +210,9 @@ class Keyed(Picking):
         """Return what of [first, behind) was granted by earlier leaders, in leases that go on."""
         found, cluster = Ranges(), self._cluster
         if cluster is not None and first < cluster.frontier:
-            for fence, grant in cluster.grants.items():
+            for fence, *run in cluster.holders.within(first, behind):
                 if fence not in self._freed:
-                    for run in grant.left.within(first, behind):
-                        found.add(*run)
+                    found.add(*run)
         return found
 
     def _not_done(self, first: int, behind: int) -> Iterator[Run]:
@@ -233,5 +244,3 @@ def _without(runs: Sequence[Run], left: Ranges) -> Iterator[Run]:
             if start < end:
                 yield start, end
             first = end
-
-

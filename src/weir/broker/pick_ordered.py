@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from weir.broker.clusters import ClusterState, Grant
+from weir.broker.clusters import AT_ONCE, ClusterState, Grant
 from weir.broker.line import Line
 from weir.broker.picking import ANYBODY, Ground, Pick, Picking, Run
 from weir.broker.ranges import Ranges
@@ -86,6 +86,7 @@ class Ordered(Picking):
         start, end = others.gap_from(first, behind)
         if start > first:
             return _NOTHING
+        most = self._portion(first, most)
         return first, min(end, first + most, self._due_from(first, behind))
 
     def _due_from(self, first: int, behind: int) -> int:
@@ -134,7 +135,11 @@ class Ordered(Picking):
     def _over(self, cluster: ClusterState) -> dict[int, Grant]:
         ground = self._ground
         over = ground.leases.over(self._name, cluster, ground.time.monotonic_ms())
-        return {fence: cluster.grants[fence] for fence in over}
+        return {
+            fence: grant
+            for fence, grant in cluster.grants.items()
+            if fence in over or grant.deadline == AT_ONCE
+        }
 
     # -- what became of it -------------------------------------------------------------------
 

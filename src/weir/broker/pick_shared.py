@@ -53,7 +53,9 @@ class Shared(Picking):
         return (0, 0) if pick is None else (pick.first, pick.behind)
 
     def _pick(self, line: Line, most: int, max_bytes: int) -> Pick | None:
-        self._look_back()
+        if self._holes is not None:
+            self._look_back(self._holes)
+        self._dues.ring()
         size = min(max(max_bytes, 1), FETCH_BYTES_MAX)
         for first, limit, among in self._candidates(line, most):
             behind, room = min(first + most, limit), size
@@ -85,14 +87,14 @@ class Shared(Picking):
             self._passed.due.discard(*due)  # nothing can be read there: it is lost
         if cluster is not None:
             for grant in ground.leases.ended(self._name, cluster, ground.time.monotonic_ms()):
-                for run in grant.left:
-                    if not line.is_proposed(*run):
-                        yield *run, None
+                for first, behind in grant.left:
+                    if not line.is_proposed(first, behind):
+                        yield first, min(behind, first + self._portion(first, most)), None
         if new[0] < new[1]:
             yield *new, None
 
     def _new(self, most: int) -> Run:
-        """Return the first messages that nobody had and that are due; pass by those that are not."""
+        """Return the first messages that nobody had and that are due; pass by what is not."""
         state, cluster = self._ground.state, self._cluster
         frontier = state.log_start if cluster is None else cluster.frontier
         first = max(self._reached, frontier)
@@ -109,12 +111,10 @@ class Shared(Picking):
                 return first, row.first
         return first, state.next_offset
 
-    def _look_back(self) -> None:
+    def _look_back(self, holes: _Holes) -> None:
         """Find some more of what earlier leaders passed by."""
-        if self._holes is None:
-            return
         state, now_ms = self._ground.state, self._ground.due_ms()
-        for first, behind in self._holes.some():
+        for first, behind in holes.some():
             while first < behind:
                 row = state.delays.live(first, behind, now_ms)
                 if row is None:
@@ -124,9 +124,8 @@ class Shared(Picking):
                 end = min(row.next, behind)
                 self._dues.wait(self._passed, row, max(first, row.first), end)
                 first = end
-        if self._holes.over:
+        if holes.over:
             self._holes = None
-        self._dues.ring()
 
     # -- what became of it -------------------------------------------------------------------
 
@@ -169,6 +168,11 @@ class Shared(Picking):
         self._passed.drop_below(start)
 
     @property
+    def is_looking(self) -> bool:
+        """Whether it is being found out what is due."""
+        return bool(self._passed.waiting) and self._dues.is_opening
+
+    @property
     def delayed(self) -> int:
         """How many messages wait until they are due."""
         return self._passed.waiting.count
@@ -189,9 +193,8 @@ class _Holes:
             self._at = self._behind  # as it is where nothing was ever delayed
         self._held = Ranges()
         if not self.over:
-            for grant in cluster.grants.values():
-                for run in grant.left.within(self._at, self._behind):
-                    self._held.add(*run)
+            for _, *run in cluster.holders.within(self._at, self._behind):
+                self._held.add(*run)
 
     @property
     def over(self) -> bool:

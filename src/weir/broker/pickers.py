@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from weir.broker.control import MessagesAcked
 from weir.broker.due_times import DueTimes
+from weir.broker.entries import due_span
 from weir.broker.pick_keyed import Keyed
 from weir.broker.pick_ordered import Ordered
 from weir.broker.pick_shared import Shared
 from weir.broker.picking import Ground, Picking
-from weir.errors import BadRequest
+from weir.errors import BadRequest, Overloaded, StaleGrant
+from weir.model.batch import Batch
 from weir.model.clusters import Mode
+from weir.model.header import Columns
+from weir.model.limits import DELAY_MS_MAX, DELAYED_BATCHES_MAX, RETRY_AFTER_MS
+
+_DUE = int(Columns.DUE)
+_DAY_MS = 24 * 3600 * 1000
 
 
 class Pickers:
     """Makes a picker for each cluster that is pulled for, and tells it what concerns it."""
 
-    __slots__ = ("_dues", "_ground", "_of", "_serve")
+    __slots__ = ("_crowded_until_ms", "_dues", "_ground", "_of", "_serve")
 
     def __init__(
         self, ground: Ground, serve: Callable[[str], None], wake: Callable[[], None]
@@ -28,6 +35,8 @@ class Pickers:
         self._serve = serve
         self._dues = DueTimes(ground, wake)
         self._of: dict[str, Picking] = {}
+        #: Delayed batches are not counted again before who was refused should ask again.
+        self._crowded_until_ms = 0
 
     def __getitem__(self, name: str) -> Picking:
         return self._of[name]
@@ -53,6 +62,17 @@ class Pickers:
                     f"messages wait here until they are due, and a {mode.name.lower()} cluster "
                     "would wait for them: pull with mode='shared', or use another topic"
                 )
+
+    def check_extend(self, name: str, fences: Sequence[int]) -> None:
+        """Raise `StaleGrant` for grants that have ended, if order matters: what they hold may be on
+        its way to others already, and none of it must be with two.
+        """
+        cluster = self._ground.state.clusters[name]
+        if cluster.mode:
+            now_ms = self._ground.time.monotonic_ms()
+            over = set(fences).intersection(self._ground.leases.over(name, cluster, now_ms))
+            if over:
+                raise StaleGrant(f"{len(over)} of the grants, first {min(over)}, have ended")
 
     def begin(self, name: str, mode: Mode) -> None:
         """Let a cluster have a picker."""
@@ -80,10 +100,6 @@ class Pickers:
 
     # -- what happens ------------------------------------------------------------------------
 
-    def ring(self) -> None:
-        """Time has passed: messages may be due."""
-        self._dues.ring()
-
     def acking(self, record: MessagesAcked) -> None:
         """What an ack names of live grants will be done."""
         if self.keep_order(record.cluster):
@@ -91,11 +107,6 @@ class Pickers:
             for fence, first, behind in record.ranges:
                 if fence in grants:
                     self._of[record.cluster].done(grants[fence].left.within(first, behind))
-
-    def extended(self, name: str, fence: int) -> None:
-        """A grant goes on."""
-        if (picker := self._of.get(name)) is not None:
-            picker.extended(fence)
 
     def unread(self, name: str, fence: int, first: int, behind: int) -> None:
         """Of a grant, what lies from `first` on cannot be read."""
@@ -119,11 +130,35 @@ class Pickers:
         picker = self._of.get(name)
         return picker is not None and picker.mode is not Mode.SHARED
 
-    @property
-    def take_delays(self) -> bool:
-        """Whether no cluster here is keyed or ordered: such a one takes no delayed messages."""
-        clusters = self._ground.state.clusters.values()
-        return not (any(map(self.keep_order, self._of)) or any(one.mode for one in clusters))
+    def is_looking(self, name: str) -> bool:
+        """Whether something is being read that decides what to grant: no pull ends meanwhile."""
+        picker = self._of.get(name)
+        return picker is not None and picker.is_looking
+
+    def check_dues(self, batch: Batch) -> None:
+        """Raise `BadRequest` or `Overloaded` for delayed messages that cannot be taken."""
+        span = due_span(batch) if batch.header.columns & _DUE else None
+        if span is None:
+            return
+        now_ms, state = self._ground.due_ms(), self._ground.state
+        if span[1] <= now_ms:
+            return
+        if span[1] > now_ms + DELAY_MS_MAX:
+            days = DELAY_MS_MAX // _DAY_MS
+            raise BadRequest(f"a message is due in over {days} days: delay it by less")
+        if any(map(self.keep_order, self._of)) or any(one.mode for one in state.clusters.values()):
+            raise BadRequest(
+                "a keyed or ordered cluster reads this partition, and would wait for a delayed "
+                "message: publish it without delay, or to a topic that only shared clusters read"
+            )
+        mono_ms = self._ground.time.monotonic_ms()
+        if mono_ms >= self._crowded_until_ms:
+            if not state.delays.is_full(DELAYED_BATCHES_MAX, now_ms):
+                return
+            self._crowded_until_ms = mono_ms + RETRY_AFTER_MS
+        raise Overloaded(
+            f"{DELAYED_BATCHES_MAX:,} batches here wait until they are due", RETRY_AFTER_MS
+        )
 
     def delayed(self, name: str) -> int:
         """Return how many messages a cluster passed by because they are not due."""

@@ -26,6 +26,8 @@ from weir.wire.messages import Pull
 
 Run = tuple[int, int]
 
+#: A grant of what was granted in vain twice is so many bits smaller, and so on.
+_SMALLER_BITS = 4
 #: Instead of a peer's session: whoever is first in line.
 ANYBODY = 0
 
@@ -91,6 +93,19 @@ class Picking:
     def _cluster(self) -> ClusterState | None:
         return self._ground.state.clusters.get(self._name)
 
+    def _portion(self, first: int, most: int) -> int:
+        """Return how many of `most` messages to grant from `first` on.
+
+        What was granted in vain before goes out in smaller grants, and soon alone; and never with
+        what was granted less often: else a message that kills its consumers takes those along that
+        were granted with it, for attempts are counted by grants.
+        """
+        cluster = self._cluster
+        if cluster is None or first >= cluster.frontier:
+            return most
+        attempts, end = alike(cluster, first, first + most)
+        return min(fewer(most, attempts), end - first)
+
     # -- what to grant -----------------------------------------------------------------------
 
     def turn(self, line: Line) -> int | None:
@@ -121,9 +136,6 @@ class Picking:
     def done(self, runs: Sequence[Run]) -> None:
         """Messages that were granted are done."""
 
-    def extended(self, fence: int) -> None:
-        """A grant goes on."""
-
     def unread(self, fence: int, first: int, behind: int) -> None:
         """Of a grant, what lies from `first` on cannot be read: it comes again after the lease."""
 
@@ -139,6 +151,31 @@ class Picking:
         return None
 
     @property
+    def is_looking(self) -> bool:
+        """Whether something is being read that decides what to grant: no pull ends meanwhile."""
+        return False
+
+    @property
     def delayed(self) -> int:
         """How many messages were passed by because they are not due, as far as is known."""
         return 0
+
+
+def fewer(most: int, attempts: int) -> int:
+    """Return how many of `most` messages to grant that were granted so often before."""
+    return max(most >> (_SMALLER_BITS * max(attempts - 1, 0)), 1)
+
+
+def alike(cluster: ClusterState, first: int, behind: int) -> tuple[int, int]:
+    """Return how often `first` was granted, and where in [first, behind) those end that were
+    granted as often.
+    """
+    attempts, end = 0, first
+    for fence, start, stop in cluster.holders.within(first, behind):
+        known = cluster.grants[fence].attempts
+        if start > first == end:
+            return 0, start
+        if start > end or (end > first and known != attempts):
+            break
+        attempts, end = known, stop
+    return (attempts, end) if end > first else (0, behind)

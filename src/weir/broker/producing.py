@@ -9,6 +9,7 @@ from weir.broker.intake import Intake
 from weir.broker.outbox import Caller
 from weir.broker.surroundings import Surroundings
 from weir.errors import Refused
+from weir.model.batch import Batch
 from weir.model.header import Columns, Header
 from weir.wire.messages import Confirm, Level, Produce
 
@@ -21,9 +22,11 @@ def publish(
     caller: Caller,
     request: Produce,
     own: Callable[[Header], None],
+    check_dues: Callable[[Batch], None],
 ) -> bool:
     """Take a batch; the reply comes once it is as safe as its level says. `own` raises unless its
-    sender may. Return whether there is something new to propose. Raises `Refused`.
+    sender may, `check_dues` where messages would come too late. Return whether there is something
+    new to propose. Raises `Refused`.
     """
     batch = intake.open(request.batch)
     own(batch.header)
@@ -39,6 +42,7 @@ def publish(
         shared.budget.check(batch.header.raw_size)
         intake.look_into(batch)
         intake.check_large(batch)
+        check_dues(batch)
         shared.budget.charge(len(request.batch))
         verdict = intake.accept(batch, request.seen)
         verdict.charged = len(request.batch)

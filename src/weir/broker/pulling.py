@@ -12,6 +12,7 @@ from weir.broker.watching import Watching, may_come_right
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, OffsetOutOfRange, UnknownTopic
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
+from weir.model.stamp import milliseconds_of
 from weir.order.clock import Time
 from weir.wire import messages as m
 from weir.wire.deliveries import PULL_BYTES_MIN, Delivery, DevicePull
@@ -80,7 +81,7 @@ class Pulling:
         if reply.next_offset > reply.offset:
             subscription.rest = Rest(
                 partition, reply.fence, reply.attempts, reply.offset, reply.next_offset,
-                until_ms,
+                until_ms, reply.stamp, reply.runs,
             )  # fmt: skip
             self._hand_out(receiver, subscription, subscription.rest, reply.batches)
         else:
@@ -124,9 +125,12 @@ class Pulling:
         assert wanted is not None
         try:
             room = _room(wanted) - PULL_BYTES_MIN
-            taken = take(batches, rest.next, rest.behind, wanted.max_messages, room)
+            now_us = milliseconds_of(rest.stamp) * 1000
+            taken = take(batches, *rest.run, wanted.max_messages, room, now_us)
         except BadBatch:
             taken = Taken()
+        if taken.expired:
+            self._ack(receiver, subscription, rest, taken.expired)
         if not taken.offsets:
             self._pass_by(subscription, taken.passed)
             self.pull(receiver, subscription)
@@ -134,12 +138,20 @@ class Pulling:
         if taken.values:
             counts = self._outbox.counts.partition(subscription.addresses[rest.partition].group)
             counts.gave(len(taken.values), sum(map(len, taken.values)))
-        rest.next = taken.offsets[-1] + 1
+        rest.next = max(taken.offsets[-1] + 1, taken.passed)
         subscription.rest = rest if rest.next < rest.behind else None
         delivery = Delivery(
             rest.partition, rest.fence, rest.attempts, taken.offsets, taken.values, taken.too_large
         )
         self._deliver(receiver, subscription, delivery)
+
+    def _ack(
+        self, receiver: Receiver, subscription: Subscription, rest: Rest, runs: list[tuple[int, int]]
+    ) -> None:
+        """Messages that have expired are done; if that is not heard, they come again and are so."""
+        ranges = [(rest.fence, first, behind) for first, behind in runs]
+        address, cluster = subscription.addresses[rest.partition], subscription.request.cluster
+        self._asking.ask(receiver, m.Ack(address, cluster, ranges), lambda reply: None)
 
     def _deliver(self, receiver: Receiver, subscription: Subscription, delivery: Delivery) -> None:
         subscription.pull, subscription.hushed = None, False

@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from weir.broker.admission import Budget
-from weir.broker.effects import StartRead
+from weir.broker.effects import StartRead, Work
 from weir.broker.events import ReadDone
 from weir.broker.outbox import Outbox
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, Refused, Unavailable
-from weir.log.reading import Reading
 
 #: Gets the payloads, and the refusal if there are none.
 Then = Callable[[Sequence[Buffer], Refused | None], None]
@@ -27,10 +26,10 @@ class Reads:
         self._outbox = outbox
         self._budget = budget
         self._next = 1
-        self._queue: deque[tuple[Reading, Then]] = deque()
-        self._waiting: dict[int, tuple[Reading, Then]] = {}
+        self._queue: deque[tuple[Work, Then]] = deque()
+        self._waiting: dict[int, tuple[Work, Then]] = {}
 
-    def start(self, reading: Reading, then: Then, at_once: bool = False) -> None:
+    def start(self, reading: Work, then: Then, at_once: bool = False) -> None:
         """Call `then` with the payloads: now if they are cached, else after the host's read.
 
         A reading waits, without any memory, until the budget has room for it; but not `at_once`,
@@ -52,7 +51,7 @@ class Reads:
         while self._queue and self._budget.has_room(self._queue[0][0].size):
             self._start(*self._queue.popleft())
 
-    def _start(self, reading: Reading, then: Then) -> None:
+    def _start(self, reading: Work, then: Then) -> None:
         self._outbox.counts.reads_disk += 1
         self._budget.take(reading.size)
         ticket, self._next = self._next, self._next + 1

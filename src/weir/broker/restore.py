@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from weir import raft
+from weir.broker.frozen import crc_from, pack_onto, taken
 from weir.broker.group import Group
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32
@@ -33,27 +34,42 @@ class Opened:
 
 
 def covered(groups: Iterable[Group]) -> Sequence[tuple[Group, raft.Snapshot]]:
-    """Return groups and the snapshots that `encode_checkpoint` would write, without states."""
+    """Return groups and the snapshots that `States` would write, without states."""
     whole = [group for group in groups if group.damage is None]
     found = [(group, group.covered()) for group in whole]
     return [(group, snapshot) for group, snapshot in found if snapshot is not None]
 
 
-def encode_checkpoint(groups: Sequence[Group]) -> bytes:
-    """Return all groups' snapshots, for `Log.checkpoint`: u32 CRC-32C, then MessagePack.
+class States:
+    """All groups' snapshots, taken now and packed late: u32 CRC-32C, then MessagePack.
 
     Each is (index, term, state, configuration) as of its applied index; all of it is durable in
     the log.
     """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        """Take the states of groups, of each through its `kept_index`."""
+        self._rows = _rows_of(groups)
+
+    def write(self, out: bytearray) -> None:
+        """Append the checkpoint's body, for `Log.checkpoint`; takes long where states are large."""
+        start = len(out)
+        out += bytes(U32.size)
+        pack_onto((_VERSION, self._rows), out)
+        U32.pack_into(out, start, crc_from(out, start + U32.size))
+
+
+def _rows_of(groups: Iterable[Group]) -> dict[int, tuple[int, int, object, bytes]]:
     rows = {}
     for group in groups:
         snapshot = group.snapshot()
         if snapshot is not None:
             known = snapshot.configuration
             packed = known.pack() if known is not None else b""
-            rows[group.id] = (snapshot.index, snapshot.term, snapshot.data, packed)
-    body = msgspec.msgpack.encode((_VERSION, rows))
-    return U32.pack(crc32c(body)) + body
+            rows[group.id] = (snapshot.index, snapshot.term, taken(snapshot.data), packed)
+    return rows
 
 
 def decode_checkpoint(data: bytes) -> dict[int, raft.Snapshot]:

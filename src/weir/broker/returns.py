@@ -96,6 +96,7 @@ class Returns:
             raise BadRequest(f"a grant is extended by 1 to {GRANT_MS_MAX:,} ms")
         stamp, deadline = self._deadline(request.lease_ms)
         record = GrantsExtended(request.cluster, request.fences, deadline, stamp)
+        self._grants.pickers.check_extend(request.cluster, request.fences)
         due_ms = self._time.monotonic_ms() + request.lease_ms
         for fence in request.fences:
             self._grants.leases.extend(request.cluster, fence, due_ms)

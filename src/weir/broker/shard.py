@@ -16,10 +16,10 @@ from weir.broker import events as ev
 from weir.broker.admission import Authorize, Budget, allow_all
 from weir.broker.brokerset import BrokerSet
 from weir.broker.catalog import Catalog
+from weir.broker.clocks import Clocks
 from weir.broker.control import ControlRecord, ProducerOpened, TopicAltered, TopicCreated
 from weir.broker.devices import Devices
 from weir.broker.effects import Effect, HoldReads, Stopped
-from weir.broker.group import Group
 from weir.broker.groups import Groups
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
@@ -90,7 +90,7 @@ class Shard:
         self._layout = layout = layout or Layout(len(logs))
         self.identity = identity
         self.budget = Budget(settings.budget_bytes)
-        self._time = time
+        self._time = time = Clocks(identity.node, time)
         self._outbox = outbox = Outbox(self.budget)
         #: What this shard has done since it started.
         self.counts = outbox.counts
@@ -113,7 +113,7 @@ class Shard:
         catalog = Catalog.decode(snapshot.data) if snapshot else Catalog()
         clock = HybridClock(catalog.last_stamp, self._shared.highest)
         self.topics = Topics(catalog)
-        self._peers = Peers(identity.node, layout, outbox, time, settings.replication)
+        self._peers = Peers(identity.node, layout, outbox, self._time, settings.replication)
         self._peers.refill = refill = Refill(
             self._writer, layout, self._reads, outbox, time, self._peers.places
         )
@@ -144,7 +144,7 @@ class Shard:
         self._stopping = False
         self._stopped = False
         self._acks_until_ms = 0
-        self._sweep = Sweep(self.topics, time, settings.retention_every_ms, self._peers.clocks)
+        self._sweep = Sweep(self.topics, time, settings.retention_every_ms)
 
     def _welcome(self, sessions: dict[int, Session], settings: ShardSettings) -> None:
         """Serve peers: what they ask for, and what the rest of the set asks of this node."""
@@ -160,7 +160,7 @@ class Shard:
         )
         self._set = BrokerSet(
             identity, self._layout, settings.level, topics, registry, neighbours.passing, outbox,
-            authorize, time, self._peers.clocks,
+            authorize, self._time,
         )  # fmt: skip
         requests.serve(self._set.handlers())
         self._set.is_hopeful = self._peers.refill.is_hopeful
@@ -337,14 +337,9 @@ class Shard:
     def _dirty(self, partition: Partition) -> None:
         self._writer[partition.group.log.settings.log].mark_dirty(partition)
 
-    def _admit(self, group: Group) -> None:
+    def _admit(self) -> None:
         if self._stopping and self._set.handed_over:
             raise Unavailable("this node is stopping: try another, or again shortly")
-        if self._peers.clocks.is_astray(group):  # no stamp of it falls again
-            raise Unavailable(
-                "this node's clock is not that of the others: one of them is to lead; try again "
-                "shortly, and set the clock (`weir node status`)"
-            )
         for writer in self._writers:
             writer.admit(self.budget.used)
 

@@ -13,7 +13,14 @@ from weir.broker.control import (
     ClusterSought,
     LogStartMoved,
 )
-from weir.broker.dedupe import Answer, OriginTable, ProducerTable, chunk_answer, value_hash
+from weir.broker.dedupe import (
+    PARTS,
+    Answer,
+    OriginTable,
+    ProducerTable,
+    chunk_answer,
+    value_hash,
+)
 from weir.broker.delays import Delays, Row
 from weir.broker.entries import BatchRecord
 from weir.broker.large import ValueTable
@@ -26,7 +33,9 @@ from weir.model.stamp import milliseconds_of, stamp_at
 
 _VERSION = 5
 _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
-_EXPIRE_EVERY = stamp_at(3600 * 1000)
+#: Each of the parts of its table is looked at once an hour, few of them at one entry.
+_EXPIRE_EVERY = stamp_at(3600 * 1000) // PARTS
+_EXPIRE_AT_ONCE = 8
 
 
 class PartitionState:
@@ -80,10 +89,19 @@ class PartitionState:
         self.next_offset = behind
         # A grant may be stamped after a batch and yet lie before it in the log.
         self.last_stamp = max(self.last_stamp, stamp)
-        if stamp - self._expired_at > _EXPIRE_EVERY:
-            # By stamp and never by a clock, so that every replica forgets at the same entry.
-            self._expired_at = stamp
-            self.producers.expire(stamp - _HORIZON)
+        if stamp - self._expired_at >= _EXPIRE_EVERY:
+            self._expire(stamp)
+
+    def _expire(self, stamp: int) -> None:
+        """Forget old producers, a few parts of the table in turn: by stamp and never by a clock, so
+        that every replica forgets at the same entry.
+        """
+        turn = stamp // _EXPIRE_EVERY
+        first = max(self._expired_at // _EXPIRE_EVERY + 1, turn - PARTS + 1)
+        last = min(turn, first + _EXPIRE_AT_ONCE - 1)
+        for part in range(first, last + 1):
+            self.producers.expire(stamp - _HORIZON, part % PARTS)
+        self._expired_at = last * _EXPIRE_EVERY
 
     def cluster(self, name: str) -> ClusterState:
         """Return a cluster's state; one that nothing is known of begins at the first message."""

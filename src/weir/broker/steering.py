@@ -125,4 +125,7 @@ class Steering:
             cluster.skipped,
             self._grants.consumers(name),
             cluster.paused,
+            -1 if cluster.mode is None else int(cluster.mode),
+            cluster.held_back,
+            self._grants.pickers.delayed(name),
         )

@@ -23,7 +23,8 @@ WATCH_BYTES = KIB + KIB // 2
 @dataclass(slots=True)
 class Rest:
     """What is left of a grant that one reply did not take: the next pulls get it first, until
-    monotonic time `until_ms`.
+    monotonic time `until_ms`. Of [next, behind) the `runs` are granted, and what had not expired
+    by the grant's `stamp` is handed out.
     """
 
     partition: int
@@ -32,6 +33,16 @@ class Rest:
     next: int
     behind: int
     until_ms: int
+    stamp: int = 0
+    runs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def run(self) -> tuple[int, int]:
+        """What is handed out next: a device acks what lies together."""
+        for first, behind in self.runs:
+            if behind > self.next:
+                return max(first, self.next), behind
+        return self.next, self.behind
 
 
 @dataclass(slots=True)

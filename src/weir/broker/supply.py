@@ -8,7 +8,8 @@ from functools import partial
 
 from weir import raft
 from weir.broker.entries import entry_of, unread
-from weir.broker.past import LogStorage, pack_state
+from weir.broker.frozen import Packing, taken
+from weir.broker.past import LogStorage
 from weir.broker.reads import Reads
 from weir.broker.turns import Turns
 from weir.codec.fields import Buffer
@@ -19,7 +20,7 @@ from weir.log.reading import Reading
 class Supply:
     """Answers what one group's Raft node asks for on behalf of the others."""
 
-    __slots__ = ("_advance", "_group", "_node", "_past", "_reads", "_save", "_sent",
+    __slots__ = ("_advance", "_group", "_node", "_packing", "_past", "_reads", "_save", "_sent",
                  "_turns")  # fmt: skip
 
     def __init__(
@@ -38,6 +39,8 @@ class Supply:
         self._group = group
         #: By member, through which index it was given entries, until it acknowledges them.
         self._sent: dict[int, int] = {}
+        #: For whom a state is being packed.
+        self._packing: set[int] = set()
         self._turns = turns
         self._node = node
         self._past = past
@@ -91,8 +94,23 @@ class Supply:
         self._advance()
 
     def snapshot(self, voter: int, state: raft.Snapshot) -> None:
-        """Send the state; the member is sent all entries too that lie in the log."""
+        """Send the state; the member is sent all entries too that lie in the log.
+
+        It is packed off the loop, once: Raft asks again for what takes long.
+        """
+        if voter not in self._packing:
+            self._packing.add(voter)
+            packing = Packing(self._past.log, taken(state.data))
+            self._reads.start(packing, partial(self._packed, voter, state), at_once=True)
+
+    def _packed(
+        self, voter: int, state: raft.Snapshot, found: Sequence[Buffer], failure: Refused | None
+    ) -> None:
+        self._packing.discard(voter)
         first = self._node.first_index - 1
         index, term = max((first, self._node.term_at(first)), self._past.base)
-        data = pack_state(state.data)
-        self._node.send_snapshot(voter, replace(state, data=data, base_index=index, base_term=term))
+        if failure is not None or index > state.index:
+            return  # what comes behind it is gone by now: a newer one will do
+        snapshot = replace(state, data=found[0], base_index=index, base_term=term)
+        self._node.send_snapshot(voter, snapshot)
+        self._advance()

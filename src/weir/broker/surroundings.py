@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weir.broker.admission import Budget
-from weir.broker.group import Group
 from weir.broker.outbox import Outbox
 from weir.broker.reads import Reads
 from weir.order.clock import Highest, Time
@@ -27,8 +26,8 @@ class Surroundings:
     highest: Highest
     #: Told when something waits to be cut into an entry.
     dirty: Callable[[Partition], None]
-    #: Raises `Unavailable` where a group takes no publishes now.
-    admit: Callable[[Group], None]
+    #: Raises `Unavailable` once the shard takes no more publishes.
+    admit: Callable[[], None]
     #: The producer id that the shard itself writes device messages with; 0 until it is granted.
     fan_in_producer: int = 0
     #: By group, the partitions in which somebody may wait: no other is told that time passes.

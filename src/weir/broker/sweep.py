@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from weir.broker.clocks import Clocks
 from weir.broker.topics import Topics
 from weir.model.ids import topic_of
 from weir.order.clock import Time
@@ -14,12 +13,11 @@ _LOOKS_PER_TICK = 64
 class Sweep:
     """Looks at every partition of a shard once in a while."""
 
-    __slots__ = ("_clocks", "_due_ms", "_every_ms", "_left", "_time", "_topics")
+    __slots__ = ("_due_ms", "_every_ms", "_left", "_time", "_topics")
 
-    def __init__(self, topics: Topics, time: Time, every_ms: int, clocks: Clocks) -> None:
-        """Begin `every_ms` from now; whose clock is astray calls nothing too old."""
+    def __init__(self, topics: Topics, time: Time, every_ms: int) -> None:
+        """Begin `every_ms` from now."""
         self._topics = topics
-        self._clocks = clocks
         self._time = time
         self._every_ms = every_ms
         self._due_ms = time.monotonic_ms() + every_ms
@@ -34,8 +32,5 @@ class Sweep:
         looked, self._left = self._left[:_LOOKS_PER_TICK], self._left[_LOOKS_PER_TICK:]
         for group in looked:
             topic = self._topics.catalog.by_id(topic_of(group))
-            if topic is None or group not in self._topics:
-                continue
-            partition = self._topics.partition(group)[1]
-            if not self._clocks.is_astray(partition.group):
-                partition.retain(topic.settings)
+            if topic is not None and group in self._topics:
+                self._topics.partition(group)[1].retain(topic.settings)

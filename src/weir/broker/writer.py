@@ -15,9 +15,9 @@ from weir.broker.past import installed
 from weir.broker.restore import (
     CHECKPOINT,
     Opened,
+    States,
     covered,
     decode_checkpoint,
-    encode_checkpoint,
 )
 from weir.broker.scrubber import Scrubber
 from weir.broker.staging import Token
@@ -253,7 +253,7 @@ class Writer:
         self._tried_tail = self.log.tail
         self._tried_frames = self.log.frames
         self._covered = covered(self.groups.values())
-        body = encode_checkpoint(list(self.groups.values()))
+        body = States(self.groups.values())
         applied = {id: group.kept_index for id, group in self.groups.items()}
         data = self.log.checkpoint(applied, body)
         self._outbox.put(SaveCheckpoint(self.number, CHECKPOINT, data))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli.bench_compare import compare, spark
+from weir.cli.bench_handlers import handlers
 from weir.cli.bench_load import burst, latency, throughput
 from weir.cli.bench_runs import (
     Folder,
@@ -29,7 +30,7 @@ app = typer.Typer(
 )
 
 
-for verb in (throughput, burst, latency, spark, compare):
+for verb in (throughput, burst, latency, handlers, spark, compare):
     app.command()(verb)
 
 

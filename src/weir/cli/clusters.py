@@ -1,4 +1,4 @@
-"""`weir cluster`: list, lag, seek, pause, resume, delete."""
+"""`weir cluster`: list, lag, seek, pause, resume, delete, redrive."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weir.cli.connecting import DEFAULT_URL, Url, connected
+from weir.cli.redrive import redrive
 
 if TYPE_CHECKING:
     from weir.client.administration import Cluster
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from weir.client.start import Start
 
 app = typer.Typer(name="cluster", help="See how far consumer clusters are, and steer them.")
+app.command()(redrive)
 
 Topic = Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")]
 Name = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster's name.")]
@@ -43,12 +45,26 @@ def list_clusters(topic: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL)
         print_json("weir.clusters/1", {"url": url}, found)
     elif clusters:
         print_table(
-            ("CLUSTER", "LAG", "GRANTED", "CONSUMERS", "OLDEST", "SKIPPED", "PAUSED"),
+            (
+                "CLUSTER",
+                "MODE",
+                "LAG",
+                "GRANTED",
+                "HELD BACK",
+                "DELAYED",
+                "CONSUMERS",
+                "OLDEST",
+                "SKIPPED",
+                "PAUSED",
+            ),
             [
                 (
                     one.name,
+                    one.mode,
                     one.lag,
                     one.granted,
+                    one.held_back,
+                    one.delayed,
                     one.consumers,
                     _age(one),
                     one.skipped,
@@ -80,7 +96,18 @@ def lag(topic: Topic, name: Name, as_json: AsJson = False, url: Url = DEFAULT_UR
         return
     (one,) = found
     print_table(
-        ("PARTITION", "CURSOR", "NEXT OFFSET", "LAG", "GRANTED", "ATTEMPTS", "OLDEST", "SKIPPED"),
+        (
+            "PARTITION",
+            "CURSOR",
+            "NEXT OFFSET",
+            "LAG",
+            "GRANTED",
+            "HELD BACK",
+            "DELAYED",
+            "ATTEMPTS",
+            "OLDEST",
+            "SKIPPED",
+        ),
         [
             (
                 share.partition,
@@ -88,6 +115,8 @@ def lag(topic: Topic, name: Name, as_json: AsJson = False, url: Url = DEFAULT_UR
                 share.end,
                 share.lag,
                 share.granted,
+                share.held_back,
+                share.delayed,
                 share.attempts,
                 _age(share),
                 share.skipped,
@@ -185,8 +214,11 @@ def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
     return [
         {
             "name": one.name,
+            "mode": one.mode,
             "lag": one.lag,
             "granted": one.granted,
+            "held_back": one.held_back,
+            "delayed": one.delayed,
             "consumers": one.consumers,
             "attempts": one.attempts,
             "oldest_seconds": one.oldest_seconds,

@@ -34,12 +34,22 @@ def pub(
     partition: Annotated[
         int | None, typer.Option(min=0, help="The partition. [default: by key, or in turn]")
     ] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="5m", help="Clusters get them no sooner than in so long.")
+    ] = None,
+    due: Annotated[
+        str | None,
+        typer.Option(metavar="2026-11-22T10:00", help="Clusters get them no sooner than then."),
+    ] = None,
+    ttl: Annotated[
+        str | None, typer.Option(metavar="1h", help="Clusters do not get them any more after this.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the receipts, as one JSON object.")
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish messages; returns when all of them are durable."""
+    """Publish messages; returns when all of them are durable. Readers see them at once."""
     from weir.cli.output import hint, print_json
     from weir.client.receipts import Receipt
     from weir.errors import WeirError
@@ -51,6 +61,7 @@ def pub(
         "tag": tag,
         "headers": dict(_header(text) for text in header or ()) or None,
         "partition": partition,
+        **_timing(delay, due, ttl),
     }
     confirmed: list[Confirmed] = []
 
@@ -77,7 +88,8 @@ def pub(
         raise
     if as_json:
         settings = {"url": url, "topic": topic, "key": key, "tag": tag, "partition": partition,
-                    "header": header, "file": file and str(file)}  # fmt: skip
+                    "header": header, "file": file and str(file), "delay": delay, "due": due,
+                    "ttl": ttl}  # fmt: skip
         print_json("weir.pub/1", settings, {"receipts": receipts})
         return
     if file is not None:
@@ -93,6 +105,17 @@ def _header(text: str) -> tuple[str, bytes]:
     if not (name and equals):
         raise typer.BadParameter(f"{text!r}: write NAME=VALUE", param_hint="--header")
     return name, os.fsencode(value)
+
+
+def _timing(delay: str | None, due: str | None, ttl: str | None) -> dict[str, str | None]:
+    """Return what is not to be told by the broker but here, before stdin is read."""
+    from weir.client.timing import timing
+
+    try:
+        timing(delay, due, ttl)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--delay, --due, --ttl") from None
+    return {"delay": delay, "due": due, "ttl": ttl}
 
 
 def _summary(topic: str, confirmed: list[Confirmed]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated
 
@@ -44,6 +45,7 @@ def run(
 
     began = time.monotonic()
     faults = operations = violations = done = 0
+    least = {"operations": math.inf, "faults": math.inf, "virtual_seconds": math.inf}
     failed = []
     with progress("seeds", seeds) as show:
         for outcome in run_many(seed, seeds, NODE if one_node else SET, jobs):
@@ -52,6 +54,7 @@ def run(
             violations += len(outcome.violations)
             done += 1
             show(done)
+            least = {name: min(value, getattr(outcome, name)) for name, value in least.items()}
             if outcome.violations:
                 failed.append(outcome.seed)
                 typer.echo(outcome.report(), err=True)
@@ -64,6 +67,7 @@ def run(
             "operations": operations,
             "violations": violations,
             "seconds": seconds,
+            "least": least,
             "failed": failed,
         }
         print_json("weir.sim.run/1", settings, results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,9 +15,21 @@ if TYPE_CHECKING:
     from weir.client.client import Client
 
 
+class Order(StrEnum):
+    """What a cluster promises about order; one keeps what it began with."""
+
+    shared = "shared"
+    keyed = "keyed"
+    ordered = "ordered"
+
+
 def sub(
     topic: Annotated[str, typer.Argument(help="The topic to consume.")],
     cluster: Annotated[str, typer.Option(help="The cluster that shares the messages.")],
+    mode: Annotated[
+        Order,
+        typer.Option(help="keyed: messages of a key in order; ordered: all, by one consumer."),
+    ] = Order.shared,
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")
     ] = None,
@@ -33,7 +46,7 @@ def sub(
     async def work(client: Client) -> None:
         left = sys.maxsize if count is None else count
         line = as_json if form is Form.json else as_text
-        async with client.consumer(topic, cluster=cluster) as consumer:
+        async with client.consumer(topic, cluster=cluster, mode=mode.value) as consumer:
             async for message in consumer:
                 sys.stdout.buffer.write(line(message))
                 sys.stdout.buffer.flush()  # what is acked was seen

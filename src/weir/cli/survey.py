@@ -277,6 +277,7 @@ class _Surveyor:
         """Read the checkpoint, and the names of topics in it."""
         saved, _ = checkpoint.look(self._disk)
         if saved is not None:
+            assert isinstance(saved.body, bytes)  # it was read from a file
             snapshots = decode_checkpoint(saved.body)
             self._found.checkpoint = {group: one.index for group, one in sorted(snapshots.items())}
             registry = snapshots.get(REGISTRY_GROUP)

@@ -75,7 +75,7 @@ class Acking:
 
     async def flush(self, partition: int) -> None:
         """Ack all that waits; one request of a partition at a time, so that acks gather."""
-        acks = self._acks[partition]
+        acks = self._acks.setdefault(partition, Acks())
         async with self._locks.setdefault(partition, asyncio.Lock()):
             while ranges := acks.take():
                 try:

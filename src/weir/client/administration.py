@@ -15,6 +15,7 @@ from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.start import Start, begin_of
 from weir.errors import BadRequest, ClusterInUse, OffsetOutOfRange, UnknownCluster
+from weir.model.clusters import Mode
 from weir.model.ids import LIMIT_MAX, Address
 from weir.model.limits import MAX_AHEAD_MS
 from weir.model.stamp import milliseconds_of
@@ -54,7 +55,8 @@ class Share:
 
     All below `cursor` is done; `lag` messages are not, of which `granted` are with consumers, some
     for the `attempts`-th time; the oldest was published `oldest_seconds` ago. `skipped` went past
-    retention before they were done.
+    retention before they were done. Nobody gets the `held_back` ones, which failed, for a while,
+    nor the `delayed` ones, which are not due. `mode` is "" until its first grant.
     """
 
     partition: int
@@ -68,6 +70,9 @@ class Share:
     skipped: int = 0
     consumers: int = 0
     paused: bool = False
+    mode: str = ""
+    held_back: int = 0
+    delayed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,21 @@ class Cluster:
     def granted(self) -> int:
         """How many messages are with consumers."""
         return sum(share.granted for share in self.shares)
+
+    @property
+    def mode(self) -> str:
+        """Its promise of order: "shared", "keyed" or "ordered"; "" until its first grant."""
+        return next((share.mode for share in self.shares if share.mode), "")
+
+    @property
+    def held_back(self) -> int:
+        """How many messages failed, and wait for their next attempt."""
+        return sum(share.held_back for share in self.shares)
+
+    @property
+    def delayed(self) -> int:
+        """How many messages are not due, of those that it has come by."""
+        return sum(share.delayed for share in self.shares)
 
     @property
     def skipped(self) -> int:
@@ -313,6 +333,9 @@ def _share(partition: int, reply: a.ClusterList, name: str) -> Share:
         info.skipped,
         info.consumers,
         info.paused,
+        "" if info.mode < 0 else Mode(info.mode).name.lower(),
+        info.held_back,
+        info.delayed,
     )
 
 

@@ -29,7 +29,9 @@ BATCH_BYTES = 256 * 1024
 #: What columns take of a message beside its bytes, at most: also of one that has none of its own,
 #: where another message of the batch has a key, a tag, a time or headers.
 _KEY_BYTES, _TAG_BYTES, _TIME_BYTES, _HEADERS_BYTES = 9, 4, 8, 4
-_COLUMNS_BYTES = _KEY_BYTES + _TAG_BYTES + _TIME_BYTES + _HEADERS_BYTES
+#: When it is due, and when it expires.
+TIMING_BYTES = 16
+_COLUMNS_BYTES = _KEY_BYTES + _TAG_BYTES + _TIME_BYTES + _HEADERS_BYTES + TIMING_BYTES
 #: What a batch of several messages is cut for at most, whatever its producer chose: the rest is for
 #: its tag list, which is longer than estimated where tags are not ASCII, and for padding.
 _BATCH_BYTES_MAX = BATCH_BYTES_MAX - TAGS_PER_BATCH_MAX * TAG_BYTES_MAX - 64 * KIB
@@ -96,6 +98,8 @@ class Gathered(Generic[O]):
     tags: Sequence[str | None] | None = None
     times: Sequence[int] | None = None
     headers: Sequence[Mapping[str, bytes]] | None = None
+    dues: Sequence[int] | None = None
+    expires: Sequence[int] | None = None
     size: int = 0
 
     def __len__(self) -> int:
@@ -116,6 +120,8 @@ class Gathered(Generic[O]):
             keys=self.keys,
             tags=self.tags,
             times=self.times,
+            dues=self.dues,
+            expires=self.expires,
             headers=self.headers,
             compression=packing.kind,
             level=packing.level,
@@ -194,6 +200,8 @@ class Batcher(Generic[O]):
         tag: str | None = None,
         time: int | None = None,
         headers: Mapping[str, bytes] | None = None,
+        due: int | None = None,
+        expires: int | None = None,
     ) -> int:
         """Add a message of `size_of` bytes to the batch begun; return its place in there."""
         batch = self._open
@@ -201,10 +209,19 @@ class Batcher(Generic[O]):
         assert isinstance(batch.values, list)
         place = len(batch.values)
         batch.values.append(value)
-        batch.keys = grown(batch.keys, key, None, place)
-        batch.tags = grown(batch.tags, tag, None, place)
-        batch.times = grown(batch.times, time, batch.base_time, place)
-        batch.headers = grown(batch.headers, headers, _NO_HEADERS, place)
+        # Most messages are values alone.
+        if key is not None or batch.keys is not None:
+            batch.keys = grown(batch.keys, key, None, place)
+        if tag is not None or batch.tags is not None:
+            batch.tags = grown(batch.tags, tag, None, place)
+        if time is not None or batch.times is not None:
+            batch.times = grown(batch.times, time, batch.base_time, place)
+        if headers is not None or batch.headers is not None:
+            batch.headers = grown(batch.headers, headers, _NO_HEADERS, place)
+        if due is not None or batch.dues is not None:
+            batch.dues = grown(batch.dues, due, 0, place)
+        if expires is not None or batch.expires is not None:
+            batch.expires = grown(batch.expires, expires, 0, place)
         batch.size += size
         if tag is not None:
             self._tags.add(tag)
@@ -238,11 +255,15 @@ def cuts(
     keys: Sequence[bytes | None] | None = None,
     tags: Sequence[str | None] | None = None,
     times: Sequence[int] | None = None,
+    timed: bool = False,
 ) -> list[tuple[int, int, int]]:
-    """Cut many messages into batches: (first, behind the last, bytes) each; one over alone."""
+    """Cut many messages into batches: (first, behind the last, bytes) each; one over alone.
+
+    With `timed` they are due, or expire, at a time.
+    """
     n = len(values)
     batch_bytes = min(batch_bytes, _BATCH_BYTES_MAX)
-    overhead = MESSAGE_OVERHEAD
+    overhead = MESSAGE_OVERHEAD + timed * TIMING_BYTES
     overhead += (keys is not None) * _KEY_BYTES + (times is not None) * _TIME_BYTES
     overhead += (tags is not None) * _TAG_BYTES
     columns = (values, *(column for column in (keys, tags) if column is not None))

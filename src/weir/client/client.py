@@ -20,6 +20,7 @@ from weir.client.producer import Producer, ProducerOptions
 from weir.client.reader import Reader, ReaderOptions
 from weir.client.receipts import Confirmed, Receipt
 from weir.client.start import Start, Until
+from weir.client.timing import Delay, Due
 from weir.errors import Refused, UnknownTopic, WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.wire import messages as m
@@ -31,7 +32,8 @@ class Client:
     def __init__(self, link: Link) -> None:
         """Take a link that is up; `close` ends it."""
         self._link = link
-        self._producers: dict[str, Producer] = {}
+        #: By topic, and whether for what is delayed: that may be refused where the rest is not.
+        self._producers: dict[tuple[str, bool], Producer] = {}
         self._retired: list[Producer] = []
         self._consumers: list[Consumer] = []
         self._opening = asyncio.Lock()
@@ -55,17 +57,24 @@ class Client:
         time: int | None = None,
         headers: Mapping[str, bytes] | None = None,
         partition: int | None = None,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        ttl: Delay | None = None,
     ) -> Receipt:
         """Send one message and return where it is once a majority has it.
 
         `value` is bytes, text (sent as UTF-8) or anything msgspec writes as JSON; `time` is in µs
         since 1970. Publishes of the same turn of the event loop share a batch.
+
+        Clusters get it after `delay` ("5m", or seconds), or when it is `due` (a datetime, ISO 8601,
+        or µs since 1970), a year ahead at most; and not once its `ttl` is over, which begins now.
+        Readers see it at once.
         """
-        known = self._producers.get(topic)
-        producer = known or await self._shared(topic)
-        send = partial(
-            Producer.publish, key=key, tag=tag, time=time, headers=headers, partition=partition
-        )
+        kind = (topic, delay is not None or due is not None)
+        known = self._producers.get(kind)
+        producer = known or await self._shared(kind)
+        send = partial(Producer.publish, key=key, tag=tag, time=time, headers=headers,
+                       partition=partition, delay=delay, due=due, ttl=ttl)  # fmt: skip
         try:
             return await send(producer, value)
         except Refused as error:
@@ -73,12 +82,12 @@ class Client:
             # What the old one has under way to other partitions goes on.
             if producer.error is None:
                 raise
-            if self._producers.get(topic) is producer:
-                self._retired.append(self._producers.pop(topic))
+            if self._producers.get(kind) is producer:
+                self._retired.append(self._producers.pop(kind))
             if known is None or not isinstance(error, UnknownTopic):
                 raise
         # It was deleted since, and may have been made again: a name means what it means now.
-        return await send(await self._shared(topic), value)
+        return await send(await self._shared(kind), value)
 
     def producer(
         self,
@@ -328,14 +337,14 @@ class Client:
                 source=self,
             )
 
-    async def _shared(self, topic: str) -> Producer:
+    async def _shared(self, kind: tuple[str, bool]) -> Producer:
         async with self._opening:
             for producer in [old for old in self._retired if not old.buffered]:
                 self._retired.remove(producer)
                 await producer.close()
-            if topic not in self._producers:
-                self._producers[topic] = await self.producer(topic, linger=0).open()
-            return self._producers[topic]
+            if kind not in self._producers:
+                self._producers[kind] = await self.producer(kind[0], linger=0).open()
+            return self._producers[kind]
 
 
 async def _leave(consumer: Consumer) -> None:

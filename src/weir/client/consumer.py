@@ -169,7 +169,7 @@ class Consumer:
         while True:
             if self._ready is None or self._ready.over:
                 self._ready = await self._holdings.take(self._options.max_messages)
-                if self._mode is Mode.SHARED:
+                if self._mode is not Mode.ORDERED:
                     self._ready.let_next_come()
             holding = self._ready
             grant = await with_values(holding.grant, self._options.value_bytes_max)
@@ -178,9 +178,8 @@ class Consumer:
             holding.handed = grant.next_offset
             self._ready = None
             yield grant
-            # Where the order counts, the next one waits until it is known what became of this.
-            if holding.slot is not None:
-                holding.let_next_come()
+            # In order, the next one is not pulled before it is known what became of this.
+            holding.let_next_come()
 
     def deliveries(self) -> Deliveries:
         """Return the messages one by one, each to be settled by itself, in any order."""
@@ -289,7 +288,7 @@ class Consumer:
     async def _next_grant(self) -> None:
         self._finish()
         taken = await self._holdings.take(self._pace.size)
-        if self._pace.ahead and self._mode is Mode.SHARED:
+        if self._pace.ahead and self._mode is not Mode.ORDERED:
             taken.let_next_come()
         self._began = time.monotonic()
         grant = taken.grant

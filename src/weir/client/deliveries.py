@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from weir.client.consuming import ConsumerOptions
 from weir.client.delivery import Delivery, Holding, Settled
 from weir.client.holdings import Holdings
 from weir.client.pace import Pace
 from weir.client.pulling import with_values
-from weir.client.runs import covers
 from weir.client.timing import Delay, delay_ms
 from weir.model.clusters import Mode
 from weir.model.message import Message
-
-
-class _Behind(NamedTuple):
-    """What pulls up to number `pull` bring of a key behind `offset` is not to be handed out."""
-
-    pull: int
-    offset: int
-    key: bytes | None
 
 
 class Deliveries:
@@ -41,7 +31,6 @@ class Deliveries:
         self._current: Holding | None = None
         self._ready: Holding | None = None
         self._messages: Iterator[Message] = iter(())
-        self._behind: dict[int, list[_Behind]] = {}
         # Handed out and open; handed out in all; how many were settled at the end of the last wait.
         self._open = self._handed = self._settled_before = 0
         self._began = 0.0
@@ -76,9 +65,7 @@ class Deliveries:
         self._messages = iter(())
         holding.all_handed = True
         self._current = None
-        # Else it would be pulled beside what is being worked on, in the same order.
-        if self._mode is not Mode.ORDERED or not holding.open:
-            self._last_of(holding)
+        self._last_of(holding)
         return None
 
     async def more(self) -> None:
@@ -90,12 +77,11 @@ class Deliveries:
         self._holdings.resume()
         if self._ready is None or self._ready.over:
             self._ready = await self._holdings.take(self._pace.size)
-            if self._pace.ahead and self._mode is Mode.SHARED:
+            if self._pace.ahead and self._mode is not Mode.ORDERED:
                 self._ready.let_next_come()
         holding = self._ready
         grant = await with_values(holding.grant, self._options.value_bytes_max)
         self._ready = None
-        self._leave_out(holding)
         if self._mode is Mode.SHARED:
             holding.forget_batches()
         self._current, self._messages = holding, grant.messages()
@@ -133,7 +119,7 @@ class Deliveries:
             return
         message = delivery.message
         if self._mode is not Mode.SHARED:
-            self._take_along(message, wait)
+            self._take_along(holding, message, wait)
         self._close(delivery, holding, wait, untried)
 
     def _close(self, delivery: Delivery, holding: Holding, wait: int, untried: bool) -> None:
@@ -144,19 +130,17 @@ class Deliveries:
         if holding.all_handed and not holding.open:
             self._last_of(holding)
 
-    def _take_along(self, failed: Message, wait: int) -> None:
-        """Give back what is held behind a message, of its key or of its partition."""
+    def _take_along(self, holding: Holding, failed: Message, wait: int) -> None:
+        """Give back what is held behind a message, of its key or of its partition.
+
+        It is in the same grant: no other one has any of the key, nor of the partition.
+        """
         if self._mode is Mode.KEYED and failed.key is None:
             return
-        for holding in self._holdings.of_partition(failed.partition):
-            for other in holding.deliveries:
-                if other.state is Settled.OPEN and self._is_behind(failed, other.message):
-                    self._close(other, holding, wait, untried=True)
-            self._skip(holding, failed, wait)
-        begun = self._holdings.pulls_begun(failed.partition)
-        key = failed.key if self._mode is Mode.KEYED else None
-        found = _Behind(begun, failed.offset, key)
-        self._behind.setdefault(failed.partition, []).append(found)
+        for other in holding.deliveries:
+            if other.state is Settled.OPEN and self._is_behind(failed, other.message):
+                self._close(other, holding, wait, untried=True)
+        self._skip(holding, failed, wait)
 
     def _skip(self, holding: Holding, failed: Message, wait: int) -> None:
         """Give back what was not handed out yet of a grant."""
@@ -174,23 +158,15 @@ class Deliveries:
             return False
         return self._mode is Mode.ORDERED or other.key == failed.key
 
-    def _leave_out(self, holding: Holding) -> None:
-        """Give back what was pulled before the broker knew that what is before it went back."""
-        partition = holding.partition
-        known = self._behind.get(partition)
-        if not known:
-            return
-        known[:] = [one for one in known if one.pull >= holding.pull]
-        for one in known:
-            if not covers(holding.grant.leased, one.offset):
-                failed = Message(b"", one.key, partition=partition, offset=one.offset)
-                self._skip(holding, failed, 0)
-
     def _last_of(self, holding: Holding) -> None:
-        """Nothing of a grant is to be handed out any more."""
+        """Nothing of a grant is to be handed out any more: let the next one be pulled.
+
+        In order, that would be behind what is still worked on, which may fail.
+        """
         if not holding.open:
             holding.deliveries.clear()
-        holding.let_next_come()
+        if self._mode is not Mode.ORDERED or not holding.open:
+            holding.let_next_come()
 
     def _learn(self) -> None:
         """Let the pace know how many were settled in the time since the last grant."""

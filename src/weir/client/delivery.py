@@ -33,8 +33,6 @@ class Holding:
     ends: float
     #: What lets the next grant of its partition come; None once that may.
     slot: asyncio.Semaphore | None = None
-    #: The how-manieth pull of its partition it answers.
-    pull: int = 0
     left: list[Run] = field(default_factory=list)
     #: How many deliveries of it are handed out and open; and offsets that are done and not noted.
     open: int = 0

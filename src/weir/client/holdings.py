@@ -126,10 +126,6 @@ class Holdings:
             self.soon()
             holding.let_next_come()
 
-    def pulls_begun(self, partition: int) -> int:
-        """Return how many pulls of a partition were begun."""
-        return 0 if self._pulling is None else self._pulling.begun.get(partition, 0)
-
     def pause(self) -> None:
         """Pull nothing until `resume`; what came and was not taken goes back, untried."""
         if self._pulling is not None:
@@ -161,10 +157,6 @@ class Holdings:
             if holding.partition == partition and holding.holds(offset):
                 return holding
         return None
-
-    def of_partition(self, partition: int) -> list[Holding]:
-        """Return the grants of a partition that are not all settled."""
-        return [holding for holding in self._held.values() if holding.partition == partition]
 
     def of(self, partition: int, fence: int) -> Holding | None:
         """Return a grant that is not all settled."""

@@ -23,10 +23,11 @@ from weir.errors import (
 )
 from weir.model.header import renumbered
 from weir.model.ids import Address
+from weir.model.stamp import milliseconds_of
 from weir.wire import messages as m
 
-#: Seconds that a producer waits for a node's clock to reach what it has seen of another's.
-CLOCKS_DIFFER_MAX = 5.0
+#: A producer waits for a node's clock to reach what it has seen of another's, if it is not far.
+CLOCKS_DIFFER_MAX_MS = 5_000
 
 
 class Owner(Protocol):
@@ -129,6 +130,8 @@ class Lane:
         tag: str | None,
         time: int | None,
         headers: Mapping[str, bytes] | None,
+        due: int | None = None,
+        expires: int | None = None,
     ) -> Sent:
         """Add a message of `size_of` bytes to the batch gathered, or to one begun `now` (µs)."""
         if not self._batcher.fits(size):
@@ -141,7 +144,7 @@ class Lane:
         batch = gathering.owner
         batch.size += size
         batch.count += 1
-        sent = Sent(batch, self._batcher.add(size, value, key, tag, time, headers))
+        sent = Sent(batch, self._batcher.add(size, value, key, tag, time, headers, due, expires))
         if self._batcher.waiting:
             self.pump()
         return sent
@@ -228,7 +231,9 @@ class Lane:
         if isinstance(answer, m.Refusal):
             refused = refusal(answer.code, answer.message, answer.detail)
             if isinstance(refused, StampTooFar):
-                refused.retryable = self._link.ahead_of(refused.detail) <= CLOCKS_DIFFER_MAX
+                ahead = milliseconds_of(self._sequencer.seen(correlation) - refused.detail) + 1
+                refused.retryable = ahead <= CLOCKS_DIFFER_MAX_MS
+                refused.wait_seconds = ahead / 1_000
             self._settle(self._sequencer.answered(correlation, refused))
         elif isinstance(answer, m.Confirm):
             self._link.saw(answer.stamp)

@@ -30,13 +30,15 @@ _PIECE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a message has besides its value; `time` and `now` in µs since 1970."""
+    """What a message has besides its value; all times in µs since 1970."""
 
     now: int
     key: bytes | None = None
     tag: str | None = None
     time: int | None = None
     headers: Mapping[str, bytes] | None = None
+    due: int | None = None
+    expires: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +111,8 @@ class Closing(Generic[O]):
             base_time=columns.now if columns.time is None else columns.time,
             keys=None if columns.key is None else [columns.key],
             tags=None if columns.tag is None else [columns.tag],
+            dues=None if columns.due is None else [columns.due],
+            expires=None if columns.expires is None else [columns.expires],
             headers=[columns.headers] if columns.headers else None,
             references=self.references,
         )

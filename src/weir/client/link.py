@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from weir.client.backoff import Backoff
 from weir.client.connection import Connection, OnAnswer
+from weir.client.duration import seconds
 from weir.client.failures import why_unreachable
 from weir.client.ways import Ways
 from weir.errors import (
@@ -26,7 +27,6 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.ids import Address
-from weir.model.stamp import milliseconds_of
 from weir.wire import messages as m
 
 DIAL_TIMEOUT = 5.0
@@ -37,8 +37,6 @@ _FIRST_DIAL_TIMEOUT = 1.0
 _ELECTED_WITHIN = 0.25
 #: After so many refusals in a row a node is left for another, which may know more.
 _TRIES_A_NODE = 8
-#: Seconds beyond what a node's clock has to gain before it accepts a stamp.
-_MOMENT = 0.01
 
 R = TypeVar("R")
 
@@ -214,17 +212,13 @@ class Link:
 
     def pause(self, attempt: int, error: Exception) -> float:
         """Return the seconds to wait before trying again after `error`."""
-        asked = error.detail / 1_000 if isinstance(error, Overloaded) else 0.0
         if isinstance(error, StampTooFar):
-            return self.ahead_of(error.detail)
+            return error.wait_seconds
+        asked = error.detail / 1_000 if isinstance(error, Overloaded) else 0.0
         delay = self.retry.delay(attempt, self.random.random())
         if self._of_several and not asked:
             delay = min(delay, _ELECTED_WITHIN)
         return asked + delay
-
-    def ahead_of(self, stamp: int) -> float:
-        """Return how many seconds what was seen here lies ahead of a stamp, and a moment more."""
-        return max(milliseconds_of(self.seen) - milliseconds_of(stamp), 0) / 1_000 + _MOMENT
 
     def doubt(self, attempt: int) -> None:
         """Tell of the how-manieth refusal in a row because of no leader: the node may be cut off
@@ -309,7 +303,7 @@ class Link:
                 await self._use(connection)
                 # One that ends at once counts as failed: else a broker that drops everybody
                 # would be dialled by everybody without a pause.
-                if asyncio.get_running_loop().time() - began >= self.retry.most:
+                if asyncio.get_running_loop().time() - began >= seconds(self.retry.most):
                     attempt = 0
             attempt += 1
             if self.retry.spent(attempt):

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from weir.client.batching import BATCH_BYTES, Packing, Whole
+from weir.client.clock import BrokerClock
 from weir.client.duration import seconds
 from weir.client.growth import watch
 from weir.client.lane import Lane
@@ -82,6 +83,7 @@ class Outgoing:
         self._linger = seconds(options.linger)
         self._packing = Packing.named(options.compression, options.level)
         self._now = now
+        self._clock = BrokerClock(link, now)
         self._lanes: list[Lane] = []
         self._turn = 0
         self._unsettled: set[Handed] = set()
@@ -96,7 +98,9 @@ class Outgoing:
 
     async def open(self) -> Self:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
-        info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
+        info, _ = await asyncio.gather(
+            self._link.request(m.DescribeTopic(self.topic), m.TopicInfo), self._clock.ask()
+        )
         grant = await self._link.request(m.OpenProducer(), m.ProducerGrant)
         places = Places(self._link, self.topic, info)
         self._lanes = [self._new_lane(p, places[p], grant) for p in range(len(places))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from weir.client.batching import Gathered, cuts, picked, rows_by_partition, size
 from weir.client.large import Columns, first_of, pieces_of, send_large
 from weir.client.outgoing import Outgoing, ProducerOptions, now_us
 from weir.client.receipts import Confirmed, Handed, Receipt, Sent
+from weir.client.timing import Delay, Due, Timing, timing
 from weir.client.values import as_bytes, check_columns, key_bytes
 from weir.codec.fields import Buffer
 from weir.errors import MissingLibrary, Overloaded
@@ -31,9 +33,13 @@ class Producer(Outgoing):
         time: int | None = None,
         headers: Mapping[str, bytes] | None = None,
         partition: int | None = None,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        ttl: Delay | None = None,
     ) -> Sent:
         """Hand over one message; await the result for its receipt, or leave that to `flush`.
 
+        `delay`, `due` and `ttl` as for `publish`; now is what the broker's clock said last.
         Raises `Overloaded` over `max_buffered` bytes: `await producer.ready()` first.
         """
         if self.buffered > self._options.max_buffered:
@@ -50,8 +56,12 @@ class Producer(Outgoing):
         if lane.error is not None:
             raise lane.error
         size = size_of(value, raw, tag, headers)
+        if delay is None and due is None and ttl is None:
+            self.buffered += size
+            return lane.add(size, value, self._now(), raw, tag, time, headers)
+        moments = _moments(timing(delay, due, ttl), self._clock.guess())
         self.buffered += size
-        return lane.add(size, value, self._now(), raw, tag, time, headers)
+        return lane.add(size, value, self._now(), raw, tag, time, headers, *moments)
 
     async def ready(self) -> None:
         """Return when `send` has room again."""
@@ -67,13 +77,21 @@ class Producer(Outgoing):
         time: int | None = None,
         headers: Mapping[str, bytes] | None = None,
         partition: int | None = None,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        ttl: Delay | None = None,
     ) -> Receipt:
         """Wait for room, send, wait for the receipt. Text is sent as UTF-8, objects as JSON.
 
+        Clusters get it after `delay` ("5m", or seconds), or when it is `due` (a datetime, ISO 8601,
+        or µs since 1970), a year ahead at most; and not once its `ttl` is over, which begins now.
         Raises `Disconnected` without a confirm within `request_timeout`; the message is still
         tried until the producer is closed, so it may come to be.
         """
         check_columns(tag, time, headers)
+        if delay is not None or due is not None or ttl is not None:
+            # Raises before anything is sent; `send` goes by the answer.
+            _moments(timing(delay, due, ttl), await self._clock.ask())
         if self.buffered > self._options.max_buffered:
             await self.ready()
         data = as_bytes(value)
@@ -81,11 +99,21 @@ class Producer(Outgoing):
             welcome = self._link.welcome
             batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
             if is_large(size_of(data, key_bytes(key), tag, headers), batch_bytes_max):
-                return await self._send_large(pieces_of(data), key, tag, time, headers, partition)
+                moments = _moments(timing(delay, due, ttl), self._clock.guess())
+                columns = self._columns(key, tag, time, headers, moments)
+                return await self._send_large(pieces_of(data), columns, partition)
         sent = self.send(
-            bytes(data), key=key, tag=tag, time=time, headers=headers, partition=partition
+            bytes(data),
+            key=key,
+            tag=tag,
+            time=time,
+            headers=headers,
+            partition=partition,
+            delay=delay,
+            due=due,
+            ttl=ttl,
         )
-        return await sent.within(self._link.request_timeout, self._stalled)
+        return await sent._within(self._link.request_timeout, self._stalled)
 
     async def publish_from(
         self,
@@ -96,29 +124,46 @@ class Producer(Outgoing):
         time: int | None = None,
         headers: Mapping[str, bytes] | None = None,
         partition: int | None = None,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        ttl: Delay | None = None,
     ) -> Receipt:
         """Send one message, however large, whose value comes in pieces; return its receipt.
 
         `source` is a file open in binary mode, or an iterable or async iterable of bytes. At most
         `max_buffered` bytes of it are in memory.
         """
+        when = timing(delay, due, ttl)
         whole, pieces = await first_of(pieces_of(source))
         if whole is None:
-            return await self._send_large(pieces, key, tag, time, headers, partition)
+            moments = _moments(when, await self._clock.ask() if when else 0)
+            columns = self._columns(key, tag, time, headers, moments)
+            return await self._send_large(pieces, columns, partition)
         return await self.publish(
-            whole, key=key, tag=tag, time=time, headers=headers, partition=partition
+            whole,
+            key=key,
+            tag=tag,
+            time=time,
+            headers=headers,
+            partition=partition,
+            delay=delay,
+            due=due,
+            ttl=ttl,
         )
 
-    async def _send_large(
+    def _columns(
         self,
-        pieces: AsyncIterator[Buffer],
         key: bytes | str | None,
         tag: str | None,
         time: int | None,
         headers: Mapping[str, bytes] | None,
-        partition: int | None,
+        moments: tuple[int | None, int | None],
+    ) -> Columns:
+        return Columns(self._now(), key_bytes(key), tag, time, headers, *moments)
+
+    async def _send_large(
+        self, pieces: AsyncIterator[Buffer], columns: Columns, partition: int | None
     ) -> Receipt:
-        columns = Columns(self._now(), key_bytes(key), tag, time, headers)
         return await send_large(self, self._lane_of(columns.key, partition), pieces, columns)
 
     async def send_many(
@@ -129,28 +174,30 @@ class Producer(Outgoing):
         tags: Sequence[str | None] | None = None,
         times: Sequence[int] | None = None,
         partition: int | None = None,
+        delay: Delay | None = None,
+        due: Due | None = None,
+        ttl: Delay | None = None,
     ) -> list[Handed]:
         """Pack many messages straight into batches; return these once all are handed over.
 
         Waits only for room in the window. Without keys a batch goes to one partition, the next
-        batch to the next. Await a batch for its `Confirmed`, or leave that to `flush`.
+        batch to the next. `delay`, `due` and `ttl`, as for `publish`, are those of all of them.
+        Await a batch for its `Confirmed`, or leave that to `flush`.
         """
         for column in (keys, tags, times):
             if column is not None and len(column) != len(values):
                 raise ValueError(f"a column of {len(column)} for {len(values)} values: give all")
+        when = timing(delay, due, ttl)
+        rows = _Rows(
+            values, keys, tags, times, *_moments(when, await self._clock.ask() if when else 0)
+        )
         if partition is None:
             partition = self._options.partition
         if keys is None or partition is not None or len(self._lanes) == 1:
-            return await self._pack(values, keys, tags, times, partition)
+            return await self._pack(rows, partition)
         handed = []
-        for chosen, rows in rows_by_partition(keys, len(self._lanes), self._turn).items():
-            handed += await self._pack(
-                [values[row] for row in rows],
-                picked(keys, rows),
-                picked(tags, rows),
-                picked(times, rows),
-                chosen,
-            )
+        for chosen, places in rows_by_partition(keys, len(self._lanes), self._turn).items():
+            handed += await self._pack(rows.taken(places), chosen)
         return handed
 
     async def publish_arrow(self, data: Any, *, partition: int | None = None) -> list[Confirmed]:
@@ -182,26 +229,61 @@ class Producer(Outgoing):
                     handed.append(await self.hand(lane, size, last - first, batch))
         return [await self.confirmed(batch) for batch in handed]
 
-    async def _pack(
-        self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None,
-        tags: Sequence[str | None] | None,
-        times: Sequence[int] | None,
-        partition: int | None,
-    ) -> list[Handed]:
+    async def _pack(self, rows: _Rows, partition: int | None) -> list[Handed]:
         handed = []
-        found = cuts(values, self._options.batch_bytes, keys=keys, tags=tags, times=times)
+        found = cuts(
+            rows.values,
+            self._options.batch_bytes,
+            keys=rows.keys,
+            tags=rows.tags,
+            times=rows.times,
+            timed=rows.due is not None or rows.expires is not None,
+        )
         for first, last, size in found:
-            # A slice is also a copy: what the caller does to his list changes nothing here.
-            whole = partial(
-                Gathered[Handed],
-                base_time=self._now(),
-                values=values[first:last],
-                keys=None if keys is None else keys[first:last],
-                tags=None if tags is None else tags[first:last],
-                times=None if times is None else times[first:last],
-                size=size,
-            )
+            whole = partial(rows.gathered, first=first, last=last, now=self._now(), size=size)
             handed.append(await self.hand(self._lane(partition), size, last - first, whole))
         return handed
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Many messages, column by column; `due` and `expires` are those of all of them."""
+
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None] | None
+    tags: Sequence[str | None] | None
+    times: Sequence[int] | None
+    due: int | None
+    expires: int | None
+
+    def taken(self, rows: Sequence[int]) -> _Rows:
+        """Return some of them."""
+        return replace(
+            self,
+            values=[self.values[row] for row in rows],
+            keys=picked(self.keys, rows),
+            tags=picked(self.tags, rows),
+            times=picked(self.times, rows),
+        )
+
+    def gathered(
+        self, owner: Handed, *, first: int, last: int, now: int, size: int
+    ) -> Gathered[Handed]:
+        """Return the batch of messages [first, last)."""
+        # A slice is also a copy: what the caller does to his list changes nothing here.
+        return Gathered(
+            owner,
+            now,
+            self.values[first:last],
+            None if self.keys is None else self.keys[first:last],
+            None if self.tags is None else self.tags[first:last],
+            None if self.times is None else self.times[first:last],
+            dues=None if self.due is None else [self.due] * (last - first),
+            expires=None if self.expires is None else [self.expires] * (last - first),
+            size=size,
+        )
+
+
+def _moments(when: Timing | None, now: int) -> tuple[int | None, int | None]:
+    """Return when messages are due and when they expire, in µs since 1970."""
+    return (None, None) if when is None else when.columns(now)

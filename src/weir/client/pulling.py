@@ -48,14 +48,12 @@ class Pulling:
     ) -> None:
         """Take where to ask; `home` is the link whose publishes come after what is pulled.
 
-        `quiet` returns when the broker knows of all that was given back of a partition. Where the
-        order counts nothing is pulled before that: what is behind it would come without it.
+        `quiet` returns when the broker knows of all that was given back of a partition. In order
+        nothing is pulled before that: what is behind it would come without it.
         `refuse` takes what comes during a `pause`.
         """
         #: Messages to ask for; whoever takes the grants says.
         self.size = 1
-        #: How many pulls of each partition were begun.
-        self.begun: dict[int, int] = {}
         self._home = home
         self._places = places
         self._wanted = wanted
@@ -96,15 +94,14 @@ class Pulling:
         while True:
             await slot.acquire()
             await self._runs.wait()
-            if self._wanted.mode is not Mode.SHARED:
+            if self._wanted.mode is Mode.ORDERED:
                 await self._quiet(partition)
-            number = self.begun[partition] = self.begun.get(partition, 0) + 1
             grant = await self._once(partition)
             if grant is None:
                 slot.release()
                 await asyncio.sleep(EMPTY_PAUSE)
                 continue
-            came = Holding(grant, time.monotonic() + self._wanted.lease, slot, number)
+            came = Holding(grant, time.monotonic() + self._wanted.lease, slot)
             if self._runs.is_set():
                 feed.put(came)
             else:

@@ -100,7 +100,7 @@ class Handed:
             raise self._result
         return self._result
 
-    async def within(self, seconds: float, complaint: Callable[[], WeirError]) -> Confirmed:
+    async def _within(self, seconds: float, complaint: Callable[[], WeirError]) -> Confirmed:
         """Return when the batch is confirmed, or raise what kept it from being so; or, after so
         many seconds, the `complaint()`.
 
@@ -153,9 +153,9 @@ class Sent:
         """
         return self._receipt(await self._batch.wait())
 
-    async def within(self, seconds: float, complaint: Callable[[], WeirError]) -> Receipt:
+    async def _within(self, seconds: float, complaint: Callable[[], WeirError]) -> Receipt:
         """Return as `wait` does; or raise the `complaint()` after so many seconds."""
-        return self._receipt(await self._batch.within(seconds, complaint))
+        return self._receipt(await self._batch._within(seconds, complaint))
 
     def _receipt(self, done: Confirmed) -> Receipt:
         batch = self._batch

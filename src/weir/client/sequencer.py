@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from weir.errors import Refused, SequenceGap, WeirError
 from weir.model.limits import PIPELINE_WINDOW
@@ -45,8 +45,7 @@ class Held(Generic[O]):
         return self.correlation == 0 and self.confirm is None
 
 
-@dataclass(frozen=True, slots=True)
-class Released(Generic[O]):
+class Released(NamedTuple, Generic[O]):
     """The batch is in the log, and so are all before it."""
 
     held: Held[O]
@@ -120,12 +119,20 @@ class Sequencer(Generic[O]):
         """Return the batch whose turn it is, or None; tell `sent` before asking again."""
         if self._paused:
             return None
-        return next((held for held in self._held if held.waits), None)
+        for held in self._held:
+            if held.waits:
+                return held
+        return None
 
     def sent(self, held: Held[O], correlation: int) -> None:
         """Note the send of a batch under a number that no other send of this connection has."""
         held.correlation = correlation
         self._sends[correlation] = held
+
+    def seen(self, correlation: int) -> int:
+        """Return the stamp that a send named as seen; 0 if it counts no more."""
+        held = self._sends.get(correlation)
+        return held.seen if held is not None else 0
 
     def answered(self, correlation: int, answer: Confirm | Refused) -> list[Outcome[O]]:
         """Take the answer to a send; return what follows from it, in order."""

@@ -16,6 +16,8 @@ from weir.wire.frame import CLIENT_HEADER, Flags
 
 H = TypeVar("H")
 
+_RESPONSE = int(Flags.RESPONSE)  # a plain number: flag arithmetic costs more than all else here
+
 
 class Answered(NamedTuple, Generic[H]):
     """A reply with the handle and the correlation number of its request."""
@@ -67,7 +69,7 @@ class Session(Generic[H]):
         answered = []
         for frame in self._stream.receive(data):
             opcode, handle = self._pending.pop(frame.correlation, (None, None))
-            if handle is None or not frame.flags & Flags.RESPONSE or frame.opcode != opcode:
+            if handle is None or not frame.flags & _RESPONSE or frame.opcode != opcode:
                 raise RemoteProtocolError(
                     f"a frame with opcode {frame.opcode} and correlation {frame.correlation} "
                     "answers no request of this connection"

@@ -15,6 +15,8 @@ _json = msgspec.json.Encoder().encode
 
 def as_bytes(value: Any) -> Buffer:
     """Return what `value_bytes` does; a large value that is bytes already is not copied."""
+    if type(value) is bytes:  # it nearly always is
+        return value
     if isinstance(value, memoryview) and value.contiguous:
         return value.cast("B")
     return value if isinstance(value, bytes | bytearray) else value_bytes(value)
@@ -69,9 +71,9 @@ def key_bytes(key: bytes | str | None) -> bytes | None:
 
 def check_columns(tag: str | None, time: int | None, headers: Mapping[str, bytes] | None) -> None:
     """Raise `TypeError` for what a message cannot have: later it would spoil a whole batch."""
-    if not isinstance(tag, str | None):
+    if tag is not None and not isinstance(tag, str):
         raise TypeError(f"a tag is text, not {type(tag).__name__}")
-    if not isinstance(time, int | None):
+    if time is not None and not isinstance(time, int):
         raise TypeError(
             f"time is whole microseconds since 1970, not {type(time).__name__}: give "
             "int(moment.timestamp() * 1_000_000)"

@@ -19,9 +19,10 @@ files of the same content, and no segment is given up before both are durable.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, Protocol
 
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32
@@ -36,10 +37,19 @@ COPY = "checkpoint-copy"
 MAGIC = b"WCKP"
 VERSION = 3
 
+#: The CRC-32C of a file is taken in pieces: what is large must not keep others waiting.
+_PIECE_BYTES = 1 << 20
 _HEAD = struct.Struct("<4sHHIQQQQQIIIQ")
 _GROUP = struct.Struct("<QQQQQQqqQQQ")
 _SEGMENT = struct.Struct("<IIQQ")
 _COPIES = struct.Struct("<IIQQIQ")
+
+
+class Body(Protocol):
+    """The broker's part of a checkpoint, before it is packed."""
+
+    def write(self, out: bytearray) -> None:
+        """Append it."""
 
 
 class Kept(NamedTuple):
@@ -89,13 +99,23 @@ class Checkpoint:
     durable: int
     groups: Mapping[int, Kept]
     segments: tuple[Segment, ...]
-    body: bytes
+    body: bytes | Body
     copies: tuple[tuple[Segment, int], ...] = ()
     lost_at: int = 0
 
-    def pack(self) -> bytes:
-        """Return the file."""
-        head = _HEAD.pack(
+    def pack(self) -> bytearray:
+        """Return the file; takes long where the body is large, and not all of it at once."""
+        body = self.body
+        out = bytearray(_HEAD.size)
+        out += b"".join(self._rows())
+        start = len(out)
+        if isinstance(body, bytes):
+            out += body
+        else:
+            body.write(out)
+        _HEAD.pack_into(
+            out,
+            0,
             MAGIC,
             VERSION,
             0,
@@ -108,8 +128,16 @@ class Checkpoint:
             len(self.groups),
             len(self.segments),
             len(self.copies),
-            len(self.body),
+            len(out) - start,
         )
+        crc = 0
+        with memoryview(out) as view:
+            for at in range(0, len(view), _PIECE_BYTES):
+                crc = crc32c(view[at : at + _PIECE_BYTES], crc)
+        out += U32.pack(crc)
+        return out
+
+    def _rows(self) -> Iterator[bytes]:
         groups = (_GROUP.pack(group, *kept) for group, kept in self.groups.items())
         segments = (
             _SEGMENT.pack(segment_number(one.name), one.generation, one.base, one.size)
@@ -121,8 +149,7 @@ class Checkpoint:
             )
             for one, end in self.copies
         )
-        data = b"".join((head, *groups, *segments, *copies, self.body))
-        return data + U32.pack(crc32c(data))
+        return chain(groups, segments, copies)
 
 
 def unpack(data: bytes) -> Checkpoint:
@@ -155,10 +182,11 @@ def unpack(data: bytes) -> Checkpoint:
     return Checkpoint(log, system, serial, replay, durable, kept, row, body[at:], copies, lost_at)
 
 
-def save(disk: Disk, data: bytes) -> None:
-    """Make a packed checkpoint the durable one, in both places; blocks. Raises `OSError` for want
-    of room: the log has everything then that it had.
+def save(disk: Disk, found: Checkpoint) -> None:
+    """Pack a checkpoint and make it the durable one, in both places; blocks. Raises `OSError` for
+    want of room: the log has everything then that it had.
     """
+    data = found.pack()
     disk.replace(CHECKPOINT, data)
     disk.replace(COPY, data)
 
@@ -172,7 +200,7 @@ def load(disk: Disk) -> Checkpoint | None:
     """
     newest, sound = look(disk)
     if newest is not None and not sound:
-        save(disk, newest.pack())
+        save(disk, newest)
     return newest
 
 

@@ -6,10 +6,18 @@ reorders. Names are flat; files have a fixed size from `create` on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from weir.codec.fields import Buffer
+
+#: Told again and again which part of a file is done, from 0 to 1; it may wait, so that others get
+#: at the disk meanwhile.
+Pace = Callable[[float], None]
+
+
+def at_once(done: float) -> None:
+    """Make a file as fast as the disk can."""
 
 
 class Readable(Protocol):
@@ -33,14 +41,14 @@ class Disk(Readable, Protocol):
     ATC '20).
     """
 
-    def create(self, name: str, size: int) -> None:
+    def create(self, name: str, size: int, pace: Pace = at_once) -> None:
         """Make a file of `size` zeros, written and not merely allocated; file and folder synced.
 
         On an error no file of that name is left behind. `OSError` for want of room, at whichever
         step; it may be tried again.
         """
 
-    def zero(self, name: str) -> None:
+    def zero(self, name: str, pace: Pace = at_once) -> None:
         """Make an existing file all zeros where it lies; file and folder synced. Needs no room."""
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:

@@ -6,15 +6,14 @@ counts until `run` has returned and the log was told so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from weir.codec.fields import Buffer
 from weir.log.disk import Disk
 from weir.log.reserve import Spare
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Bytes that follow one another in one segment: one write. `missing` is made first."""
 
     name: str
@@ -23,8 +22,7 @@ class Run:
     missing: Spare | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Flush:
+class Flush(NamedTuple):
     """Log positions `start` to `end`, with the tokens given to `append`, in order."""
 
     start: int

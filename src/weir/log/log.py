@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weir.codec.fields import Buffer, padding
+from weir.log.checkpoint import Body, Checkpoint
 from weir.log.chore import Chore
 from weir.log.copying import CopyPiece
 from weir.log.disk import Disk
@@ -69,6 +70,14 @@ class Log(Lookups):
     def tail(self) -> int:
         """The position of the next frame."""
         return self._tail
+
+    @property
+    def filled(self) -> float:
+        """Which part of the last segment is used, from 0 to 1."""
+        if not self._segments:
+            return 1.0
+        last = self._segments.last
+        return (self._tail - last.base) / last.size
 
     @property
     def room_bytes(self) -> int:
@@ -212,9 +221,9 @@ class Log(Lookups):
         """All groups that may have been lost were asked for: others are new."""
         self._upkeep.know_all()
 
-    def checkpoint(self, applied: Mapping[int, int], body: bytes) -> bytes:
-        """Return the next checkpoint's file: `body` is the broker's, and holds the state of each
-        group through the Raft index in `applied`. Tell `checkpoint_saved` when it is durable.
+    def checkpoint(self, applied: Mapping[int, int], body: bytes | Body) -> Checkpoint:
+        """Return the next checkpoint: `body` is the broker's, and holds the state of each group
+        through the Raft index in `applied`. Tell `checkpoint_saved` when it is durable.
         """
         return self._upkeep.checkpoint(applied, body, self._durable)
 

@@ -18,4 +18,4 @@ def begin_lost(disk: Disk, log: int, system: int) -> None:
 
     Raises `OSError`, `DiskFailed`.
     """
-    save(disk, Checkpoint(log, system, 0, 0, 0, {}, (), b"", lost_at=_BEFORE_ALL).pack())
+    save(disk, Checkpoint(log, system, 0, 0, 0, {}, (), b"", lost_at=_BEFORE_ALL))

@@ -47,8 +47,7 @@ class Raw:
 HARD_STATE_SIZE = _HARD_STATE.size
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One thing to keep. `payload` holds `size` bytes in all and must not change any more.
 
     `first_offset` and `next_offset` are those of its messages and `stamp` that of the last one, -1
@@ -57,7 +56,7 @@ class Record:
 
     group: int
     term: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     kind: Kind
     payload: tuple[Buffer, ...]
     size: int

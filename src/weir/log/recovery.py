@@ -137,6 +137,7 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     log = Log(disk, settings, segments, reserve, groups.index, upkeep, scan.tail)
     log.mark_idle()
     body = found.body if found else b""
+    assert isinstance(body, bytes)  # it was read from a file
     return Recovered(log, _groups(groups), scan.mark, scan.tail, body, tuple(scan.holes))
 
 
@@ -182,7 +183,7 @@ def _amended(
 
 def _again(disk: Disk, found: Checkpoint) -> Checkpoint:
     found = replace(found, serial=found.serial + 1)
-    save(disk, found.pack())
+    save(disk, found)
     return found
 
 

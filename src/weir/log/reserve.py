@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from weir.log.disk import Disk
+from weir.log.disk import Disk, Pace, at_once
 from weir.log.segment import segment_name
 
 #: Of files that were segments; the rest goes back to the disk.
@@ -28,14 +28,14 @@ class Spare:
     name: str
     size: int
 
-    def run(self, disk: Disk) -> None:
+    def run(self, disk: Disk, pace: Pace = at_once) -> None:
         """Make the file, or zero it if it is there; after an `OSError` (a full disk) it may be run
         again.
         """
         if self.name in disk.names():
-            disk.zero(self.name)
+            disk.zero(self.name, pace)
         else:
-            disk.create(self.name, self.size)
+            disk.create(self.name, self.size, pace)
 
 
 class Reserve:

@@ -33,8 +33,8 @@ PIECE_BYTES = 4 * MIB
 class Scrubbed:
     """What one piece found: `size` bytes were verified, and what is `bad` in them.
 
-    `next_piece` goes on behind them; None at the end of the segment. `rotten` names entries of which
-    only the payload is bad: group, index, and the place where each lies.
+    `next_piece` goes on behind them; None at the end of the segment. `rotten` names entries of
+    which only the payload is bad: group, index, and the place where each lies.
     """
 
     size: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from weir.log.checkpoint import Checkpoint, Kept
+from weir.log.checkpoint import Body, Checkpoint, Kept
 from weir.log.chore import Chore, Removal
 from weir.log.classes import ClassSegment
 from weir.log.copies import Copies
@@ -125,8 +125,10 @@ class Upkeep:
 
     # -- checkpoints -------------------------------------------------------------------------
 
-    def checkpoint(self, applied: Mapping[int, int], body: bytes, durable: int) -> bytes:
-        """Return the next checkpoint's file, to be saved, then to be told to `saved`.
+    def checkpoint(
+        self, applied: Mapping[int, int], body: bytes | Body, durable: int
+    ) -> Checkpoint:
+        """Return the next checkpoint, to be saved, then to be told to `saved`.
 
         `applied` says through which index of each group `body` holds its state.
         """
@@ -176,7 +178,7 @@ class Upkeep:
             body,
             copies,
             self._lost_at,
-        ).pack()
+        )
 
     def saved(self) -> None:
         """The last checkpoint is durable: what it does not need may be used again."""

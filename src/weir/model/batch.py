@@ -44,6 +44,8 @@ _VALUE, _KEY, _TAG = int(Columns.VALUE), int(Columns.KEY), int(Columns.TAG)
 _TIME, _DUE, _EXPIRES = int(Columns.TIME), int(Columns.DUE), int(Columns.EXPIRES)
 _HEADERS, _ORIGIN = int(Columns.HEADERS), int(Columns.ORIGIN)
 _CHUNK, _REFERENCES = int(Columns.CHUNK), int(Columns.REFERENCES)
+#: What is checked beside the values, where a batch has it.
+_MORE = _CHUNK | _REFERENCES | _KEY | _TAG | _HEADERS
 _NO_HEADERS: Mapping[str, bytes] = {}
 
 
@@ -221,6 +223,8 @@ class Batch:
         """
         self.check_layout()
         self.value_column.check()
+        if not self.header.columns & _MORE:
+            return
         if (piece := self.piece) is not None and piece.size != len(self.value_column.data):
             raise BadBatch(f"a chunk says {piece.size:,} bytes and holds others")
         _ = self.references  # raises for those that make no sense

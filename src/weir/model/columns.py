@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import xxhash
 
@@ -135,8 +135,7 @@ def put_tag_list(parts: list[Buffer], tags: Sequence[str]) -> None:
     put_bytes(parts, [tag.encode() for tag in tags])
 
 
-@dataclass(frozen=True, slots=True)
-class BytesColumn:
+class BytesColumn(NamedTuple):
     """A bytes column in place: `offsets` is int32 [n+1], `data` what they point into."""
 
     offsets: memoryview

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from weir.raft.errors import Compacted, StorageError, Unavailable
 from weir.raft.membership import Configuration
@@ -29,14 +29,13 @@ class EntryKind(IntEnum):
 _CHANGE = EntryKind.CONFIGURATION
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One place of the replicated log. `data` is opaque here; `size` is its bytes.
 
     That of a CONFIGURATION is what Configuration.pack() gave, as bytes.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     term: int
     kind: EntryKind
     data: object

@@ -12,10 +12,13 @@ from pathlib import Path
 
 from weir.codec.fields import Buffer, total
 from weir.errors import DiskFailed, WeirError
+from weir.log.disk import Pace, at_once
 
 #: The system takes no more buffers in one call (IOV_MAX).
 _BUFFERS_MAX = 1024
 _ZEROS = bytes(1 << 20)
+#: What is written of a new file between two turns of others: some milliseconds of a disk's time.
+_STEP = 1 << 20
 _LOCK = "lock"
 #: No room on the disk, or none within the quota.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -60,15 +63,17 @@ class FileDisk:
         """Return the file's size in bytes."""
         return os.fstat(self._handle(name)).st_size
 
-    def create(self, name: str, size: int) -> None:
+    def create(self, name: str, size: int, pace: Pace = at_once) -> None:
         """Write a file of zeros; on an error remove it again."""
         path = self._path(name)
         self._check_room(size)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             # Real zeros: blocks that are merely allocated cost a metadata write at first use.
-            _write(handle, 0, _zeros(size))
-            _sync_new(handle, path)
+            for at, step in _steps(size, pace):
+                _write(handle, at, _zeros(step))
+                _sync_new(handle, path)
+                pace((at + step) / size)
         except (OSError, DiskFailed):
             path.unlink()
             raise
@@ -76,11 +81,14 @@ class FileDisk:
             os.close(handle)
         self._sync_folder()
 
-    def zero(self, name: str) -> None:
+    def zero(self, name: str, pace: Pace = at_once) -> None:
         """Write zeros over the whole file. Raises `DiskFailed`."""
-        self.write(name, 0, _zeros(self.size(name)))
-        with _or_die("sync", self._folder, name):
-            os.fsync(self._handle(name))
+        size = self.size(name)
+        for at, step in _steps(size, pace):
+            self.write(name, at, _zeros(step))
+            with _or_die("sync", self._folder, name):
+                os.fsync(self._handle(name))
+            pace((at + step) / size)
         self._sync_folder()
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
@@ -186,6 +194,13 @@ def _write(handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
             left -= written
             if left:
                 chunk = _behind(chunk, written)
+
+
+def _steps(size: int, pace: Pace) -> Iterator[tuple[int, int]]:
+    """Yield where to write how much before the next sync: all, unless others are to get a turn."""
+    step = size if pace is at_once else _STEP
+    for at in range(0, size, step or 1):
+        yield at, min(step, size - at)
 
 
 def _zeros(size: int) -> list[Buffer]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -21,6 +22,7 @@ from weir.log.disk import Disk
 from weir.log.flush import Flush
 from weir.server.doors import Doors, Lobby
 from weir.server.flusher import Flusher
+from weir.server.gently import Gently
 from weir.server.jobs import checkpoint_saved, chore_done, die, read_done, spare_made
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
@@ -58,6 +60,8 @@ class Driver:
         }
         # Three, so that neither a segment being zero-filled nor a copy stands in front of a read.
         self._pool = ThreadPoolExecutor(3, "weir-disk")
+        #: Set when nobody else needs the disk any more.
+        self._hurries = threading.Event()
         self._doors = doors or Doors()
         self._lobby = Lobby(self._doors.accepts_per_second, self._loop.time())
         self._sweep_at = 0.0
@@ -117,6 +121,7 @@ class Driver:
         self.links.close()
         for flusher in self._flushers.values():
             flusher.stop()
+        self._hurries.set()
         self._pool.shutdown(wait=True)
         return drained
 
@@ -278,10 +283,14 @@ class Driver:
         self._off_loop(effect, effect.reading.run, read_done)
 
     def _make_spare(self, effect: ef.MakeSpare) -> None:
-        self._off_loop(effect, effect.spare.run, spare_made)
+        pace = Gently(partial(self._filled, effect.log), self._hurries.wait)
+        self._off_loop(effect, partial(effect.spare.run, pace=pace), spare_made)
+
+    def _filled(self, log: int) -> float:
+        return next(writer.log.filled for writer in self._shard.writers if writer.number == log)
 
     def _save(self, effect: ef.SaveCheckpoint) -> None:
-        self._off_loop(effect, partial(checkpoint.save, data=effect.data), checkpoint_saved)
+        self._off_loop(effect, partial(checkpoint.save, found=effect.data), checkpoint_saved)
 
     def _chore(self, effect: ef.StartChore) -> None:
         self._off_loop(effect, effect.chore.run, chore_done)

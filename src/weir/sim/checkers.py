@@ -13,7 +13,10 @@ from typing import Protocol
 
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB
-from weir.sim.history import UNKNOWN, Ack, Grant, History, Record, Seek
+from weir.sim.history import UNKNOWN, Ack, Grant, History, Record, Return, Seek
+from weir.sim.leasing import HeldBack, Leased
+from weir.sim.seeking import between
+from weir.sim.timely import Timely
 from weir.sim.world import MS, SECOND
 
 #: How long an operation may stay open once faults have stopped.
@@ -76,7 +79,8 @@ class Durable:
                     offset = confirmed.offset + i
                     # What nobody saw before it went past retention may have been anything.
                     found = log.get(offset, value if offset < start else None)
-                    if confirmed.offset == UNKNOWN and value not in there and not start:
+                    lost = confirmed.offset == UNKNOWN and value not in there and not start
+                    if lost and not publish.early:
                         yield f"{value!r} was confirmed and is gone"
                     elif confirmed.offset != UNKNOWN and found != value:
                         yield f"{value!r} was confirmed at {offset}: {found!r} is"
@@ -243,9 +247,10 @@ class AckedOnce:
         for place in sorted(clusters):
             grants = [g for g in history.grants if (g.partition, g.cluster) == place]
             acks = [a for a in history.acks if (a.partition, a.cluster) == place]
+            back = [r for r in history.returns if (r.partition, r.cluster) == place]
             seeks = [s for s in history.seeks if (s.partition, s.cluster) == place]
             yield from self._after_ack(grants, acks, seeks, history.starts.get(place[0], 0))
-            yield from self._overlaps(grants, seeks)
+            yield from self._overlaps(grants, back, seeks)
             yield from self._left_out(place, history, grants, acks, seeks)
 
     @staticmethod
@@ -300,30 +305,28 @@ class AckedOnce:
                     continue
                 # An ack of what lies below the place that was sought is confirmed, too.
                 since = min(grant.pulled, *(a.sent for a in sent[offset]))
-                if not _sought(seeks, since, max(grant.arrived, done[offset])):
+                if not between(seeks, since, max(grant.arrived, done[offset])):
                     yield f"{offset} was done under grant {final[offset]}, then in {grant.fence}"
 
     @staticmethod
-    def _overlaps(grants: list[Grant], seeks: list[Seek]) -> Iterator[str]:
-        """Attempts count grants: of two that hold one message, the later counts more."""
+    def _overlaps(grants: list[Grant], back: list[Return], seeks: list[Seek]) -> Iterator[str]:
+        """Attempts count grants: of two that hold one message, the later counts more; but one does
+        not count whose message was given back untried.
+        """
         latest: dict[int, Grant] = {}
+        untried = {(r.fence, offset) for r in back if r.untried for offset in r.span}
         for grant in sorted(grants, key=lambda g: g.fence):
             for offset in range(grant.first, grant.behind):
                 before = latest.get(offset)
                 if (
                     before is not None
                     and grant.fence > before.fence
-                    and grant.attempts <= before.attempts
-                    and not _sought(seeks, before.pulled, grant.arrived)
+                    and grant.attempts < before.attempts + 1 - ((before.fence, offset) in untried)
+                    and not between(seeks, before.pulled, grant.arrived)
                 ):
                     text = f"attempt {grant.attempts} under {grant.fence} after {before.attempts}"
                     yield f"{offset}: {text}"
                 latest[offset] = grant
-
-
-def _sought(seeks: list[Seek], since: int, until: int) -> bool:
-    """Whether a seek may have happened in a span of time; one without an answer, at any later."""
-    return any(s.sent <= until and (s.settled >= since or not s.done) for s in seeks)
 
 
 class Honest:
@@ -369,8 +372,11 @@ CHECKERS: tuple[Checker, ...] = (
     Fenced(),
     Retained(),
     AckedOnce(),
+    Leased(),
+    HeldBack(),
     Honest(),
     Live(),
+    Timely(),
 )
 
 

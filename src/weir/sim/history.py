@@ -43,6 +43,8 @@ class Publish:
     values: tuple[bytes, ...]
     sent: int
     honest: bool = True
+    #: Confirmed by the leader's disk alone: it may be lost with that.
+    early: bool = False
     sends: int = 0
     confirms: list[Confirmed] = field(default_factory=list)
 
@@ -58,7 +60,11 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Grant:
-    """A grant that arrived, when that was, and when its pull was sent."""
+    """A grant that arrived, when that was, and when its pull was sent.
+
+    `lease_ms` is 0 where a broker that lives may let go of it without the consumer's knowledge;
+    `gone` is when the consumer's connection broke, -1 unless the broker has survived that.
+    """
 
     partition: int
     cluster: str
@@ -68,6 +74,40 @@ class Grant:
     attempts: int
     pulled: int
     arrived: int = 0
+    lease_ms: int = 0
+    gone: int = -1
+
+
+@dataclass(slots=True)
+class Return:
+    """A range of a grant that was given back; `confirmed` is when the answer came, or -1."""
+
+    partition: int
+    cluster: str
+    fence: int
+    first: int
+    behind: int
+    delay_ms: int
+    untried: bool
+    sent: int
+    confirmed: int = -1
+
+    @property
+    def span(self) -> range:
+        """The offsets that were given back."""
+        return range(self.first, self.behind)
+
+
+@dataclass(slots=True)
+class Extension:
+    """A grant that is to last longer; `confirmed` is when the answer came, or -1."""
+
+    partition: int
+    cluster: str
+    fence: int
+    lease_ms: int
+    sent: int
+    confirmed: int = -1
 
 
 @dataclass(slots=True)
@@ -132,6 +172,8 @@ class History:
     seen: list[Seen] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
     acks: list[Ack] = field(default_factory=list)
+    returns: list[Return] = field(default_factory=list)
+    extensions: list[Extension] = field(default_factory=list)
     seeks: list[Seek] = field(default_factory=list)
     fences: list[Fence] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
@@ -147,6 +189,10 @@ class History:
     starts: dict[int, int] = field(default_factory=dict)
     #: How many bytes of messages a partition is to keep; 0: all.
     retention_bytes: int = 0
+    #: Whether a node's wall clock was ever wrong.
+    skewed: bool = False
+    #: Whether no two were wrong at the same time, and no node was away.
+    one_wrong: bool = False
     #: From when on no fault was made any more.
     healed: int = 0
     #: When the run was given up, or everything had ended.

@@ -120,7 +120,7 @@ class Jobs:
         def run(disk: SimDisk) -> list[bytes]:
             if self._world.chance(self._faults.reads):
                 disk.fail_next("read", errno.EIO)
-            return effect.reading.run(disk)
+            return list(effect.reading.run(disk))
 
         def done(payloads: list[bytes], error: Failed | None) -> None:
             if error is None:

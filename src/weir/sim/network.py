@@ -166,6 +166,9 @@ class Link:
     ) -> None:
         """Be open at once; both ends keep the link as the name of the connection."""
         self.open = True
+        #: When it broke, and whether that was because the host's process was gone.
+        self.broke = -1
+        self.orphaned = False
         self._world = world
         self._client = client
         self._host = host
@@ -201,7 +204,7 @@ class Link:
         """
         if not self.open:
             return
-        self.open = False
+        self.open, self.broke = False, self._world.now
         for end, way in ((self._client, self._down_way), (self._host, self._up_way)):
             if way.far and not silent and self._world.chance(_LATE):
                 self._late.append(end)

@@ -159,6 +159,7 @@ class Process:
         links, self._links = list(self._links), {}
         self._by_number.clear()
         for link in links:
+            link.orphaned = link.open
             link.cut(silent=power)
         self.trunks.cut(power)
         self.links.cut(power)

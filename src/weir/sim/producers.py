@@ -39,6 +39,9 @@ class Batch:
 class Producer(Client):
     """Sends batches to one partition, always with the same bytes, until they are confirmed."""
 
+    #: When a batch counts as confirmed.
+    level = m.Level.REPLICATED
+
     def __init__(
         self,
         scene: Scene,
@@ -167,6 +170,7 @@ class Producer(Client):
             tuple(values),
             self.world.now,
             honest,
+            early=self.level is m.Level.RECEIVED,
         )
         self.history.publishes.append(publish)
         if honest:
@@ -186,7 +190,8 @@ class Producer(Client):
         self._sends += 1
         batch.send = send = self._sends
         batch.publish.sends += 1
-        request = m.Produce(self.addresses[self._partition], self._seen, memoryview(batch.data))
+        address, data = self.addresses[self._partition], memoryview(batch.data)
+        request = m.Produce(address, self._seen, data, self.level)
         self.ask(request, lambda reply: self._answered(batch, send, reply))
 
     def _answered(self, batch: Batch, send: int, reply: m.Reply) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
+from weir.sim.hands import HOLD_MS_MAX, Hands
 from weir.sim.history import Ack, Grant, Look
 from weir.sim.network import Link
 from weir.sim.programs import Client
@@ -23,6 +24,8 @@ _LINGER = 0.25
 _FORGET = 0.1
 _LATE = 0.1
 _DIE = 0.08
+_GIVE_BACK = 0.1
+_EXTEND = 0.1
 
 
 class Reader(Client):
@@ -143,11 +146,18 @@ class Consumer(Client):
         self._pulling = False
         self._drained = False
         self._acking = 0
+        self._hands = Hands(self, partition)
+        #: Of this connection.
+        self._grants: list[Grant] = []
+        brokers = scene.brokers
+        #: Whether it is known when the broker lets go of grants: a trunk may break unseen.
+        self._knows_leases = brokers.machine.logs == 1 and not brokers.far
 
     @property
     def finished(self) -> bool:
         """Whether a pull brought nothing after all leases were over, and nothing is under way."""
-        return self._drained and not self._acking and not self._pulling
+        busy = self._acking or self._pulling or self._hands.waiting
+        return self._drained and not busy
 
     def ready(self) -> None:
         """Pull. Leases of an earlier leader may last up to their whole length from here on."""
@@ -159,6 +169,15 @@ class Consumer(Client):
         super().closed()
         self._pulling = False
         self._acking = 0
+        self._hands.closed()
+
+    def lost(self, link: Link) -> None:
+        """The broker knows that too, unless it is gone itself: then its grants last."""
+        if not link.orphaned and link is self.link:
+            for grant in self._grants:
+                grant.gone = link.broke
+        self._grants.clear()
+        super().lost(link)
 
     def _pull(self) -> None:
         if self.link is None or self._pulling:
@@ -173,16 +192,16 @@ class Consumer(Client):
             dice.choice(_LEASES_MS),
         )
         self._pulling = True
-        self.ask(request, lambda reply: self._pulled(now, reply))
+        self.ask(request, lambda reply: self._pulled(now, request.lease_ms, reply))
         if not self.ending and self.world.chance(_DIE) and self.link is not None:
             self.link.cut(self)
 
-    def _pulled(self, pulled: int, reply: m.Reply) -> None:
+    def _pulled(self, pulled: int, lease_ms: int, reply: m.Reply) -> None:
         self._pulling = False
         if isinstance(reply, m.Granted) and reply.fence:
-            self._granted(pulled, reply)
+            self._granted(pulled, lease_ms, reply)
         elif isinstance(reply, m.Granted):
-            over = self.ending_since + (LEASE_MS_MAX + 100) * MS
+            over = self.ending_since + (max(LEASE_MS_MAX, HOLD_MS_MAX) + 100) * MS
             self._drained = self.ending and pulled > over
         elif isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
@@ -191,7 +210,7 @@ class Consumer(Client):
         if not self._drained:
             self.world.after(self.rhythm(_NEXT), self._pull)
 
-    def _granted(self, pulled: int, reply: m.Granted) -> None:
+    def _granted(self, pulled: int, lease_ms: int, reply: m.Granted) -> None:
         found = self.check(self._partition, reply.batches, reply.offset)
         if not found or found[-1].header.next_offset < reply.next_offset:
             self.complain("Honest", f"a grant to {reply.next_offset} with less in it")
@@ -204,12 +223,24 @@ class Consumer(Client):
             reply.attempts,
             pulled,
             self.world.now,
+            lease_ms if self._knows_leases else 0,
         )
         self.history.grants.append(grant)
+        self._grants.append(grant)
+        if not self.ending and self.world.chance(_EXTEND):
+            self._hands.extend(grant)
+        self._handle(grant)
+
+    def _handle(self, grant: Grant) -> None:
+        """Do what consumers do with a grant."""
         if self.ending:
             self._ack(grant, grant.first, grant.behind)
         elif self.world.chance(_FORGET):
             return
+        elif self.world.chance(_GIVE_BACK):
+            middle = self.world.dice.randrange(grant.first, grant.behind)
+            self._hands.give_back(grant, middle, grant.behind)
+            self.soon(self._ack, grant, grant.first, middle)
         elif self.world.chance(_LATE):
             delay = self.world.dice.randrange(LEASE_MS_MAX * 2 * MS)
             self.world.after(delay, self._ack, grant, grant.first, grant.behind)

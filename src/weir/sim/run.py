@@ -114,7 +114,8 @@ class _Run:
     def __init__(self, seed: int, shape: Shape) -> None:
         self.world = world = World(seed)
         self.history = history = History(
-            retention_bytes=shape.retentions[seed % len(shape.retentions)]
+            retention_bytes=shape.retentions[seed % len(shape.retentions)],
+            one_wrong=shape.kinds == ("astray",),
         )
         self.brokers = brokers = BrokerSet(world, machine(world, shape), shape.nodes)
         alone = shape.nodes == 1
@@ -205,6 +206,7 @@ def run_seed(seed: int, shape: Shape | None = None) -> Outcome:
         run.history.complaints.append((CRASH, text))
         found = run.history.complaints
     else:
+        run.history.skewed = any(host.time.pushed for host in run.brokers.all)
         found = violations(run.history)
     return Outcome(
         seed,

@@ -53,6 +53,8 @@ class Shape:
     sites: tuple[int, ...] = (-1,)
     partitions: int = 2
     producers: int = 3
+    #: Of level `received`.
+    hasty: int = 0
     hubs: int = 2
     authors: int = 2
     consumers: int = 2
@@ -82,6 +84,7 @@ SET = Shape(
     pace=(10, 400),
     patience=1_200 * MS,
     sites=(-1, -2),
+    hasty=1,
     onlookers=2,
     stewards=1,
     rots=(0,),

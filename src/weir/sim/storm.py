@@ -40,6 +40,7 @@ class Storm:
             ("stop", 2, self._stop_one),
             ("pause", 3, self._pause),
             ("skew", 1, self._skew),
+            ("astray", 0, self._astray),
             ("part", 6, self._part),
             ("slow", 2, self._slow),
             ("cut", 3, self._cut),
@@ -50,7 +51,7 @@ class Storm:
         self._kinds = [
             kind
             for name, weight, kind in kinds
-            for _ in range(weight)
+            for _ in range(weight or name in shape.kinds)
             if not shape.kinds or name in shape.kinds
         ]
 
@@ -146,6 +147,12 @@ class Storm:
         host = self._any()
         host.time.skew_ms = self._world.dice.randint(-_SKEW_MS, _SKEW_MS)
         self._world.note("skew", host.node, host.time.skew_ms)
+
+    def _astray(self) -> None:
+        """Let one clock be wrong, and all others right; no storm of other kinds does that."""
+        for host in self._brokers.all:
+            host.time.skew_ms = 0
+        self._skew()
 
     # -- the network ---------------------------------------------------------------------------
 

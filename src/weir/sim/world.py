@@ -77,7 +77,19 @@ class SkewedTime:
     def __init__(self, world: World) -> None:
         """Begin in step with the world."""
         self._world = world
-        self.skew_ms = 0
+        self._skew_ms = 0
+        #: Whether it was ever out of step.
+        self.pushed = False
+
+    @property
+    def skew_ms(self) -> int:
+        """How far the wall clock is ahead, in milliseconds."""
+        return self._skew_ms
+
+    @skew_ms.setter
+    def skew_ms(self, skew_ms: int) -> None:
+        self._skew_ms = skew_ms
+        self.pushed = self.pushed or bool(skew_ms)
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970, as wrong as `skew_ms`."""

@@ -40,7 +40,9 @@ _GRANTED = struct.Struct("<qqqqqqI4x")
 _RUN = struct.Struct("<qq")
 
 _LEVELS = frozenset(m.Level)
-_REPLY_FLAGS = (int(Flags.RESPONSE), int(Flags.RESPONSE | Flags.ERROR))
+#: Plain numbers: flag arithmetic costs more than all else in a small frame.
+_RESPONSE, _ERROR = int(Flags.RESPONSE), int(Flags.ERROR)
+_REPLY_FLAGS = (_RESPONSE, _RESPONSE | _ERROR)
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -187,7 +189,7 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _CHUNKS.pack(reply.index)
         return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
-    flags = Flags.RESPONSE | Flags.ERROR if isinstance(reply, m.Refusal) else Flags.RESPONSE
+    flags = _RESPONSE | _ERROR if isinstance(reply, m.Refusal) else _RESPONSE
     return _framed(flags, opcode, correlation, _pack(reply))
 
 
@@ -196,7 +198,7 @@ def decode_reply(frame: ClientFrame) -> m.Reply:
     if frame.flags not in _REPLY_FLAGS:
         raise RemoteProtocolError(f"flags {frame.flags:#x} make no reply")
     try:
-        if frame.flags & Flags.ERROR:
+        if frame.flags & _ERROR:
             refusal: m.Refusal = _REFUSAL.decode(frame.body)
             return refusal
         if frame.opcode == Opcode.FETCH:

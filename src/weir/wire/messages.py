@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -210,8 +210,7 @@ class Level(IntEnum):
     RECEIVED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Produce:
+class Produce(NamedTuple):
     """One batch for one partition. `seen`: the highest stamp the client has seen (Causal).
 
     `level` is a `Level`.

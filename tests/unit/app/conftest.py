@@ -24,6 +24,7 @@ class FakeDelivery:
         self.attempts = attempts
         self.held = True
         self.outcome: object = None
+        self.settled = asyncio.Event()
 
     def done(self) -> None:
         self._settle("done")
@@ -38,6 +39,7 @@ class FakeDelivery:
         assert self.outcome is None, "settled twice"
         self.outcome = outcome
         self.held = False
+        self.settled.set()
 
 
 class FakeSource:
@@ -101,3 +103,9 @@ def begun() -> Begun:
             await handling.stop(5.0)
 
     return begin
+
+
+@pytest.fixture
+def delivery() -> type[FakeDelivery]:
+    """What makes a delivery of a value."""
+    return FakeDelivery

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import weir
+from weir.app import inbox_pruning
 from weir.app import inbox_tables as t
 from weir.app.inbox import name_of
 
@@ -26,6 +27,12 @@ class Unlock(Base):
     __tablename__ = "unlocks"
     id: Mapped[int] = mapped_column(primary_key=True)
     offset: Mapped[int]
+
+
+@pytest.fixture(autouse=True)
+def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds may follow each other at once; whoever adds a row then always looks again."""
+    monkeypatch.setattr(inbox_pruning, "GAP", 0.0)
 
 
 @pytest.fixture(params=["one statement", "step by step"])
@@ -190,6 +197,20 @@ def test_rows_go_in_the_second_round_and_are_known_all_the_same(
 
     asyncio.run(work())
     assert effects(engine) == [*range(11)]
+
+
+def test_rows_stay_for_a_while_below_a_floor(
+    engine: Engine, inbox: weir.Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        monkeypatch.setattr(inbox_pruning, "GAP", 3_600.0)
+        record(engine, inbox, message(0))
+        for _ in range(3):
+            assert await inbox.prune("doors", {0: 1}) == 0
+        monkeypatch.setattr(inbox_pruning, "GAP", 0.0)
+        assert await inbox.prune("doors", {0: 1}) == 1
+
+    asyncio.run(work())
 
 
 def test_a_floor_is_of_the_topic_that_it_was_told_for(engine: Engine, inbox: weir.Inbox) -> None:

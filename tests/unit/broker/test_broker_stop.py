@@ -11,7 +11,7 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.control import GrantsReleased, TopicCreated
 from weir.broker.entries import of_control, read_back
-from weir.broker.restore import CHECKPOINT, decode_checkpoint, encode_checkpoint
+from weir.broker.restore import CHECKPOINT, States, decode_checkpoint
 from weir.broker.state import PartitionState
 from weir.errors import Damaged, Halted, Unavailable
 from weir.log.checkpoint import load
@@ -27,12 +27,18 @@ def ready(rig: Any) -> tuple[Any, m.TopicInfo, m.ProducerGrant]:
     return rig, rig.topic(session), rig.answer(session, m.OpenProducer())
 
 
+def written(states: States) -> bytes:
+    out = bytearray()
+    states.write(out)
+    return bytes(out)
+
+
 def test_a_checkpoint_holds_every_group_as_of_what_is_applied(ready: Any) -> None:
     rig, info, grant = ready
     rig.answer(1, rig.batch(info, grant, 0, b"a"))
     rig.ask(1, rig.batch(info, grant, 1, b"b"))  # under way: not in it
     writer = rig.shard._writers[0]
-    snapshots = decode_checkpoint(encode_checkpoint(list(writer.groups.values())))
+    snapshots = decode_checkpoint(written(States(writer.groups.values())))
     assert set(snapshots) == {0, info.addresses[0].group}
     snapshot = snapshots[info.addresses[0].group]
     assert snapshot.index == writer.groups[info.addresses[0].group].node.applied_index
@@ -41,7 +47,7 @@ def test_a_checkpoint_holds_every_group_as_of_what_is_applied(ready: Any) -> Non
 
 def test_a_checkpoint_that_changed_is_not_believed(ready: Any) -> None:
     rig, *_ = ready
-    data = encode_checkpoint(list(rig.shard._writers[0].groups.values()))
+    data = written(States(rig.shard._writers[0].groups.values()))
     assert decode_checkpoint(b"") == {}
     for spoilt in (data[:3], data[:-1], data[:-1] + bytes((data[-1] ^ 1,))):
         with pytest.raises(Damaged, match="CRC-32C"):

@@ -62,3 +62,16 @@ def test_a_value_in_chunks_never_fits_and_says_how_large_it_is() -> None:
 def test_bytes_that_are_no_batch_are_bad() -> None:
     with pytest.raises(BadBatch):
         take([b"x" * 200], 0, 3, 9, ROOM)
+
+
+def test_what_has_expired_is_left_out_and_named() -> None:
+    expires = [0, 500, 501, 400, 300, 0, 500]
+    made = encode([b"%d" % n for n in range(7)], group=1, expires=expires, compression=1)
+    payloads: list[Buffer] = [stamped(made, 7, 10) + made[HEADER_SIZE:]]
+    taken = take(payloads, 10, 17, 9, ROOM, 500)
+    assert (taken.offsets, taken.values) == ([10, 12, 15], [b"0", b"2", b"5"])
+    assert taken.expired == [(11, 12), (13, 15), (16, 17)]
+    assert taken.passed == 17
+    assert take(payloads, 13, 15, 9, ROOM, 500) == Taken(passed=15, expired=[(13, 15)])
+    assert take(payloads, 10, 17, 2, ROOM, 500).expired == [(11, 12)]
+    assert take(payloads, 13, 17, 9, 0, 500) == Taken([15], [b""], 1, 15, [(13, 15)])

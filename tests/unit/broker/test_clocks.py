@@ -80,15 +80,25 @@ def test_it_is_given_only_to_who_is_near_the_median() -> None:
     assert clocks.is_near(five, voter_of(9, 0)), "nothing is known against who is not heard"
 
 
-def test_the_own_clock_is_noticed_when_it_is_set() -> None:
+def test_the_own_clock_is_noticed_when_it_is_set_and_not_gone_by() -> None:
     clocks, time = clocks_of(n2=0, n3=0)
     assert not clocks.differ
     time.wall += 10_000
-    clocks.look()
+    assert clocks.wall_ms() == time.wall - 10_000
+    assert clocks.own_ms() == time.wall
     assert clocks.is_astray(TRIO)
     time.wall -= 10_000
     clocks.look()
     assert not clocks.differ
+    assert clocks.wall_ms() == time.wall
+
+
+@pytest.mark.parametrize(("ahead", "believed"), [(MAX_AHEAD_MS, True), (MAX_AHEAD_MS + 1, False)])
+def test_a_clock_is_gone_by_as_far_as_it_may_be_ahead(ahead: int, believed: bool) -> None:
+    for sign in (1, -1):
+        clocks, time = clocks_of(n2=0, n3=0)
+        time.wall += sign * ahead
+        assert clocks.wall_ms() == time.wall - (0 if believed else sign * ahead)
 
 
 def test_time_that_passes_moves_no_clock() -> None:

@@ -143,14 +143,8 @@ class FakeBroker:
             group = request.address.group
             start = self.starts.get(group, 0)
             return m.PositionsReply(start, self.end_of(group), start)
-        if isinstance(request, m.Ack):
-            self.acked.setdefault(request.address.group, []).extend(request.ranges)
-            return m.Acked(request.ranges[-1][2])
-        if isinstance(request, m.Nack):
-            self.returned.append(request)
-            return m.Nacked(0)
-        if isinstance(request, m.Extend):
-            return m.Extended(1 << 40)
+        if isinstance(request, m.Ack | m.Nack | m.Extend):
+            return self._settle(request)
         if isinstance(request, m.FetchChunks):
             found = self.chunks[request.index]  # one at a time, however many are asked for
             return m.FetchedChunks(request.address, request.index, (found.view,))
@@ -159,6 +153,15 @@ class FakeBroker:
         if request.level == m.Level.RECEIVED and isinstance(reply, m.Confirm):
             return m.Confirm(-1, reply.stamp, reply.duplicate)
         return reply
+
+    def _settle(self, request: m.Ack | m.Nack | m.Extend) -> m.Reply:
+        if isinstance(request, m.Extend):
+            return m.Extended(1 << 40)
+        if isinstance(request, m.Nack):
+            self.returned.append(request)
+            return m.Nacked(0)
+        self.acked.setdefault(request.address.group, []).extend(request.ranges)
+        return m.Acked(request.ranges[-1][2])
 
     async def _produce(self, request: m.Produce) -> m.Reply:
         group = request.address.group

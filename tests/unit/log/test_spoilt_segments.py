@@ -33,7 +33,7 @@ def only(disk: SimDisk) -> str:
 
 def replace_checkpoint(disk: SimDisk, small: Settings) -> None:
     """Give the log a checkpoint, as one that was saved before anything was written."""
-    save(disk, Checkpoint(small.log, small.system, 1, 0, 0, {}, (), b"").pack())
+    save(disk, Checkpoint(small.log, small.system, 1, 0, 0, {}, (), b""))
 
 
 def test_a_missing_segment_below_the_mark_is_damage(

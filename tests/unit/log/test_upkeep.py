@@ -338,8 +338,8 @@ def test_a_checkpoint_of_the_cache_is_made_durable_before_it_counts() -> None:
         assert after == believed
 
 
-def checkpoint_of(serial: int) -> bytes:
-    return Checkpoint(1, 77, serial, 0, 0, {}, (), b"").pack()
+def checkpoint_of(serial: int) -> Checkpoint:
+    return Checkpoint(1, 77, serial, 0, 0, {}, (), b"")
 
 
 def test_two_damaged_checkpoints_are_no_loss_while_the_log_is_whole(keeper: Keeper) -> None:

@@ -1,0 +1,104 @@
+"""Dead letters back to where they came from: `weir cluster redrive`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weir.app.dead_letters import CLUSTER, HEADERS, TOPIC, copy
+from weir.client.client import Client
+from weir.client.delivery import Delivery
+
+#: Seconds to wait for more before it is asked whether there is any.
+_LOOK = 0.5
+_TOGETHER = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """How many dead letters went back, by topic; `others` are those of other clusters."""
+
+    topics: Mapping[str, int]
+    others: int
+
+    @property
+    def messages(self) -> int:
+        """How many went back in all."""
+        return sum(self.topics.values())
+
+
+async def redrive(
+    client: Client, topic: str, cluster: str, to: str | None = None, patience: float = 60.0
+) -> Redriven:
+    """Publish a cluster's dead letters in `topic` to where they came from, or to the topic `to`.
+
+    All that is there now; each is acked once its copy is confirmed, and the next redrive goes on
+    behind them. One that is killed may have published some that the next one publishes again.
+    Raises `UnknownTopic`; `TimeoutError` if nothing moves for `patience` seconds.
+    """
+    ends = (await client.positions(topic))[1]
+    work = _Redrive(client, cluster, to)
+    async with client.consumer(topic, cluster=cluster) as consumer:
+        letters, moved = consumer.deliveries(), time.monotonic()
+        while await _left(client, topic, cluster, ends):
+            try:
+                async with asyncio.timeout(_LOOK):
+                    await letters.more()
+            except TimeoutError:
+                if time.monotonic() > moved + patience:
+                    raise TimeoutError(
+                        f"{sum(work.topics.values()):,} went back, and others hold the rest: does "
+                        f"another redrive run? `weir cluster lag {topic} {cluster}` tells"
+                    ) from None
+                continue
+            while taken := [one for one in (letters.at_hand() for _ in range(_TOGETHER)) if one]:
+                await work.take([one for one in taken if _was_there(one, ends)])
+            await consumer.flush()
+            moved = time.monotonic()
+    return Redriven(dict(work.topics), work.others)
+
+
+class _Redrive:
+    """Counts what goes back."""
+
+    def __init__(self, client: Client, cluster: str, to: str | None) -> None:
+        self.topics: Counter[str] = Counter()
+        self.others = 0
+        self._client = client
+        self._cluster = cluster.encode()
+        self._to = to
+
+    async def take(self, letters: Sequence[Delivery]) -> None:
+        """Publish them, and say that they are done."""
+        await asyncio.gather(*map(self._back, letters))
+        for letter in letters:
+            letter.done()
+
+    async def _back(self, letter: Delivery) -> None:
+        message = letter.message
+        came_from = message.headers.get(TOPIC)
+        if message.headers.get(CLUSTER) != self._cluster or came_from is None:
+            self.others += 1
+            return
+        to = self._to or came_from.decode()
+        kept = {name: value for name, value in message.headers.items() if name not in HEADERS}
+        await copy(self._client, to, message, kept)
+        self.topics[to] += 1
+
+
+def _was_there(letter: Delivery, ends: Sequence[int]) -> bool:
+    """Tell a letter of the beginning from one that died since: that is the next redrive's."""
+    partition = letter.message.partition
+    return partition < len(ends) and letter.message.offset < ends[partition]
+
+
+async def _left(client: Client, topic: str, cluster: str, ends: Sequence[int]) -> bool:
+    """Return whether some of what was there is not done."""
+    found = await client.clusters(topic, cluster)
+    if not found:
+        starts, _ = await client.positions(topic)
+        return any(start < end for start, end in zip(starts, ends, strict=False))
+    return any(share.cursor < end for share, end in zip(found[0].shares, ends, strict=False))

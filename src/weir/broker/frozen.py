@@ -1,0 +1,101 @@
+"""States as they travel and lie in checkpoints: MessagePack, in which large parts are packed late.
+
+A state of hundreds of megabytes is taken in a moment, on the loop, and packed off it: what it is
+made of is copied only where it is written to meanwhile. Each `Frozen` part is small, so that
+whoever packs in a thread lets go of the interpreter between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from weir.codec.crc import crc32c
+from weir.log.disk import Disk
+from weir.model.limits import MIB
+
+
+class Frozen:
+    """A part of a state, as it was when this was made; `open` says it as MessagePack can hold it.
+
+    What `open` reads must not change any more.
+    """
+
+    __slots__ = ("open",)
+
+    def __init__(self, open: Callable[[], object]) -> None:
+        """Be opened late, perhaps in another thread, perhaps more than once."""
+        self.open = open
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frozen) and pack(self) == pack(other)
+
+    def __hash__(self) -> int:
+        return hash(pack(self))
+
+
+def opened(part: Any) -> Any:
+    """Return what a part holds, whether it was packed in between or not."""
+    return part.open() if isinstance(part, Frozen) else part
+
+
+def taken(state: object) -> object:
+    """Return a state of which nothing changes any more: what is not frozen in it is packed now.
+
+    A state is a tuple of which each element is frozen, a list of `Frozen`, or something small.
+    """
+    if not isinstance(state, tuple):
+        return msgspec.Raw(pack(state))
+    return tuple(part if _is_frozen(part) else msgspec.Raw(pack(part)) for part in state)
+
+
+def _is_frozen(part: object) -> bool:
+    return isinstance(part, list) and bool(part) and isinstance(part[0], Frozen)
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=opened)
+unpack = partial(msgspec.msgpack.decode, strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A state that was `taken`, to be packed off the loop, as if it were read from a log."""
+
+    log: int
+    state: object
+    cached: None = None
+    #: What it takes is known when it is packed.
+    size: int = 0
+
+    def pin(self) -> None:
+        """It lies in no file."""
+
+    def release(self) -> None:
+        """It lies in no file."""
+
+    def run(self, disk: Disk) -> list[bytes]:
+        """Return the state, packed."""
+        return [pack(self.state)]
+
+
+def pack(state: object) -> bytes:
+    """Return a state as MessagePack."""
+    return _encoder.encode(state)
+
+
+def pack_onto(state: object, out: bytearray) -> None:
+    """Append a state as MessagePack."""
+    _encoder.encode_into(state, out, -1)
+
+
+def crc_from(data: bytearray, start: int) -> int:
+    """Return the CRC-32C of large data from byte `start` on, a piece at a time."""
+    crc = 0
+    with memoryview(data) as view:
+        for at in range(start, len(view), MIB):
+            crc = crc32c(view[at : at + MIB], crc)
+    return crc

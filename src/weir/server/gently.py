@@ -1,0 +1,29 @@
+"""How fast files are made ahead of their use: confirms share the disk, and do not wait for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+#: What was written in one unit of time is followed by so many in which others have the disk.
+_REST = 3.0
+_REST_MAX_SECONDS = 0.1
+
+
+class Gently:
+    """The pace of one file in reserve: slow, but no slower than the segment before it fills."""
+
+    def __init__(self, filled: Callable[[], float], wait: Callable[[float], object]) -> None:
+        """`filled` tells how much of that segment is used, from 0 to 1; `wait` lets seconds pass,
+        or returns at once if nobody else needs the disk any more.
+        """
+        self._filled = filled
+        self._wait = wait
+        self._began = time.perf_counter()
+
+    def __call__(self, done: float) -> None:
+        """Wait after a step, unless the log would be at its end before the file is."""
+        if done > self._filled():
+            took = time.perf_counter() - self._began
+            self._wait(min(_REST * took, _REST_MAX_SECONDS))
+        self._began = time.perf_counter()

@@ -1,0 +1,76 @@
+"""Simulated producers of level `received`: confirmed by one disk, and so perhaps in vain."""
+
+from __future__ import annotations
+
+from weir.errors import Refused, SequenceGap
+from weir.sim.history import UNKNOWN
+from weir.sim.producers import Batch, Producer
+from weir.wire import messages as m
+
+
+class Hasty(Producer):
+    """Takes the leader's disk for enough, and goes on where that was lost (counterexample 19).
+
+    The log ends before all that it holds then. So none of that is in it, and it comes again, once,
+    in the next epoch, which ends what may still be on its way.
+    """
+
+    level = m.Level.RECEIVED
+
+    def _cheat(self) -> None:
+        """Be honest: where a batch was lost its sequence is free, and other bytes are as good."""
+
+    def _confirmed(self, batch: Batch, reply: m.Confirm) -> None:
+        if reply.offset != UNKNOWN or reply.index:
+            self.complain("Durable", f"a place was named that may become another's: {reply}")
+
+    def _refused(self, batch: Batch, send: int, error: Refused) -> None:
+        first = self._held[0].publish.sequence if self._held else None
+        if not isinstance(error, SequenceGap) or first is None or batch.send != send:
+            super()._refused(batch, send, error)
+        elif error.detail < first and self._grant is not None:
+            producer, self._grant = self._grant.producer, None
+            for later in self._held:
+                later.send = 0
+            self._begin_anew(producer)
+        else:
+            super()._refused(batch, send, error)
+
+    def ready(self) -> None:
+        """Open the next epoch, if that is what was under way."""
+        if self._grant is None and self._held:
+            self._begin_anew(self._held[0].publish.producer[1])
+        else:
+            super().ready()
+
+    def _next(self) -> None:
+        if self._grant is None:
+            self._running = False
+        else:
+            super()._next()
+
+    def _opened(self, reply: m.Reply) -> None:
+        if not self._held:  # else it is another epoch that it waits for
+            super()._opened(reply)
+
+    def _begin_anew(self, producer: object) -> None:
+        if self._grant is None:
+            assert isinstance(producer, int)
+            self.ask(m.OpenProducer(producer), lambda reply: self._begun(producer, reply))
+
+    def _begun(self, producer: int, reply: m.Reply) -> None:
+        if self._grant is not None:
+            return
+        if not isinstance(reply, m.ProducerGrant):
+            self.soon(self._begin_anew, producer)
+            return
+        self._grant = reply
+        self._done.clear()
+        self._sequence = 0
+        held, self._held = self._held, []
+        for old in held:
+            old.operation.ended = self.world.now
+            self._held.append(self._batch(self._sequence, old.publish.values))
+            self._sequence += len(old.publish.values)
+        self._send_all()
+        self._run()

@@ -1,0 +1,22 @@
+"""Rules about wall clocks that can be taken away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weir.broker.clocks import Clocks
+from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.shape import SET
+from weir.sim.world import MS, SECOND
+
+#: One clock at a time is wrong; nobody dies.
+ASTRAY = replace(
+    SET, kinds=("astray",), fault_every=(400 * MS, 3 * SECOND), hubs=0, receivers=0, authors=0,
+)  # fmt: skip
+
+
+@mutant(seed=0, breaks={"Timely"}, shape=ASTRAY)
+def a_wrong_clock_is_gone_by(patch: Patch) -> None:
+    """A node whose clock is far from the others' goes by the median, and leads no more (§5)."""
+    patch.setattr(Clocks, "wall_ms", lambda self: self.own_ms())
+    patch.setattr(Clocks, "is_astray", lambda self, group: False)

@@ -1,0 +1,110 @@
+"""Rules of leases, of what is given back, and of what is kept longer, that can be taken away."""
+
+from __future__ import annotations
+
+from weir.broker.clusters import AT_ONCE, NOBODY, ClusterState, Grant
+from weir.broker.control import MessagesGranted, MessagesReturned
+from weir.broker.grants import Grants
+from weir.broker.leases import Leases
+from weir.sim.mutants.planting import Patch, mutant
+
+
+@mutant(seed=0, breaks={"HeldBack"})
+def a_delay_is_forgotten(patch: Patch) -> None:
+    """What was given back with a delay goes to the next consumer at once (DESIGN §5 Consume)."""
+    honest = Grants.returned
+    patch.setattr(
+        Grants, "returned", lambda self, name, fence, delay_ms: honest(self, name, fence, 0)
+    )
+
+
+@mutant(seed=0, breaks={"HeldBack"})
+def a_new_leader_forgets_a_delay(patch: Patch) -> None:
+    """What is held back is in no entry, only in the leader's head (counterexample 20)."""
+    honest = ClusterState.give_back
+
+    def give_back(self: ClusterState, fence: int, record: MessagesReturned) -> bool:
+        whole = honest(self, fence, record)
+        if fence in self.grants:
+            self.grants[fence].deadline = AT_ONCE
+        return whole
+
+    patch.setattr(ClusterState, "give_back", give_back)
+
+
+@mutant(seed=0, breaks={"Leased"})
+def a_new_leader_forgets_an_extension(patch: Patch) -> None:
+    """An extension is in no entry, only in the leader's head (counterexample 20)."""
+
+    def extend(self: ClusterState, fence: int, deadline: int) -> bool:
+        grant = self.grants.get(fence)
+        return grant is not None and grant.consumer != NOBODY and grant.deadline != AT_ONCE
+
+    patch.setattr(ClusterState, "extend", extend)
+
+
+@mutant(seed=0, breaks={"Leased"})
+def an_extension_is_only_written_down(patch: Patch) -> None:
+    """The leader itself goes on by the time that a grant had at first (ADR 0003)."""
+    patch.setattr(Leases, "extend", lambda self, name, fence, due_ms: None)
+
+
+@mutant(seed=0, breaks={"AckedOnce"})
+def a_nack_resets_attempts(patch: Patch) -> None:
+    """A message that nobody can handle is never dead-lettered (counterexample 20)."""
+    honest = ClusterState.give_back
+
+    def give_back(self: ClusterState, fence: int, record: MessagesReturned) -> bool:
+        whole = honest(self, fence, record)
+        if fence in self.grants:
+            self.grants[fence].attempts = 0
+        return whole
+
+    patch.setattr(ClusterState, "give_back", give_back)
+
+
+@mutant(seed=0, breaks={"Leased"})
+def a_stale_nack_takes_from_the_new_holder(patch: Patch) -> None:
+    """Who was too late gives back what another holds by now (DESIGN §5 Consume)."""
+    honest = ClusterState.give_back
+
+    def give_back(self: ClusterState, fence: int, record: MessagesReturned) -> bool:
+        whole = True
+        for first, behind in record.ranges:
+            for holder in {held for held, _, _ in self.holders.within(first, behind)}:
+                of = MessagesReturned(
+                    record.cluster, holder, [(first, behind)], record.deadline, record.stamp
+                )
+                whole = honest(self, fence if holder == record.fence else -holder, of) and whole
+        return whole
+
+    patch.setattr(ClusterState, "give_back", give_back)
+
+
+@mutant(seed=0, breaks={"AckedOnce", "Live"})
+def what_is_given_back_is_forgotten(patch: Patch) -> None:
+    """What a consumer gives back is nobody's, and not even known to be (DESIGN §5 Consume)."""
+    honest = ClusterState.give_back
+
+    def give_back(self: ClusterState, fence: int, record: MessagesReturned) -> bool:
+        whole = honest(self, fence, record)
+        grant = self.grants.get(fence)
+        if grant is not None:
+            for run in grant.left:
+                self._take(fence, grant, *run)
+        return whole
+
+    patch.setattr(ClusterState, "give_back", give_back)
+
+
+@mutant(seed=0, breaks={"Leased"})
+def leases_end_when_they_begin(patch: Patch) -> None:
+    """Whoever comes next is granted what another works on (DESIGN §5 Consume)."""
+    honest = Grants.granted
+
+    def granted(self: Grants, index: int, record: MessagesGranted, grant: Grant | None) -> None:
+        honest(self, index, record, grant)
+        if grant is not None:
+            self.leases.begin(record.cluster, index, 0)
+
+    patch.setattr(Grants, "granted", granted)

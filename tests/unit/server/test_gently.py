@@ -1,0 +1,55 @@
+"""Files are made ahead of their use at a pace that leaves the disk to others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from weir.log.reserve import Spare
+from weir.server import disk as server_disk
+from weir.server.disk import FileDisk
+from weir.server.gently import Gently
+
+STEP = server_disk._STEP
+
+
+def test_it_rests_after_each_step_while_the_log_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waits = [0.0], []
+    monkeypatch.setattr("weir.server.gently.time.perf_counter", lambda: now[0])
+    gently = Gently(lambda: 0.5, waits.append)
+    for done, took in ((0.2, 0.004), (0.5, 0.004), (0.6, 0.008), (0.7, 60.0)):
+        now[0] += took
+        gently(done)
+    # Behind what the log has filled it does not rest; nor ever for long.
+    assert waits == [pytest.approx(0.024), 0.1]
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["made", "zeroed"])
+def test_a_spare_is_made_in_steps_that_are_synced(
+    tmp_path: Path, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, size, synced = FileDisk(tmp_path / "log"), 3 * STEP + 512, []
+    whole = server_disk.os.fsync
+    if there:
+        disk.create("segment-00000001", size)
+        disk.write("segment-00000001", 5, [b"x" * 2 * STEP])
+    monkeypatch.setattr(server_disk.os, "fsync", lambda handle: (synced.append(0), whole(handle)))
+    paces: list[tuple[float, int]] = []
+    Spare("segment-00000001", size).run(disk, lambda done: paces.append((done, len(synced))))
+    assert paces == [(min(n * STEP / size, 1.0), n) for n in (1, 2, 3, 4)]
+    assert disk.read("segment-00000001", 0, size + 1) == bytes(size)
+    disk.close()
+
+
+def test_one_that_finds_no_room_half_way_leaves_nothing(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path / "log")
+
+    def full(done: float) -> None:
+        if done > 0.5:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        Spare("segment-00000001", 4 * STEP).run(disk, full)
+    assert disk.names() == []
+    disk.close()
