@@ -28,7 +28,14 @@ from weir.errors import (
 )
 from weir.model.columns import NO_SEQUENCE
 from weir.wire import device as d
-from weir.wire.deliveries import ALL_PARTITIONS, BY_HUB, Delivery, DeviceAck
+from weir.wire.deliveries import (
+    ALL_PARTITIONS,
+    BY_HUB,
+    Delivery,
+    DeviceAck,
+    DeviceExtend,
+    DeviceNack,
+)
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 HUB = 0x0102030405060708
@@ -81,6 +88,15 @@ def _requests() -> list[dict[str, Any]]:
         return _case("request", "ack", meaning, frame, sn=sn, partition=partition, fence=fence,
                      first=first, next=behind)  # fmt: skip
 
+    def nack(meaning: str, given: DeviceNack) -> Any:
+        return _case("request", "nack", meaning, d.settle(given), sn=given.sn,
+                     partition=given.partition, fence=given.fence, first=given.first,
+                     next=given.next, delay=given.delay_ms)  # fmt: skip
+
+    def extend(meaning: str, given: DeviceExtend) -> Any:
+        return _case("request", "extend", meaning, d.settle(given), sn=given.sn,
+                     partition=given.partition, fence=given.fence, lease=given.lease_ms)  # fmt: skip
+
     ping = d.frame(d.DeviceOpcode.PING, 9, b"")
     return [
         hello("a hub, to the partition that its number chooses", 0, HUB, 1, BY_HUB, "locks"),
@@ -98,6 +114,9 @@ def _requests() -> list[dict[str, Any]]:
         pull("up to 16 messages, as many as fit", 7, 16, 0),
         pull("one message, for a device with little memory", 7, 1, 256),
         ack("messages 40 to 42 are done", 7, 3, 77, 40, 43),
+        nack("messages 40 to 42 are for another, at once", DeviceNack(7, 3, 77, 40, 43)),
+        nack("message 40 is for anybody, in a minute", DeviceNack(7, 3, 77, 40, 41, 60_000)),
+        extend("30 s more for what was pulled", DeviceExtend(7, 3, 77, 30_000)),
     ]
 
 
@@ -125,10 +144,22 @@ def _replies() -> list[dict[str, Any]]:
         )  # fmt: skip
 
     def acked(meaning: str, code: int, request: DeviceAck) -> Any:
-        frame = d.encode_acked(code, request)
+        frame = d.encode_settled(code, request)
         return _case("reply", "acked", meaning, frame, sn=request.sn, code=code,
                      partition=request.partition, fence=request.fence, first=request.first,
                      next=request.next)  # fmt: skip
+
+    def nacked(meaning: str, code: int, request: DeviceNack) -> Any:
+        frame = d.encode_settled(code, request)
+        return _case("reply", "nacked", meaning, frame, sn=request.sn, code=code,
+                     partition=request.partition, fence=request.fence, first=request.first,
+                     next=request.next, delay=request.delay_ms)  # fmt: skip
+
+    def extended(meaning: str, code: int, request: DeviceExtend) -> Any:
+        frame = d.encode_settled(code, request)
+        return _case("reply", "extended", meaning, frame, sn=request.sn, code=code,
+                     partition=request.partition, fence=request.fence,
+                     lease=request.lease_ms)  # fmt: skip
 
     op = d.DeviceOpcode
     return [
@@ -152,6 +183,10 @@ def _replies() -> list[dict[str, Any]]:
         number("a pull before a subscribe", op.PULL, 7, 38),
         acked("done for good", 0, DeviceAck(7, 3, 77, 40, 43)),
         acked("too late: another has it", StaleGrant.code, DeviceAck(7, 3, 77, 40, 43)),
+        nacked("given back", 0, DeviceNack(7, 3, 77, 40, 43)),
+        nacked("too late: another has it", StaleGrant.code, DeviceNack(7, 3, 77, 40, 41, 60_000)),
+        extended("yours for longer", 0, DeviceExtend(7, 3, 77, 30_000)),
+        extended("too late: it was over", StaleGrant.code, DeviceExtend(7, 3, 77, 30_000)),
     ]
 
 

@@ -82,6 +82,11 @@ static size_t encode(const char *kind, uint8_t *out)
     if (strcmp(kind, "ack") == 0)
         return weir_ack(out, ROOM, sn, partition, number("fence"), number("first"),
                         number("next"));
+    if (strcmp(kind, "nack") == 0)
+        return weir_nack(out, ROOM, sn, partition, number("fence"), number("first"),
+                         number("next"), (uint32_t)number("delay"));
+    if (strcmp(kind, "extend") == 0)
+        return weir_extend(out, ROOM, sn, partition, number("fence"), (uint32_t)number("lease"));
     fail("a kind of request that is not known here");
     return 0;
 }
@@ -130,6 +135,8 @@ static void check_reply(const weir_frame *frame, const char *kind)
     same("attempts", reply.attempts);
     same("first", reply.first);
     same("next", reply.next);
+    same("delay", reply.delay_ms);
+    same("lease", reply.lease_ms);
     if (strcmp(kind, "delivery") == 0) {
         char messages[2 * ROOM];
         list_messages(&reply, messages, sizeof messages);

@@ -129,6 +129,30 @@ size_t weir_ack(uint8_t *out, size_t room, uint8_t sn, uint16_t partition, uint6
     return end(out, put(at, next, 8));
 }
 
+size_t weir_nack(uint8_t *out, size_t room, uint8_t sn, uint16_t partition, uint64_t fence,
+                 uint64_t first, uint64_t next, uint32_t delay_ms)
+{
+    uint8_t *at = begin(out, room, WEIR_NACK, sn, 30);
+    if (at == NULL)
+        return 0;
+    at = put(at, partition, 2);
+    at = put(at, fence, 8);
+    at = put(at, first, 8);
+    at = put(at, next, 8);
+    return end(out, put(at, delay_ms, 4));
+}
+
+size_t weir_extend(uint8_t *out, size_t room, uint8_t sn, uint16_t partition, uint64_t fence,
+                   uint32_t lease_ms)
+{
+    uint8_t *at = begin(out, room, WEIR_EXTEND, sn, 14);
+    if (at == NULL)
+        return 0;
+    at = put(at, partition, 2);
+    at = put(at, fence, 8);
+    return end(out, put(at, lease_ms, 4));
+}
+
 long weir_decode(const uint8_t *bytes, size_t size, weir_frame *frame)
 {
     if (size < WEIR_HEADER_SIZE)
@@ -189,11 +213,21 @@ int weir_read_reply(const weir_frame *frame, weir_reply *reply)
     case WEIR_PULL:
         return read_delivery(body, frame->length, reply);
     case WEIR_ACK:
-        if (frame->length == 28) {
+    case WEIR_NACK:
+        if (frame->length == (reply->opcode == WEIR_ACK ? 28 : 32)) {
             reply->partition = (uint16_t)get(body + 2, 2);
             reply->fence = get(body + 4, 8);
             reply->first = get(body + 12, 8);
             reply->next = get(body + 20, 8);
+            if (reply->opcode == WEIR_NACK)
+                reply->delay_ms = (uint32_t)get(body + 28, 4);
+        }
+        return 0;
+    case WEIR_EXTEND:
+        if (frame->length == 16) {
+            reply->partition = (uint16_t)get(body + 2, 2);
+            reply->fence = get(body + 4, 8);
+            reply->lease_ms = (uint32_t)get(body + 12, 4);
         }
         return 0;
     default: /* ping, subscribe, notify, or one of a later release: the code says it all */

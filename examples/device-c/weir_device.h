@@ -22,7 +22,9 @@ enum weir_opcode {
     WEIR_SUBSCRIBE = 5,
     WEIR_PULL = 6,
     WEIR_ACK = 7,
-    WEIR_NOTIFY = 8
+    WEIR_NOTIFY = 8,
+    WEIR_NACK = 9,
+    WEIR_EXTEND = 10
 };
 
 /* Codes that a device meets; docs/DEVICE.md says what to do about each. */
@@ -58,8 +60,10 @@ typedef struct {
     uint32_t sequence; /* publishes */
     uint64_t offset;   /* publishes; what the error says, for some */
     uint16_t partition, attempts, count;
-    uint64_t fence;       /* pull, ack */
-    uint64_t first, next; /* ack */
+    uint64_t fence;       /* pull, ack, nack, extend */
+    uint64_t first, next; /* ack, nack */
+    uint32_t delay_ms;    /* nack */
+    uint32_t lease_ms;    /* extend */
     const uint8_t *messages;
     size_t messages_size;
 } weir_reply;
@@ -85,6 +89,10 @@ size_t weir_subscribe(uint8_t *out, size_t room, uint8_t sn, uint16_t partition,
 size_t weir_pull(uint8_t *out, size_t room, uint8_t sn, uint16_t messages, uint32_t bytes);
 size_t weir_ack(uint8_t *out, size_t room, uint8_t sn, uint16_t partition, uint64_t fence,
                 uint64_t first, uint64_t next);
+size_t weir_nack(uint8_t *out, size_t room, uint8_t sn, uint16_t partition, uint64_t fence,
+                 uint64_t first, uint64_t next, uint32_t delay_ms);
+size_t weir_extend(uint8_t *out, size_t room, uint8_t sn, uint16_t partition, uint64_t fence,
+                   uint32_t lease_ms);
 
 /* Find the frame that begins at `bytes`: return its size, 0 if bytes are missing, or a weir_bad.
  * After a weir_bad the stream is out of step: connect again. The frame points into `bytes`. */

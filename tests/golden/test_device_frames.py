@@ -11,7 +11,14 @@ import pytest
 
 from weir.errors import BadChecksum, RemoteProtocolError
 from weir.model.columns import NO_SEQUENCE
-from weir.wire.deliveries import Delivery, DeviceAck, DevicePull, DeviceSubscribe
+from weir.wire.deliveries import (
+    Delivery,
+    DeviceAck,
+    DeviceExtend,
+    DeviceNack,
+    DevicePull,
+    DeviceSubscribe,
+)
 from weir.wire.device import (
     DeviceHello,
     DevicePing,
@@ -60,7 +67,18 @@ def expected_request(kind: str, f: dict[str, Any]) -> Any:
         case "pull":
             return DevicePull(f["sn"], f["messages"], f["bytes"])
         case _:
-            return DeviceAck(f["sn"], f["partition"], f["fence"], f["first"], f["next"])
+            return settled(kind, f)
+
+
+def settled(kind: str, f: dict[str, Any]) -> Any:
+    head = (f["sn"], f["partition"], f["fence"])
+    match kind:
+        case "ack" | "acked":
+            return DeviceAck(*head, f["first"], f["next"])
+        case "nack" | "nacked":
+            return DeviceNack(*head, f["first"], f["next"], f["delay"])
+        case _:
+            return DeviceExtend(*head, f["lease"])
 
 
 @pytest.mark.parametrize("case", cases("request", "good"))
@@ -81,9 +99,8 @@ def expected_reply(kind: str, opcode: int, f: dict[str, Any]) -> DeviceReply:
                 f["partition"], f["fence"], f["attempts"], offsets, values, f["size"]
             )
             return DeviceReply(opcode, sn, code, content=content)
-        case "acked":
-            acked = DeviceAck(sn, f["partition"], f["fence"], f["first"], f["next"])
-            return DeviceReply(opcode, sn, code, content=acked)
+        case "acked" | "nacked" | "extended":
+            return DeviceReply(opcode, sn, code, content=settled(kind, f))
         case _:
             return DeviceReply(opcode, sn, code)
 

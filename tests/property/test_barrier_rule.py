@@ -17,7 +17,8 @@ from weir import raft
 from weir.order.barrier import Barrier
 from weir.raft.ground import Pledge
 from weir.testing.ordered_actor import BarrierChecks, OrderedActor
-from weir.testing.rehearsal import STEPS, Rehearsal
+from weir.testing.ordered_rehearsal import OrderedRehearsal
+from weir.testing.rehearsal import STEPS
 
 SEEDS = int(os.environ.get("WEIR_BARRIER_SEEDS", "25"))
 LENGTH = 3_000
@@ -44,84 +45,24 @@ DAYS = (
 )
 
 
-class Explorer(Rehearsal):
-    """A group of nodes that stamp and promise, and that somebody reads."""
-
-    actors: dict[int, OrderedActor]  # type: ignore[assignment]
+class Explorer(OrderedRehearsal):
+    """A group of a shape drawn by the seed, on a day drawn by it."""
 
     def __init__(self, seed: int, actor: type[OrderedActor] = OrderedActor) -> None:
         voters, spare, kept = (
             ((1, 2, 3), (), 0), ((1, 2, 3, 4, 5), (), 0), ((1, 2, 3), (4, 5), 0),
             ((1, 2, 3), (4, 5), 15),
         )[seed % 4]  # fmt: skip
-        self._actor = actor
+        self.actor = actor
         super().__init__(seed, voters, spare, kept, linked=True, election_ms=200)
-        for one in self.actors.values():
-            one.wall_ms += self.dice.randint(-3_000, 3_000)
-
-    def _make(self, settings: raft.Config, kept_entries: int) -> OrderedActor:
-        assert isinstance(self.checks, BarrierChecks)
-        return self._actor(settings, self.checks, self.post, kept_entries, self._post_link)
-
-    def _check(self, name: str) -> BarrierChecks:
-        return BarrierChecks(name)
+        for id in self.actors:
+            self.of(id).wall_ms += self.dice.randint(-3_000, 3_000)
 
     def explore(self) -> BarrierChecks:
-        """A bad day, and then a good one on which a reader learns of everything."""
+        """A bad day, and then a good one on which all must come to rest."""
         self.run(LENGTH, DAYS[self.seed // 4 % len(DAYS)])
         self.settle()
-        assert isinstance(self.checks, BarrierChecks)
-        return self.checks
-
-    def _leaders(self) -> list[OrderedActor]:
-        return [a for a in self.actors.values() if a.up and a.node.role is raft.Role.LEADER]
-
-    def _propose(self) -> None:
-        for actor in self._leaders():
-            if actor.node.accepts:
-                self._proposed += 1
-                actor.propose(self._proposed)
-                actor.serve()
-
-    def _ask(self) -> None:
-        for actor in self._leaders():
-            actor.ask()
-            actor.serve()
-
-    def _hand_out(self) -> None:
-        for actor in self._leaders():
-            self.checks.hand_out(actor.hand_out())  # type: ignore[attr-defined]
-
-    def _campaign(self) -> None:
-        if actor := self._any():
-            actor.node.campaign()
-            actor.serve()
-
-    def _drop(self) -> None:
-        """Entries are lost, and beats are not: they are on different connections."""
-        self.mail = [m for m in self.mail if not isinstance(m, raft.Append)]
-
-    def _swap(self) -> None:
-        """All spare members are to come in, and those who are to go hear nothing of it."""
-        leader = self._leader()
-        if leader is None or leader.node.configuration.joint:
-            return
-        voters = leader.node.configuration.voters
-        spare = tuple(id for id in self.actors if id not in voters)
-        gone = tuple(id for id in voters if id != leader.id)[: len(spare)]
-        try:
-            leader.change(raft.Change(add_voters=spare, remove=gone))
-        except (raft.NotReady, raft.InvalidChange):
-            return
-        for id in gone:
-            self.severed |= {(leader.id, id), (id, leader.id)}
-        leader.serve()
-
-    def _jump(self) -> None:
-        """A clock is set: by a little, or by hours."""
-        actor = self.dice.choice(list(self.actors.values()))
-        most = self.dice.choice((300, 2_000, 2_000_000))
-        actor.wall_ms = max(actor.wall_ms + self.dice.randint(-most, most), 1_000_000)
+        return self.barriers
 
 
 def test_no_barrier_is_ever_broken() -> None:

@@ -11,7 +11,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weir.app.running import Running
-from weir.app.subscription import CONCURRENCY, LEASE, Subscription, call, policy_of
+from weir.app.subscription import (
+    CONCURRENCY,
+    LEASE,
+    LISTED,
+    PULLED,
+    Subscription,
+    call,
+    policy_of,
+)
 from weir.app.work import Hooks
 from weir.client.backoff import Backoff
 from weir.client.client import Client
@@ -74,13 +82,13 @@ class App:
         dead_letter: str | None = None,
         concurrency: int | None = None,
         batch: bool = False,
-        max_messages: int = 1_000,
+        max_messages: int | None = None,
         lease: str | float = LEASE,
         inbox: Inbox | None = None,
     ) -> Callable[[H], H]:
         """Let the decorated function handle a topic's messages, for a cluster.
 
-        It takes a message (with `batch` a list, `max_messages` at most) and is `async def`, or a
+        It takes a message (with `batch` a list, of `max_messages` at most) and is `async def`, or a
         plain function, which runs in a thread. Returning acks. Raising gives the message back for a
         while: `retry` says for how long, and after how many attempts the message is published to
         `dead_letter` instead, where `Reject` takes it at once. Without `dead_letter` it is tried
@@ -95,6 +103,8 @@ class App:
         """
         if concurrency is None:
             concurrency = 1 if mode == "ordered" else CONCURRENCY
+        if max_messages is None:
+            max_messages = LISTED if batch else PULLED
         policy = policy_of(retry, dead_letter)
 
         def decorate(handler: H) -> H:

@@ -24,6 +24,10 @@ CONCURRENCY = 16
 #: Threads of plain functions, if all are at work at once.
 CONCURRENCY_MAX = 10_000
 LEASE = "30s"
+#: Messages of a list, and of a pull for handlers that take them one by one, at most: a pull is what
+#: is handled in about a second, so these bound the quickest handlers only.
+LISTED = 1_000
+PULLED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Subscription:
     concurrency: int = CONCURRENCY
     #: Whether the handler takes a list of messages.
     batch: bool = False
-    max_messages: int = 1_000
+    max_messages: int = PULLED
     lease: str | float = LEASE
     inbox: Inbox | None = None
 

@@ -232,6 +232,11 @@ class NodeSet:
         assert found is not None
         return found
 
+    def let(self, number: int, settings: Mapping[str, str]) -> None:
+        """Let a node have these variables, too, whenever it is started from now on."""
+        one = self._nodes[number - 1]
+        one.settings = {**one.settings, **settings}
+
     def restart(
         self, number: int, stopping: Stopping, seconds: float = START_SECONDS
     ) -> None:  # fmt: skip

@@ -11,6 +11,9 @@ from weir.model.limits import REQUESTS_PENDING_MAX, RETRY_AFTER_MS
 from weir.wire import messages as m
 
 
+Asked = m.Pull | m.Fetch | m.Ack | m.Nack | m.Extend
+
+
 class Asking:
     """Asks as a client of the connection's would; replies come back by `Outbox.kept`."""
 
@@ -22,7 +25,7 @@ class Asking:
         self._outbox = outbox
         self._passing = passing
 
-    def ask(self, receiver: Receiver, request: m.Pull | m.Fetch | m.Ack, then: Then) -> None:
+    def ask(self, receiver: Receiver, request: Asked, then: Then) -> None:
         """Ask a partition; `then` gets the reply, a refusal at once if it is one."""
         receiver.correlation += 1
         caller = Caller(receiver.session, TO_DEVICE, receiver.correlation)
@@ -35,7 +38,7 @@ class Asking:
             receiver.asked.pop(caller.correlation, None)
             then(m.Refusal(error.code, str(error), error.detail))
 
-    def _send(self, caller: Caller, request: m.Pull | m.Fetch | m.Ack) -> None:
+    def _send(self, caller: Caller, request: Asked) -> None:
         place = self._passing.routes.toward(request.address.group)
         if place != self._passing.shard:
             self._passing.ask(caller, request, place)
@@ -46,7 +49,7 @@ class Asking:
                 partition.pull(caller, request)
             case m.Fetch():
                 partition.fetch(caller, request)
-            case m.Ack():
+            case m.Ack() | m.Nack() | m.Extend():
                 partition.settle(caller, request)
 
     def advance(self, receivers: dict[int, Receiver]) -> None:

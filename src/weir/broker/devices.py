@@ -13,7 +13,14 @@ from weir.broker.topics import Topics
 from weir.errors import NoHello, Refused, UnknownTopic
 from weir.model.ids import group_of
 from weir.order.clock import Time
-from weir.wire.deliveries import BY_HUB, DeviceAck, DevicePull, DeviceSubscribe
+from weir.wire.deliveries import (
+    BY_HUB,
+    DeviceAck,
+    DeviceExtend,
+    DeviceNack,
+    DevicePull,
+    DeviceSubscribe,
+)
 from weir.wire.device import (
     DeviceHello,
     DeviceOpcode,
@@ -64,8 +71,8 @@ class Devices:
                 self.receivers.subscribe(session, request)
             case DevicePull():
                 self.receivers.pull(session, request)
-            case DeviceAck():
-                self.receivers.ack(session, request)
+            case DeviceAck() | DeviceNack() | DeviceExtend():
+                self.receivers.settle(session, request)
             case DeviceRefused(sn, opcode, code):
                 self._outbox.send(session.id, encode_code(opcode, sn, code))
         return True

@@ -61,7 +61,7 @@ class Grants:
         self.leases = Leases(state.clusters, state.last_stamp, *clocks)
         self._ground = Ground(group, state, self.leases, reads, time, intake.clock, Ranges())
         #: What decides in each cluster that was pulled for.
-        self.pickers = Pickers(self._ground, self.serve, self.wake)
+        self.pickers = Pickers(self._ground, self.serve, self.tick)
         self._caps = Caps(state.clusters, self.leases, time)
         #: Only of clusters that somebody pulls for: a name costs nothing once it found nothing.
         self._queues: dict[str, Line] = {}

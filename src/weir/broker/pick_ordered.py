@@ -55,10 +55,14 @@ class Ordered(Picking):
             return None
         return Pick(first, min(behind, reading.next_offset), reading)
 
+    def offered(self, line: Line) -> Run:
+        """Return what whoever is active could be granted."""
+        return self._next(WATCHED_MAX)
+
     def told(self, line: Line) -> tuple[Run, Sequence[Wait[Pull]]]:
         """Tell the active one alone; without anybody, the first in line."""
         active = self._active_of(line)
-        found = self._next(WATCHED_MAX)
+        found = self.offered(line)
         if found[0] >= found[1] or (active != ANYBODY and not line.watches.holds(active)):
             return _NOTHING, ()
         return found, (line.watches.pop(active),)

@@ -5,6 +5,7 @@ What pickers know is soft: a new leader makes new ones, which find out from the 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ class Ground:
         return milliseconds_of(self.clock.last)
 
 
-class Picking:
+class Picking(ABC):
     """How one cluster is shared out. Whoever is first in line has its turn, unless a mode says
     otherwise.
     """
@@ -112,13 +113,13 @@ class Picking:
         """Return the peer whose pull is next, or `ANYBODY`; None if nobody may have anything."""
         return ANYBODY
 
+    @abstractmethod
     def pick(self, line: Line, request: Pull) -> Pick | None:
         """Return what to grant to the peer whose turn it is; it is granted at once."""
-        raise NotImplementedError
 
+    @abstractmethod
     def offered(self, line: Line) -> Run:
         """Return a range of which something could be granted, empty if there is nothing."""
-        raise NotImplementedError
 
     def told(self, line: Line) -> tuple[Run, Sequence[Wait[Pull]]]:
         """Take those watches out who are to be told that there is something, and say where."""

@@ -15,7 +15,7 @@ from weir.model.limits import DEVICE_BODY_BYTES_MAX
 from weir.model.stamp import milliseconds_of
 from weir.order.clock import Time
 from weir.wire import messages as m
-from weir.wire.deliveries import PULL_BYTES_MIN, Delivery, DevicePull
+from weir.wire.deliveries import PULL_BYTES_MIN, Delivery, DeviceExtend, DevicePull
 from weir.wire.device import DeviceOpcode, encode_code, encode_delivery
 
 
@@ -58,6 +58,13 @@ class Pulling:
         until_ms = now_ms + request.lease_ms // 2
         then = partial(self._granted, receiver, subscription, partition, until_ms)
         self._asking.ask(receiver, pull, then)
+
+    def extended(self, subscription: Subscription, request: DeviceExtend) -> None:
+        """A grant goes on: what is left of it may be handed out for longer."""
+        rest = subscription.rest
+        if rest is not None and (rest.partition, rest.fence) == (request.partition, request.fence):
+            until_ms = self._time.monotonic_ms() + request.lease_ms // 2
+            rest.until_ms = max(rest.until_ms, until_ms)
 
     def _granted(
         self,
@@ -146,7 +153,11 @@ class Pulling:
         self._deliver(receiver, subscription, delivery)
 
     def _ack(
-        self, receiver: Receiver, subscription: Subscription, rest: Rest, runs: list[tuple[int, int]]
+        self,
+        receiver: Receiver,
+        subscription: Subscription,
+        rest: Rest,
+        runs: list[tuple[int, int]],
     ) -> None:
         """Messages that have expired are done; if that is not heard, they come again and are so."""
         ranges = [(rest.fence, first, behind) for first, behind in runs]

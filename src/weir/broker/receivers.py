@@ -26,10 +26,13 @@ from weir.wire.deliveries import (
     ALL_PARTITIONS,
     PULL_BYTES_MIN,
     DeviceAck,
+    DeviceExtend,
+    DeviceNack,
     DevicePull,
+    DeviceSettle,
     DeviceSubscribe,
 )
-from weir.wire.device import DeviceOpcode, encode_acked, encode_code
+from weir.wire.device import DeviceOpcode, encode_code, encode_settled
 
 #: Of the budget, all subscriptions of a shard together: they are held for as long as they last.
 _SHARE = 4
@@ -154,12 +157,14 @@ class Receivers:
         subscription.pull, subscription.told = request, False
         self._pulling.pull(receiver, subscription)
 
-    def ack(self, session: Session, request: DeviceAck) -> None:
-        """Ack messages; confirmed once that is committed."""
+    def settle(self, session: Session, request: DeviceSettle) -> None:
+        """Ack messages, give them back, or keep them longer; confirmed once that is committed."""
 
         def answer(reply: m.Reply) -> None:
             code = reply.code if isinstance(reply, m.Refusal) else 0
-            self._outbox.send(session.id, encode_acked(code, request))
+            if isinstance(request, DeviceExtend) and not code:
+                self._pulling.extended(subscription, request)
+            self._outbox.send(session.id, encode_settled(code, request))
 
         try:
             receiver, subscription = self._subscribed(session.id, request.sn)
@@ -167,11 +172,10 @@ class Receivers:
             if address is None:
                 raise BadRequest(f"partition {request.partition} is not subscribed")
         except Refused as error:
-            self._outbox.send(session.id, encode_acked(error.code, request))
+            self._outbox.send(session.id, encode_settled(error.code, request))
             return
-        ranges = [(request.fence, request.first, request.next)]
-        ack = m.Ack(address, subscription.request.cluster, ranges)
-        self._asking.ask(receiver, ack, answer)
+        asked = _asked(address, subscription.request.cluster, request)
+        self._asking.ask(receiver, asked, answer)
 
     # -- time and replies --------------------------------------------------------------------
 
@@ -195,3 +199,14 @@ class Receivers:
         if receiver is None or sn not in receiver.subscriptions:
             raise NotSubscribed(f"device {sn} must subscribe first")
         return receiver, receiver.subscriptions[sn]
+
+
+def _asked(address: Address, cluster: str, request: DeviceSettle) -> m.Ack | m.Nack | m.Extend:
+    """Return a device's request as a client of the cluster would say it."""
+    match request:
+        case DeviceAck(_, _, fence, first, behind):
+            return m.Ack(address, cluster, [(fence, first, behind)])
+        case DeviceNack(_, _, fence, first, behind, delay_ms):
+            return m.Nack(address, cluster, fence, [(first, behind)], delay_ms)
+        case DeviceExtend(_, _, fence, lease_ms):
+            return m.Extend(address, cluster, [fence], lease_ms)

@@ -87,15 +87,21 @@ def mutants(
     more: Annotated[
         int, typer.Option(min=0, help="Seeds to try from 0 on where the one that is kept fails.")
     ] = 120,
+    jobs: Annotated[int, typer.Option(min=1, help="Mutants to hunt for at a time.")] = 1,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Write each seed that is found into weir's source.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Take one rule of the code away at a time: each time a promise must break, and be seen to.
 
     Each mutant is played with the seed that is kept with it, and where that no longer catches it,
-    for the code has changed, with others. Exit code 1 if one is missed.
+    for the code has changed, with others; --redraw keeps what is found. Exit code 1 if one is
+    missed.
     """
     from weir.cli.output import print_json, print_table, progress
-    from weir.sim.mutants.registry import MUTANTS, hunt
+    from weir.sim.mutants.redraw import hunt_many, keep
+    from weir.sim.mutants.registry import MUTANTS
 
     unknown = set(only or ()) - {mutant.name for mutant in MUTANTS}
     if unknown:
@@ -103,9 +109,11 @@ def mutants(
     chosen = [mutant for mutant in MUTANTS if not only or mutant.name in only]
     hunts = []
     with progress("mutants", len(chosen)) as show:
-        for mutant in chosen:
-            hunts.append(hunt(mutant, more))
+        for found in hunt_many(chosen, more, jobs):
+            hunts.append(found)
             show(len(hunts))
+            if redraw and found.caught and not found.kept:
+                keep(found)
     missed = [one.name for one in hunts if not one.caught]
     if as_json:
         results = {

@@ -65,7 +65,9 @@ def timing(delay: Delay | None, due: Due | None, ttl: Delay | None) -> Timing | 
             raise BadRequest(f"ttl={ttl!r}: a message lives for more than nothing")
     if due is not None:
         return Timing(due=_moment(due), ttl=lives)
-    return Timing(delay=0 if delay is None else _microseconds("delay", delay), ttl=lives)
+    found = Timing(delay=0 if delay is None else _microseconds("delay", delay), ttl=lives)
+    found.columns(0)  # what is wrong whenever now is
+    return found
 
 
 def delay_ms(delay: Delay) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from weir.device.line import Line
 from weir.errors import NotSubscribed, Refused, TooLarge, UnknownTopic, refusal
 from weir.wire import device as wire
-from weir.wire.deliveries import Delivery
+from weir.wire.deliveries import Delivery, DeviceAck, DeviceExtend, DeviceNack, DeviceSettle
 
 PULL_MESSAGES = 16
 
@@ -88,10 +88,28 @@ class Subscription:
 
         Raises `StaleGrant` if one went to another device meanwhile; the rest is done.
         """
+        self._settle(DeviceAck(self._sn, *run) for run in _runs(messages))
+
+    def nack(self, messages: Sequence[Received], delay: float = 0.0) -> None:
+        """Give messages back, to be handed out again no sooner than in `delay` seconds.
+
+        Raises `StaleGrant` if one went to another device meanwhile; the rest is given back.
+        """
+        self._settle(DeviceNack(self._sn, *run, round(delay * 1000)) for run in _runs(messages))
+
+    def extend(self, messages: Sequence[Received], seconds: float) -> None:
+        """Keep messages for so long from now: those of a pull have one lease.
+
+        Raises `StaleGrant` if it was over, and one went to another device.
+        """
+        grants = dict.fromkeys((one.partition, one.fence) for one in messages)
+        self._settle(DeviceExtend(self._sn, *grant, round(seconds * 1000)) for grant in grants)
+
+    def _settle(self, requests: Iterable[DeviceSettle]) -> None:
         refused: Refused | None = None
-        for partition, fence, first, behind in _runs(messages):
+        for request in requests:
             try:
-                self._line.ask(wire.ack(self._sn, partition, fence, first, behind), again=True)
+                self._line.ask(wire.settle(request), again=True)
             except Refused as error:
                 refused = refused or error
         if refused is not None:

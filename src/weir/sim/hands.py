@@ -43,6 +43,11 @@ class Hands:
         nack = m.Nack(address, grant.cluster, grant.fence, ranges, delay_ms, untried)
         client.ask(nack, lambda reply: self._answered(one, reply))
 
+    def give_back_late(self, grant: Grant, first: int, behind: int) -> None:
+        """Give a part of a grant back that may be another's by now."""
+        if self._client.link is not None and self._client.addresses and not self._client.ending:
+            self.give_back(grant, first, behind)
+
     def extend(self, grant: Grant) -> None:
         """Keep a grant longer."""
         client, lease_ms = self._client, self._client.world.dice.choice(_EXTENSIONS_MS)

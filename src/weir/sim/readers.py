@@ -243,7 +243,8 @@ class Consumer(Client):
             self.soon(self._ack, grant, grant.first, middle)
         elif self.world.chance(_LATE):
             delay = self.world.dice.randrange(LEASE_MS_MAX * 2 * MS)
-            self.world.after(delay, self._ack, grant, grant.first, grant.behind)
+            late = self._hands.give_back_late if self.world.chance(_GIVE_BACK) else self._ack
+            self.world.after(delay, late, grant, grant.first, grant.behind)
         elif self.world.chance(_LINGER):
             # In parts, so that grants are left with holes.
             middle = self.world.dice.randint(grant.first, grant.behind)

@@ -65,6 +65,8 @@ class OrderedActor(Actor):
         self._barriers = checks
         self.wall_ms = EPOCH_MS
         self._syncs = 0
+        #: Bounds become durable with every so manieth write of other things.
+        self.syncs_a_bound = 4
         self._durable_bound = 0
 
     def start(self) -> None:
@@ -93,7 +95,7 @@ class OrderedActor(Actor):
         """Make writes durable; bounds later than all else, for nothing waits for them."""
         super().sync(count)
         self._syncs += 1
-        if self._syncs % 4 == 0:
+        if self._syncs % self.syncs_a_bound == 0:
             for bound in self._bounds:
                 self._durable_bound = max(self._durable_bound, bound)
                 self.bound.written(bound)

@@ -1,5 +1,5 @@
-"""Bodies of the receiving half of the device dialect: subscribe, pull, ack (seed 001: persist, then
-notify, pull, ack). `weir.wire.device` puts them into frames; docs/DEVICE.md has every byte.
+"""Bodies of the receiving half of the device dialect: subscribe, pull, ack, nack, extend (seed 001:
+persist, then notify, pull, ack). `weir.wire.device` puts them into frames; docs/DEVICE.md has every byte.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ ALL_PARTITIONS = 0xFFFE
 _SUBSCRIBE = struct.Struct(">HIB")
 _PULL = struct.Struct(">HI")
 _ACK = struct.Struct(">HQQQ")
+_NACK = struct.Struct(">HQQQI")
+_EXTEND = struct.Struct(">HQI")
 _CODE = struct.Struct(">H")
 _PULLED = struct.Struct(">HHQHH")
 _MESSAGE = struct.Struct(">QI")
@@ -99,6 +101,50 @@ class DeviceAck:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceNack:
+    """Give messages [first, next) of grant `fence` back, for others no sooner than in `delay_ms`."""
+
+    sn: int
+    partition: int
+    fence: int
+    first: int
+    next: int
+    delay_ms: int = 0
+
+    def pack(self) -> bytes:
+        """Return the body."""
+        return _NACK.pack(self.partition, self.fence, self.first, self.next, self.delay_ms)
+
+    @classmethod
+    def unpack(cls, sn: int, body: bytes) -> DeviceNack:
+        """Read a body. Raises `struct.error`."""
+        return cls(sn, *_NACK.unpack(body))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceExtend:
+    """Keep grant `fence` of a partition for `lease_ms` from now."""
+
+    sn: int
+    partition: int
+    fence: int
+    lease_ms: int
+
+    def pack(self) -> bytes:
+        """Return the body."""
+        return _EXTEND.pack(self.partition, self.fence, self.lease_ms)
+
+    @classmethod
+    def unpack(cls, sn: int, body: bytes) -> DeviceExtend:
+        """Read a body. Raises `struct.error`."""
+        return cls(sn, *_EXTEND.unpack(body))
+
+
+#: What is said of messages that were pulled. The reply has its code, then what was asked.
+DeviceSettle = DeviceAck | DeviceNack | DeviceExtend
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """What a pull brought: values by their offsets, of one grant of one partition, or nothing.
 
@@ -153,6 +199,6 @@ def message_bytes(value: bytes) -> int:
     return _MESSAGE.size + len(value)
 
 
-def pack_acked(code: int, ack: DeviceAck) -> bytes:
-    """Return the body of the reply to an ack: its code, and what was acked."""
-    return _CODE.pack(code) + ack.pack()
+def pack_settled(code: int, request: DeviceSettle) -> bytes:
+    """Return the body of the reply to an ack, a nack or an extend: its code, and what was asked."""
+    return _CODE.pack(code) + request.pack()

@@ -21,6 +21,9 @@ its `sn`; every reply's body begins with a number: 0, or an error code of `weir.
               u64 offset, u32 size, value; after an error other than 7 the code alone
     opcode 7  ack           u16 partition, u64 fence, u64 first offset, u64 offset behind the last
               -> u16 code, then what was acked, as asked
+    opcode 9  nack          as an ack, then u32 delay in ms
+    opcode 10 extend        u16 partition, u64 fence, u32 lease in ms
+              -> both: u16 code, then what was asked
     opcode 8  notify        from the broker alone, with the top bit set: u16 0, or why the
               subscription is over
 
@@ -33,12 +36,6 @@ Rules for firmware:
     not kept). Other bytes, or an older sequence, are refused with `SequenceReused`.
     The boot count never falls, and rises whenever sequences begin anew: no device is forgotten.
     Sequences are counted in each partition: after hello to another place begin at 0 there.
-
-    Each `sn` may subscribe once a connection. After a notify, pull; the next notify comes when
-    there is something after that pull. One pull of an `sn` at a time. What was pulled and is not
-    acked comes again, to this device or another of the cluster, once the lease ends or the
-    connection does. A message that does not fit is code 7, with its offset and size: ack it to skip
-    it; left alone, it goes to another of the cluster after the lease.
 """
 
 from __future__ import annotations
@@ -57,9 +54,12 @@ from weir.wire.deliveries import (
     BY_HUB,
     Delivery,
     DeviceAck,
+    DeviceExtend,
+    DeviceNack,
     DevicePull,
+    DeviceSettle,
     DeviceSubscribe,
-    pack_acked,
+    pack_settled,
 )
 from weir.wire.frame import Reassembler
 
@@ -89,6 +89,8 @@ class DeviceOpcode(IntEnum):
     PULL = 6
     ACK = 7
     NOTIFY = 8
+    NACK = 9
+    EXTEND = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +150,20 @@ DeviceRequest = (
     | DeviceRefused
     | DeviceSubscribe
     | DevicePull
-    | DeviceAck
+    | DeviceSettle
 )
+_SETTLES: dict[int, type[DeviceSettle]] = {
+    DeviceOpcode.ACK: DeviceAck,
+    DeviceOpcode.NACK: DeviceNack,
+    DeviceOpcode.EXTEND: DeviceExtend,
+}
+_SETTLE_OPCODES = {kind: opcode for opcode, kind in _SETTLES.items()}
 _BODIES: dict[int, Callable[[int, bytes], DeviceRequest]] = {
     DeviceOpcode.HELLO: DeviceHello.unpack,
     DeviceOpcode.PING: lambda sn, _: DevicePing(sn),
     DeviceOpcode.SUBSCRIBE: DeviceSubscribe.unpack,
     DeviceOpcode.PULL: DevicePull.unpack,
-    DeviceOpcode.ACK: DeviceAck.unpack,
+    **{opcode: kind.unpack for opcode, kind in _SETTLES.items()},
 }
 
 
@@ -300,7 +308,12 @@ def pull(sn: int, max_messages: int, max_bytes: int = 0) -> bytes:
 
 def ack(sn: int, partition: int, fence: int, first: int, next: int) -> bytes:
     """Return an ack frame of messages [first, next)."""
-    return frame(DeviceOpcode.ACK, sn, DeviceAck(sn, partition, fence, first, next).pack())
+    return settle(DeviceAck(sn, partition, fence, first, next))
+
+
+def settle(request: DeviceSettle) -> bytes:
+    """Return the frame of an ack, a nack or an extend."""
+    return frame(_SETTLE_OPCODES[type(request)], request.sn, request.pack())
 
 
 def encode_delivery(sn: int, delivery: Delivery) -> bytes:
@@ -308,9 +321,10 @@ def encode_delivery(sn: int, delivery: Delivery) -> bytes:
     return frame(DeviceOpcode.PULL | REPLY, sn, delivery.pack())
 
 
-def encode_acked(code: int, request: DeviceAck) -> bytes:
-    """Return the reply to an ack."""
-    return frame(DeviceOpcode.ACK | REPLY, request.sn, pack_acked(code, request))
+def encode_settled(code: int, request: DeviceSettle) -> bytes:
+    """Return the reply to an ack, a nack or an extend."""
+    opcode = _SETTLE_OPCODES[type(request)] | REPLY
+    return frame(opcode, request.sn, pack_settled(code, request))
 
 
 def count_confirms(replies: Buffer) -> int:
@@ -326,7 +340,7 @@ def count_confirms(replies: Buffer) -> int:
 @dataclass(frozen=True, slots=True)
 class DeviceReply:
     """A reply as a device reads it; `sequence` and `offset` only for publishes, `content` what a
-    pull brought or an ack acked. A notify is one too.
+    pull brought, or what an ack, a nack or an extend asked. A notify is one too.
     """
 
     opcode: int
@@ -334,7 +348,7 @@ class DeviceReply:
     code: int
     sequence: int = NO_SEQUENCE
     offset: int = 0
-    content: Delivery | DeviceAck | None = None
+    content: Delivery | DeviceSettle | None = None
 
 
 class DeviceReplies:
@@ -364,16 +378,17 @@ class DeviceReplies:
         if len(body) < _CODE.size:
             raise RemoteProtocolError("a reply without a code")
         (code,) = _CODE.unpack_from(body)
-        content: Delivery | DeviceAck | None = None
+        content: Delivery | DeviceSettle | None = None
         if opcode & ~REPLY == DeviceOpcode.PULL and code in (0, TooLarge.code):
             content = Delivery.unpack(body)
-        elif opcode & ~REPLY == DeviceOpcode.ACK and len(body) > _CODE.size:
-            content = _acked(sn, body[_CODE.size :])
+        elif opcode & ~REPLY in _SETTLES and len(body) > _CODE.size:
+            content = _settled(opcode & ~REPLY, sn, body[_CODE.size :])
         return DeviceReply(opcode & ~REPLY, sn, code, content=content)
 
 
-def _acked(sn: int, body: memoryview) -> DeviceAck:
+def _settled(opcode: int, sn: int, body: memoryview) -> DeviceSettle:
     try:
-        return DeviceAck.unpack(sn, bytes(body))
+        return _SETTLES[opcode].unpack(sn, bytes(body))
     except struct.error:
-        raise RemoteProtocolError("the reply to an ack has another size") from None
+        text = f"the reply to {DeviceOpcode(opcode).name.lower()} has another size"
+        raise RemoteProtocolError(text) from None

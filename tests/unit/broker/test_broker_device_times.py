@@ -8,6 +8,7 @@ import pytest
 
 from weir.wire import administration as a
 from weir.wire import messages as m
+from weir.wire.deliveries import PULL_BYTES_MIN
 
 
 class Post:
@@ -55,7 +56,7 @@ def test_a_grant_of_nothing_but_expired_messages_brings_nothing(post: Post) -> N
 def test_time_goes_on_behind_a_grant(post: Post) -> None:
     """What had not expired when it was granted is handed out, also with a later reply."""
     post.publish(100, 100, 100, column="expires")
-    assert post.doors.pull(1).offsets == [0]
+    assert post.doors.pull(9, PULL_BYTES_MIN + 1).offsets == [0]
     post.rig.time.pass_ms(100)
     assert post.doors.pull(9).offsets == [1, 2]
 

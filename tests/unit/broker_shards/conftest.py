@@ -115,7 +115,7 @@ class One:
                 spare.run(self.disks[log])
                 self.handle(ev.SpareMade(log, spare))
             case ef.SaveCheckpoint(log, name, data):
-                self.disks[log].replace(name, data)
+                self.disks[log].replace(name, data.pack())
                 self.handle(ev.CheckpointSaved(log))
         return True
 

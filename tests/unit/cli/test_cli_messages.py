@@ -104,3 +104,44 @@ def test_an_error_in_the_middle_says_how_many_are_published(
     assert said.endswith("published before it failed:")
     assert said == "2 messages were published before it failed:"
     assert why == "a line is too long"
+
+
+def test_messages_are_published_for_later_and_for_a_while(weir: Weir, node: testing.Node) -> None:
+    weir("topic", "create", "t")
+    for value, when in (("late", ("--delay", "1h")), ("short", ("--ttl", "1m")), ("now", ())):
+        assert weir("pub", "t", value, *when)[0] == 0
+    assert weir("pub", "t", "noon", "--due", "2020-01-01T12:00")[0] == 0, "it is due already"
+    node.advance(61)
+
+    def taken(count: int) -> list[str]:
+        return [one["value"] for one in objects(weir("sub", "t", *options, "-n", str(count))[1])]
+
+    options = ("--cluster", "c", "-o", "json")
+    assert taken(2) == ["now", "noon"]
+    listed = json.loads(weir("cluster", "list", "t", "--json")[1])["clusters"][0]
+    assert [listed[name] for name in ("mode", "lag", "delayed", "held_back")] == ["shared", 1, 1, 0]
+    header, row = weir("cluster", "list", "t")[1].splitlines()[:2]
+    assert header.split("  ")[0] == "CLUSTER"
+    assert row.split()[:2] == ["c", "shared"]
+    node.advance(3_600)
+    assert taken(1) == ["late"]
+
+
+def test_a_time_that_is_none_is_told_before_anything_is_read(weir: Weir) -> None:
+    for wrong, advice in (
+        (("--delay", "soon"), "no duration"),
+        (("--due", "noon"), "is no time"),
+        (("--delay", "1h", "--due", "2030-01-01"), "not both"),
+        (("--delay", "1h", "--ttl", "1m"), "expire before it is due"),
+    ):
+        code, _, err = weir("pub", "t", "x", *wrong)
+        assert code != 0
+        assert advice in " ".join(err.split())
+
+
+def test_a_cluster_of_keys_is_told_from_a_shared_one(weir: Weir) -> None:
+    weir("topic", "create", "t")
+    weir("pub", "t", "x", "--key", "a")
+    assert weir("sub", "t", "--cluster", "c", "--mode", "keyed", "-n", "1")[0] == 0
+    code, _, err = weir("sub", "t", "--cluster", "c", "-n", "1")
+    assert (code, "keyed" in err) == (1, True)

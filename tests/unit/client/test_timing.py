@@ -75,7 +75,9 @@ def test_what_cannot_be_is_told(given: tuple, error: type[Exception], advice: st
 
 def test_a_message_that_expires_before_it_is_due_is_told() -> None:
     with pytest.raises(BadRequest, match="expire before it is due"):
-        timing("1h", None, "1h").columns(NOW)
+        timing("1h", None, "1h")
+    with pytest.raises(BadRequest, match="expire before it is due"):
+        timing(None, NOW + HOUR, "1h").columns(NOW)
     with pytest.raises(BadRequest, match="within a year"):
         timing(None, NOW + 366 * 24 * HOUR, None).columns(NOW)
 
