@@ -95,7 +95,8 @@ def _requests() -> list[dict[str, Any]]:
 
     def extend(meaning: str, given: DeviceExtend) -> Any:
         return _case("request", "extend", meaning, d.settle(given), sn=given.sn,
-                     partition=given.partition, fence=given.fence, lease=given.lease_ms)  # fmt: skip
+                     partition=given.partition, fence=given.fence,
+                     lease=given.lease_ms)  # fmt: skip
 
     ping = d.frame(d.DeviceOpcode.PING, 9, b"")
     return [

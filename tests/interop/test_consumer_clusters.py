@@ -120,16 +120,18 @@ def test_failures_delays_and_order_live_through_a_node_that_is_killed(tmp_path: 
     due: dict[int, float] = {}
 
     async def work(url: str) -> None:
-        async with weir.connect(url) as w:
-            async with w.consumer("t", cluster="c", mode="keyed", max_messages=20) as consumer:
-                async for message in consumer:
-                    number = int(message.value)
-                    assert time.monotonic() >= due.get(number, 0.0)
-                    if number % 10 == 7 and number not in due:
-                        due[number] = time.monotonic() + 0.3
-                        await consumer.nack(message, delay=0.3)
-                        continue
-                    seen[number % KEYS].append(number)
+        async with (
+            weir.connect(url) as w,
+            w.consumer("t", cluster="c", mode="keyed", max_messages=20) as consumer,
+        ):
+            async for message in consumer:
+                number = int(message.value)
+                assert time.monotonic() >= due.get(number, 0.0)
+                if number % 10 == 7 and number not in due:
+                    due[number] = time.monotonic() + 0.05
+                    await consumer.nack(message, delay=0.05)
+                    continue
+                seen[number % KEYS].append(number)
 
     async def scenario() -> None:
         node = start_node(tmp_path / "data", tmp_path, segment_mib=32, spares=0, shards=1)

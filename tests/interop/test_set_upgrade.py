@@ -24,8 +24,8 @@ NEW = FORMAT_LEVEL + 1
 _WAIT = 30.0
 _RELEASE = """
 import os
-import weir.model.limits
-weir.model.limits.FORMAT_LEVEL = int(os.environ.get("RELEASE_READS", weir.model.limits.FORMAT_LEVEL))
+from weir.model import limits
+limits.FORMAT_LEVEL = int(os.environ.get("RELEASE_READS", limits.FORMAT_LEVEL))
 """
 
 
@@ -62,6 +62,14 @@ async def upgraded(brokers: NodeSet, client: Client, number: int) -> None:
     await asyncio.to_thread(brokers.node(number).stop)
     await asyncio.to_thread(brokers.restart, number, Patient())
     await until(client, lambda status: status.settled and levels(status)[number - 1] == NEW)
+
+
+def serve(brokers: NodeSet, number: int) -> None:
+    """Let a node serve, for a while at least."""
+    brokers.restart(number, Patient())
+    deadline = time.monotonic() + _WAIT
+    while time.monotonic() < deadline:
+        brokers.wait([number], Patient())
 
 
 def test_a_release_and_then_a_level_under_load(brokers: NodeSet) -> None:
@@ -106,10 +114,8 @@ def test_a_release_and_then_a_level_under_load(brokers: NodeSet) -> None:
     brokers.node(2).stop()
     brokers.let(2, {"RELEASE_READS": str(FORMAT_LEVEL)})
     with pytest.raises(NodeFailed, match=f"reads up to {FORMAT_LEVEL}: upgrade this node"):
-        brokers.restart(2, Patient())
-        deadline = time.monotonic() + _WAIT
-        while time.monotonic() < deadline:  # it may have served for a moment
-            brokers.wait([2], Patient())
+        serve(brokers, 2)
+    brokers.node(2).kill()
     brokers.let(2, {"RELEASE_READS": str(NEW)})
     brokers.restart(2, Patient())
 

@@ -16,7 +16,14 @@ from weir.errors import RemoteProtocolError
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
 from weir.wire import device
 from weir.wire.connection import Connection
-from weir.wire.deliveries import Delivery, DeviceAck, DevicePull, DeviceSubscribe
+from weir.wire.deliveries import (
+    Delivery,
+    DeviceAck,
+    DeviceExtend,
+    DeviceNack,
+    DevicePull,
+    DeviceSubscribe,
+)
 
 NATURAL = st.integers(0, 2**63 - 1)
 TEXT = st.text(max_size=20)
@@ -34,6 +41,8 @@ DEVICE_FRAME = st.one_of(
     st.builds(device.subscribe, SN, st.text(max_size=40), TEXT, U16, U32),
     st.builds(device.pull, SN, U16, U32),
     st.builds(device.ack, SN, U16, U64, U64, U64),
+    st.builds(DeviceNack, SN, U16, U64, U64, U64, U32).map(device.settle),
+    st.builds(DeviceExtend, SN, U16, U64, U32).map(device.settle),
     st.builds(device.hello, NATURAL, st.integers(0, 2**32 - 1), TEXT, st.integers(0, 65_535)),
     st.builds(device.publish, st.integers(0, 255), st.binary(max_size=40)),
     st.builds(device.publish, st.integers(0, 255), BODY, st.integers(0, 2**32 - 2)),
@@ -75,9 +84,11 @@ TOO_LARGE = st.builds(
     U16, U64, U16, U64, st.integers(1, 2**32 - 1),
 )  # fmt: skip
 ACKED = st.builds(DeviceAck, SN, U16, U64, U64, U64)
+NACKED = st.builds(DeviceNack, SN, U16, U64, U64, U64, U32)
+EXTENDED = st.builds(DeviceExtend, SN, U16, U64, U32)
 REPLY = st.one_of(
     st.builds(device.encode_delivery, SN, st.one_of(DELIVERY, TOO_LARGE)),
-    st.builds(device.encode_acked, U16, ACKED),
+    st.builds(device.encode_settled, U16, st.one_of(ACKED, NACKED, EXTENDED)),
     st.builds(device.encode_welcome, st.integers(0, 255), st.integers(0, 99), NATURAL),
     st.builds(device.encode_code, st.just(4), st.integers(0, 255), st.integers(0, 99)),
     st.builds(

@@ -10,7 +10,6 @@ from weir.errors import Overloaded, Refused
 from weir.model.limits import REQUESTS_PENDING_MAX, RETRY_AFTER_MS
 from weir.wire import messages as m
 
-
 Asked = m.Pull | m.Fetch | m.Ack | m.Nack | m.Extend
 
 

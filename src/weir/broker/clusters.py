@@ -153,7 +153,7 @@ class ClusterState:
         return whole
 
     def extend(self, fence: int, deadline: int) -> bool:
-        """Let a grant end no sooner than at `deadline`; False if it is over, or its consumer gone."""
+        """Let a grant end no sooner than at `deadline`; False if it is over, or of nobody here."""
         grant = self.grants.get(fence)
         if grant is None or grant.consumer == NOBODY or grant.deadline == AT_ONCE:
             return False

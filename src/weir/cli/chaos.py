@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import secrets
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, fields
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,8 +19,8 @@ from weir.cli.bench_runs import Json, stop_as_by_ctrl_c
 
 if TYPE_CHECKING:
     from weir.bench.chaos.faults import Fault
-    from weir.bench.chaos.nets import Networks
-    from weir.bench.chaos.rounds import Result
+    from weir.bench.chaos.rounds import Result, Settings, Where
+    from weir.bench.node_set import Berth, NodeSet
 
 app = typer.Typer(
     name="chaos",
@@ -25,59 +29,73 @@ app = typer.Typer(
 )
 
 _SCHEMA = "weir.chaos/1"
+_NODES = 3
 
-Times = Annotated[int, typer.Option(min=1, help="How many rounds.")]
-Rate = Annotated[float, typer.Option(help="Messages a second, whatever comes back.")]
-Size = Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")]
-Devices = Annotated[int, typer.Option(help="Devices that send beside the producer.")]
-Calm = Annotated[float, typer.Option(help="Seconds of load before each strike.")]
+
+@dataclass(frozen=True)
+class Wanted:
+    """The options that every verb has."""
+
+    times: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 10
+    rate: Annotated[float, typer.Option(help="Messages a second, whatever comes back.")] = 1_000
+    size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100
+    devices: Annotated[int, typer.Option(help="Devices that send beside the producer.")] = 2
+    calm: Annotated[float, typer.Option(help="Seconds of load before each strike.")] = 1.0
+    as_json: Json = False
+
+
 Data = Annotated[
     Path | None, typer.Option(help="Keep what the nodes write here. [default: it is removed]")
 ]
+Down = Annotated[float, typer.Option(help="Seconds until it is started again.")]
+Seconds = Annotated[float, typer.Option(help="How long it lasts.")]
 
 
-@app.command("kill-leader")
-def kill_leader(
-    times: Times = 10, rate: Rate = 1_000, size: Size = 100, devices: Devices = 2,
-    down: Annotated[float, typer.Option(help="Seconds until it is started again.")] = 2.0,
-    calm: Calm = 1.0, data: Data = None, as_json: Json = False,
-) -> None:  # fmt: skip
+def _verb(name: str) -> Callable[[Callable[..., None]], None]:
+    """Make a verb of a function of what is `Wanted` and of its own options."""
+
+    def make(run: Callable[..., None]) -> None:
+        _, *own = inspect.signature(run, eval_str=True).parameters.values()
+        shared = inspect.signature(Wanted, eval_str=True).parameters.values()
+
+        def verb(**given: Any) -> None:
+            wanted = Wanted(**{one.name: given.pop(one.name) for one in fields(Wanted)})
+            run(wanted, **given)
+
+        options = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*shared, *own)]
+        verb.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        verb.__annotations__ = {one.name: one.annotation for one in options}
+        app.command(name, help=inspect.getdoc(run))(verb)
+
+    return make
+
+
+@_verb("kill-leader")
+def _kill_leader(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
     """kill -9 of the node that leads; it is started again, and the next round comes."""
     from weir.bench.chaos.faults import Killed
 
-    _run(Killed(True, down), times, rate, size, devices, calm, data, as_json)
+    _strike(wanted, data, lambda nodes: Killed(nodes, True, down))
 
 
-@app.command("kill-follower")
-def kill_follower(
-    times: Times = 10, rate: Rate = 1_000, size: Size = 100, devices: Devices = 2,
-    down: Annotated[float, typer.Option(help="Seconds until it is started again.")] = 2.0,
-    calm: Calm = 1.0, data: Data = None, as_json: Json = False,
-) -> None:  # fmt: skip
+@_verb("kill-follower")
+def _kill_follower(wanted: Wanted, down: Down = 2.0, data: Data = None) -> None:
     """kill -9 of a node that follows: nobody should notice."""
     from weir.bench.chaos.faults import Killed
 
-    _run(Killed(False, down), times, rate, size, devices, calm, data, as_json)
+    _strike(wanted, data, lambda nodes: Killed(nodes, False, down))
 
 
-@app.command("pause-leader")
-def pause_leader(
-    times: Times = 10, rate: Rate = 1_000, size: Size = 100, devices: Devices = 2,
-    seconds: Annotated[float, typer.Option(help="How long it stands still.")] = 10.0,
-    calm: Calm = 1.0, data: Data = None, as_json: Json = False,
-) -> None:  # fmt: skip
+@_verb("pause-leader")
+def _pause_leader(wanted: Wanted, seconds: Seconds = 10.0, data: Data = None) -> None:
     """SIGSTOP of the node that leads, and SIGCONT; what it says when it wakes must not be stale."""
     from weir.bench.chaos.faults import Paused
 
-    _run(Paused(seconds), times, rate, size, devices, calm, data, as_json)
+    _strike(wanted, data, lambda nodes: Paused(nodes, seconds))
 
 
-@app.command("partition")
-def partition(
-    times: Times = 10, rate: Rate = 1_000, size: Size = 100, devices: Devices = 2,
-    seconds: Annotated[float, typer.Option(help="How long it is cut off.")] = 5.0,
-    calm: Calm = 1.0, data: Data = None, as_json: Json = False,
-) -> None:  # fmt: skip
+@_verb("partition")
+def _partition(wanted: Wanted, seconds: Seconds = 5.0, data: Data = None) -> None:
     """Cut the node that leads off from the others, not from clients.
 
     Each node gets a network namespace: that needs root, or a kernel that lets users make them.
@@ -88,70 +106,110 @@ def partition(
     enter(sys.argv[1:])
     networks = Networks(_NODES)
     try:
-        fault = CutOff(networks, seconds)
-        _run(fault, times, rate, size, devices, calm, data, as_json, networks)
+        _strike(wanted, data, lambda _: CutOff(networks, seconds), networks.berths)
     finally:
         networks.close()
 
 
-@app.command("restart-all")
-def restart_all(
-    times: Times = 10, rate: Rate = 1_000, size: Size = 100, devices: Devices = 2,
-    calm: Calm = 1.0, data: Data = None, as_json: Json = False,
-) -> None:  # fmt: skip
+@_verb("restart-all")
+def _restart_all(wanted: Wanted, data: Data = None) -> None:
     """kill -9 of all nodes at once, and a restart of all."""
     from weir.bench.chaos.faults import AllKilled
 
-    _run(AllKilled(), times, rate, size, devices, calm, data, as_json)
+    _strike(wanted, data, AllKilled)
 
 
-_NODES = 3
+@_verb("watch")
+def _watch(
+    wanted: Wanted,
+    url: Annotated[str, typer.Option(envvar="WEIR_URL", help="A set that runs elsewhere.")],
+    command: Annotated[
+        str, typer.Option(help='What does the harm, as in "ssh a systemctl kill -s KILL weir".')
+    ] = "",
+    undo: Annotated[str, typer.Option(help="What ends it, if that does not end by itself.")] = "",
+    seconds: Annotated[float, typer.Option(help="What is watched after each command.")] = 10.0,
+) -> None:
+    """Load a set that runs elsewhere, while you do the harm by a command, or by hand.
+
+    It makes a topic of its own there, and deletes it if nothing was wrong. Which node is struck,
+    and what that one says itself, it cannot know.
+    """
+    from weir.bench.chaos.faults import ByCommand
+    from weir.bench.chaos.rounds import Where
+    from weir.client.url import parse_url
+
+    try:
+        places = parse_url(url)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+    where = Where(url, places, f"chaos-{secrets.token_hex(4)}", passing=True)
+    fault = ByCommand(command, undo, seconds)
+    settings = _settings(wanted, fault.name)
+    _tell(wanted, fault, len(places), lambda tell: _rounds(where, fault, settings, tell))
 
 
-def _run(
-    fault: Fault, times: int, rate: float, size: int, devices: int, calm: float,
-    data: Path | None, as_json: bool, networks: Networks | None = None,
-) -> None:  # fmt: skip
-    import msgspec
+def _settings(wanted: Wanted, name: str) -> Settings:
+    from weir.bench.chaos.rounds import Settings
 
-    from weir.bench.chaos.picture import heading, line, summary
-    from weir.bench.chaos.rounds import COLUMNS, Settings
-    from weir.cli.output import print_json
-
-    settings = Settings(times, rate, size, devices, calm)
+    settings = Settings(wanted.times, wanted.rate, wanted.size, wanted.devices, wanted.calm)
     try:
         settings.check()
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=f"chaos {fault.name}") from None
-    say = _say if as_json else print
-    for text in heading(fault.name, _NODES, rate, fault.drawn_s * 1e3 / (COLUMNS * 5 // 6)):
+        raise typer.BadParameter(str(error), param_hint=f"chaos {name}") from None
+    return settings
+
+
+def _strike(
+    wanted: Wanted, data: Path | None, faults: Callable[[NodeSet], Fault],
+    berths: list[Berth] | None = None,
+) -> None:  # fmt: skip
+    """Start a set, strike it, and tell."""
+    from weir.bench.chaos.rounds import Where
+    from weir.bench.node_set import READY, NodeSet, Patient
+
+    with tempfile.TemporaryDirectory(prefix="weir-chaos-") as name:
+        nodes = NodeSet(data or Path(name), _NODES, 1, berths=berths or (), settings=READY)
+        fault = faults(nodes)
+        settings = _settings(wanted, fault.name)
+        where = Where(nodes.url, [(member.host, member.port) for member in nodes.members])
+
+        def run(tell: Callable[..., None]) -> Result:
+            try:
+                nodes.start(Patient())
+                return _rounds(where, fault, settings, tell)
+            finally:
+                nodes.stop()
+
+        _tell(wanted, fault, _NODES, run)
+
+
+def _rounds(where: Where, fault: Fault, settings: Settings, tell: Callable[..., None]) -> Result:
+    from weir.bench.chaos.rounds import run
+
+    return asyncio.run(run(where, fault, settings, tell))
+
+
+def _tell(
+    wanted: Wanted, fault: Fault, nodes: int, run: Callable[[Callable[..., None]], Result]
+) -> None:
+    """Run the rounds, each told as it ends, and then what came of all."""
+    import msgspec
+
+    from weir.bench.chaos.picture import heading, line, summary
+    from weir.bench.chaos.rounds import COLUMNS
+    from weir.cli.output import print_json
+
+    rate, say = wanted.rate, _say if wanted.as_json else print
+    for text in heading(fault.name, nodes, rate, fault.drawn_s * 1e3 / (COLUMNS * 5 // 6)):
         say(text)
     with stop_as_by_ctrl_c():
-        result = _struck(fault, settings, data, networks, lambda one: say(line(one, rate)))
-    if as_json:
-        print_json(_SCHEMA, settings, msgspec.to_builtins(result))
+        result = run(lambda one: say(line(one, rate)))
+    if wanted.as_json:
+        print_json(_SCHEMA, _settings(wanted, fault.name), msgspec.to_builtins(result))
     else:
         print("\n".join(summary(result)))
     if not result.clean:
         raise typer.Exit(1)
-
-
-def _struck(
-    fault: Fault, settings: object, data: Path | None, networks: Networks | None,
-    tell: Callable[..., None],
-) -> Result:  # fmt: skip
-    from weir.bench.chaos.rounds import Settings, run
-    from weir.bench.node_set import NodeSet, Patient
-
-    assert isinstance(settings, Settings)
-    berths = networks.berths if networks else ()
-    with tempfile.TemporaryDirectory(prefix="weir-chaos-") as name:
-        nodes = NodeSet(data or Path(name), _NODES, 1, berths=berths)
-        try:
-            nodes.start(Patient())
-            return asyncio.run(run(nodes, fault, settings, tell))
-        finally:
-            nodes.stop()
 
 
 def _say(text: str) -> None:

@@ -182,6 +182,10 @@ class Driver:
         """Seconds since whenever; never falls."""
         return self._loop.time()
 
+    def soon(self, act: Callable[[], None]) -> None:
+        """Call `act` once all that came in with this turn of the loop is served."""
+        self._loop.call_soon(act)
+
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call `act` after a while."""
         self._loop.call_later(seconds, act)

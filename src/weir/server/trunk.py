@@ -41,12 +41,19 @@ _UNSENT_BYTES_MAX = 16 * MIB
 
 
 class Outlet(asyncio.Protocol):
-    """Writing to another shard, and giving back what was charged once it is out."""
+    """Writing to another shard, and giving back what was charged once it is out.
+
+    What is written in one turn of the loop goes out together: when thousands of devices connect, a
+    write for each frame, and a read for each at the other end, would cost more than the frames.
+    """
 
     def __init__(self, driver: Driver) -> None:
         """Belong to a driver."""
         self._driver = driver
         self._transport: asyncio.Transport | None = None
+        #: What was written in this turn of the loop.
+        self._gathered: list[Buffer] = []
+        #: Bytes charged for what was gathered, or the transport holds.
         self._unsent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -57,6 +64,7 @@ class Outlet(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Give everything back."""
         self._transport = None
+        self._gathered.clear()
         self.give_back(self._unsent)
         self._unsent = 0
 
@@ -69,20 +77,26 @@ class Outlet(asyncio.Protocol):
         if self._transport is None:
             self.give_back(charged)
             return
-        if charged:
-            self.settle()
-            self._unsent += charged
-        self._transport.writelines(buffers)
+        self._unsent += charged
+        if not self._gathered:
+            self._driver.soon(self.settle)
+        self._gathered += buffers
 
     def settle(self) -> None:
-        """Give back what has left this process since the last time."""
-        if self._transport is not None:
-            sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
+        """Let out what was gathered, and give back what has left this process."""
+        if self._transport is None:
+            return
+        if self._gathered:
+            gathered, self._gathered = self._gathered, []
+            self._transport.writelines(gathered)
+        sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
+        if sent:
             self._unsent -= sent
             self.give_back(sent)
 
     def close(self) -> None:
         """Close once what was written is out."""
+        self.settle()
         if self._transport is not None:
             self._transport.close()
 

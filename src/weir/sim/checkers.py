@@ -15,6 +15,7 @@ from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB
 from weir.sim.history import UNKNOWN, Ack, Grant, History, Record, Return, Seek
 from weir.sim.leasing import HeldBack, Leased
+from weir.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
 from weir.sim.seeking import between
 from weir.sim.timely import Timely
 from weir.sim.world import MS, SECOND
@@ -374,6 +375,9 @@ CHECKERS: tuple[Checker, ...] = (
     AckedOnce(),
     Leased(),
     HeldBack(),
+    KeyOrder(),
+    OrderedOnce(),
+    NotBeforeDue(),
     Honest(),
     Live(),
     Timely(),

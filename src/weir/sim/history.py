@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from weir.model.batch import Batch
+from weir.model.clusters import Mode
 
 #: A repeat's answer that names no offset: it was accepted, that much is sure.
 UNKNOWN = -1
@@ -76,6 +77,10 @@ class Grant:
     arrived: int = 0
     lease_ms: int = 0
     gone: int = -1
+    #: When it was made, as a stamp; 0 where that is not told.
+    stamp: int = 0
+    #: Who got it: a consumer, and the number of its connection.
+    holder: str = ""
 
 
 @dataclass(slots=True)
@@ -177,6 +182,11 @@ class History:
     seeks: list[Seek] = field(default_factory=list)
     fences: list[Fence] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
+    #: The modes of clusters that keep order, by partition and name.
+    modes: dict[tuple[int, str], Mode] = field(default_factory=dict)
+    #: The keys of values that have one, and when those are due that come late, in ms since 1970.
+    keys: dict[bytes, bytes] = field(default_factory=dict)
+    dues: dict[bytes, int] = field(default_factory=dict)
     #: By partition and packed references, the value that they stand for.
     wholes: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
     #: Whether values in chunks that are not touched for a moment are given up.

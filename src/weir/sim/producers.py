@@ -14,13 +14,17 @@ from weir.model.limits import PIPELINE_WINDOW
 from weir.sim.history import Confirmed, Operation, Publish
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
-from weir.sim.world import MS
+from weir.sim.world import EPOCH_MS, MS
 from weir.wire import messages as m
 
 _NEXT = (0, 25 * MS)
 _MISCHIEF = 0.15
 _RESEND = 0.1
 _TWICE = 0.1
+_KEYS = (None, b"a", b"b", b"c")
+_DELAYED = 0.3
+#: Shorter than consumers wait in the end before they go.
+_DELAYS_MS = (0, 20, 100, 300)
 _COMPRESSIONS = (0, compression.LZ4, compression.ZSTD)
 #: How mischief is met.
 _EXPECTED = (SequenceGap, SequenceReused, ValueLost, Fenced)
@@ -135,7 +139,22 @@ class Producer(Client):
     def _compose(self) -> Batch | None:
         """Return the next batch; None if there is none now."""
         count = self.world.dice.choice(self._counts)
-        return self._batch(self._sequence, [self._value() for _ in range(count)])
+        values = [self._value() for _ in range(count)]
+        return self._batch(self._sequence, values, **self._columns(values))
+
+    def _columns(self, values: Sequence[bytes]) -> dict[str, Any]:
+        """Return keys, for a cluster that keeps order, or times, where no such one reads."""
+        dice, history = self.world.dice, self.history
+        if self._partition:
+            keys = [dice.choice(_KEYS) for _ in values]
+            history.keys.update((v, k) for v, k in zip(values, keys, strict=True) if k is not None)
+            return {"keys": keys}
+        if not self.world.chance(_DELAYED):
+            return {}
+        now_ms = EPOCH_MS + self.world.now // MS
+        dues = [now_ms + delay if (delay := dice.choice(_DELAYS_MS)) else 0 for _ in values]
+        history.dues.update((v, due) for v, due in zip(values, dues, strict=True) if due)
+        return {"dues": [due * 1000 for due in dues]}
 
     def _value(self, size: int = 0) -> bytes:
         """Return a value that nobody had before, of any size from `size` on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
 from weir.sim.hands import HOLD_MS_MAX, Hands
+from weir.model.clusters import Mode
 from weir.sim.history import Ack, Grant, Look
 from weir.sim.network import Link
 from weir.sim.programs import Client
@@ -25,6 +26,7 @@ _FORGET = 0.1
 _LATE = 0.1
 _DIE = 0.08
 _GIVE_BACK = 0.1
+_LATE_BACK = 0.4
 _EXTEND = 0.1
 
 
@@ -130,6 +132,8 @@ class Onlooker(Client):
 class Consumer(Client):
     """One consumer of a cluster: pulls, acks, dies with grants in its hands, acks late."""
 
+    mode = Mode.SHARED
+
     def __init__(
         self,
         scene: Scene,
@@ -147,6 +151,7 @@ class Consumer(Client):
         self._drained = False
         self._acking = 0
         self._hands = Hands(self, partition)
+        self._connections = 0
         #: Of this connection.
         self._grants: list[Grant] = []
         brokers = scene.brokers
@@ -162,6 +167,9 @@ class Consumer(Client):
     def ready(self) -> None:
         """Pull. Leases of an earlier leader may last up to their whole length from here on."""
         self.ending_since = max(self.ending_since, self.world.now)
+        self._connections += 1
+        if self.mode is not Mode.SHARED:
+            self.history.modes[self._partition, self.cluster] = self.mode
         self._pull()
 
     def closed(self) -> None:
@@ -190,6 +198,7 @@ class Consumer(Client):
             dice.choice((1, 500, 4000)),
             dice.choice((0, _WAIT_MS)),
             dice.choice(_LEASES_MS),
+            self.mode,
         )
         self._pulling = True
         self.ask(request, lambda reply: self._pulled(now, request.lease_ms, reply))
@@ -214,22 +223,25 @@ class Consumer(Client):
         found = self.check(self._partition, reply.batches, reply.offset)
         if not found or found[-1].header.next_offset < reply.next_offset:
             self.complain("Honest", f"a grant to {reply.next_offset} with less in it")
-        grant = Grant(
-            self._partition,
-            self.cluster,
-            reply.fence,
-            reply.offset,
-            reply.next_offset,
-            reply.attempts,
-            pulled,
-            self.world.now,
-            lease_ms if self._knows_leases else 0,
-        )
-        self.history.grants.append(grant)
-        self._grants.append(grant)
-        if not self.ending and self.world.chance(_EXTEND):
-            self._hands.extend(grant)
-        self._handle(grant)
+        for first, behind in reply.runs or ((reply.offset, reply.next_offset),):
+            grant = Grant(
+                self._partition,
+                self.cluster,
+                reply.fence,
+                first,
+                behind,
+                reply.attempts,
+                pulled,
+                self.world.now,
+                lease_ms if self._knows_leases else 0,
+                stamp=reply.stamp,
+                holder=f"{self.name}#{self._connections}",
+            )
+            self.history.grants.append(grant)
+            self._grants.append(grant)
+            if not self.ending and self.world.chance(_EXTEND):
+                self._hands.extend(grant)
+            self._handle(grant)
 
     def _handle(self, grant: Grant) -> None:
         """Do what consumers do with a grant."""
@@ -243,7 +255,7 @@ class Consumer(Client):
             self.soon(self._ack, grant, grant.first, middle)
         elif self.world.chance(_LATE):
             delay = self.world.dice.randrange(LEASE_MS_MAX * 2 * MS)
-            late = self._hands.give_back_late if self.world.chance(_GIVE_BACK) else self._ack
+            late = self._hands.give_back_late if self.world.chance(_LATE_BACK) else self._ack
             self.world.after(delay, late, grant, grant.first, grant.behind)
         elif self.world.chance(_LINGER):
             # In parts, so that grants are left with holes.

@@ -19,6 +19,7 @@ from weir.errors import OffsetOutOfRange, refusal
 from weir.sim import rot
 from weir.sim.brokerset import BrokerSet
 from weir.sim.checkers import LIVE_WITHIN, violations
+from weir.sim.duel import Duel
 from weir.sim.history import History, record_of
 from weir.sim.nemesis import Nemesis
 from weir.sim.network import Link
@@ -119,7 +120,8 @@ class _Run:
         )
         self.brokers = brokers = BrokerSet(world, machine(world, shape), shape.nodes)
         alone = shape.nodes == 1
-        self.nemesis = Nemesis(world, brokers.one, shape) if alone else Storm(world, brokers, shape)
+        storm = Duel if shape.duel else Storm
+        self.nemesis = Nemesis(world, brokers.one, shape) if alone else storm(world, brokers, shape)
         self.operations = 0
         self._shape = shape
         self._rots = shape.rots[seed % len(shape.rots)]

@@ -21,7 +21,7 @@ _BUDGETS = (LEAST_BUDGET, 256 * KIB, 1024 * KIB)
 _LOGS = (1, 1, 2, 3, 4)
 #: A quick disk, and one that is so slow that clients lose patience, and power cuts fall into it.
 _FLUSHES = ((200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
-#: What a replica is sent at once, before it answers, and of a snapshot.
+#: What a replica is sent in one message, before it answers, and of a snapshot.
 _APPENDS = (1, 2 * KIB, 1024 * KIB)
 _IN_FLIGHT = (1, 8 * KIB, 8 * 1024 * KIB)
 _CHUNKS = (100, 2 * KIB, 256 * KIB)
@@ -39,6 +39,10 @@ class Shape:
     fault_every: tuple[int, int] = (30 * MS, 250 * MS)
     #: Which faults a set meets, by the names of `weir.sim.storm`; none named: all.
     kinds: tuple[str, ...] = ()
+    #: Whether faults are not random, but those of `weir.sim.duel`.
+    duel: bool = False
+    #: What a follower is sent at once, at most, in bytes.
+    appends: tuple[int, ...] = _APPENDS
     #: How often a follower hears of its leader, and when one that does not seeks to lead, in ms.
     beats: tuple[tuple[int, int], ...] = ((100, 500),)
     #: How often a process looks at the clock, in ms.
@@ -58,6 +62,8 @@ class Shape:
     hubs: int = 2
     authors: int = 2
     consumers: int = 2
+    #: Consumers of a cluster that keeps order.
+    keepers: int = 2
     receivers: int = 2
     onlookers: int = 0
     stewards: int = 0
@@ -113,7 +119,7 @@ def machine(world: World, shape: Shape) -> Machine:
         replication=Replication(
             heartbeat_ms=heartbeat_ms,
             election_ms=election_ms,
-            append_bytes_max=dice.choice(_APPENDS),
+            append_bytes_max=dice.choice(shape.appends),
             inflight_bytes_max=dice.choice(_IN_FLIGHT),
             snapshot_chunk_bytes=dice.choice(_CHUNKS),
         ),

@@ -41,7 +41,7 @@ class Witness:
 
         A group has one leader a term, and one entry at each committed index.
         """
-        for group in _groups(process):
+        for group in groups_of(process):
             node, place = group.node, (process.run, group.id)
             now = node.term, node.applied_index, int(node.role is raft.Role.LEADER)
             if self._seen.get(place) == now:
@@ -74,7 +74,7 @@ class Witness:
         """Compare the states of all replicas that have applied as much as another."""
         states: dict[tuple[int, int], tuple[int, bytes]] = {}
         for process in processes:
-            for group in _groups(process):
+            for group in groups_of(process):
                 if group.damage is not None:
                     continue
                 state = msgspec.msgpack.encode(group.machine.encode())
@@ -91,10 +91,11 @@ class Witness:
 
 def led_by(process: Process) -> list[int]:
     """Return the groups that a process leads, or believes to lead."""
-    return [group.id for group in _groups(process) if group.node.role is raft.Role.LEADER]
+    return [group.id for group in groups_of(process) if group.node.role is raft.Role.LEADER]
 
 
-def _groups(process: Process) -> list[Group]:
+def groups_of(process: Process) -> list[Group]:
+    """Return the groups of a process; none if it has ended."""
     shard = process.shard
     if shard is None:
         return []

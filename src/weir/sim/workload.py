@@ -8,6 +8,7 @@ from weir.broker.placement import REPLICAS_DEFAULT
 from weir.sim.authors import Author, Pen
 from weir.sim.hasty import Hasty
 from weir.sim.hubs import Hub
+from weir.sim.keepers import KeyedConsumer, OrderedConsumer
 from weir.sim.operators import Operator
 from weir.sim.producers import Producer
 from weir.sim.programs import Program
@@ -20,6 +21,7 @@ from weir.sim.world import MS
 
 CLUSTER = "crew"
 FIELD = "field"
+ORDER = "order"
 
 
 class Workload:
@@ -40,6 +42,10 @@ class Workload:
         self.readers = [Reader(scene, f"reader{n}", n) for n in range(parts)]
         self.consumers = [
             Consumer(scene, f"consumer{n}", 0, CLUSTER) for n in range(shape.consumers)
+        ]
+        keeper = scene.world.dice.choice((KeyedConsumer, OrderedConsumer))
+        self.consumers += [
+            keeper(scene, f"keeper{n}", -1 % parts, ORDER) for n in range(shape.keepers)
         ]
         # The least budget has no room for a subscription.
         room = scene.brokers.machine.shard.budget_bytes > LEAST_BUDGET

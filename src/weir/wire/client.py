@@ -229,12 +229,13 @@ def _address(body: memoryview, more: int) -> tuple[Address, int]:
 
 def _granted(body: memoryview) -> m.Granted:
     address, at = _address(body, _GRANTED.size)
-    *fields, count = _GRANTED.unpack_from(body, at)
+    fence, deadline, offset, behind, attempts, stamp, count = _GRANTED.unpack_from(body, at)
     at += _GRANTED.size
     if count > GRANT_RUNS_MAX or len(body) - at < count * _RUN.size:
         raise BadRequest(f"{len(body)} bytes hold no {count:,} runs of a grant")
     runs = tuple(_RUN.iter_unpack(body[at : at + count * _RUN.size]))
-    return m.Granted(address, *fields, runs, _batches(body, at + count * _RUN.size))
+    batches = _batches(body, at + count * _RUN.size)
+    return m.Granted(address, fence, deadline, offset, behind, attempts, stamp, runs, batches)
 
 
 def _batches(body: memoryview, at: int) -> tuple[Buffer, ...]:

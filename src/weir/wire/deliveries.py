@@ -1,5 +1,6 @@
 """Bodies of the receiving half of the device dialect: subscribe, pull, ack, nack, extend (seed 001:
-persist, then notify, pull, ack). `weir.wire.device` puts them into frames; docs/DEVICE.md has every byte.
+persist, then notify, pull, ack). `weir.wire.device` puts them into frames; docs/DEVICE.md has every
+byte.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class DeviceAck:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNack:
-    """Give messages [first, next) of grant `fence` back, for others no sooner than in `delay_ms`."""
+    """Give messages [first, next) of grant `fence` back, to be had no sooner than in `delay_ms`."""
 
     sn: int
     partition: int

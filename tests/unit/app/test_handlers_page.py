@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -31,15 +32,16 @@ def node() -> Iterator[Any]:
 def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The examples by their first lines; databases of theirs go to a folder of this test."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "example", None)  # so that it is put back afterwards
     page = (ROOT / "docs" / "HANDLERS.md").read_text(encoding="utf-8")
     return {code.splitlines()[0]: code for code in _FENCE.findall(page)}
 
 
 def run(code: str, url: str) -> dict[str, Any]:
-    """Run an example, and return what it defines."""
-    names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(code.replace(URL, url), "docs/HANDLERS.md", "exec"), names)
-    return names
+    """Run an example as a module, and return what it defines."""
+    module = sys.modules["example"] = ModuleType("example")  # SQLAlchemy looks for it there
+    exec(compile(code.replace(URL, url), "docs/HANDLERS.md", "exec"), module.__dict__)
+    return module.__dict__
 
 
 async def all_done(w: Any, topic: str, cluster: str) -> None:

@@ -10,7 +10,13 @@ from weir.errors import RemoteProtocolError
 from weir.model.limits import TRUNK_FRAME_BYTES_MAX
 from weir.wire import device, trunk
 from weir.wire.client import ClientStream, decode_request, encode_request
-from weir.wire.deliveries import DeviceAck, DevicePull, DeviceSubscribe
+from weir.wire.deliveries import (
+    DeviceAck,
+    DeviceExtend,
+    DeviceNack,
+    DevicePull,
+    DeviceSubscribe,
+)
 from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRefused
 from weir.wire.frame import take_client_frame
 from weir.wire.messages import Address, Produce
@@ -24,6 +30,8 @@ DEVICE_REQUESTS: list[Any] = [
     DeviceSubscribe(1, 2, 3_000, "crew", "topic"),
     DevicePull(1, 5, 100),
     DeviceAck(1, 2, 3, 4, 5),
+    DeviceNack(1, 2, 3, 4, 5, 6),
+    DeviceExtend(1, 2, 3, 4),
 ]
 
 

@@ -34,7 +34,7 @@ def drawn(one: Round, rate: float) -> str:
 
 def line(one: Round, rate: float) -> str:
     """Return a round as one line."""
-    who = f"node {one.struck}"
+    who = f"node {one.struck}" if one.struck else "      "
     leads = f"{one.led}→{one.leads}" if one.led != one.leads else f"{one.leads}"
     said = f"  asked {one.asked}, refused {one.refused}, stale {one.stale}" if one.asked else ""
     gap, picture = f"{one.gap_ms:,.0f} ms", drawn(one, rate).ljust(COLUMNS + len(STRUCK))

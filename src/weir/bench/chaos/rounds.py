@@ -6,6 +6,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,7 +14,6 @@ from weir.bench.chaos.faults import Fault
 from weir.bench.chaos.ledger import Read, Verdict, judge
 from weir.bench.chaos.load import PATIENCE_S, Load, LoadFailed, read_whole
 from weir.bench.chaos.witness import Witness
-from weir.bench.node_set import NodeSet
 from weir.bench.payload import SIZE_MIN
 from weir.client.client import Client
 from weir.client.connect import connect
@@ -49,7 +49,8 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round: who was struck, who led before and after, and the longest gap between confirms.
+    """One round: who was struck (0: nobody knows here), who led before and after, and the longest
+    gap between confirms.
 
     `slots` are confirms in slots of `slot_ms` each, of which `before` lie before the strike.
     """
@@ -100,35 +101,49 @@ class Result(msgspec.Struct, frozen=True):
 Tell = Callable[[Round], None]
 
 
-async def run(nodes: NodeSet, fault: Fault, settings: Settings, tell: Tell) -> Result:
+class Where(NamedTuple):
+    """A set that runs: how to reach it, where each node is, and the topic to make there; one that
+    is `passing` is deleted again if nothing was wrong.
+    """
+
+    url: str
+    places: list[tuple[str, int]]
+    topic: str = TOPIC
+    passing: bool = False
+
+
+async def run(where: Where, fault: Fault, settings: Settings, tell: Tell) -> Result:
     """Strike a running set again and again; `tell` gets each round as it ends.
 
     Raises `WeirError` if the set does not come back, or a client of the load gives up.
     """
     settings.check()
-    places = [(member.host, member.port) for member in nodes.members]
+    url, places, topic, passing = where
     devices = [places[number % len(places)] for number in range(settings.devices)]
     began = time.monotonic()
-    async with connect(nodes.url, name="weir-chaos", request_timeout=PATIENCE_S) as client:
-        await client.create_topic(TOPIC)
-        stage = _Stage(nodes, client, fault, settings)
+    async with connect(url, name="weir-chaos", request_timeout=PATIENCE_S) as client:
+        await client.create_topic(topic)
+        stage = _Stage(where, client, fault, settings)
         await stage.settled()
-        async with Load(nodes.url, devices, TOPIC, settings.rate, settings.size) as load:
+        async with Load(url, devices, topic, settings.rate, settings.size) as load:
             await load.moves(0)
             for number in range(1, settings.times + 1):
                 tell(await stage.round(number, load))
             await load.finish()
-            _, (end, *_) = await client.positions(TOPIC)
+            _, (end, *_) = await client.positions(topic)
             await load.caught_up(end)
-        read = await read_whole(nodes.url, TOPIC, settings.size)
-        return stage.result(load, read, time.monotonic() - began)
+        read = await read_whole(url, topic, settings.size)
+        result = stage.result(load, read, time.monotonic() - began)
+        if passing and result.clean:
+            await client.delete_topic(topic)
+        return result
 
 
 class _Stage:
     """What the rounds of a run share."""
 
-    def __init__(self, nodes: NodeSet, client: Client, fault: Fault, settings: Settings) -> None:
-        self._nodes = nodes
+    def __init__(self, where: Where, client: Client, fault: Fault, settings: Settings) -> None:
+        self._where = where
         self._client = client
         self._fault = fault
         self._settings = settings
@@ -136,14 +151,17 @@ class _Stage:
         self._witnesses: list[Witness] = []
 
     async def settled(self) -> int:
-        """Return who leads, once every node is up and every group is where it should be."""
+        """Return who leads, once every node is up and every group is where it should be, if that is
+        to come.
+        """
         until, status = time.monotonic() + PATIENCE_S, None
         while time.monotonic() < until:
             try:
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + PATIENCE_S):
-                    status = await Nodes(self._client).status()
-                    if status.settled:
-                        (address, *_) = (await self._client.describe(TOPIC)).addresses
+                    if self._fault.settles:
+                        status = await Nodes(self._client).status()
+                    if status is None or status.settled:
+                        (address, *_) = (await self._client.describe(self._where.topic)).addresses
                         return address.node
             except (WeirError, TimeoutError):
                 pass  # nobody leads the registry yet
@@ -157,12 +175,10 @@ class _Stage:
         await load.moves(load.produced.confirmed)
         await asyncio.sleep(settings.calm_s)
         load.check()
-        struck = fault.victim(led, len(self._nodes.members), number)
+        struck = fault.victim(led, number)
         witness = await self._witness(number, struck, load) if fault.witnessed else None
         at = time.monotonic_ns()
-        await fault.strike(
-            self._nodes, struck, asyncio.sleep if witness is None else witness.ask_on
-        )
+        await fault.strike(struck, asyncio.sleep if witness is None else witness.ask_on)
         if witness is not None:
             await asyncio.sleep(_LAST_WORDS_S)
             await witness.end()
@@ -189,10 +205,9 @@ class _Stage:
         return found
 
     async def _witness(self, number: int, struck: int, load: Load) -> Witness:
-        member = self._nodes.members[struck - 1]
-        (address, *_) = (await self._client.describe(TOPIC)).addresses
+        (address, *_) = (await self._client.describe(self._where.topic)).addresses
         witness = Witness(
-            (member.host, member.port),
+            self._where.places[struck - 1],
             address,
             _WITNESS + number,
             self._settings.size,

@@ -63,7 +63,7 @@ def a_nack_resets_attempts(patch: Patch) -> None:
     patch.setattr(ClusterState, "give_back", give_back)
 
 
-@mutant(seed=0, breaks={"Leased"})
+@mutant(seed=0, breaks={"Leased", "HeldBack"})
 def a_stale_nack_takes_from_the_new_holder(patch: Patch) -> None:
     """Who was too late gives back what another holds by now (DESIGN §5 Consume)."""
     honest = ClusterState.give_back

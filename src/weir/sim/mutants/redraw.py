@@ -1,4 +1,4 @@
-"""The hunt for all mutants in several processes, and the seeds found written where they are kept."""
+"""The hunt for all mutants, several at a time, and the seeds that are found, kept in the source."""
 
 from __future__ import annotations
 

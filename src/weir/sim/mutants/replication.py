@@ -81,6 +81,38 @@ HASTY = replace(
     onlookers=0,
     operators=(False,),
 )
+#: Two leaders by turns, each with what the other does not have.
+DUEL = replace(
+    SET,
+    duel=True,
+    appends=(1,),
+    beats=((100, 500),),
+    ticks=(TICK_MS,),
+    pace=(5, 60),
+    batches=60,
+    hubs=0,
+    receivers=0,
+    authors=0,
+    onlookers=0,
+    stewards=0,
+    operators=(False,),
+)
+
+
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=DUEL)
+def an_older_term_is_committed_by_count(patch: Patch) -> None:
+    """An entry of an older term may be on a majority and still be replaced (§3.6.2, Figure 3.7)."""
+
+    def advance(self: Leader) -> bool:
+        log = self._ground.log
+        alone = not self.members
+        reached = log.durable if alone else self._ground.configuration.committed(self._match())
+        if reached <= log.committed:
+            return False
+        log.commit_to(reached)
+        return True
+
+    patch.setattr(Leader, "advance", advance)
 
 
 @mutant(seed=2, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)

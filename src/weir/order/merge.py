@@ -1,0 +1,129 @@
+"""One sequence of the batches of all partitions of a domain (DESIGN §5 Aggregation).
+
+A batch has one stamp, so merging touches no message. What is handed out is sorted by (stamp,
+partition, offset) and lies at or below the barrier of the whole roster: nothing can come in front
+of it any more, so every reader hands out the same sequence (*OneOrder*).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from weir.errors import RemoteProtocolError
+from weir.order.barrier import Barrier
+from weir.order.roster import Roster
+
+Item = TypeVar("Item")
+#: Barriers of a partition that wait for data; one of the middle goes if there are more.
+_PENDING_MAX = 64
+
+
+class Merged(NamedTuple, Generic[Item]):
+    """A batch in its turn: (stamp, partition, offset) is its place in the one order."""
+
+    stamp: int
+    partition: int
+    offset: int
+    size: int
+    item: Item
+
+
+class _Input:
+    """How far one partition was received, and its barriers that lie behind that."""
+
+    __slots__ = ("held", "next", "pending")
+
+    def __init__(self, offset: int) -> None:
+        self.next = offset
+        self.pending: deque[Barrier] = deque()
+        #: Bytes that wait for the barrier.
+        self.held = 0
+
+
+class Merge(Generic[Item]):
+    """Takes batches and barriers of partitions, each in its own order; gives the one order.
+
+    `bytes_max`: a partition that holds so much gets no more until the barrier lets some of it go.
+    Each gets as much for itself, so one that is ahead never keeps back one that is waited for.
+    """
+
+    def __init__(self, roster: Roster, start: Mapping[int, int], bytes_max: int) -> None:
+        """Begin at the offsets of `start`."""
+        self.roster = roster
+        self._bytes_max = bytes_max
+        self._inputs = {partition: _Input(offset) for partition, offset in start.items()}
+        self._heap: list[tuple[int, int, int, int, Item]] = []
+
+    def add(self, partition: int, offset: int) -> None:
+        """Take a partition that joined the roster, from `offset` on."""
+        self._inputs.setdefault(partition, _Input(offset))
+
+    def next(self, partition: int) -> int:
+        """The offset from which on a partition was not received."""
+        return self._inputs[partition].next
+
+    def wants(self, partition: int) -> bool:
+        """Whether there is room for more of a partition."""
+        return self._inputs[partition].held < self._bytes_max
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait for the barrier."""
+        return sum(one.held for one in self._inputs.values())
+
+    def push(
+        self, partition: int, stamp: int, offset: int, behind: int, size: int, item: Item
+    ) -> None:
+        """Take the batch [offset, behind) of a partition, `size` bytes.
+
+        Raises `RemoteProtocolError` unless it begins where what was received ends, or if it is
+        stamped where its partition had promised that nothing comes any more.
+        """
+        one = self._inputs[partition]
+        if offset != one.next:
+            raise RemoteProtocolError(
+                f"partition {partition}: offset {offset} came where {one.next} is next"
+            )
+        if stamp <= self.roster.barrier:
+            raise RemoteProtocolError(
+                f"partition {partition}: offset {offset} is stamped {stamp}, and all at or below "
+                f"{self.roster.barrier} was said to be here"
+            )
+        heapq.heappush(self._heap, (stamp, partition, offset, size, item))
+        one.held += size
+        self._reached(partition, one, behind)
+
+    def skip(self, partition: int, behind: int) -> None:
+        """Note that nothing up to `behind` is for us: filtered, void, or past retention."""
+        one = self._inputs[partition]
+        if behind > one.next:
+            self._reached(partition, one, behind)
+
+    def barrier(self, partition: int, barrier: Barrier) -> None:
+        """Take a partition's barrier, and use it once all below its offset was received."""
+        one = self._inputs[partition]
+        if barrier.through <= one.next:
+            self.roster.report(partition, barrier.stamp)
+            return
+        if len(one.pending) == _PENDING_MAX:
+            # The oldest is the next to be of use, the newest says most.
+            del one.pending[_PENDING_MAX // 2]
+        one.pending.append(barrier)
+
+    def _reached(self, partition: int, one: _Input, behind: int) -> None:
+        one.next = behind
+        while one.pending and one.pending[0].through <= behind:
+            self.roster.report(partition, one.pending.popleft().stamp)
+
+    def take(self) -> list[Merged[Item]]:
+        """Return what lies at or below the barrier, in the one order."""
+        barrier, heap = self.roster.barrier, self._heap
+        taken: list[Merged[Item]] = []
+        while heap and heap[0][0] <= barrier:
+            merged = Merged(*heapq.heappop(heap))
+            self._inputs[merged.partition].held -= merged.size
+            taken.append(merged)
+        return taken

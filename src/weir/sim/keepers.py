@@ -1,0 +1,76 @@
+"""Simulated consumers of clusters that keep order: keyed, or ordered."""
+
+from __future__ import annotations
+
+from weir.model.clusters import Mode
+from weir.sim.history import Grant
+from weir.sim.network import Link
+from weir.sim.readers import LEASE_MS_MAX, Consumer
+from weir.sim.world import MS
+
+_STALL = 0.1
+_GIVE_BACK = 0.1
+_PARTS = 0.3
+
+
+class KeyedConsumer(Consumer):
+    """Does what others do, in a cluster that is keyed."""
+
+    mode = Mode.KEYED
+
+
+class OrderedConsumer(Consumer):
+    """Does one thing after the other; now and then it stands still, and goes on as if it had not.
+
+    Who comes after it must have begun where it stopped, whatever it acks then.
+    """
+
+    mode = Mode.ORDERED
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to be done, nor to be granted."""
+        return super().finished and not self._work
+
+    def opened(self) -> None:
+        """Begin a new connection with nothing in hand."""
+        self._work: list[Grant] = []
+        # Who is deposed loses all it holds, before its leases are over.
+        self._knows_leases = False
+        super().opened()
+
+    def closed(self) -> None:
+        """All that was in hand goes to another."""
+        super().closed()
+        self._work = []
+
+    def _handle(self, grant: Grant) -> None:
+        self._work.append(grant)
+        if len(self._work) == 1:
+            self.soon(self._proceed, self.link)
+
+    def _proceed(self, link: Link | None) -> None:
+        """Begin with the next grant in hand."""
+        if link is not self.link or not self._work:
+            return
+        stall = self.world.dice.randrange(2 * LEASE_MS_MAX * MS)
+        if not self.ending and self.world.chance(_STALL):
+            self.world.after(stall, self._do, link)
+        else:
+            self._do(link)
+
+    def _do(self, link: Link | None) -> None:
+        if link is not self.link or not self._work:
+            return
+        grant = self._work.pop(0)
+        middle = self.world.dice.randrange(grant.first, grant.behind)
+        if not self.ending and self.world.chance(_GIVE_BACK):
+            self._ack(grant, grant.first, middle)
+            self._hands.give_back(grant, middle, grant.behind)
+            self._work.clear()  # all behind it is gone with it
+        elif self.world.chance(_PARTS):
+            self._ack(grant, grant.first, middle)
+            self._ack(grant, middle, grant.behind)
+        else:
+            self._ack(grant, grant.first, grant.behind)
+        self.soon(self._proceed, link)

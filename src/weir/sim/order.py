@@ -1,0 +1,119 @@
+"""What clusters that keep order promise, and delayed messages (DESIGN §5 Consume)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from weir.model.clusters import Mode
+from weir.model.stamp import milliseconds_of
+from weir.sim.history import Ack, Grant, History
+
+Place = tuple[int, str]
+
+
+class KeyOrder:
+    """A keyed cluster grants a message only when all before it of its key are done, or with it."""
+
+    name = "KeyOrder"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare each grant with the acks that were sent by then."""
+        for place, grants in _of_mode(history, Mode.KEYED):
+            keys = _keys(history, place[0])
+            sent = _first_sent(history, place)
+            start = history.starts.get(place[0], 0)
+            together: dict[int, set[int]] = defaultdict(set)
+            for grant in grants:
+                together[grant.fence].update(range(grant.first, grant.behind))
+            for grant in grants:
+                for offset in range(grant.first, grant.behind):
+                    for earlier in keys.get(offset, ()):
+                        done = sent.get(earlier, grant.arrived + 1) <= grant.arrived
+                        if earlier >= start and not done and earlier not in together[grant.fence]:
+                            yield f"{place}: {offset} under {grant.fence}, {earlier} is not done"
+
+
+class OrderedOnce:
+    """An ordered cluster is done in order: whoever gets or acks a message, all before it are done,
+    or with the same one.
+    """
+
+    name = "OrderedOnce"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare each grant, and each ack that is confirmed, with the acks sent by then."""
+        for place, grants in _of_mode(history, Mode.ORDERED):
+            sent = _first_sent(history, place)
+            start = history.starts.get(place[0], 0)
+            holders: dict[int, str] = {}
+            for grant in sorted(grants, key=lambda one: one.fence):
+                for earlier in range(start, grant.first):
+                    done = sent.get(earlier, grant.arrived + 1) <= grant.arrived
+                    if not done and holders.get(earlier) != grant.holder:
+                        yield f"{place}: {grant.first} under {grant.fence}, {earlier} is not done"
+                holders.update(dict.fromkeys(range(grant.first, grant.behind), grant.holder))
+            for ack in _acks(history, place):
+                late = [
+                    o
+                    for o in range(start, ack.first)
+                    if sent.get(o, ack.confirmed + 1) > ack.confirmed
+                ]
+                if ack.confirmed >= 0 and late:
+                    yield f"{place}: {ack.first} was done under {ack.fence}, before {late}"
+
+
+class NotBeforeDue:
+    """No message is granted under a stamp that lies before its time."""
+
+    name = "NotBeforeDue"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare the stamps of grants with when their messages are due."""
+        if not history.dues:
+            return
+        dues: dict[tuple[int, int], int] = {}
+        for seen in history.seen:
+            for offset, value in enumerate(seen.values, seen.offset):
+                if value in history.dues:
+                    dues[seen.partition, offset] = history.dues[value]
+        for grant in history.grants:
+            for offset in range(grant.first, grant.behind) if grant.stamp else ():
+                early = dues.get((grant.partition, offset), 0) - milliseconds_of(grant.stamp)
+                if early > 0:
+                    yield f"{offset} of {grant.partition} was granted {early} ms before it was due"
+
+
+def _of_mode(history: History, mode: Mode) -> Iterator[tuple[Place, list[Grant]]]:
+    for place in sorted(history.modes):
+        if history.modes[place] is mode:
+            yield place, [g for g in history.grants if (g.partition, g.cluster) == place]
+
+
+def _acks(history: History, place: Place) -> list[Ack]:
+    return [ack for ack in history.acks if (ack.partition, ack.cluster) == place]
+
+
+def _first_sent(history: History, place: Place) -> dict[int, int]:
+    """Return by offset when it was acked first."""
+    sent: dict[int, int] = {}
+    for ack in _acks(history, place):
+        for offset in range(ack.first, ack.behind):
+            sent[offset] = min(ack.sent, sent.get(offset, ack.sent))
+    return sent
+
+
+def _keys(history: History, partition: int) -> dict[int, list[int]]:
+    """Return by offset the earlier ones of its key."""
+    values: dict[int, bytes] = {}
+    for seen in history.seen:
+        if seen.partition == partition:
+            values.update(enumerate(seen.values, seen.offset))
+    rows: dict[bytes, list[int]] = defaultdict(list)
+    earlier: dict[int, list[int]] = {}
+    for offset in sorted(values):
+        key = history.keys.get(values[offset])
+        if key is not None:
+            earlier[offset] = list(rows[key])
+            rows[key].append(offset)
+    return earlier
