@@ -6,10 +6,27 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from weir.bench.children import environment, python
+from weir.bench.node_set import running_set
 from weir.cli.main import main
+
+WRONG = "lost", "repeated", "reordered", "misplaced", "strange", "stale"
+
+
+def check(told: dict[str, Any], rounds: int) -> None:
+    """Check what a run says of itself in JSON."""
+    assert told["schema"] == "weir.chaos/1"
+    assert [told[name] for name in WRONG] == [0] * len(WRONG)
+    assert told["rounds"] == len(told["each"]) == rounds
+    assert told["rto_max_ms"] == max(one["gap_ms"] for one in told["each"]) > 0
+    # The producer, two devices, and what a witness may have got in.
+    assert told["read"] == told["read_live"] >= told["confirmed"] > 0
 
 
 @pytest.mark.parametrize(
@@ -27,13 +44,41 @@ def test_nothing_is_lost_repeated_or_stale(
     assert main(["chaos", *words, "--calm", "0.2", "--json"]) == 0
     said = capsys.readouterr()
     told = json.loads(said.out)
-    assert told["schema"] == "weir.chaos/1"
-    wrong = "lost", "repeated", "reordered", "misplaced", "strange", "stale"
-    assert [told[name] for name in wrong] == [0] * len(wrong)
-    assert told["rounds"] == len(told["each"]) == int(words[2])
-    assert told["rto_max_ms"] == max(one["gap_ms"] for one in told["each"]) > 0
-    # The producer, two devices, and what a witness may have got in.
-    assert told["read"] == told["read_live"] >= told["confirmed"] > 0
+    check(told, int(words[2]))
     assert said.err.count("✗") == told["rounds"]
     if words[0] == "pause-leader":
         assert all(one["asked"] == one["answered"] + one["refused"] for one in told["each"])
+
+
+@pytest.mark.timeout(120)
+def test_a_leader_that_is_cut_off_tells_nothing_stale() -> None:
+    words = ("chaos", "partition", "--times", "1", "--seconds", "3", "--calm", "0.2", "--json")
+    # It goes on in a network of its own, which this process must not.
+    done = subprocess.run(
+        python("weir.cli", *words), capture_output=True, env=environment(), text=True,
+        timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    check(told, 1)
+    (one,) = told["each"]
+    assert one["leads"] != one["led"] or one["gap_ms"] > 100, "nobody was cut off"
+    assert one["asked"] > 0
+
+
+def test_a_set_elsewhere_is_watched_while_a_command_does_the_harm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_set(tmp_path, 3) as nodes:
+        pid = nodes.pids[1]
+        words = ("watch", "--url", nodes.url, "--times", "1", "--calm", "0.2", "--seconds", "2")
+        harm = ("--command", f"kill -STOP {pid}", "--undo", f"kill -CONT {pid}")
+        assert main(["chaos", *words, *harm, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        check(told, 1)
+        assert told["each"][0]["struck"] == 0
+        assert main(["chaos", *words, "--command", "false"]) == 1
+        assert "'false' ended with 1" in capsys.readouterr().err
+        assert main(["topic", "list", "--url", nodes.url, "--json"]) == 0
+        left = [one for one in capsys.readouterr().out.split('"') if one.startswith("chaos-")]
+        assert len(left) == 1, "only what ended badly leaves its topic to be looked at"

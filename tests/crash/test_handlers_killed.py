@@ -1,7 +1,8 @@
 """Handlers that are killed at any moment: with the inbox, each message has one effect.
 
-WEIR_HANDLER_KILLS=30 WEIR_HANDLERS=100 WEIR_HANDLED=100000 for more. Beside the effect each handler
-notes that it tried: more tries than messages show that messages did come twice.
+WEIR_HANDLER_KILLS=30 WEIR_HANDLERS=100 WEIR_HANDLED=100000 for more, WEIR_HANDLER_NODES=3 for a set of
+nodes whose leader is killed WEIR_HANDLER_LEADER_KILLS=5 times. Beside the effect each handler notes
+that it tried: more tries than messages show that messages did come twice.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from sqlalchemy import create_engine, func, select, text
 import weir
 from weir.app import inbox_tables as t
 from weir.bench import postgres
-from weir.bench.node import Node, start_node
+from weir.bench.node_set import NodeSet, Patient
 
 KILLS = int(os.environ.get("WEIR_HANDLER_KILLS", "6"))
 HANDLERS = int(os.environ.get("WEIR_HANDLERS", "3"))
 MESSAGES = int(os.environ.get("WEIR_HANDLED", "3000"))
-CALM_SECONDS = 90.0 + 20 * KILLS + 2 * HANDLERS
+NODES = int(os.environ.get("WEIR_HANDLER_NODES", "1"))
+LEADER_KILLS = int(os.environ.get("WEIR_HANDLER_LEADER_KILLS", "1"))
+CALM_SECONDS = 90.0 + 30 * LEADER_KILLS + 20 * KILLS + 2 * HANDLERS
 PARTITIONS = 2
 PUBLISHED_AT_ONCE = 500
 
@@ -156,42 +159,51 @@ async def publishing(w: weir.client.client.Client) -> AsyncIterator[asyncio.Task
     await asyncio.wait((task,))
 
 
-async def work(node: Node, crew: Crew, folder: Path) -> Node:
-    """Publish, handle, kill; kill the node too, halfway. Return the node that runs in the end."""
-    async with weir.connect(node.url) as w:
+async def work(nodes: NodeSet, crew: Crew) -> None:
+    """Publish, handle, kill: handlers by themselves, and in between the node that leads."""
+    async with weir.connect(nodes.url) as w:
         await w.create_topic("unlocks", partitions=PARTITIONS)
         crew.fill()
         async with publishing(w) as published, asyncio.timeout(CALM_SECONDS):
-            restarted = False
+            led = 0
             while True:
                 await asyncio.sleep(0.1)
                 crew.fill()
-                if not restarted and crew.kills >= KILLS // 2:
-                    await asyncio.to_thread(node.kill)
-                    restarted, port = True, node.port
-                    node = await asyncio.to_thread(start_node, folder / "data", folder, port=port)
+                if led < LEADER_KILLS and crew.kills > led * KILLS // LEADER_KILLS:
+                    leader = (await w.describe("unlocks")).addresses[led % PARTITIONS].node
+                    nodes.kill([leader])
+                    led += 1
+                    await asyncio.to_thread(nodes.restart, leader, Patient())
                 found = await w.clusters("unlocks", "ledger")
-                if published.done() and crew.kills >= KILLS and found and not found[0].lag:
+                over = crew.kills >= KILLS and led == LEADER_KILLS and published.done()
+                if over and found and not found[0].lag:
                     published.result()
-                    return node
+                    return
 
 
 def test_each_message_has_one_effect_whoever_is_killed(tmp_path: Path, database: str) -> None:
-    node = start_node(tmp_path / "data", tmp_path)
-    crew = Crew(node.url, database, tmp_path)
+    (tmp_path / "nodes").mkdir()
+    nodes = NodeSet(tmp_path / "nodes", NODES, 1)
     try:
-        node = asyncio.run(work(node, crew, tmp_path))
-        crew.stop()
+        nodes.start(Patient())
+        crew = Crew(nodes.url, database, tmp_path)
+        try:
+            asyncio.run(work(nodes, crew))
+            crew.stop()
+        finally:
+            crew.kill()
     finally:
-        crew.kill()
-        node.kill()
+        nodes.stop()
     engine = create_engine(database)
     with engine.connect() as connection:
         effects = Counter(connection.scalars(text("select value from effects")))
         tries = connection.execute(text("select count(*) from tries")).scalar_one()
         rows = connection.execute(select(func.count()).select_from(t.ROWS)).scalar_one()
     engine.dispose()
-    print(f"{crew.kills} kills, {MESSAGES} messages, {tries} tries, {rows} rows left")
+    print(
+        f"{crew.kills} handlers and {LEADER_KILLS} leaders of {NODES} nodes killed, {MESSAGES} "
+        f"messages, {len(effects)} effects, {tries} tries, {rows} rows left"
+    )
     assert set(effects) == {str(number) for number in range(MESSAGES)}
     assert max(effects.values()) == 1
     assert crew.kills >= KILLS

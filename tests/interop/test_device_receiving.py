@@ -91,6 +91,30 @@ def test_what_was_not_acked_comes_again_to_whoever_is_left(tmp_path: Path) -> No
     on_a_node(tmp_path, body, partitions=2)
 
 
+def test_messages_are_given_back_and_kept_longer(tmp_path: Path) -> None:
+    def body(port: int, publish: Publish) -> None:
+        with (
+            Client("127.0.0.1", port, hub=1, boot=1, topic="t") as first,
+            Client("127.0.0.1", port, hub=2, boot=1, topic="t") as second,
+        ):
+            lock, other = first.subscribe("locks", "t", 0), second.subscribe("locks", "t", 0)
+            publish(b"a", b"b", b"c")
+            pulled = lock.take(30)
+            while len(pulled) < 3:
+                pulled += lock.take(30)
+            lock.nack(pulled[:1])
+            (again,) = other.take(30)
+            assert (again.value, again.attempts) == (b"a", 2)
+            lock.nack(pulled[1:2], delay=3600.0)
+            lock.extend(pulled[2:], 3600.0)
+            with pytest.raises(StaleGrant):
+                lock.ack(pulled[1:])
+            other.ack([again])
+            assert other.take(0.05) == []
+
+    on_a_node(tmp_path, body)
+
+
 def test_a_subscription_outlives_its_connection(tmp_path: Path) -> None:
     def body(port: int, publish: Publish) -> None:
         with Client("127.0.0.1", port, hub=1, boot=1, topic="t") as hub:

@@ -169,13 +169,16 @@ class App:
                     await call(hook)
                 await running.start()
                 yield running
+                running.check()
             finally:
                 try:
                     await running.stop(patience)
-                    for hook in self._hooks.on_stop:
-                        await call(hook)
                 finally:
-                    self._running = None
+                    try:
+                        for hook in self._hooks.on_stop:
+                            await call(hook)
+                    finally:
+                        self._running = None
 
     async def run(
         self,

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from weir.app.breaker import Breaker, State
 from weir.app.subscription import Subscription
@@ -165,9 +165,12 @@ class Handling:
             await self._work(unit.message)
         except Exception as error:
             await self._failed(unit, ticket, error)
-        except BaseException:
-            breaker.give_up(ticket)
-            raise
+        except asyncio.CancelledError as error:
+            if self._stopping:
+                raise
+            # The handler's own affair: what it awaited was cancelled, or it cancelled itself.
+            cast(asyncio.Task[None], asyncio.current_task()).uncancel()
+            await self._failed(unit, ticket, error)
         else:
             unit.done()
             if breaker.succeeded(ticket):
@@ -175,7 +178,7 @@ class Handling:
         finally:
             self._taking.done(unit)
 
-    async def _failed(self, unit: Unit, ticket: int, error: Exception) -> None:
+    async def _failed(self, unit: Unit, ticket: int, error: BaseException) -> None:
         now, breaker = time.monotonic(), self.breaker
         if isinstance(error, Reject):  # the handler works: it has judged the message
             changed = breaker.succeeded(ticket)
@@ -214,7 +217,7 @@ class Handling:
                 )  # fmt: skip
 
     def _told(self) -> None:
-        """Let all know that the breaker has changed."""
+        """Let all know that the breaker has changed; nothing is pulled while it is open."""
         self._known.set()
         breaker = self.breaker
         level = logging.INFO if breaker.state is State.CLOSED else logging.ERROR
@@ -222,7 +225,7 @@ class Handling:
         if breaker.state is State.OPEN:
             self._taking.pause()
 
-    def _tell(self, unit: Unit, again: Again, error: Exception) -> None:
+    def _tell(self, unit: Unit, again: Again, error: BaseException) -> None:
         hint = ""
         if isinstance(error, Reject):
             hint = " (give dead_letter= to take away what is rejected)"

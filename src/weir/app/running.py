@@ -15,7 +15,7 @@ from weir.app.work import Hooks, work_of
 from weir.client.client import Client
 from weir.client.consumer import Consumer
 from weir.client.duration import seconds
-from weir.errors import WeirError
+from weir.errors import UnknownTopic, WeirError
 from weir.model.message import Message
 
 log = logging.getLogger("weir.app")
@@ -41,7 +41,12 @@ class _One:
         one, client = self.subscription, self._client
         dead_letter = one.policy.dead_letter
         if dead_letter is not None:
-            await client.create_topic(dead_letter)
+            await _ensure(client, dead_letter)
+        if one.inbox is not None and not one.inbox.created:
+            raise RuntimeError(
+                f"the inbox of cluster {one.cluster} knows no database: call "
+                "inbox.create(engine) in a function under @app.on_start"
+            )
         self._consumer = await client.consumer(
             one.topic,
             cluster=one.cluster,
@@ -97,6 +102,12 @@ class Running:
         """Return never; raise what ends a subscription, as the topic being deleted."""
         await asyncio.gather(*(one.failed for one in self._all))
 
+    def check(self) -> None:
+        """Raise what has ended a subscription, if something has."""
+        for one in self._all:
+            if one.failed.done() and not one.failed.cancelled():
+                one.failed.result()
+
     async def stop(self, grace: str | float) -> int:
         """Stop pulling, let what runs end, ack it, give back the rest.
 
@@ -110,3 +121,11 @@ class Running:
             elif isinstance(outcome, BaseException):
                 raise outcome
         return sum(outcome for outcome in outcomes if isinstance(outcome, int))
+
+
+async def _ensure(client: Client, topic: str) -> None:
+    """Make a topic unless it is there, whatever its settings are."""
+    try:
+        await client.describe(topic)
+    except UnknownTopic:
+        await client.create_topic(topic)

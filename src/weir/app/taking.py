@@ -92,6 +92,7 @@ class Taking:
         #: One at a time waits for more; the others find what it got.
         self._one = asyncio.Lock()
         self._freed = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
 
     def next(self) -> Unit | None:
         """Return a unit that may begin, if one is here."""
@@ -113,10 +114,17 @@ class Taking:
             return
         async with self._one:
             unit = self.next()
-            if unit is None:
-                await self._source.more()
-            else:
+            if unit is not None:
                 self.put_back(unit)
+                return
+            waiting = self._waiting = asyncio.ensure_future(self._source.more())
+            try:
+                await asyncio.wait((waiting,))
+            finally:
+                self._waiting = None
+                waiting.cancel()
+            if not waiting.cancelled():
+                waiting.result()
 
     def put_back(self, unit: Unit) -> None:
         """Take back what `next` returned: it did not begin."""
@@ -129,8 +137,10 @@ class Taking:
             self._freed.set()
 
     def pause(self) -> None:
-        """Give back all that is here and did not begin; nothing comes before `more`."""
+        """Give back all that is here and did not begin; nothing comes before the next `more`."""
         self.give_back()
+        if self._waiting is not None:
+            self._waiting.cancel()  # else it would wait for pulls that nobody makes
         self._source.pause()
 
     def give_back(self) -> None:

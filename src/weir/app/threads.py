@@ -52,6 +52,9 @@ class Threads:
             future, call, argument = task
             try:
                 outcome = partial(_settle, future, future.set_result, call(argument))
+            except StopIteration as error:  # which no future takes
+                failure = RuntimeError(f"the handler raised {error!r}")
+                outcome = partial(_settle, future, future.set_exception, failure)
             except BaseException as error:
                 outcome = partial(_settle, future, future.set_exception, error)
             with contextlib.suppress(RuntimeError):  # the loop may have ended before the call

@@ -44,8 +44,8 @@ OF_SETS = (
     ),
     _chaos(
         "kill-follower",
-        "kill -9 of a follower under load, 10 times",
-        10,
+        "kill -9 of a follower under load, 30 times",
+        30,
         Goal("worst ms", "≤", 100),
     ),
     _chaos(

@@ -229,7 +229,13 @@ class BrokerSet:
     def hand_over(self) -> None:
         """Let others lead what is led here, for this node is about to stop."""
         self._hand_over_until = self._time.monotonic_ms() + HAND_OVER_MS
-        give_away(self._shared_groups())
+        self.hand_over_again()
+
+    def hand_over_again(self) -> None:
+        """Hand over what could not be before, or what nobody took: a leader that was elected just
+        now, or whose followers lag, has nobody to hand over to yet.
+        """
+        give_away(group for group in self._shared_groups() if group.node.accepts)
 
     @property
     def handed_over(self) -> bool:

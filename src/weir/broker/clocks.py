@@ -2,8 +2,8 @@
 
 Each shard tells each that it is linked to what its wall clock says. What is kept of that is the
 difference to the own clock that never jumps: so a wall clock that is set, here or there, is seen
-as what it is. A message says less than its sender's clock by as long as it took; of the last few
-the highest is kept, so that one that was late moves nothing.
+as what it is. A message says less than its sender's clock by as long as it took; of the last two
+the higher one is kept, so that one that was late moves nothing.
 
 A node whose clock is far from the median of all goes by that, and hands over what it leads: what
 has a stamp in the future can never be taken back, nor what was let go as too old.
@@ -21,7 +21,7 @@ from weir.order.clock import Time
 
 #: How often a shard tells the time. A clock that is set back is noticed by others after `_KEPT`.
 TELL_EVERY_MS = 1_000
-_KEPT = 5
+_KEPT = 2
 #: Of who has said nothing for so long nobody knows what became of its clock.
 _FORGET_MS = 5_000
 #: A wall clock that gained or lost so much of late was set.

@@ -66,6 +66,8 @@ class ClusterState:
         if self.mode is None:
             self.mode = Mode.SHARED
         if self.mode is Mode.ORDERED:
+            if not self._is_next(record):
+                return None
             self._depose(record.first)
         runs, attempts = record.runs or [(record.first, record.next)], 1
         if record.first < self.frontier:  # else nobody had any of it yet
@@ -79,6 +81,19 @@ class ClusterState:
         if not runs:
             return None
         return self._hold(fence, Grant(record.consumer, record.deadline, attempts, Ranges(runs)))
+
+    def _is_next(self, record: MessagesGranted) -> bool:
+        """Whether all in front of a grant is done or with the same consumer: since it was proposed,
+        that may have been given back.
+        """
+        for first, behind in self._not_done(self.cursor, record.first):
+            for fence, begin, end in self.holders.within(first, behind):
+                if begin > first or self.grants[fence].consumer != record.consumer:
+                    return False
+                first = end
+            if first < behind:
+                return False
+        return True
 
     def _depose(self, first: int) -> None:
         """Take from all consumers what lies from `first` on: nobody is to do that before `first`.

@@ -94,13 +94,14 @@ class StartFlush(NamedTuple):
     """Run `flush` on the log's disk off the loop, then `Flushed`.
 
     After an `OSError` (no room for a new segment) the host runs it again, after a pause each time;
-    a `DiskFailed` ends the host, here and below. A flush of a crowd is reported no sooner than
-    `at_least_ms` after it began: the next one then holds many devices, at the price of few.
+    a `DiskFailed` ends the host, here and below. Behind a flush of a crowd the log rests until
+    `rest_ms` after it began, see `Flushed`: the next one then holds many devices, at the price of
+    few.
     """
 
     log: int
     flush: Flush
-    at_least_ms: int = 0
+    rest_ms: int = 0
 
 
 class Work(Protocol):

@@ -45,10 +45,19 @@ class Received(NamedTuple):
 
 
 class Flushed(NamedTuple):
-    """A `StartFlush` is done: all of it is durable."""
+    """A `StartFlush` is done: all of it is durable. If the log `rests`, `Rested` follows soon: a
+    host that has no time to lose leaves both out.
+    """
 
     log: int
     flush: Flush
+    rests: bool = False
+
+
+class Rested(NamedTuple):
+    """The next `StartFlush` of a log may come."""
+
+    log: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +171,7 @@ Event = (
     | Closed
     | Received
     | Flushed
+    | Rested
     | SpareMade
     | ReadDone
     | CheckpointSaved

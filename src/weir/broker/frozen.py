@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from weir.codec.crc import crc32c
+from weir.codec.fields import Buffer
 from weir.log.disk import Disk
 from weir.model.limits import MIB
 
@@ -59,6 +60,7 @@ def _is_frozen(part: object) -> bool:
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=opened)
 unpack = partial(msgspec.msgpack.decode, strict=False)
+_split = partial(msgspec.msgpack.decode, type=list[msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,45 @@ class Packing:
     def run(self, disk: Disk) -> list[bytes]:
         """Return the state, packed."""
         return [pack(self.state)]
+
+
+class Unpacking:
+    """A state as it came over a link, to be decoded off the loop, as if it were read from a log."""
+
+    __slots__ = ("_data", "_decode", "log", "state")
+
+    cached = None
+    #: It is there already, and what it becomes is no message.
+    size = 0
+
+    def __init__(self, log: int, data: Buffer, decode: Callable[[Any], object]) -> None:
+        """Let `decode` make a state of `data`, which `pack` gave."""
+        self.log = log
+        self._data = data
+        self._decode = decode
+        #: What came of it, once it was run.
+        self.state: object = None
+
+    def pin(self) -> None:
+        """It lies in no file."""
+
+    def release(self) -> None:
+        """It lies in no file."""
+
+    def run(self, disk: Disk | None) -> list[bytes]:
+        """Decode it; a part at a time where it is large, so that others have their turn."""
+        self.state = self._decode(unpack_slowly(self._data))
+        return []
+
+
+def unpack_slowly(data: Buffer) -> Any:
+    """Return what `unpack` does, of a tuple of which some elements are long lists."""
+    if len(data) < MIB:
+        return unpack(data)
+    return [
+        [unpack(part) for part in _split(element)] if len(element) >= MIB else unpack(element)
+        for element in _split(data)
+    ]
 
 
 def pack(state: object) -> bytes:

@@ -13,18 +13,20 @@ from typing import Any, NamedTuple, Protocol
 
 from weir import raft
 from weir.broker.entries import Payload, applied_by
+from weir.broker.frozen import Unpacking
 from weir.broker.overheard import Overheard
-from weir.broker.past import LogStorage, unpack_state
+from weir.broker.past import LogStorage
 from weir.broker.reads import Reads
 from weir.broker.rounds import Rounds, Then
 from weir.broker.staging import stage
 from weir.broker.supply import Supply
 from weir.broker.turns import Turns
-from weir.errors import NotLeader, Overloaded, Refused, Unavailable
+from weir.codec.fields import Buffer
+from weir.errors import Halted, NotLeader, Overloaded, Refused, Unavailable
 from weir.log.errors import LogDamaged
 from weir.log.log import Log
-from weir.model.ids import node_of
-from weir.model.limits import RETRY_AFTER_MS
+from weir.model.ids import REGISTRY_GROUP, node_of
+from weir.model.limits import MIB, RETRY_AFTER_MS
 
 _CONFIGURATION = raft.EntryKind.CONFIGURATION
 
@@ -38,8 +40,11 @@ class Machine(Protocol):
     def lose(self, error: NotLeader) -> None:
         """This node led and does not any more: `error` is for all who wait for it."""
 
-    def restore(self, data: Any) -> None:
-        """Take another replica's state, as its `encode` gave it, in place of the own."""
+    def decode(self, data: Any) -> object:
+        """Return the state that another replica's `encode` gave; called in another thread."""
+
+    def restore(self, state: Any) -> None:
+        """Take another replica's state, as `decode` gave it, in place of the own."""
 
     def apply(self, index: int, payload: Payload) -> None:
         """Apply one committed entry; each exactly once, in order."""
@@ -66,9 +71,9 @@ class Ties(NamedTuple):
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = ("_advancing", "_configuration", "_durable", "_rounds", "_supply",
-                 "_ties", "cut_off", "id", "is_placed_elsewhere", "log", "machine", "node",
-                 "overheard", "past", "voter")  # fmt: skip
+    __slots__ = ("_advancing", "_configuration", "_durable", "_rounds", "_supply", "_ties",
+                 "cut_off", "id", "is_decoding", "is_over", "is_placed_elsewhere", "log",
+                 "machine", "node", "overheard", "past", "voter")  # fmt: skip
 
     machine: Machine
 
@@ -104,6 +109,10 @@ class Group:
         #: Whom to tell when the own disk has an entry; indices rise.
         self._durable: deque[tuple[int, Callable[[], None]]] = deque()
         self._advancing = False
+        #: A snapshot that came is being decoded: nothing else of the group goes on meanwhile.
+        self.is_decoding = False
+        #: Whether this node has let go of the group.
+        self.is_over = False
         #: As of the applied index: what Raft has in force may be an entry that goes again.
         self._configuration = past.configuration()
         if self._configuration is None and founders:
@@ -293,7 +302,7 @@ class Group:
             return
         self._advancing = True
         try:
-            while (ready := self.node.take()) is not None:
+            while not self.is_decoding and (ready := self.node.take()) is not None:
                 self._do(ready)
         finally:
             self._advancing = False
@@ -305,10 +314,14 @@ class Group:
             self.machine.lead(ready.became_leader)
         if ready.messages:
             self._ties.send(self.id, ready.messages)
+        if ready.snapshot is not None:
+            self._decode(ready, ready.snapshot)
+        else:
+            self._go_on(ready)
+
+    def _go_on(self, ready: raft.Ready) -> None:
         if ready.must_persist:
             stage(self.log, self.id, self.node, ready)
-        if ready.snapshot is not None:
-            self._restore(ready.snapshot)
         for entry in ready.committed:
             self._apply(entry)
         if ready.reads or ready.loads or ready.wants_snapshot:
@@ -333,10 +346,27 @@ class Group:
         self._supply.lose()
         self.machine.lose(error)
 
-    def _restore(self, snapshot: raft.Snapshot) -> None:
-        self._configuration = snapshot.configuration
-        self.past.saved(replace(snapshot, data=None))
-        self.machine.restore(unpack_state(snapshot.data))
+    def _decode(self, ready: raft.Ready, snapshot: raft.Snapshot) -> None:
+        self.is_decoding = True
+        assert isinstance(snapshot.data, bytes | bytearray)  # it came over a link
+        work = Unpacking(self.past.log, snapshot.data, self.machine.decode)
+
+        def then(_: Sequence[Buffer], failure: Refused | None) -> None:
+            self.is_decoding = False
+            if failure is not None:
+                raise Halted(f"group {self.id}: a snapshot that came cannot be decoded: {failure}")
+            if not self.is_over:
+                self._configuration = snapshot.configuration
+                self.past.saved(replace(snapshot, data=None))
+                self.machine.restore(work.state)
+                self._go_on(ready)
+                self.advance()
+
+        if self.id == REGISTRY_GROUP or len(snapshot.data) < MIB:
+            work.run(None)
+            then((), None)
+        else:
+            self._ties.reads.start(work, then, at_once=True)
 
     def _serve(self, ready: raft.Ready) -> None:
         for read in ready.reads:

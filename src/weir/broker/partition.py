@@ -267,9 +267,13 @@ class Partition:
         if self.group.cut_off:
             self._shared.outbox.hang_up(self.group.id, "this node lost touch with the others")
 
-    def restore(self, data: Any) -> None:
-        """Take a state as `encode` gave it on another node, in place of what is known here."""
-        self.state.become(data)
+    def decode(self, data: Any) -> PartitionState:
+        """See `Machine`."""
+        return PartitionState.decode(data)
+
+    def restore(self, state: PartitionState) -> None:
+        """Take a state as another node had it, in place of what is known here."""
+        self.state.become(state)
 
     def apply(self, index: int, payload: Payload) -> None:
         """Apply a committed entry, then tell who waits for it."""

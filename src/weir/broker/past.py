@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from weir import raft
 from weir.broker.entries import entry_of, read_back, unread
 from weir.broker.frozen import pack, unpack
 from weir.broker.replication import Replication
+from weir.codec.fields import Buffer
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.log import Log
@@ -18,6 +19,12 @@ from weir.log.recovery import RecoveredGroup
 
 #: Raft refuses proposals beyond this; the shard's byte budget refuses publishes long before.
 _PENDING_BYTES_MAX = 1 << 40
+
+
+#: MessagePack: an array of two, and the head of so many bytes.
+_PAIR = b"\x92"
+_BIN32_MARK = 0xC6
+_BIN32 = struct.Struct(">BI")
 
 
 class LogStorage:
@@ -174,18 +181,15 @@ def installed(groups: Mapping[int, RecoveredGroup]) -> dict[int, raft.Snapshot]:
     return found
 
 
-def pack_installed(snapshot: raft.Snapshot) -> bytes:
+def pack_installed(snapshot: raft.Snapshot) -> tuple[Buffer, ...]:
     """Return what the log keeps of a snapshot that came over a link, to be read by the next start:
-    MessagePack of the configuration and of the state as it came.
+    MessagePack of the configuration and of the state as it came, which may be large and is not
+    copied.
     """
     assert snapshot.configuration is not None  # those that travel have one
-    return pack((snapshot.configuration.pack(), snapshot.data))
-
-
-def unpack_state(data: object) -> Any:
-    """Return a machine's state that `pack` packed."""
-    assert isinstance(data, bytes)  # it came over a link
-    return unpack(data)
+    assert isinstance(snapshot.data, bytes | bytearray)
+    configuration, size = pack(snapshot.configuration.pack()), len(snapshot.data)
+    return _PAIR + configuration + _BIN32.pack(_BIN32_MARK, size), snapshot.data
 
 
 def node_for(

@@ -224,8 +224,10 @@ class Shard:
         match event:
             case ev.Received(session, frames):
                 self._reception.received(session, frames)
-            case ev.Flushed(log, flush):
-                self._writer[log].flushed(flush)
+            case ev.Flushed(log, flush, rests):
+                self._writer[log].flushed(flush, rests)
+            case ev.Rested(log):
+                self._writer[log].rested()
             case ev.ReadDone():
                 self._reads.done(event)
             case ev.Opened(session, principal, place):
@@ -273,7 +275,9 @@ class Shard:
         self._shared.tick()
         self._devices.receivers.tick()
         self._neighbours.tick()
-        if not self._stopping:
+        if self._stopping:
+            self._set.hand_over_again()
+        else:
             self._set.tick()
         if self._groups.all_open and not self._stopping:
             self._sweep.tick()

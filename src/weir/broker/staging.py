@@ -38,7 +38,7 @@ def stage(log: Log, group: int, node: raft.Node, ready: raft.Ready) -> None:
         for record in records:
             log.append(record)
         at, base = (snapshot.index, snapshot.term), (snapshot.base_index, snapshot.base_term)
-        data = (pack_installed(snapshot),)
+        data = pack_installed(snapshot)
         log.install(group, *at, *base, data, None if ready.entries else token)
         records = []
     records += [_record(group, entry) for entry in ready.entries]

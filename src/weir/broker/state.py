@@ -161,9 +161,8 @@ class PartitionState:
             self.delays.encode(),
         )
 
-    def become(self, data: Any) -> None:
-        """Take another replica's state, as its `encode` gave it, in place of this one."""
-        other = PartitionState.decode(data)
+    def become(self, other: PartitionState) -> None:
+        """Take another replica's state, as `decode` gave it, in place of this one."""
         for name in PartitionState.__slots__:
             setattr(self, name, getattr(other, name))
 

@@ -55,7 +55,7 @@ Mended = Callable[[MendPiece, bool], None]
 class Writer:
     """Cuts entries when the previous flush is done, never by a timer (DESIGN §5 Flush).
 
-    In a crowd of devices the host lets a flush take `CROWD_FLUSH_MS`, if the disk is faster.
+    In a crowd of devices flushes begin `CROWD_FLUSH_MS` apart, if the disk is faster.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Writer:
         self._outbox = outbox
         self._time = time
         self._dirty: dict[int, Partition] = {}
-        self._in_flight = False
+        self._in_flight = self._rests = False
         self._flight_began = 0
         #: How many devices' publishes were cut since the last flush began.
         self._devices = 0
@@ -135,7 +135,8 @@ class Writer:
 
     def forget(self, group: int) -> None:
         """A group is gone from here: nothing of it is needed any more."""
-        self.groups.pop(group, None)
+        if (over := self.groups.pop(group, None)) is not None:
+            over.is_over = True
         self.recovered.pop(group, None)
         self.snapshots.pop(group, None)
         self.log.drop_group(group)
@@ -152,7 +153,7 @@ class Writer:
         """Start the next flush, if none is in flight and there is something to write."""
         self._start_chore(self.log.next_chore)
         self._start_chore(self._next_mend)
-        if self._in_flight:
+        if self._in_flight or self._rests:
             return
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
@@ -164,9 +165,9 @@ class Writer:
         if flush is not None:
             self._in_flight = True
             self._flight_began = self._time.monotonic_ms()
-            at_least_ms = CROWD_FLUSH_MS if self._devices >= CROWD else 0
+            rest_ms = CROWD_FLUSH_MS if self._devices >= CROWD else 0
             self._devices = 0
-            self._outbox.put(StartFlush(self.number, flush, at_least_ms))
+            self._outbox.put(StartFlush(self.number, flush, rest_ms))
         if not self._full:
             self._ask_for_spare()
 
@@ -176,18 +177,24 @@ class Writer:
             self._asks_after = self._time.monotonic_ms() + SPARE_RETRY_MS
             self._outbox.put(MakeSpare(self.number, spare))
 
-    def flushed(self, flush: Flush) -> None:
-        """All of a flush is durable: commit and apply what waited for it."""
+    def flushed(self, flush: Flush, rests: bool = False) -> None:
+        """All of a flush is durable: commit and apply what waited for it. If the log `rests`, the
+        next one gathers until `rested`.
+        """
         self.log.flushed(flush)
         self._outbox.counts.flushes += 1
         self._outbox.counts.flushed_bytes += flush.end - flush.start
-        self._in_flight = False
+        self._in_flight, self._rests = False, rests
         self._quiet_since = self._time.monotonic_ms()
         for token in flush.tokens:
             assert isinstance(token, Token)  # what Group gave to append()
             group = self.groups.get(token.group)
             if group is not None and group.node is token.node:  # else it is gone
                 group.persisted(token.ready)
+
+    def rested(self) -> None:
+        """The next flush may start."""
+        self._rests = False
 
     def spare_made(self, event: SpareMade) -> None:
         """Take a made segment file into the reserve, or learn that there is no room for one."""
@@ -246,8 +253,8 @@ class Writer:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Save every group's snapshot, unless that is under way."""
-        if self._saving:
+        """Save every group's snapshot, unless that is under way, or one is being taken over."""
+        if self._saving or any(group.is_decoding for group in self.groups.values()):
             return
         self._saving = True
         self._tried_tail = self.log.tail

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from weir.client.link import Link
+from weir.errors import WeirError
 from weir.model.stamp import milliseconds_of
 
 
@@ -22,6 +24,11 @@ class BrokerClock:
     def guess(self) -> int:
         """Return what it says by the last answer, and by what the broker has stamped since."""
         return max(self._now() + self._ahead, milliseconds_of(self._link.seen) * 1_000)
+
+    async def learn(self) -> None:
+        """Ask, and go by this machine's clock for now if nobody answers."""
+        with contextlib.suppress(WeirError):
+            await self.ask()
 
     async def ask(self) -> int:
         """Return what it says; those who ask at the same time share an answer."""

@@ -99,7 +99,7 @@ class Outgoing:
     async def open(self) -> Self:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
         info, _ = await asyncio.gather(
-            self._link.request(m.DescribeTopic(self.topic), m.TopicInfo), self._clock.ask()
+            self._link.request(m.DescribeTopic(self.topic), m.TopicInfo), self._clock.learn()
         )
         grant = await self._link.request(m.OpenProducer(), m.ProducerGrant)
         places = Places(self._link, self.topic, info)

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from weir.codec.fields import Buffer
+from weir.codec.fields import Buffer, total
 from weir.log.frame import Frame, Kind
 from weir.log.record import HardState, Record
 
@@ -64,14 +64,21 @@ def records(
 ) -> Iterator[Record]:
     """Yield the records of a snapshot; `state` is the index and the term of what it holds."""
     index, term = state
-    whole = memoryview(data[0] if len(data) == 1 else b"".join(data))
+    views = [memoryview(one) for one in data]
     room = max(entry_bytes_max - _HEAD.size, _PART_BYTES_MIN)
-    count = max(-(-len(whole) // room), 1)
+    count = max(-(-total(views) // room), 1)
     for part in range(count):
         head = _HEAD.pack(base.index, base.term, *hard_state, part, count)
-        piece = whole[part * room : (part + 1) * room]
-        size = len(head) + len(piece)
-        yield Record(group, term, index, Kind.SNAPSHOT, (head, piece), size)
+        pieces: tuple[Buffer, ...] = (head, *_cut(views, part * room, (part + 1) * room))
+        yield Record(group, term, index, Kind.SNAPSHOT, pieces, total(pieces))
+
+
+def _cut(views: Sequence[memoryview], start: int, end: int) -> Iterator[memoryview]:
+    """Yield the bytes from `start` to `end` of views that lie one behind the other."""
+    for view in views:
+        if start < len(view) and end > 0:
+            yield view[max(start, 0) : end]
+        start, end = start - len(view), end - len(view)
 
 
 class Gathering:

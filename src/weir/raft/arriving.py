@@ -8,13 +8,16 @@ from weir.raft.messages import SnapshotMeta
 class Arriving:
     """The pieces of one snapshot, in order and without a hole."""
 
-    __slots__ = ("_pieces", "meta", "position")
+    __slots__ = ("_data", "meta")
 
     def __init__(self, meta: SnapshotMeta) -> None:
         self.meta = meta
-        self._pieces: list[bytes] = []
-        #: Bytes below here have come.
-        self.position = 0
+        self._data = bytearray()
+
+    @property
+    def position(self) -> int:
+        """Bytes below here have come."""
+        return len(self._data)
 
     @property
     def complete(self) -> bool:
@@ -24,9 +27,8 @@ class Arriving:
     def take(self, position: int, data: bytes) -> None:
         """Keep `data` if it is the next piece."""
         if position == self.position and len(data) <= self.meta.size - position:
-            self._pieces.append(data)
-            self.position += len(data)
+            self._data += data
 
-    def data(self) -> bytes:
-        """The whole."""
-        return b"".join(self._pieces)
+    def data(self) -> bytearray:
+        """The whole, which is not joined from its pieces then: it may be large."""
+        return self._data

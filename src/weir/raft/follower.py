@@ -164,7 +164,7 @@ class Follower:
             return True
         return base <= log.last_index and log.term(base) == meta.base_term
 
-    def _restore(self, meta: SnapshotMeta, data: bytes) -> None:
+    def _restore(self, meta: SnapshotMeta, data: bytearray) -> None:
         ground = self._ground
         self._arriving = None
         snapshot = Snapshot(

@@ -58,6 +58,8 @@ class Driver:
         self._flushers = {
             n: Flusher(f"weir-flush-{n}", disk, self._in_loop(n)) for n, disk in disks.items()
         }
+        #: By the log's number, of what flushes of crowds are under way.
+        self._rests_until: dict[int, float] = {}
         # Three, so that neither a segment being zero-filled nor a copy stands in front of a read.
         self._pool = ThreadPoolExecutor(3, "weir-disk")
         #: Set when nobody else needs the disk any more.
@@ -182,10 +184,6 @@ class Driver:
         """Seconds since whenever; never falls."""
         return self._loop.time()
 
-    def soon(self, act: Callable[[], None]) -> None:
-        """Call `act` once all that came in with this turn of the loop is served."""
-        self._loop.call_soon(act)
-
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call `act` after a while."""
         self._loop.call_later(seconds, act)
@@ -273,15 +271,23 @@ class Driver:
         self.trunks.update()
 
     def _start_flush(self, effect: ef.StartFlush) -> None:
-        self._flushers[effect.log].start(effect.flush, effect.at_least_ms / 1000)
+        if effect.rest_ms:
+            self._rests_until[effect.log] = self.now() + effect.rest_ms / 1000
+        self._flushers[effect.log].start(effect.flush)
 
     def _in_loop(self, number: int) -> Callable[[Flush, BaseException | None], None]:
         def done(flush: Flush, error: BaseException | None) -> None:
             if error is not None:
                 die(number, error)
-            self._loop.call_soon_threadsafe(self.handle, ev.Flushed(number, flush))
+            self._loop.call_soon_threadsafe(self._flushed, number, flush)
 
         return done
+
+    def _flushed(self, number: int, flush: Flush) -> None:
+        rest = self._rests_until.pop(number, 0.0) - self.now()
+        if rest > 0:
+            self._loop.call_later(rest, self.handle, ev.Rested(number))
+        self.handle(ev.Flushed(number, flush, rest > 0))
 
     def _start_read(self, effect: ef.StartRead) -> None:
         self._off_loop(effect, effect.reading.run, read_done)

@@ -52,14 +52,14 @@ class Flusher:
         self._retry_seconds = retry_seconds
         #: How long each write and sync took; only the flusher's own thread adds to it.
         self.seconds = Histogram(FLUSH_SECONDS)
-        self._queue: SimpleQueue[tuple[Flush, float] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Flush | None] = SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def start(self, flush: Flush, at_least: float = 0.0) -> None:
-        """Hand over a flush; it is done no sooner than `at_least` seconds after it began."""
-        self._queue.put((flush, at_least))
+    def start(self, flush: Flush) -> None:
+        """Hand over a flush."""
+        self._queue.put(flush)
 
     def stop(self) -> None:
         """End the thread once it has run what it was given, or given up what finds no room."""
@@ -68,30 +68,26 @@ class Flusher:
         self._thread.join()
 
     def _run(self) -> None:
-        while (given := self._queue.get()) is not None:
-            flush, at_least = given
+        while (flush := self._queue.get()) is not None:
             try:
-                written = self._write(flush, at_least)
+                written = self._write(flush)
             except BaseException as error:  # whatever it is, the host must hear of it
                 self._done(flush, error)
             else:
                 if written:
                     self._done(flush, None)
 
-    def _write(self, flush: Flush, at_least: float) -> bool:
+    def _write(self, flush: Flush) -> bool:
         """Run a flush until it has found room; return False if told to stop before."""
         while True:
             try:
                 began = time.perf_counter()
                 flush.run(self._disk)
-                took = time.perf_counter() - began
-                self.seconds.add(took)
+                self.seconds.add(time.perf_counter() - began)
             except OSError as error:
                 pause = self._retry_seconds
                 log.error("a flush waits for room: %s; next try in %g s", error, pause)
                 if self._stopping.wait(pause):
                     return False
             else:
-                if took < at_least:
-                    self._stopping.wait(at_least - took)
                 return True

@@ -41,19 +41,12 @@ _UNSENT_BYTES_MAX = 16 * MIB
 
 
 class Outlet(asyncio.Protocol):
-    """Writing to another shard, and giving back what was charged once it is out.
-
-    What is written in one turn of the loop goes out together: when thousands of devices connect, a
-    write for each frame, and a read for each at the other end, would cost more than the frames.
-    """
+    """Writing to another shard, and giving back what was charged once it is out."""
 
     def __init__(self, driver: Driver) -> None:
         """Belong to a driver."""
         self._driver = driver
         self._transport: asyncio.Transport | None = None
-        #: What was written in this turn of the loop.
-        self._gathered: list[Buffer] = []
-        #: Bytes charged for what was gathered, or the transport holds.
         self._unsent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -64,7 +57,6 @@ class Outlet(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Give everything back."""
         self._transport = None
-        self._gathered.clear()
         self.give_back(self._unsent)
         self._unsent = 0
 
@@ -77,26 +69,20 @@ class Outlet(asyncio.Protocol):
         if self._transport is None:
             self.give_back(charged)
             return
-        self._unsent += charged
-        if not self._gathered:
-            self._driver.soon(self.settle)
-        self._gathered += buffers
+        if charged:
+            self.settle()
+            self._unsent += charged
+        self._transport.writelines(buffers)
 
     def settle(self) -> None:
-        """Let out what was gathered, and give back what has left this process."""
-        if self._transport is None:
-            return
-        if self._gathered:
-            gathered, self._gathered = self._gathered, []
-            self._transport.writelines(gathered)
-        sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
-        if sent:
+        """Give back what has left this process since the last time."""
+        if self._transport is not None:
+            sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
             self._unsent -= sent
             self.give_back(sent)
 
     def close(self) -> None:
         """Close once what was written is out."""
-        self.settle()
         if self._transport is not None:
             self._transport.close()
 
@@ -107,12 +93,39 @@ class Outlet(asyncio.Protocol):
 
 
 class End(Outlet):
-    """What both ends of a trunk have in common."""
+    """What both ends of a trunk have in common.
+
+    What is written in one turn of the loop goes out together: while thousands of devices connect, a
+    write for each frame, and a read for each at the other end, would cost more than the frames do.
+    """
 
     def __init__(self, driver: Driver) -> None:
         """Belong to a driver."""
         super().__init__(driver)
         self._stream = TrunkStream()
+        self._gathered: list[Buffer] = []
+
+    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
+        """Write buffers as they are, behind this turn of the loop; see `Outlet.write`."""
+        if self._transport is None:
+            self.give_back(charged)
+            return
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self.settle)
+        self._gathered += buffers
+        self._unsent += charged
+
+    def settle(self) -> None:
+        """Let out what was gathered, and give back what has left this process."""
+        if self._gathered and self._transport is not None:
+            gathered, self._gathered = self._gathered, []
+            self._transport.writelines(gathered)
+        super().settle()
+
+    def close(self) -> None:
+        """Close once what was written is out."""
+        self.settle()
+        super().close()
 
     def data_received(self, data: bytes) -> None:
         """Cut frames; what makes no sense ends the trunk."""

@@ -133,8 +133,8 @@ class Duel(Storm):
         return max((node.durable_index for node in self._nodes(host, group)), default=0)
 
     def _term(self, host: Host, group: int, index: int) -> int:
-        """Return the term of a durable entry; 0 where there is none."""
+        """Return the term of an entry; 0 where there is none."""
         for node in self._nodes(host, group):
-            if node.first_index <= index <= node.durable_index:
+            if node.first_index <= index <= node.last_index:
                 return node.term_at(index)
         return 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
-from weir.sim.hands import HOLD_MS_MAX, Hands
 from weir.model.clusters import Mode
+from weir.sim.hands import HOLD_MS_MAX, Hands
 from weir.sim.history import Ack, Grant, Look
 from weir.sim.network import Link
 from weir.sim.programs import Client
@@ -196,7 +196,8 @@ class Consumer(Client):
             self.cluster,
             dice.choice((1, 3, 10)),
             dice.choice((1, 500, 4000)),
-            dice.choice((0, _WAIT_MS)),
+            # What has to be read from the disk first is worth a wait: else nothing seems left.
+            _WAIT_MS if self.ending else dice.choice((0, _WAIT_MS)),
             dice.choice(_LEASES_MS),
             self.mode,
         )

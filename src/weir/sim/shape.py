@@ -41,8 +41,9 @@ class Shape:
     kinds: tuple[str, ...] = ()
     #: Whether faults are not random, but those of `weir.sim.duel`.
     duel: bool = False
-    #: What a follower is sent at once, at most, in bytes.
+    #: What a follower is sent in one message, and before it answers, in bytes.
     appends: tuple[int, ...] = _APPENDS
+    in_flight: tuple[int, ...] = _IN_FLIGHT
     #: How often a follower hears of its leader, and when one that does not seeks to lead, in ms.
     beats: tuple[tuple[int, int], ...] = ((100, 500),)
     #: How often a process looks at the clock, in ms.
@@ -120,7 +121,7 @@ def machine(world: World, shape: Shape) -> Machine:
             heartbeat_ms=heartbeat_ms,
             election_ms=election_ms,
             append_bytes_max=dice.choice(shape.appends),
-            inflight_bytes_max=dice.choice(_IN_FLIGHT),
+            inflight_bytes_max=dice.choice(shape.in_flight),
             snapshot_chunk_bytes=dice.choice(_CHUNKS),
         ),
         random=dice.random,

@@ -149,10 +149,12 @@ class Storm:
         self._world.note("skew", host.node, host.time.skew_ms)
 
     def _astray(self) -> None:
-        """Let one clock be wrong, and all others right; no storm of other kinds does that."""
-        for host in self._brokers.all:
+        """Let one clock be wrong, or that one be right again: never two within moments."""
+        wrong = [host for host in self._brokers.all if host.time.skew_ms]
+        for host in wrong:
             host.time.skew_ms = 0
-        self._skew()
+        if not wrong:
+            self._skew()
 
     # -- the network ---------------------------------------------------------------------------
 

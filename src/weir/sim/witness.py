@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from weir import raft
+from weir.broker.frozen import pack
 from weir.broker.group import Group
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Witness:
             for group in groups_of(process):
                 if group.damage is not None:
                     continue
-                state = msgspec.msgpack.encode(group.machine.encode())
+                state = pack(group.machine.encode())
                 at = group.id, group.node.applied_index
                 node, other = states.setdefault(at, (process.node, state))
                 if other != state:

@@ -48,22 +48,25 @@ class FakeSource:
     def __init__(self) -> None:
         self.waiting: list[FakeDelivery] = []
         self.pauses = 0
+        self.paused = False
         self.errors: list[Exception] = []
         self._some = asyncio.Event()
 
     def add(self, *deliveries: FakeDelivery) -> None:
         self.waiting += deliveries
-        self._some.set()
+        if not self.paused:
+            self._some.set()
 
     def fail(self, error: Exception) -> None:
         self.errors.append(error)
         self._some.set()
 
     def at_hand(self) -> FakeDelivery | None:
-        return self.waiting.pop(0) if self.waiting else None
+        return self.waiting.pop(0) if self.waiting and not self.paused else None
 
     async def more(self) -> None:
         self._some.clear()
+        self.paused = False
         if not self.waiting and not self.errors:
             await self._some.wait()
         if self.errors:
@@ -71,6 +74,7 @@ class FakeSource:
 
     def pause(self) -> None:
         self.pauses += 1
+        self.paused = True
 
 
 Begun = Callable[..., contextlib.AbstractAsyncContextManager[Any]]

@@ -157,6 +157,116 @@ def test_plain_functions_run_in_threads_beside_each_other(node: Any) -> None:
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("mode", ["shared", "keyed"])
+def test_slow_handlers_run_beside_each_other(node: Any, mode: str) -> None:
+    async def test() -> None:
+        app, here, gate = weir.App(node.url), 0, asyncio.Event()
+
+        @app.subscribe("unlocks", cluster="ledger", mode=mode, concurrency=8)
+        async def record(message: weir.Message) -> None:
+            nonlocal here
+            here += 1
+            if here == 8:
+                gate.set()
+            await gate.wait()  # no pace to learn from: none of them ends before all are here
+
+        async with weir.connect(node.url) as w:
+            await w.create_topic("unlocks")
+            for number in range(8):
+                await w.publish("unlocks", str(number), key=str(number))
+            async with app.running(), asyncio.timeout(30):
+                await gate.wait()
+
+    asyncio.run(test())
+
+
+def test_keys_are_handled_in_order_and_a_failure_holds_back_its_key(node: Any) -> None:
+    async def test() -> None:
+        app, order, failed = weir.App(node.url), [], False
+
+        @app.subscribe(
+            "unlocks", cluster="ledger", mode="keyed", retry=weir.Backoff(first=0, jitter=0)
+        )
+        async def record(message: weir.Message) -> None:
+            nonlocal failed
+            if message.value == b"a3" and not failed:
+                failed = True
+                raise OSError("no database")
+            order.append(message.value.decode())
+
+        async with weir.connect(node.url) as w:
+            await w.create_topic("unlocks", partitions=2)
+            for number in range(10):
+                for key in "abc":
+                    await w.publish("unlocks", f"{key}{number}", key=key)
+            async with app.running():
+                await all_done(w, "unlocks", "ledger")
+        assert failed
+        for key in "abc":
+            mine = [value for value in order if value.startswith(key)]
+            assert mine == [f"{key}{number}" for number in range(10)]
+
+    asyncio.run(test())
+
+
+def test_an_ordered_cluster_is_handled_in_order(node: Any) -> None:
+    async def test() -> None:
+        app, order, tries = weir.App(node.url), [], 0
+
+        @app.subscribe(
+            "unlocks", cluster="ledger", mode="ordered", retry=weir.Backoff(first=0, jitter=0)
+        )
+        async def record(message: weir.Message) -> None:
+            nonlocal tries
+            tries += 1
+            if tries in (3, 4):
+                raise OSError("no database")
+            order.append(int(message.value))
+
+        async with weir.connect(node.url) as w:
+            await w.create_topic("unlocks")
+            for number in range(20):
+                await w.publish("unlocks", str(number))
+            async with app.running():
+                await all_done(w, "unlocks", "ledger")
+        assert order == [*range(20)]
+
+    asyncio.run(test())
+
+
+def test_an_inbox_must_know_its_database(node: Any) -> None:
+    async def test() -> None:
+        app = weir.App(node.url)
+
+        @app.subscribe("unlocks", cluster="ledger", inbox=weir.Inbox("ledger"))
+        async def record(message: weir.Message) -> None: ...
+
+        async with weir.connect(node.url) as w:
+            await w.create_topic("unlocks")
+            with pytest.raises(RuntimeError, match="knows no database"):
+                await app.run()
+
+    asyncio.run(test())
+
+
+def test_a_dead_letter_topic_may_be_there_as_one_likes_it(node: Any) -> None:
+    async def test() -> None:
+        app, seen = weir.App(node.url), Seen()
+
+        @app.subscribe("unlocks", cluster="ledger", dead_letter="dead")
+        async def record(message: weir.Message) -> None:
+            seen.add(message)
+
+        async with weir.connect(node.url) as w:
+            await w.create_topic("unlocks")
+            await w.create_topic("dead", partitions=3, retention="90d")
+            async with app.running():
+                await w.publish("unlocks", b"x")
+                await seen.some(1)
+
+    asyncio.run(test())
+
+
 def test_lists_of_messages(node: Any) -> None:
     async def test() -> None:
         app, seen, sizes = weir.App(node.url), Seen(), []

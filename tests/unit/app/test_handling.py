@@ -222,6 +222,51 @@ def test_an_outage_pauses_and_buries_nothing(
     assert "10 of the last 10 messages failed" in caplog.text
 
 
+def test_who_waits_for_more_does_not_block_the_try_of_the_breaker(
+    begun: Any, delivery: Any
+) -> None:
+    """One worker waits at the source when another's failure stops all pulls."""
+
+    async def work(message: weir.Message) -> None:
+        if message.value == b"bad":
+            raise OSError("no database")
+
+    async def test() -> None:
+        async with begun(work, retry=RETRY, concurrency=4) as run:
+            run.handling.breaker._pauses = weir.Backoff(first=0.01, most=0.01, jitter=0)
+            failed = [delivery("bad") for _ in range(10)]
+            for one in failed:
+                run.source.add(one)
+                await settled(one)
+            assert run.source.pauses == 1
+            good = delivery("good")
+            run.source.add(good)
+            assert await settled(good) == ["done"]
+
+    asyncio.run(test())
+
+
+def test_a_handler_that_is_cancelled_from_within_has_failed(begun: Any, delivery: Any) -> None:
+    async def work(message: weir.Message) -> None:
+        if message.value == b"awaited":
+            task = asyncio.ensure_future(asyncio.Event().wait())
+            task.cancel()
+            await task
+        if message.value == b"itself":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    async def test() -> None:
+        async with begun(work, retry=RETRY, concurrency=1) as run:
+            all_of_them = [delivery("awaited"), delivery("itself"), delivery("good")]
+            run.source.add(*all_of_them)
+            assert await settled(*all_of_them) == [1.0, 1.0, "done"]
+
+    asyncio.run(test())
+
+
 def test_stopping_lets_what_runs_end_and_gives_back_the_rest(begun: Any, delivery: Any) -> None:
     gate, running = asyncio.Event(), asyncio.Event()
 

@@ -9,6 +9,7 @@ import pytest
 
 from weir.broker import fan_in
 from weir.broker.effects import StartFlush
+from weir.broker.events import Flushed, Rested
 from weir.broker.fan_in import OFFSET_UNKNOWN
 from weir.broker.writer import CROWD, CROWD_FLUSH_MS
 from weir.errors import BadChecksum, Fenced, NoHello, Overloaded, SequenceGap, Unavailable
@@ -56,18 +57,34 @@ def test_publishes_of_many_hubs_share_a_batch(hub: Any) -> None:
     assert stored(hub) == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_flush_that_a_crowd_made_may_take_its_time(hub: Any) -> None:
+def test_flushes_of_a_crowd_begin_apart(hub: Any) -> None:
     """One flush for each few devices of thousands would be most of what they cost."""
     hub.settle()
     hub.device(50, d.publish(1, b"alone"))
-    for reads, at_least_ms in ((CROWD - 1, 0), (CROWD, CROWD_FLUSH_MS), (1, 0)):
+    for reads, rest_ms in ((CROWD - 1, 0), (CROWD, CROWD_FLUSH_MS), (1, 0)):
         for _ in range(reads):
             hub.device(50, d.publish(1, b"a"))
         while not isinstance(hub.jobs[0], StartFlush):
             hub.step()
         hub.step()
         flushes = [job for job in hub.jobs if isinstance(job, StartFlush)]
-        assert [flush.at_least_ms for flush in flushes] == [at_least_ms]
+        assert [flush.rest_ms for flush in flushes] == [rest_ms]
+
+
+def test_a_crowd_is_confirmed_before_its_log_rests(hub: Any) -> None:
+    hub.device(50, d.publish(1, b"a", 0))
+    (first,) = (job for job in hub.jobs if isinstance(job, StartFlush))
+    hub.device(50, d.publish(1, b"b", 1))
+    first.flush.run(hub.disk)
+    hub.jobs.remove(first)
+    hub.handle(Flushed(first.log, first.flush, rests=True))
+    assert answers(hub) == [(1, 0, 0, 0)]
+    hub.device(50, d.publish(1, b"c", 2))
+    assert not any(isinstance(job, StartFlush) for job in hub.jobs), "the log rests"
+    hub.handle(Rested(first.log))
+    hub.settle()
+    assert answers(hub) == [(1, 1, 0, 1), (1, 2, 0, 2)]
+    assert stored(hub) == [b"a", b"b", b"c"]
 
 
 def test_repeats_are_answered_behind_the_first(hub: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from weir.errors import SequenceGap
@@ -10,7 +9,7 @@ from weir.wire import messages as m
 
 
 def received(request: m.Produce) -> m.Produce:
-    return replace(request, level=m.Level.RECEIVED)
+    return request._replace(level=m.Level.RECEIVED)
 
 
 def test_one_disk_is_enough_and_nothing_is_said_of_a_place(trio: Any, produce: Any) -> None:

@@ -1,8 +1,10 @@
-"""The driver does the effects of one event before the shard hears of another."""
+"""The driver does the effects of one event before the shard hears of another; logs rest."""
 
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
 from typing import Any, cast
 
 from weir.broker import effects as ef
@@ -10,7 +12,9 @@ from weir.broker import events as ev
 from weir.broker.admission import Budget
 from weir.broker.identity import Identity
 from weir.broker.shard import Shard
+from weir.log.flush import Flush
 from weir.server.driver import Driver
+from weir.sim.disk import SimDisk
 
 
 class Noting:
@@ -53,6 +57,50 @@ def test_what_is_charged_while_effects_are_done_is_heard_of_behind_them() -> Non
         assert shard.heard == [ev.Closed(1), (b"reply",)]
         driver.charge(1)
         assert shard.heard[2:] == [ev.Ticked()]
+        driver._pool.shutdown()
+
+    asyncio.run(body())
+
+
+class Hasty:
+    """A loop on which what is to come later comes at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.asked: list[float] = []
+
+    def time(self) -> float:
+        return self._loop.time()
+
+    def call_soon_threadsafe(self, act: Callable[..., None], *given: Any) -> None:
+        self._loop.call_soon_threadsafe(act, *given)
+
+    def call_later(self, seconds: float, act: Callable[..., None], *given: Any) -> None:
+        self.asked.append(seconds)
+        self._loop.call_soon(act, *given)
+
+
+def test_a_log_rests_behind_a_flush_of_a_crowd_and_behind_no_other() -> None:
+    async def body() -> None:
+        shard = Noting()
+        driver = Driver(cast(Shard, shard), {3: SimDisk(random.Random(1))})
+        hasty = Hasty(driver._loop)
+        driver._loop = cast(asyncio.AbstractEventLoop, hasty)
+
+        async def heard(rest_ms: int, count: int) -> list[Any]:
+            shard.heard.clear()
+            shard.said = [ef.StartFlush(3, flush, rest_ms)]
+            driver.handle(ev.Ticked())
+            async with asyncio.timeout(20):
+                while len(shard.heard) < count:
+                    await asyncio.sleep(0)
+            return shard.heard[1:]
+
+        flush = Flush(0, 0, (), ())
+        assert await heard(600_000, 3) == [ev.Flushed(3, flush, rests=True), ev.Rested(3)]
+        assert await heard(0, 2) == [ev.Flushed(3, flush, rests=False)]
+        assert [590 < asked <= 600 for asked in hasty.asked] == [True]
+        driver._flushers[3].stop()
         driver._pool.shutdown()
 
     asyncio.run(body())

@@ -77,26 +77,3 @@ def test_a_failed_disk_is_told_at_once(disk: SimDisk, log: Log) -> None:
     flusher.stop()
     assert which is flush
     assert isinstance(error, DiskFailed)
-
-
-def test_a_flush_of_a_crowd_is_told_no_sooner_than_asked(disk: SimDisk, log: Log) -> None:
-    told: Told = SimpleQueue()
-    waits: list[float] = []
-
-    class Stopping(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            assert timeout is not None
-            assert told.empty()
-            waits.append(timeout)
-            return False
-
-    flusher = Flusher("f", disk, lambda *result: told.put(result))
-    flusher._stopping = Stopping()
-    for at_least in (600.0, 0.0):
-        flush = flush_of(log)
-        flusher.start(flush, at_least)
-        assert told.get(timeout=5) == (flush, None)
-        log.flushed(flush)
-        log.append(Record(1, 1, 0, Kind.HARD_STATE, (HardState(1, 1, 1).pack(),), HARD_STATE_SIZE))
-    flusher.stop()
-    assert [590 < wait <= 600 for wait in waits] == [True]

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shlex
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from weir.errors import WeirError
 #: What happens meanwhile to somebody who clings to the node that is struck, for so many seconds.
 Meanwhile = Callable[[float], Awaitable[None]]
 _COMMAND_S = 60.0
+_STDERR = 2
 
 
 class Fault(Protocol):
@@ -180,7 +180,7 @@ async def _run(command: str) -> None:
         return
     try:
         process = await asyncio.create_subprocess_exec(
-            *words, stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr.fileno()
+            *words, stdin=asyncio.subprocess.DEVNULL, stdout=_STDERR
         )
     except OSError as error:
         raise CommandFailed(f"{command!r} cannot be run: {error}") from None

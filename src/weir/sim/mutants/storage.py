@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from weir.broker import intake
 from weir.broker.staging import Token
 from weir.broker.state import PartitionState
 from weir.broker.writer import Writer
@@ -12,7 +13,7 @@ from weir.errors import BadBatch
 from weir.log import index_file, recovery, scan
 from weir.log.disk import Disk
 from weir.log.flush import Flush
-from weir.log.frame import HEADER_SIZE, BadPayload, Frame, Kind, verify
+from weir.log.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
 from weir.log.index import GroupIndex
 from weir.log.log import Log
 from weir.log.segment import Segment
@@ -20,12 +21,26 @@ from weir.model.header import parse
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.outcome import CRASH
 from weir.sim.shape import Shape
+from weir.sim.world import MS
 
 #: Much rot in the end.
 ROTTEN = Shape(rots=(3,))
 #: Many closed segments, and more rot.
 INDEXED = Shape(
     authors=0, hubs=0, consumers=0, receivers=0, operators=(False,), batches=40, rots=(6,)
+)
+#: Segments are used again and again, for little is kept.
+REUSED = Shape(
+    faults_until=2_500 * MS,
+    producers=5,
+    batches=90,
+    hubs=0,
+    authors=0,
+    consumers=0,
+    receivers=0,
+    operators=(False,),
+    retentions=(600,),
+    rots=(0,),
 )
 
 
@@ -108,6 +123,24 @@ def torn_tail_believed(patch: Patch) -> None:
             )
 
     patch.setattr(scan, "verify", believed)
+
+
+@mutant(seed=0, breaks={"Durable", "Honest", "OneOffset", "RisingStamps", CRASH}, shape=REUSED)
+def old_generation_believed(patch: Patch) -> None:
+    """What an earlier use of a segment left behind its tail is no part of it (DESIGN §4 Log)."""
+
+    def believed(data: memoryview, at: int, *, generation: int, position: int | None) -> Frame:
+        try:
+            return verify(data, at, generation=generation, position=position)
+        except BadPayload:
+            raise
+        except BadFrame:
+            older, _, _ = place(data, at)
+            frame = verify(data, at, generation=older, position=None)
+            return frame if position is None else replace(frame, position=position)
+
+    patch.setattr(scan, "verify", believed)
+    patch.setattr(intake, "ENTRY_BYTES_MAX", 5_000)  # small segments take small entries only
 
 
 @mutant(seed=6, breaks={"Retained"})
