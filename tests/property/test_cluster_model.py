@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from weir.broker.clusters import AT_ONCE, NOBODY, ClusterState
 from weir.broker.control import MessagesGranted, MessagesReturned
+from weir.broker.frozen import pack, unpack
 from weir.broker.holders import Holders
 from weir.model.clusters import Mode
 
@@ -87,6 +87,10 @@ class ClusterModel(RuleBasedStateMachine):
         record = MessagesGranted("c", consumer, first, behind, 100, 1, runs or [])
         made = self.state.grant(self.fence, record)
         self.mode = Mode.SHARED if self.mode is None else self.mode
+        mine = {o for o, fence in self.holders.items() if self.leases[fence][0] == consumer}
+        if self.mode is Mode.ORDERED and not mine.union(self.done).issuperset(range(first)):
+            assert made is None, "something in front of it is not done"
+            return
         self.depose(first)
         run: list[int] = []
         for whole in runs or [(first, behind)]:
@@ -188,8 +192,7 @@ class ClusterModel(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        row = msgspec.msgpack.decode(msgspec.msgpack.encode(self.state.encode()), strict=False)
-        self.state = ClusterState.decode(*row)
+        self.state = ClusterState.decode(*unpack(pack(self.state.encode())))
 
     @invariant()
     def both_agree(self) -> None:

@@ -93,6 +93,7 @@ class Taking:
         self._one = asyncio.Lock()
         self._freed = asyncio.Event()
         self._waiting: asyncio.Future[None] | None = None
+        self._pauses = 0
 
     def next(self) -> Unit | None:
         """Return a unit that may begin, if one is here."""
@@ -112,7 +113,10 @@ class Taking:
             self._freed.clear()
             await self._freed.wait()
             return
+        pauses = self._pauses
         async with self._one:
+            if pauses != self._pauses:
+                return  # whether to go on is to be asked anew
             unit = self.next()
             if unit is not None:
                 self.put_back(unit)
@@ -138,6 +142,7 @@ class Taking:
 
     def pause(self) -> None:
         """Give back all that is here and did not begin; nothing comes before the next `more`."""
+        self._pauses += 1
         self.give_back()
         if self._waiting is not None:
             self._waiting.cancel()  # else it would wait for pulls that nobody makes

@@ -32,6 +32,17 @@ OF_HANDLERS = (
         WEIR_HANDLED="100000",
     ),
     tests(
+        "handlers-leader-killed",
+        "the same on three nodes, whose leader is killed with -9 five times meanwhile",
+        "{TESTS:WEIR_HANDLER_KILLS}",
+        3_600,
+        WEIR_HANDLER_KILLS="30",
+        WEIR_HANDLERS="100",
+        WEIR_HANDLED="100000",
+        WEIR_HANDLER_NODES="3",
+        WEIR_HANDLER_LEADER_KILLS="5",
+    ),
+    tests(
         "inbox-postgres",
         "an inbox on a PostgreSQL server: writers beside each other, and rows that go meanwhile",
         "tests/interop/test_inbox_postgres.py",

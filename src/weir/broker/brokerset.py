@@ -18,14 +18,14 @@ from weir.broker.group import Group
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
 from weir.broker.leaderless import unfounded
-from weir.broker.moving import Moving, Transfer, give_away, take
+from weir.broker.moving import Moving, Transfer, give_away, heir, take
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.passing import Passing
 from weir.broker.registry import Registry
 from weir.broker.sessions import Session
 from weir.broker.standing import Standing, standing_of
 from weir.broker.topics import Topics
-from weir.errors import BadRequest, Halted, NotLeader, Refused, UnknownOpcode
+from weir.errors import Halted, NotLeader, Refused, UnknownOpcode
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard
 from weir.wire.nodes import (
     SETTLED_MAX,
@@ -133,9 +133,6 @@ class BrokerSet:
     def tick(self) -> None:
         """Follow what the registry says, tell it what it does not know, and move groups."""
         self._check_itself()
-        if self._time.differ:
-            astray = [one for one in self._shared_groups() if self._time.is_astray(one)]
-            give_away(astray, self._time.is_near)
         nodes = self._catalog.nodes.all()
         if any(node.id == self._identity.node for node in nodes):  # else it is older than this node
             # A copy that was made while the set was founded does not hold all founders yet.
@@ -319,23 +316,10 @@ class BrokerSet:
             group = self._topics.partition(number)[1].group
         if group is None or group.node.role is not raft.Role.LEADER:
             raise NotLeader("this shard does not lead the partition: ask where it is led", 0)
-        voter = self._heir(group, request.node)
+        voter = heir(group, request.node, self._catalog.nodes)
         if voter != group.voter and not take(group, Transfer(voter)):
             raise NotLeader("the leader hands over already: ask again shortly", 0)
         self._outbox.reply(caller, Transferred(node_of(voter)))
-
-    def _heir(self, group: Group, node: int) -> int:
-        nodes = self._catalog.nodes
-        there = group.node.configuration.voters
-        if not node:
-            voters = nodes.voters(group.id)
-            return voters[0] if voters and voters[0] in there else there[0]
-        if nodes.voter(group.id, node) not in there:
-            holders = ", ".join(map(str, sorted(map(node_of, there))))
-            raise BadRequest(
-                f"node {node} has no vote in this partition: only nodes {holders} could lead it"
-            )
-        return nodes.voter(group.id, node)
 
     def _describe(self, session: Session, caller: Caller, request: DescribeShard) -> None:
         self._authorize(session.principal, "list", "nodes")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from weir.broker.control import MessagesGranted, MessagesReturned
 from weir.broker.holders import Holders
 from weir.broker.ranges import Ranges
-from weir.codec.fields import Buffer
 from weir.model.clusters import Mode
 
 #: The deadline of a grant whose consumer is gone: passed for every clock.
@@ -263,9 +263,9 @@ class ClusterState:
     # -- snapshots ---------------------------------------------------------------------------
 
     def encode(self) -> tuple[object, ...]:
-        """Return the state for a snapshot."""
+        """Return the state for a snapshot: what it holds changes no more."""
         grants = [
-            (fence, g.consumer, g.deadline, g.attempts, g.left.encode())
+            (fence, g.consumer, g.deadline, g.attempts, list(g.left))
             for fence, g in self.grants.items()
         ]
         mode = -1 if self.mode is None else int(self.mode)
@@ -278,16 +278,16 @@ class ClusterState:
         cls,
         cursor: int,
         frontier: int,
-        done: Buffer,
-        grants: list[tuple[int, int, int, int, Buffer]],
+        done: tuple[int, list[Any]],
+        grants: list[tuple[int, int, int, int, list[tuple[int, int]]]],
         skipped: int,
         paused: bool,
         mode: int,
     ) -> ClusterState:
         """Return the state of a snapshot."""
         held = {
-            fence: Grant(consumer, deadline, attempts, Ranges.decode(left))
+            fence: Grant(consumer, deadline, attempts, Ranges(left))
             for fence, consumer, deadline, attempts, left in grants
         }
         chosen = Mode(mode) if mode >= 0 else None
-        return cls(cursor, frontier, Ranges.decode(done), held, skipped, paused, chosen)
+        return cls(cursor, frontier, Ranges.decode(*done), held, skipped, paused, chosen)

@@ -21,16 +21,16 @@ from weir.model.limits import MIB
 
 
 class Frozen:
-    """A part of a state, as it was when this was made; `open` says it as MessagePack can hold it.
+    """A part of a state, as it was when this was made; `tell` says it as MessagePack can hold it.
 
-    What `open` reads must not change any more.
+    What `tell` reads must not change any more.
     """
 
-    __slots__ = ("open",)
+    __slots__ = ("tell",)
 
-    def __init__(self, open: Callable[[], object]) -> None:
-        """Be opened late, perhaps in another thread, perhaps more than once."""
-        self.open = open
+    def __init__(self, tell: Callable[[], object]) -> None:
+        """Be told late, perhaps in another thread, perhaps more than once."""
+        self.tell = tell
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Frozen) and pack(self) == pack(other)
@@ -41,7 +41,7 @@ class Frozen:
 
 def opened(part: Any) -> Any:
     """Return what a part holds, whether it was packed in between or not."""
-    return part.open() if isinstance(part, Frozen) else part
+    return part.tell() if isinstance(part, Frozen) else part
 
 
 def taken(state: object) -> object:

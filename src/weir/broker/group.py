@@ -17,16 +17,17 @@ from weir.broker.frozen import Unpacking
 from weir.broker.overheard import Overheard
 from weir.broker.past import LogStorage
 from weir.broker.reads import Reads
+from weir.broker.refusals import elsewhere, refusal_of
 from weir.broker.rounds import Rounds, Then
 from weir.broker.staging import stage
 from weir.broker.supply import Supply
 from weir.broker.turns import Turns
 from weir.codec.fields import Buffer
-from weir.errors import Halted, NotLeader, Overloaded, Refused, Unavailable
+from weir.errors import Halted, NotLeader, Refused
 from weir.log.errors import LogDamaged
 from weir.log.log import Log
-from weir.model.ids import REGISTRY_GROUP, node_of
-from weir.model.limits import MIB, RETRY_AFTER_MS
+from weir.model.ids import REGISTRY_GROUP
+from weir.model.limits import MIB
 
 _CONFIGURATION = raft.EntryKind.CONFIGURATION
 
@@ -238,7 +239,7 @@ class Group:
         try:
             index = self.node.propose(payload, payload.size)
         except (raft.NotLeader, raft.NotReady, raft.Overloaded) as error:
-            raise _refusal(error) from None
+            raise refusal_of(error) from None
         self.advance()
         return index
 
@@ -246,19 +247,8 @@ class Group:
         """Tell `then` when what is applied here holds all that was confirmed to anybody by now, or
         why that will not be: at once where no other node could know better.
         """
-        node = self.node
-        known = node.configuration
-        if node.role is raft.Role.LEADER and known.voters == (node.leader,) and not known.outgoing:
-            then(None)
-            return
-        context = self._rounds.ask(then)
-        try:
-            node.read_index(context)
-        except (raft.NotLeader, raft.NotReady) as error:
-            self._rounds.withdraw(context)
-            then(_refusal(error))
-            return
-        self.advance()
+        if self._rounds.begin(self.node, then):
+            self.advance()
 
     def when_durable(self, index: int, then: Callable[[], None]) -> None:
         """Call `then` once this node's own disk has an entry that it proposed just now; never, if
@@ -340,7 +330,7 @@ class Group:
 
     def _lose(self, cut_off: bool) -> None:
         self.cut_off = cut_off
-        error = _elsewhere(self.node.leader)
+        error = elsewhere(self.node.leader)
         self._durable.clear()
         self._rounds.lose(error)
         self._supply.lose()
@@ -378,17 +368,3 @@ class Group:
             snapshot = self.snapshot()
             assert snapshot is not None  # there is something that the member lacks
             self._supply.snapshot(voter, snapshot)
-
-
-def _elsewhere(leader: int) -> NotLeader:
-    node = node_of(leader)
-    where = f"node {node} leads" if node else "no leader is known yet: try again shortly"
-    return NotLeader(f"this node does not lead this group: {where}", node)
-
-
-def _refusal(error: raft.RaftError) -> Refused:
-    if isinstance(error, raft.NotLeader):
-        return _elsewhere(error.leader_hint)
-    if isinstance(error, raft.Overloaded):
-        return Overloaded(f"too much is under way in this group: {error}", RETRY_AFTER_MS)
-    return Unavailable("this group changes its leader: try again shortly")

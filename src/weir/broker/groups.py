@@ -203,6 +203,8 @@ class Groups:
 
     def advance(self) -> None:
         """Let go of groups that have come to their end, and of all that they have stored."""
+        if not self._ending:
+            return
         for partition in [partition for partition in self._ending if partition.at_rest]:
             self._ending.remove(partition)
             group = partition.group.id

@@ -25,7 +25,7 @@ from weir.broker.layout import Layout
 from weir.broker.nodes import NodeInfo, Nodes
 from weir.broker.outbox import Caller
 from weir.broker.placement import Placement, evened, filled, moved_off
-from weir.errors import BadRequest, LevelTooHigh, NodeInUse, Refused, UnknownNode
+from weir.errors import BadRequest, LevelTooHigh, NodeInUse, Refused, Unavailable, UnknownNode
 from weir.model.ids import (
     INCARNATION_BITS,
     NODE_MAX,
@@ -34,6 +34,7 @@ from weir.model.ids import (
     node_of,
     voter_of,
 )
+from weir.model.limits import FORMAT_LEVEL_FIRST
 from weir.wire.nodes import (
     ChangeNode,
     NodeList,
@@ -76,8 +77,8 @@ class Membership:
     ) -> None:
         """Change `catalog` by entries that `propose` appends.
 
-        Until they say otherwise, the nodes that the set is founded with are taken to be like this
-        one: to have its `layout`, and to support format level `level`.
+        Until they say otherwise, the nodes that the set is founded with are taken to have the
+        `layout` of this one, and to support the first format level; this one supports `level`.
         """
         self._catalog = catalog
         self._identity = identity
@@ -104,7 +105,8 @@ class Membership:
         # An earlier leader may have been lost in the middle of the founding.
         for node, host, port in self._identity.members or (Member(self._identity.node, "", 0),):
             if nodes.get(node) is None:
-                self._propose(NodeJoined(node, host, port, self._shards, self._level))
+                level = self._level if node == self._identity.node else FORMAT_LEVEL_FIRST
+                self._propose(NodeJoined(node, host, port, self._shards, level))
         if not nodes.voters(REGISTRY_GROUP):
             self._place({REGISTRY_GROUP: self._identity.founding_voters})
         self._founded = True
@@ -151,8 +153,12 @@ class Membership:
         self._waiting[self._propose(verbs[request.verb](request))] = caller
 
     def raise_level(self, caller: Caller, request: RaiseLevel) -> None:
-        """Propose a format level. Raises `LevelTooHigh` if a node does not support it."""
+        """Propose a format level. Raises `LevelTooHigh` if a node does not support it, and
+        `Unavailable` while not all founders are known, nor what they support.
+        """
         nodes = self._catalog.nodes
+        if not nodes.all() or any(nodes.get(one.node) is None for one in self._identity.members):
+            raise Unavailable("this set is being founded: try again shortly")
         lowest = min(nodes.all(), key=lambda node: node.level)
         level = request.level or lowest.level
         if level > lowest.level:

@@ -16,7 +16,8 @@ from typing import Protocol
 from weir import raft
 from weir.broker.nodes import Nodes
 from weir.broker.placement import Placement
-from weir.model.ids import REGISTRY_GROUP
+from weir.errors import BadRequest
+from weir.model.ids import REGISTRY_GROUP, node_of
 from weir.order.clock import Time
 from weir.raft.membership import Change, Configuration
 from weir.raft.progress import ProgressState
@@ -210,6 +211,23 @@ def take(group: Led, step: Change | Transfer) -> bool:
         return False
     group.advance()
     return True
+
+
+def heir(group: Led, node: int, nodes: Nodes) -> int:
+    """Return the voter of a node, or of whom the group is meant for if that is 0.
+
+    Raises `BadRequest` if the node could not lead.
+    """
+    there = group.node.configuration.voters
+    if not node:
+        voters = nodes.voters(group.id)
+        return voters[0] if voters and voters[0] in there else there[0]
+    if nodes.voter(group.id, node) not in there:
+        holders = ", ".join(map(str, sorted(map(node_of, there))))
+        raise BadRequest(
+            f"node {node} has no vote in this partition: only nodes {holders} could lead it"
+        )
+    return nodes.voter(group.id, node)
 
 
 def give_away(led: Iterable[Led], fit: Fit = anybody) -> None:

@@ -23,7 +23,7 @@ _NOTHING = (0, 0)
 class Ordered(Picking):
     """Knows whose turn it is, and up to where that one was granted messages."""
 
-    __slots__ = ("_active", "_flying", "_lease_ms", "_until_ms")
+    __slots__ = ("_active", "_is_granting", "_lease_ms", "_unread", "_until_ms")
 
     mode = Mode.ORDERED
 
@@ -31,8 +31,10 @@ class Ordered(Picking):
         """Begin with nobody; who holds messages of an earlier leader's is found in the state."""
         super().__init__(ground, name)
         self._active = ANYBODY
-        #: What is being granted to the active one.
-        self._flying: list[Run] = []
+        #: Whether something is being granted, or read: nothing leaves before it has left.
+        self._is_granting = False
+        #: Grants of which something could not be read: nothing behind it is to be done before it.
+        self._unread: set[int] = set()
         #: An active one that holds nothing and asks for nothing is given up then: a lease after it
         #: asked last.
         self._until_ms = self._lease_ms = 0
@@ -75,7 +77,9 @@ class Ordered(Picking):
         first, done = state.log_start, Ranges()
         if cluster is not None:
             first, done = cluster.cursor, cluster.done
-        mine, others = Ranges(self._flying), Ranges()
+        if self._is_granting:
+            return _NOTHING
+        mine, others = Ranges(), Ranges()
         for consumer, run in self._held():
             (mine if consumer == self._active != ANYBODY else others).add(*run)
         limit = state.next_offset
@@ -102,7 +106,7 @@ class Ordered(Picking):
     # -- whose turn it is --------------------------------------------------------------------
 
     def _active_of(self, line: Line) -> int:
-        if self._active != ANYBODY and not self._flying and self._is_over(line):
+        if self._active != ANYBODY and not self._is_granting and self._is_over(line):
             self._active = ANYBODY
         if self._active == ANYBODY:
             holders = {consumer for consumer, _ in self._held()} - {ANYBODY}
@@ -142,21 +146,36 @@ class Ordered(Picking):
         return {
             fence: grant
             for fence, grant in cluster.grants.items()
-            if fence in over or grant.deadline == AT_ONCE
+            if fence in over or fence in self._unread or grant.deadline == AT_ONCE
         }
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether it is to be seen what is next."""
+        return self._is_granting
 
     # -- what became of it -------------------------------------------------------------------
 
     def took(self, session: int, request: Pull, pick: Pick) -> None:
         """From here on this one is active."""
         self._active = session
-        self._flying.append((pick.first, pick.behind))
+        self._is_granting = True
         self._lease_ms = request.lease_ms
         self._until_ms = self._ground.time.monotonic_ms() + request.lease_ms
 
     def granted(self, pick: Pick, grant: Grant | None) -> None:
-        """It is with the active one now, or done."""
-        self._flying.remove((pick.first, pick.behind))
+        """It is with the active one now, unless it cannot be any more."""
+        self._is_granting = grant is not None
+
+    def handed_out(self) -> None:
+        """It has left."""
+        self._is_granting = False
+
+    def unread(self, fence: int, first: int, behind: int) -> None:
+        """Who is active has to get what it lacks before anything else."""
+        cluster = self._cluster
+        self._unread.intersection_update(cluster.grants if cluster is not None else ())
+        self._unread.add(fence)
 
     def closed(self, session: int) -> None:
         """The next in line takes over, once what a peer held that is gone is released."""

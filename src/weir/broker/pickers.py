@@ -63,7 +63,7 @@ class Pickers:
                     "would wait for them: pull with mode='shared', or use another topic"
                 )
 
-    def check_extend(self, name: str, fences: Sequence[int]) -> None:
+    def check_live(self, name: str, fences: Sequence[int]) -> None:
         """Raise `StaleGrant` for grants that have ended, if order matters: what they hold may be on
         its way to others already, and none of it must be with two.
         """
@@ -107,6 +107,11 @@ class Pickers:
             for fence, first, behind in record.ranges:
                 if fence in grants:
                     self._of[record.cluster].done(grants[fence].left.within(first, behind))
+
+    def handed_out(self, name: str) -> None:
+        """What a cluster was granted last has left, or will not."""
+        if (picker := self._of.get(name)) is not None:
+            picker.handed_out()
 
     def unread(self, name: str, fence: int, first: int, behind: int) -> None:
         """Of a grant, what lies from `first` on cannot be read."""

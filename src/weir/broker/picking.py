@@ -5,7 +5,6 @@ What pickers know is soft: a new leader makes new ones, which find out from the 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,8 +26,8 @@ from weir.wire.messages import Pull
 
 Run = tuple[int, int]
 
-#: A grant of what was granted in vain twice is so many bits smaller, and so on.
-_SMALLER_BITS = 4
+#: By how many bits a grant is smaller, by how often it was granted in vain; from then on, alone.
+_SMALLER_BITS = (0, 0, 1, 3)
 #: Instead of a peer's session: whoever is first in line.
 ANYBODY = 0
 
@@ -76,7 +75,7 @@ class Ground:
         return milliseconds_of(self.clock.last)
 
 
-class Picking(ABC):
+class Picking:
     """How one cluster is shared out. Whoever is first in line has its turn, unless a mode says
     otherwise.
     """
@@ -113,13 +112,13 @@ class Picking(ABC):
         """Return the peer whose pull is next, or `ANYBODY`; None if nobody may have anything."""
         return ANYBODY
 
-    @abstractmethod
     def pick(self, line: Line, request: Pull) -> Pick | None:
-        """Return what to grant to the peer whose turn it is; it is granted at once."""
+        """Return what to grant to the peer whose turn it is, which is done at once; or nothing."""
+        return None
 
-    @abstractmethod
     def offered(self, line: Line) -> Run:
         """Return a range of which something could be granted, empty if there is nothing."""
+        return 0, 0
 
     def told(self, line: Line) -> tuple[Run, Sequence[Wait[Pull]]]:
         """Take those watches out who are to be told that there is something, and say where."""
@@ -133,6 +132,9 @@ class Picking(ABC):
 
     def granted(self, pick: Pick, grant: Grant | None) -> None:
         """What was picked is granted, as far as no ack came before it."""
+
+    def handed_out(self) -> None:
+        """What was granted last has left, or could not be read, or its consumer is gone."""
 
     def done(self, runs: Sequence[Run]) -> None:
         """Messages that were granted are done."""
@@ -153,7 +155,7 @@ class Picking(ABC):
 
     @property
     def is_looking(self) -> bool:
-        """Whether something is being read that decides what to grant: no pull ends meanwhile."""
+        """Whether something is under way that decides what to grant: no pull ends meanwhile."""
         return False
 
     @property
@@ -164,7 +166,7 @@ class Picking(ABC):
 
 def fewer(most: int, attempts: int) -> int:
     """Return how many of `most` messages to grant that were granted so often before."""
-    return max(most >> (_SMALLER_BITS * max(attempts - 1, 0)), 1)
+    return max(most >> _SMALLER_BITS[attempts], 1) if attempts < len(_SMALLER_BITS) else 1
 
 
 def alike(cluster: ClusterState, first: int, behind: int) -> tuple[int, int]:

@@ -12,8 +12,11 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
-from weir.codec.fields import U64, Buffer
+from weir.broker.frozen import Frozen, opened
+from weir.codec.fields import Buffer
 from weir.errors import UnknownVersion
 
 #: Boundaries in a block at most. It is even: a run lies in one block.
@@ -25,12 +28,15 @@ _WIDTHS = (("H", 1 << 16), ("I", 1 << 32), ("Q", 1 << 64))
 _BEYOND = dict(_WIDTHS)
 #: Of a block, in front of its distances: base, how many they are, bytes of each.
 _HEAD = struct.Struct("<QII")
+_CODES = {array(code).itemsize: code for code, _ in _WIDTHS}
+#: So many are packed at once, where a snapshot is packed beside other work.
+_BLOCKS_PER_PART = 64
 
 
 class Ranges:
     """A set of whole numbers; memory grows with the number of runs, not of members."""
 
-    __slots__ = ("_bases", "_blocks", "_count")
+    __slots__ = ("_bases", "_blocks", "_count", "_shared")
 
     def __init__(self, runs: Sequence[tuple[int, int]] = ()) -> None:
         """Hold `runs`, in any order, overlapping or not."""
@@ -38,6 +44,8 @@ class Ranges:
         self._bases: list[int] = []
         self._blocks: list[array[int]] = []
         self._count = 0
+        #: Blocks that a snapshot holds too, by identity: they are copied before they change.
+        self._shared: set[int] = set()
         for first, behind in runs:
             self.add(first, behind)
 
@@ -138,6 +146,8 @@ class Ranges:
         if lowest == highest and self._blocks and first >= self._bases[lowest]:
             block, base = self._blocks[lowest], self._bases[lowest]
             if behind - base < _BEYOND[block.typecode]:
+                if id(block) in self._shared:
+                    block = self._blocks[lowest] = block[:]
                 self._count += _splice(block, first - base, behind - base, odd)
                 if not block or len(block) > _BLOCK_MAX or self._joins(lowest, len(block)):
                     self._repack(lowest, lowest, [base + one for one in block])
@@ -174,30 +184,41 @@ class Ranges:
 
     # -- snapshots ---------------------------------------------------------------------------
 
-    def encode(self) -> bytes:
-        """Return the set as bytes: how many members it has, and its blocks, little-endian."""
-        parts: list[Buffer] = [U64.pack(self._count)]
-        for base, block in zip(self._bases, self._blocks, strict=True):
-            parts += (_HEAD.pack(base, len(block), block.itemsize), memoryview(block).cast("B"))
-        return b"".join(parts)
+    def encode(self) -> tuple[int, list[Frozen]]:
+        """Return the set for a snapshot: how many members it has, and its blocks, some a part."""
+        self._shared = set(map(id, self._blocks))
+        size = _BLOCKS_PER_PART
+        return self._count, [
+            Frozen(partial(_packed, self._bases[at : at + size], self._blocks[at : at + size]))
+            for at in range(0, len(self._blocks), size)
+        ]
 
     @classmethod
-    def decode(cls, data: Buffer) -> Ranges:
-        """Return the set that `encode` gave."""
-        self, view, at = cls(), memoryview(data), U64.size
-        (self._count,) = U64.unpack_from(view)
-        codes = {array(code).itemsize: code for code, _ in _WIDTHS}
-        while at < len(view):
-            base, boundaries, width = _HEAD.unpack_from(view, at)
-            if width not in codes:
-                raise UnknownVersion(f"a set of offsets with distances of {width} bytes")
-            at += _HEAD.size
-            block = array(codes[width])
-            block.frombytes(view[at : at + boundaries * width])
-            at += boundaries * width
-            self._bases.append(base)
-            self._blocks.append(block)
+    def decode(cls, count: int, parts: Sequence[Any]) -> Ranges:
+        """Return the set of a snapshot."""
+        self = cls()
+        self._count = count
+        for part in map(opened, parts):
+            view, at = memoryview(part), 0
+            while at < len(view):
+                base, boundaries, width = _HEAD.unpack_from(view, at)
+                if width not in _CODES:
+                    raise UnknownVersion(f"a set of offsets with distances of {width} bytes")
+                at += _HEAD.size
+                block = array(_CODES[width])
+                block.frombytes(view[at : at + boundaries * width])
+                at += boundaries * width
+                self._bases.append(base)
+                self._blocks.append(block)
         return self
+
+
+def _packed(bases: list[int], blocks: list[array[int]]) -> bytes:
+    """Return blocks as bytes, little-endian."""
+    parts: list[Buffer] = []
+    for base, block in zip(bases, blocks, strict=True):
+        parts += (_HEAD.pack(base, len(block), block.itemsize), memoryview(block).cast("B"))
+    return b"".join(parts)
 
 
 def _splice(row: list[int] | array[int], first: int, behind: int, odd: int) -> int:

@@ -21,6 +21,7 @@ from weir.model.limits import (
     GRANT_MS_MAX,
     GRANTS_PER_CLUSTER_MAX,
     RETRY_AFTER_MS,
+    RETRY_AFTER_MS_MAX,
 )
 from weir.model.stamp import milliseconds_of, stamp_at
 from weir.order.clock import Time
@@ -77,6 +78,10 @@ class Returns:
                 "give whole grants back",
                 RETRY_AFTER_MS,
             )
+        self._grants.pickers.check_live(request.cluster, [request.fence])
+        if request.delay_ms:  # its lease may end before this is committed
+            due_ms = self._time.monotonic_ms() + RETRY_AFTER_MS_MAX
+            self._grants.leases.extend(request.cluster, request.fence, due_ms)
         stamp, deadline = self._deadline(request.delay_ms)
         record = MessagesReturned(
             request.cluster, request.fence, request.ranges,
@@ -96,7 +101,7 @@ class Returns:
             raise BadRequest(f"a grant is extended by 1 to {GRANT_MS_MAX:,} ms")
         stamp, deadline = self._deadline(request.lease_ms)
         record = GrantsExtended(request.cluster, request.fences, deadline, stamp)
-        self._grants.pickers.check_extend(request.cluster, request.fences)
+        self._grants.pickers.check_live(request.cluster, request.fences)
         due_ms = self._time.monotonic_ms() + request.lease_ms
         for fence in request.fences:
             self._grants.leases.extend(request.cluster, fence, due_ms)

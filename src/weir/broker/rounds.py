@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from weir import raft
+from weir.broker.refusals import refusal_of
 from weir.errors import NotLeader, Refused
 
 #: Told None when the read may be served, or why not.
@@ -26,15 +27,23 @@ class Rounds:
         #: Indices rise, for rounds end in the order in which they began.
         self._confirmed: deque[tuple[int, Then]] = deque()
 
-    def ask(self, then: Then) -> int:
-        """Keep a read; return the context that its round will be known by."""
+    def begin(self, node: raft.Node, then: Then) -> bool:
+        """Ask for a round, or answer at once where no other node could know better; return whether
+        the node has something to send.
+        """
+        known = node.configuration
+        if node.role is raft.Role.LEADER and known.voters == (node.leader,) and not known.outgoing:
+            then(None)
+            return False
         context, self._next = self._next, self._next + 1
         self._asked[context] = then
-        return context
-
-    def withdraw(self, context: int) -> None:
-        """Forget a read that could not be asked for."""
-        del self._asked[context]
+        try:
+            node.read_index(context)
+        except (raft.NotLeader, raft.NotReady) as error:
+            del self._asked[context]
+            then(refusal_of(error))
+            return False
+        return True
 
     def confirmed(self, read: raft.ReadState) -> None:
         """A round is over."""

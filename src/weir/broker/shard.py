@@ -179,6 +179,11 @@ class Shard:
         return self._set
 
     @property
+    def clock_astray_ms(self) -> int:
+        """By how much this node's clock lies ahead of the time that it goes by."""
+        return self._time.own_ms() - self._time.wall_ms()
+
+    @property
     def partitions_led(self) -> int:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())
@@ -287,6 +292,8 @@ class Shard:
                 writer.tick()
                 if writer.hangs:
                     give_away(writer.led)
+                elif self._time.differ:
+                    give_away(filter(self._time.is_astray, writer.led), self._time.is_near)
         self._reception.tick()
 
     def _after(self) -> list[Effect]:

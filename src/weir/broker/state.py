@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from weir.broker.clusters import ClusterState
@@ -23,6 +24,7 @@ from weir.broker.dedupe import (
 )
 from weir.broker.delays import Delays, Row
 from weir.broker.entries import BatchRecord
+from weir.broker.frozen import Frozen, opened
 from weir.broker.large import ValueTable
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch
@@ -156,7 +158,7 @@ class PartitionState:
             self._expired_at,
             self.producers.encode(),
             self.origins.encode(),
-            {name: cluster.encode() for name, cluster in self.clusters.items()},
+            [Frozen(partial(tuple, (n, *c.encode()))) for n, c in self.clusters.items()],
             self.values.encode(),
             self.delays.encode(),
         )
@@ -184,5 +186,6 @@ class PartitionState:
         state.origins = OriginTable.decode(origins)
         state.values = ValueTable.decode(*values)
         state.delays = Delays.decode(*delays)
-        state.clusters = {name: ClusterState.decode(*row) for name, row in clusters.items()}
+        rows = map(opened, clusters)
+        state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}
         return state

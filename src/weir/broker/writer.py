@@ -151,10 +151,10 @@ class Writer:
 
     def advance(self) -> None:
         """Start the next flush, if none is in flight and there is something to write."""
-        self._start_chore(self.log.next_chore)
-        self._start_chore(self._next_mend)
         if self._in_flight or self._rests:
             return
+        self._start_chore(self.log.next_chore)
+        self._start_chore(self._next_mend)
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for partition in dirty.values():

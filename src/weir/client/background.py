@@ -16,6 +16,8 @@ R = TypeVar("R")
 
 #: Seconds that what runs may take to end when it is told to.
 _END_WITHIN = 10.0
+#: More than a transport takes from its birth to its end.
+_LAST_TURNS = 5
 _CLOSED = "the connection is closed: connect again"
 
 
@@ -154,4 +156,6 @@ async def _end_others() -> None:
             if not task.cancelled():
                 task.exception()  # it was told to whoever waits, or to nobody
     await loop.shutdown_asyncgens()
+    for _ in range(_LAST_TURNS):  # what was aborted, or just accepted, closes in the next ones
+        await asyncio.sleep(0)
     loop.stop()

@@ -19,6 +19,7 @@ from weir.client.pulling import Pulling, Wanted
 from weir.client.returning import Returning
 from weir.client.runs import Run, joined, within, without
 from weir.errors import WeirError
+from weir.model.clusters import Mode
 
 #: Seconds for the acks that wait when pulling has failed; without them messages come again.
 _LAST_ACKS = 2.0
@@ -37,7 +38,8 @@ class Holdings:
         self.topic = topic
         self.options = options
         self.acking = Acking(topic, options.cluster, options.on_stale)
-        self._returning = Returning(options.cluster, self.acking.expired)
+        ordered = options.number is Mode.ORDERED
+        self._returning = Returning(options.cluster, ordered, self.acking.expired)
         self._home = home
         self._note = note
         self._link: Link | None = None
@@ -304,9 +306,16 @@ class Holdings:
             await self._disconnect()
 
     async def _give_back(self, holdings: Sequence[Holding]) -> None:
-        """Say of what was not handed out that nobody tried it. Best effort: it is free anyway."""
+        """Give all back, and say of what was not handed out that nobody tried it.
+
+        Best effort: with the connection all is free that was granted to it, but not what was
+        granted before that was lost and dialled again.
+        """
         for holding in holdings:
             self.give_back_rest(holding)
+            left, holding.left = holding.left, []
+            for run in left:
+                self._returning.back(holding.partition, holding.fence, run, 0, untried=False)
         with contextlib.suppress(WeirError, TimeoutError):
             async with asyncio.timeout(_LAST_ACKS):
                 for partition in self._returning.waiting():

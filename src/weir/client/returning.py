@@ -20,15 +20,19 @@ _Kind = tuple[int, int, bool]
 
 
 class Returning:
-    """Offsets of each partition that are to go back, until the broker knows it.
+    """Runs of each partition that are to go back, until the broker knows it.
 
-    What nobody tried goes first: in an ordered cluster, what failed ends the grants of all behind
-    it, and these are to be given back before that, without an attempt counted.
+    They go in their order, and where the cluster is `ordered` the last ones first: what failed
+    ends the grants of all behind it, and these are to be given back before that, without an attempt
+    counted.
     """
 
-    def __init__(self, cluster: str, late: Callable[[int, tuple[int, int, int]], None]) -> None:
+    def __init__(
+        self, cluster: str, ordered: bool, late: Callable[[int, tuple[int, int, int]], None]
+    ) -> None:
         """Begin with nothing to give back; `late` is told of what was another's already."""
         self._cluster = cluster
+        self._ordered = ordered
         self._late = late
         self._places: Places | None = None
         self._pending: dict[int, dict[_Kind, list[Run]]] = {}
@@ -51,16 +55,16 @@ class Returning:
         """Return when the broker knows of all that was noted before, sent by this or another."""
         async with self._locks.setdefault(partition, asyncio.Lock()):
             kinds = self._pending.pop(partition, {})
+            order = sorted(kinds, key=lambda kind: min(kinds[kind]), reverse=self._ordered)
+            together = 1 if self._ordered else _TOGETHER
             try:
-                for untried in (True, False):
-                    now = [kind for kind in kinds if kind[2] is untried]
-                    for at in range(0, len(now), _TOGETHER):
-                        some = now[at : at + _TOGETHER]
-                        await asyncio.gather(
-                            *(self._send(partition, kind, merged(kinds[kind])) for kind in some)
-                        )
-                        for kind in some:
-                            del kinds[kind]
+                for at in range(0, len(order), together):
+                    some = order[at : at + together]
+                    await asyncio.gather(
+                        *(self._send(partition, kind, merged(kinds[kind])) for kind in some)
+                    )
+                    for kind in some:
+                        del kinds[kind]
             finally:
                 # What got no answer is tried again with what comes.
                 for (fence, delay_ms, is_untried), runs in kinds.items():

@@ -23,7 +23,6 @@ from weir.log.frame import Kind, frame_size, pack
 from weir.log.index import GroupIndex
 from weir.log.index_file import IndexFile
 from weir.log.lookups import Lookups
-from weir.log.mending import Filled, MendPiece
 from weir.log.record import HardState, Record
 from weir.log.reserve import Reserve, Spare
 from weir.log.rows import Rows, gone
@@ -253,32 +252,6 @@ class Log(Lookups):
     def copied(self, piece: CopyPiece, found: Scrubbed | None) -> None:
         """Take what the piece's `run` returned; None where it failed."""
         self._upkeep.copies.copied(piece, found)
-
-    # -- mending -----------------------------------------------------------------------------
-
-    def mend(self, group: int, index: int, payload: Buffer) -> MendPiece | None:
-        """Return what fills in an entry's payload that rotted, to be run off the loop, then to be
-        told to `mended`; its file is kept meanwhile. None if the entry is not needed any more.
-        """
-        stored = self.stored(group, index)
-        if stored is None:
-            return None
-        segment = self._segments.find(stored.place)
-        self._segments.pins[segment.name] += 1
-        return MendPiece(self.settings.log, segment, group, stored, payload)
-
-    def mended(self, piece: MendPiece) -> bool:
-        """A piece is done, whatever came of it: let go of its file. Whether its entry still lies
-        there.
-        """
-        self.let_go(piece.segment)
-        return self.stored(piece.group, piece.stored.index) == piece.stored
-
-    def fill(self, group: int, filled: Mapping[int, Filled]) -> None:
-        """All that a group lacked is mended: let these entries tell what they hold."""
-        index = self._groups.get(group)
-        if index is not None and filled:
-            index.fill(filled)
 
     # -- staging -----------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
 from weir.codec.fields import Buffer
@@ -10,6 +10,7 @@ from weir.log.cache import Cache
 from weir.log.disk import Disk
 from weir.log.frame import Kind
 from weir.log.index import GroupIndex, Stored
+from weir.log.mending import Filled, MendPiece
 from weir.log.reading import Reading, spans_of
 from weir.log.record import Raw
 from weir.log.scrub import ScrubPiece
@@ -219,3 +220,29 @@ class Lookups:
         segment = self._segments.find(stored.place)
         (span,) = spans_of([(segment, stored)])
         return span.run(self._disk, self.settings.log, None)[0]
+
+    # -- mending -----------------------------------------------------------------------------
+
+    def mend(self, group: int, index: int, payload: Buffer) -> MendPiece | None:
+        """Return what fills in an entry's payload that rotted, to be run off the loop, then to be
+        told to `mended`; its file is kept meanwhile. None if the entry is not needed any more.
+        """
+        stored = self.stored(group, index)
+        if stored is None:
+            return None
+        segment = self._segments.find(stored.place)
+        self._segments.pins[segment.name] += 1
+        return MendPiece(self.settings.log, segment, group, stored, payload)
+
+    def mended(self, piece: MendPiece) -> bool:
+        """A piece is done, whatever came of it: let go of its file. Whether its entry still lies
+        there.
+        """
+        self.let_go(piece.segment)
+        return self.stored(piece.group, piece.stored.index) == piece.stored
+
+    def fill(self, group: int, filled: Mapping[int, Filled]) -> None:
+        """All that a group lacked is mended: let these entries tell what they hold."""
+        index = self._groups.get(group)
+        if index is not None and filled:
+            index.fill(filled)

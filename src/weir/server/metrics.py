@@ -176,6 +176,9 @@ class Metrics:
         )  # fmt: skip
         yield from _gauges(
             ("weir_nodes_linked", "Other nodes that can be sent to.", len(linked)),
+            ("weir_clock_astray_seconds",
+             "How far ahead this node's clock is of the set's, where it is not gone by; else 0.",
+             self._shard.clock_astray_ms / 1_000),
             ("weir_groups", "Replicas of groups here, the registry's among them.", found.held),
             ("weir_groups_led", "Groups that are led here.", found.led),
             ("weir_groups_leaderless", "Groups whose replica here knows no leader.",

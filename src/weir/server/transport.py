@@ -91,7 +91,9 @@ class Peer(asyncio.Protocol):
         if frames or begins:
             self._began = self._heard
         if frames:
-            self._reserve(0)
+            self._moved = self._heard
+            if self._reserved:
+                self._reserve(0)
         self._claim()
         if self.may_link:
             self.may_link = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weir.errors import StaleGrant, UnknownCluster, refusal
 from weir.sim.history import Extension, Grant, Return
 from weir.sim.programs import Client
+from weir.sim.world import MS
 from weir.wire import messages as m
 
 _DELAYS_MS = (0, 0, 30, 300)
@@ -29,8 +30,10 @@ class Hands:
         self.waiting = 0
 
     def give_back(self, grant: Grant, first: int, behind: int) -> None:
-        """Give a part of a grant back, for now or for a while."""
+        """Give a part of a grant back, for now or for a while; it may be another's already."""
         client, dice = self._client, self._client.world.dice
+        if client.link is None or not client.addresses or client.ending:
+            return
         delay_ms, untried = dice.choice(_DELAYS_MS), client.world.chance(_UNTRIED)
         now = client.world.now
         one = Return(
@@ -43,13 +46,8 @@ class Hands:
         nack = m.Nack(address, grant.cluster, grant.fence, ranges, delay_ms, untried)
         client.ask(nack, lambda reply: self._answered(one, reply))
 
-    def give_back_late(self, grant: Grant, first: int, behind: int) -> None:
-        """Give a part of a grant back that may be another's by now."""
-        if self._client.link is not None and self._client.addresses and not self._client.ending:
-            self.give_back(grant, first, behind)
-
-    def extend(self, grant: Grant) -> None:
-        """Keep a grant longer."""
+    def extend(self, grant: Grant) -> int:
+        """Keep a grant longer; return for how long from now, in virtual µs."""
         client, lease_ms = self._client, self._client.world.dice.choice(_EXTENSIONS_MS)
         one = Extension(grant.partition, grant.cluster, grant.fence, lease_ms, client.world.now)
         client.history.extensions.append(one)
@@ -57,6 +55,7 @@ class Hands:
         address = client.addresses[self._partition]
         extend = m.Extend(address, grant.cluster, [grant.fence], lease_ms)
         client.ask(extend, lambda reply: self._answered(one, reply))
+        return lease_ms * MS
 
     def _answered(self, one: Return | Extension, reply: m.Reply) -> None:
         self.waiting -= 1

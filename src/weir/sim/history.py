@@ -203,6 +203,8 @@ class History:
     skewed: bool = False
     #: Whether no two were wrong at the same time, and no node was away.
     one_wrong: bool = False
+    #: The highest format level that anybody was told of.
+    level: int = 0
     #: From when on no fault was made any more.
     healed: int = 0
     #: When the run was given up, or everything had ended.

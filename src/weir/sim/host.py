@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weir.broker.identity import Identity, Member
 from weir.broker.layout import Layout
 from weir.errors import DiskFailed, WeirError
+from weir.model.limits import FORMAT_LEVEL
 from weir.sim.disk import PowerCut, SimDisk
 from weir.sim.jobs import Faults
 from weir.sim.links import Dial
@@ -38,6 +41,9 @@ class Host:
         self.time = SkewedTime(world)
         self.disks = {number: SimDisk(world.dice) for number in range(machine.logs)}
         self.boots = 0
+        #: What its release reads and writes; from when on, in µs, it starts in the next one.
+        self.level = FORMAT_LEVEL
+        self.next_release = -1
         #: Why the node can never be started again; empty while it can.
         self.ruined = ""
         self.faults = Faults()
@@ -79,6 +85,8 @@ class Host:
         """Start a process for each shard; how many there are is drawn anew each time."""
         if self.up or self.ruined:
             return
+        if 0 <= self.next_release <= self.world.now:
+            self._upgrade()
         shards = self.world.dice.randint(1, min(self._machine.logs, self._machine.shards_max))
         self.layout = Layout(self._machine.logs, shards)
         self._processes = [None] * shards
@@ -130,6 +138,12 @@ class Host:
         """Leave no room for new files, or leave some again."""
         for disk in self.disks.values():
             disk.full = full
+
+    def _upgrade(self) -> None:
+        self.next_release, self.level = -1, FORMAT_LEVEL + 1
+        shard = replace(self._machine.shard, level=self.level)
+        self._seat = replace(self._seat, machine=replace(self._machine, shard=shard))
+        self.world.note("upgraded", self.node)
 
     def _end(self, power: bool) -> None:
         for process in self.running:

@@ -16,6 +16,8 @@ from weir.wire import messages as m
 _WAIT_MS = 100
 _LEASES_MS = (40, 100, 250)
 LEASE_MS_MAX = max(_LEASES_MS)
+#: What a consumer asks for in the end, when it hurries.
+_ALL, _ALL_BYTES = 50, 20_000
 _NEXT = (0, 15 * MS)
 _LOOK = (1 * MS, 60 * MS)
 _SIZES = (1, 500, 4_000)
@@ -26,8 +28,8 @@ _FORGET = 0.1
 _LATE = 0.1
 _DIE = 0.08
 _GIVE_BACK = 0.1
-_LATE_BACK = 0.4
-_EXTEND = 0.1
+_LATE_BACK = 0.5
+_EXTEND = 0.15
 
 
 class Reader(Client):
@@ -194,8 +196,8 @@ class Consumer(Client):
         request = m.Pull(
             self.addresses[self._partition],
             self.cluster,
-            dice.choice((1, 3, 10)),
-            dice.choice((1, 500, 4000)),
+            dice.choice((1, 3, 10)) if not self.ending else _ALL,
+            dice.choice((1, 500, 4000)) if not self.ending else _ALL_BYTES,
             # What has to be read from the disk first is worth a wait: else nothing seems left.
             _WAIT_MS if self.ending else dice.choice((0, _WAIT_MS)),
             dice.choice(_LEASES_MS),
@@ -241,8 +243,11 @@ class Consumer(Client):
             self.history.grants.append(grant)
             self._grants.append(grant)
             if not self.ending and self.world.chance(_EXTEND):
-                self._hands.extend(grant)
-            self._handle(grant)
+                # It needs longer, and takes its time.
+                until = self._hands.extend(grant)
+                self.world.after(self.world.dice.randrange(until), self._handle, grant)
+            else:
+                self._handle(grant)
 
     def _handle(self, grant: Grant) -> None:
         """Do what consumers do with a grant."""
@@ -256,7 +261,7 @@ class Consumer(Client):
             self.soon(self._ack, grant, grant.first, middle)
         elif self.world.chance(_LATE):
             delay = self.world.dice.randrange(LEASE_MS_MAX * 2 * MS)
-            late = self._hands.give_back_late if self.world.chance(_LATE_BACK) else self._ack
+            late = self._hands.give_back if self.world.chance(_LATE_BACK) else self._ack
             self.world.after(delay, late, grant, grant.first, grant.behind)
         elif self.world.chance(_LINGER):
             # In parts, so that grants are left with holes.

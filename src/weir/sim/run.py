@@ -34,6 +34,8 @@ from weir.sim.world import SECOND, World
 from weir.wire import messages as m
 
 _DRAIN_WITHIN = 20 * SECOND
+#: A cluster may have to begin again, one message at a time, on disks that take their time.
+_CONSUME_WITHIN = 20 * SECOND
 _QUIET = 1 * SECOND
 _DRAIN_BYTES = 64 * 1024
 #: How many seeds a process is given at once.
@@ -145,7 +147,7 @@ class _Run:
         if not workload.produced() and not self.brokers.ruined:
             history.complaints.append(("Live", "a program did not come to its end"))
         workload.end_consuming()
-        world.run(world.now + LIVE_WITHIN, workload.consumed)
+        world.run(world.now + _CONSUME_WITHIN, workload.consumed)
         if not workload.consumed() and not self.brokers.ruined:
             history.complaints.append(("Live", "the cluster or a reader did not come to its end"))
         self.operations = len(history.operations)

@@ -1,8 +1,11 @@
-"""A simulated steward of a set: it moves leaders, and takes nodes out of use and into it again."""
+"""A simulated steward of a set: it moves leaders, takes nodes out of use and into it again, and
+raises the format level as soon as it may.
+"""
 
 from __future__ import annotations
 
 from weir.errors import refusal
+from weir.model.limits import FORMAT_LEVEL
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
 from weir.sim.world import MS
@@ -11,6 +14,7 @@ from weir.wire import nodes as n
 
 _NEXT = (5 * MS, 60 * MS)
 _TRANSFER = 0.4
+_RAISE = 0.2
 
 
 class Steward(Client):
@@ -48,7 +52,9 @@ class Steward(Client):
             return
         self._busy = True
         dice, nodes = self.world.dice, list(self.scene.brokers.hosts)
-        if not self.ending and (not self._drains or self.world.chance(_TRANSFER)):
+        if not self.ending and self.world.chance(_RAISE):
+            self.ask(n.RaiseLevel(FORMAT_LEVEL + 1), self._changed)
+        elif not self.ending and (not self._drains or self.world.chance(_TRANSFER)):
             address = dice.choice(self.addresses)
             self.ask(n.TransferLeader(address, dice.choice(nodes)), self._changed)
         elif self._out:
@@ -57,6 +63,15 @@ class Steward(Client):
             self._out = dice.choice(nodes)
             self.ask(n.ChangeNode("drain", self._out), self._changed)
 
+    def _compare(self, level: int) -> None:
+        """A level is raised when all nodes can read it, and for good."""
+        if level < self.history.level:
+            self.complain("Durable", f"format level {self.history.level} was raised, {level} is")
+        self.history.level = max(level, self.history.level)
+        for host in self.scene.brokers.all:
+            if host.level < level:
+                self.complain("Honest", f"format level {level} is, which node {host.node} lacks")
+
     def _activated(self, reply: m.Reply) -> None:
         if isinstance(reply, n.NodeList):
             self._out = 0
@@ -64,6 +79,8 @@ class Steward(Client):
 
     def _changed(self, reply: m.Reply) -> None:
         self._busy = False
+        if isinstance(reply, n.NodeList):
+            self._compare(reply.level)
         if isinstance(reply, m.Refusal):
             self.world.note("steward", str(refusal(reply.code, reply.message, reply.detail)))
         self._later()

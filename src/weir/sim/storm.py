@@ -16,6 +16,8 @@ _LONG = 10 * SECOND
 _DEPOSED = (300 * MS, 3 * SECOND)
 _PARTED = (200 * MS, 4 * SECOND)
 _SLOW = (500 * MS, 3 * SECOND)
+#: When a node that starts does so in the next release.
+_RELEASE = (2 * SECOND, 14 * SECOND)
 _FULL = (100 * MS, 600 * MS)
 
 
@@ -61,6 +63,7 @@ class Storm:
         for host in self._brokers.all:
             host.faults.reads = dice.choice((0.0, 0.05))
             host.faults.recoveries = dice.choice((0.0, 0.2))
+            host.next_release = dice.randint(*_RELEASE)
         self._again()
 
     def stop(self) -> None:

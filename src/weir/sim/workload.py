@@ -34,7 +34,7 @@ class Workload:
         pen = Pen()
         self.producers: list[Program] = [
             *(Producer(scene, f"p{n}", n % parts, batches) for n in range(shape.producers)),
-            *(Hasty(scene, f"hasty{n}", n % parts, 5 * batches) for n in range(shape.hasty)),
+            *(Hasty(scene, f"hasty{n}", n % parts, 2 * batches) for n in range(shape.hasty)),
             *(Hub(scene, f"hub{n}", 7000 + n, n % parts, each) for n in range(shape.hubs)),
             *(Author(scene, f"author{n}", -1 % parts, 2 * batches, pen)
               for n in range(shape.authors)),

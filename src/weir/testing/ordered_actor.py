@@ -165,6 +165,6 @@ class OrderedActor(Actor):
     def take_state(self, snapshot: raft.Snapshot) -> None:
         """Become what a snapshot holds, in front of a log that is read next."""
         super().take_state(snapshot)
-        assert isinstance(snapshot.data, bytes)
+        assert isinstance(snapshot.data, bytes | bytearray)
         self.last_stamp = int.from_bytes(snapshot.data[4:], "little")
         self.tail.clear()

@@ -136,7 +136,7 @@ class Actor:
 
     def take_state(self, snapshot: raft.Snapshot) -> None:
         """Become what a snapshot holds."""
-        assert isinstance(snapshot.data, bytes)
+        assert isinstance(snapshot.data, bytes | bytearray)
         self.crc = int.from_bytes(snapshot.data[:4], "little")
 
     def _restore(self, snapshot: raft.Snapshot) -> None:

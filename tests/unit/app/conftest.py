@@ -49,6 +49,8 @@ class FakeSource:
         self.waiting: list[FakeDelivery] = []
         self.pauses = 0
         self.paused = False
+        #: Set when somebody asks for more.
+        self.asked = asyncio.Event()
         self.errors: list[Exception] = []
         self._some = asyncio.Event()
 
@@ -67,6 +69,7 @@ class FakeSource:
     async def more(self) -> None:
         self._some.clear()
         self.paused = False
+        self.asked.set()
         if not self.waiting and not self.errors:
             await self._some.wait()
         if self.errors:

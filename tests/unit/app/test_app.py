@@ -115,6 +115,39 @@ def test_dead_letters_say_why_and_go_back(node: Any) -> None:
     asyncio.run(test())
 
 
+def test_an_outage_fills_no_dead_letter_topic(node: Any) -> None:
+    async def test() -> None:
+        app, seen, away, tries = weir.App(node.url), Seen(), True, 0
+
+        @app.subscribe("unlocks", cluster="ledger", retry=AT_ONCE, dead_letter="unlocks.dead")
+        async def record(message: weir.Message) -> None:
+            nonlocal tries
+            if away:
+                tries += 1
+                raise OSError("no database")
+            seen.add(message)
+
+        async with weir.connect(node.url) as w:
+            await w.create_topic("unlocks", partitions=2)
+            for number in range(40):
+                await w.publish("unlocks", str(number))
+            async with app.running() as running, asyncio.timeout(60):
+                breaker = running._all[0]._handling.breaker  # type: ignore[union-attr]
+                breaker._pauses = weir.Backoff(first=0.02, most=0.05, jitter=0)
+                # Each that is tried alone is tried for the last time, and again, and again.
+                while tries < 60:
+                    await asyncio.sleep(0.01)
+                away = False
+                await all_done(w, "unlocks", "ledger")
+            dead = {m.value async for m in w.reader("unlocks.dead", follow=False)}
+            # Some may have died before most had failed; none did in the outage.
+            assert len(dead) <= 10
+            assert {*seen.values} | dead == {b"%d" % number for number in range(40)}
+            assert not {*seen.values} & dead
+
+    asyncio.run(test())
+
+
 def test_dead_letters_may_go_elsewhere(node: Any) -> None:
     async def test() -> None:
         app = weir.App(node.url)

@@ -225,20 +225,29 @@ def test_an_outage_pauses_and_buries_nothing(
 def test_who_waits_for_more_does_not_block_the_try_of_the_breaker(
     begun: Any, delivery: Any
 ) -> None:
-    """One worker waits at the source when another's failure stops all pulls."""
+    """One worker waits at the source, others behind it, when a failure stops all pulls."""
+    run: Any = None
 
     async def work(message: weir.Message) -> None:
         if message.value == b"bad":
+            run.source.asked.clear()
+            await run.source.asked.wait()
             raise OSError("no database")
 
     async def test() -> None:
+        nonlocal run
         async with begun(work, retry=RETRY, concurrency=4) as run:
-            run.handling.breaker._pauses = weir.Backoff(first=0.01, most=0.01, jitter=0)
+            breaker = run.handling.breaker
+            breaker._pauses = weir.Backoff(first=3_600, most=3_600, jitter=0)
             failed = [delivery("bad") for _ in range(10)]
             for one in failed:
                 run.source.add(one)
                 await settled(one)
-            assert run.source.pauses == 1
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert (run.source.pauses, run.source.paused) == (1, True)
+            breaker._until = 0.0  # an hour later
+            run.handling._known.set()
             good = delivery("good")
             run.source.add(good)
             assert await settled(good) == ["done"]

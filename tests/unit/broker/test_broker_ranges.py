@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.broker import ranges as room
+from weir.broker.frozen import pack, unpack
 from weir.broker.ranges import Ranges
 from weir.errors import UnknownVersion
 
@@ -26,6 +27,10 @@ steps = st.lists(st.tuples(st.booleans(), runs), max_size=60)
 
 def numbers(ranges: Ranges) -> set[int]:
     return {n for first, behind in ranges for n in range(first, behind)}
+
+
+def copied(ranges: Ranges) -> Ranges:
+    return Ranges.decode(*unpack(pack(ranges.encode())))
 
 
 @given(steps, runs)
@@ -117,13 +122,13 @@ def test_ranges_of_many_blocks_agree_with_a_set(seed: int) -> None:
         else:
             assert gap[0] == missing
             assert gap[1] == next((n for n in range(missing, end) if n in twin), end)
-    assert list(Ranges.decode(ranges.encode())) == list(ranges)
+    assert list(copied(ranges)) == list(ranges)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(1, 2**40)), max_size=20))
 def test_a_set_comes_back_from_its_bytes(spans: list[tuple[int, int]]) -> None:
     ranges = Ranges([(first, first + length) for first, length in spans])
-    again = Ranges.decode(ranges.encode())
+    again = copied(ranges)
     assert again == ranges
     assert again.count == ranges.count
     again.add(5, 9)
@@ -132,10 +137,27 @@ def test_a_set_comes_back_from_its_bytes(spans: list[tuple[int, int]]) -> None:
 
 
 def test_a_width_that_is_not_known_is_refused() -> None:
-    encoded = bytearray(Ranges([(1, 2)]).encode())
-    encoded[20] = 3
+    count, (part,) = unpack(pack(Ranges([(1, 2)]).encode()))
+    wrong = bytearray(part)
+    wrong[12] = 3
     with pytest.raises(UnknownVersion, match="3 bytes"):
-        Ranges.decode(encoded)
+        Ranges.decode(count, [wrong])
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("seed", range(10))
+def test_a_snapshot_is_as_of_when_it_was_taken(seed: int) -> None:
+    """It is packed later, while the set goes on."""
+    dice = random.Random(seed)
+    ranges, taken = Ranges(), []
+    for n in range(300):
+        if n % 20 == 0:
+            taken.append((list(ranges), ranges.encode()))
+        first = dice.randrange(400)
+        change = ranges.add if dice.random() < 0.6 else ranges.discard
+        change(first, first + dice.choice((1, 3, 30)))
+    for before, snapshot in taken:
+        assert list(Ranges.decode(*unpack(pack(snapshot)))) == before
 
 
 def test_millions_of_holes_take_a_few_bytes_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,9 +171,11 @@ def test_millions_of_holes_take_a_few_bytes_each(capsys: pytest.CaptureFixture[s
     built = time.perf_counter()
     memory = sum(map(sys.getsizeof, [ranges._bases, ranges._blocks, *ranges._bases]))
     memory += sum(map(sys.getsizeof, ranges._blocks))
-    encoded = ranges.encode()
+    snapshot = ranges.encode()
+    frozen = time.perf_counter()
+    encoded = pack(snapshot)
     packed = time.perf_counter()
-    again = Ranges.decode(encoded)
+    again = Ranges.decode(*unpack(encoded))
     unpacked = time.perf_counter()
     assert (len(ranges), ranges.count) == (HOLES, HOLES)
     assert (len(again), again.count) == (HOLES, HOLES)
@@ -172,7 +196,8 @@ def test_millions_of_holes_take_a_few_bytes_each(capsys: pytest.CaptureFixture[s
     with capsys.disabled():
         print(
             f"\n{HOLES:,} holes: {memory / 1e6:.1f} MB, built in {built - started:.1f} s, "
-            f"to {len(encoded) / 1e6:.1f} MB in {(packed - built) * 1e3:.1f} ms, "
+            f"frozen in {(frozen - built) * 1e3:.1f} ms, "
+            f"to {len(encoded) / 1e6:.1f} MB in {(packed - frozen) * 1e3:.1f} ms, "
             f"back in {(unpacked - packed) * 1e3:.1f} ms, "
             f"found and filled in {(filled - searched) / probes * 1e6:.1f} us each"
         )
@@ -186,4 +211,4 @@ def test_one_message_held_back_for_a_month_is_one_run() -> None:
         behind += 10_000_000
     assert len(ranges) == 1
     assert ranges.count == 1 + 25_920_000_000
-    assert len(ranges.encode()) < 64
+    assert len(pack(ranges.encode())) < 64

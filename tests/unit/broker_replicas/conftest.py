@@ -23,6 +23,7 @@ from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.ids import group_of, place_node, place_of
 from weir.sim.disk import SimDisk
+from weir.testing.clocks import Clock, Skewed
 from weir.testing.trunk_wires import TrunkWires
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_reply, encode_request
@@ -34,34 +35,6 @@ STEP_MS = 50
 #: Far above two election timeouts.
 PATIENCE_MS = 10_000
 _AGAIN = {NotLeader.code, Unavailable.code}
-
-
-class Clock:
-    """The time of all nodes."""
-
-    def __init__(self) -> None:
-        self.wall = 1_700_000_000_000
-        self.monotonic = 0
-
-    def wall_ms(self) -> int:
-        return self.wall
-
-    def monotonic_ms(self) -> int:
-        return self.monotonic
-
-
-class Skewed:
-    """The time as one node tells it: its wall clock may be wrong."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.ahead_ms = 0
-
-    def wall_ms(self) -> int:
-        return self._clock.wall + self.ahead_ms
-
-    def monotonic_ms(self) -> int:
-        return self._clock.monotonic
 
 
 class Node:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from weir.broker.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.broker.control import MessagesGranted, MessagesReturned
 from weir.broker.grants import Grants
@@ -63,20 +65,15 @@ def a_nack_resets_attempts(patch: Patch) -> None:
     patch.setattr(ClusterState, "give_back", give_back)
 
 
-@mutant(seed=0, breaks={"Leased", "HeldBack"})
+@mutant(seed=0, breaks={"Leased", "HeldBack", "AckedOnce"})
 def a_stale_nack_takes_from_the_new_holder(patch: Patch) -> None:
     """Who was too late gives back what another holds by now (DESIGN §5 Consume)."""
     honest = ClusterState.give_back
 
     def give_back(self: ClusterState, fence: int, record: MessagesReturned) -> bool:
-        whole = True
-        for first, behind in record.ranges:
-            for holder in {held for held, _, _ in self.holders.within(first, behind)}:
-                of = MessagesReturned(
-                    record.cluster, holder, [(first, behind)], record.deadline, record.stamp
-                )
-                whole = honest(self, fence if holder == record.fence else -holder, of) and whole
-        return whole
+        held = {f for span in record.ranges for f, _, _ in self.holders.within(*span)}
+        newest = max(held, default=record.fence)
+        return honest(self, fence, replace(record, fence=newest))
 
     patch.setattr(ClusterState, "give_back", give_back)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from weir.sim.mutants import clocks, clusters, exactly_once, replication, shards, storage
+from weir.sim.mutants import clocks, clusters, exactly_once, modes, replication, shards, storage
 from weir.sim.mutants.planting import Mutant, all_in
 from weir.sim.run import run_seed
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for module in (storage, exactly_once, clusters, shards, replication, clocks)
+    for module in (storage, exactly_once, clusters, shards, replication, clocks, modes)
     for mutant in all_in(vars(module))
 )
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weir import raft
+from weir.broker import producing
+from weir.broker.control import LevelRaised
 from weir.broker.events import TICK_MS
+from weir.broker.membership import Membership
+from weir.broker.outbox import Caller
 from weir.broker.partition import Partition
 from weir.raft import core, election
 from weir.raft.follower import Follower
@@ -18,6 +22,7 @@ from weir.sim.outcome import CRASH
 from weir.sim.shape import SET
 from weir.sim.witness import AGREED
 from weir.sim.world import MS, SECOND
+from weir.wire.nodes import RaiseLevel
 
 #: Nodes go and come back, and forget what was not durable.
 KILLED = replace(SET, kinds=("kill",))
@@ -218,6 +223,22 @@ def any_log_is_good_enough_for_a_vote(patch: Patch) -> None:
 def confirm_after_step_down(patch: Patch) -> None:
     """Who led and does not any more confirms nothing: another entry may have taken the place."""
     patch.setattr(Partition, "lose", lambda self, error: None)
+
+
+@mutant(seed=0, breaks={"Durable"}, shape=SET)
+def what_was_only_received_has_a_place(patch: Patch) -> None:
+    """One disk has it: the place may become another message's (counterexample 19)."""
+    patch.setattr(producing, "_received", lambda confirm: confirm)
+
+
+@mutant(seed=0, breaks={"Honest", CRASH}, shape=SET)
+def a_level_that_not_all_can_read(patch: Patch) -> None:
+    """A format level is written once every node of the set supports it (DESIGN §4)."""
+
+    def raise_level(self: Membership, caller: Caller, request: RaiseLevel) -> None:
+        self._waiting[self._propose(LevelRaised(request.level))] = caller
+
+    patch.setattr(Membership, "raise_level", raise_level)
 
 
 @mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=MOVING)

@@ -125,7 +125,7 @@ def torn_tail_believed(patch: Patch) -> None:
     patch.setattr(scan, "verify", believed)
 
 
-@mutant(seed=0, breaks={"Durable", "Honest", "OneOffset", "RisingStamps", CRASH}, shape=REUSED)
+@mutant(seed=44, breaks={"Durable", "Honest", "OneOffset", "RisingStamps", CRASH}, shape=REUSED)
 def old_generation_believed(patch: Patch) -> None:
     """What an earlier use of a segment left behind its tail is no part of it (DESIGN §4 Log)."""
 

@@ -1,0 +1,120 @@
+"""A state too large to be decoded at once comes to a replica, which does all else meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.broker import effects as ef
+from weir.broker.frozen import Packing, Unpacking, pack
+from weir.model.limits import MIB
+from weir.model.topic import SettingsChange
+
+DEVICES = 25_000
+
+
+def publish(trio: Any, produce: Any, info: Any, grant: Any, first: int, count: int) -> None:
+    for sequence in range(first, first + count):
+        confirm = trio.told(produce(info, grant, sequence, b"x" * 1_000), info.addresses[0].group)
+        assert confirm.offset == sequence
+
+
+def lagging(trio: Any, produce: Any) -> tuple[Any, Any, int]:
+    """Return topic, grant and a node that was away until it needs a large state."""
+    info, grant = trio.topic(settings=SettingsChange(retention_bytes=20_000)), trio.producer()
+    group = info.addresses[0].group
+    publish(trio, produce, info, grant, 0, 3)
+    trio.same_everywhere(group)
+    away = next(node for node in trio.live() if node is not trio.leader(group))
+    away.kill()
+    for node in trio.live():  # as if as many devices had published
+        for hub in range(DEVICES):
+            node.group(group).machine.state.origins.record(hub, 0, 1, 0, 0, 9)
+    publish(trio, produce, info, grant, 3, 100)
+    trio.run(500)
+    for node in trio.live():
+        node.shard.writers[0].checkpoint()
+    trio.run(300)
+    assert trio.leader(group).group(group).log.base(group)[0] > 50
+    return info, grant, away
+
+
+def held(node: Any, kind: type) -> list[Any]:
+    return [job for job in node.jobs if isinstance(job, ef.StartRead) and type(job.reading) is kind]
+
+
+def until_it_is_decoded(trio: Any, node: Any) -> Any:
+    """Let all happen but the decoding of a state at a node; return its job."""
+    for _ in range(2_000):
+        trio._connect()
+        trio._deliver()
+        for one in trio.live():
+            while jobs := [job for job in one.jobs if job not in held(one, Unpacking)]:
+                one.jobs.remove(jobs[0])
+                one.jobs.insert(0, jobs[0])
+                one.step()
+        if found := held(node, Unpacking):
+            return found[0]
+        trio.pass_ms(10)
+    raise AssertionError("no state came")
+
+
+def test_a_large_state_is_packed_and_decoded_off_the_loop(make_trio: Any, produce: Any) -> None:
+    trio = make_trio(retention_every_ms=1)
+    info, grant, away = lagging(trio, produce)
+    group = info.addresses[0].group
+    away.boot()
+    job = until_it_is_decoded(trio, away)
+    here = away.group(group)
+    assert here.is_decoding
+    # A checkpoint would hold the old state under the new index.
+    saving = [job for job in away.jobs if isinstance(job, ef.SaveCheckpoint)]
+    away.shard.writers[0].checkpoint()
+    assert [job for job in away.jobs if isinstance(job, ef.SaveCheckpoint)] == saving
+    # The registry's group at this node lives on, and the others confirm.
+    assert away.group(0).leader
+    publish(trio, produce, info, grant, 103, 0)
+    assert job in away.jobs
+    kept = trio.same_everywhere(group)
+    assert not here.is_decoding
+    assert len(pack(away.group(group).machine.encode())) > MIB
+    away.kill()
+    away.boot()
+    assert trio.same_everywhere(group) == kept
+    assert away.group(group).machine.state.origins.known(DEVICES - 1, 0) is not None
+
+
+def test_what_was_dropped_meanwhile_does_not_come_back(make_trio: Any, produce: Any) -> None:
+    trio = make_trio(retention_every_ms=1)
+    info, _, away = lagging(trio, produce)
+    group = info.addresses[0].group
+    away.boot()
+    job = until_it_is_decoded(trio, away)
+    away.shard.writers[0].forget(group)
+    tail = away.shard.writers[0].log.tail
+    away.jobs.remove(job)
+    away.jobs.insert(0, job)
+    away.step()
+    assert away.shard.writers[0].log.tail == tail
+    assert not away.shard.writers[0].holds(group)
+
+
+def test_a_state_is_packed_once_however_often_it_is_asked_for(make_trio: Any, produce: Any) -> None:
+    trio = make_trio(retention_every_ms=1)
+    info, _, away = lagging(trio, produce)
+    group = info.addresses[0].group
+    away.boot()
+    leader = trio.leader(group)
+    packings = []
+    for _ in range(200):
+        trio._connect()
+        trio._deliver()
+        for one in trio.live():
+            while jobs := [job for job in one.jobs if job not in held(one, Packing)]:
+                one.jobs.remove(jobs[0])
+                one.jobs.insert(0, jobs[0])
+                one.step()
+        packings = held(leader, Packing)
+        trio.pass_ms(20)
+    large = [job for job in packings if any(isinstance(part, list) for part in job.reading.state)]
+    assert len(large) == 1, "the registry's is another one"
+    trio.same_everywhere(group)

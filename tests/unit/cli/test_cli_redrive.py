@@ -1,0 +1,52 @@
+"""`weir cluster redrive` against a node in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+import weir as facade
+from weir import sync, testing
+from weir.app.dead_letters import bury
+from weir.cli.main import main
+
+
+@pytest.fixture
+def node() -> Iterator[testing.Node]:
+    with testing.node() as node:
+        yield node
+
+
+def test_dead_letters_go_back(node: testing.Node, capsys: pytest.CaptureFixture[str]) -> None:
+    def weir(*words: str) -> tuple[int, str, str]:
+        code = main(["cluster", "redrive", *words, "--url", node.url])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    async def die() -> None:
+        async with facade.connect(node.url) as client:
+            for name in ("doors", "gates", "dead"):
+                await client.create_topic(name)
+            for offset in range(3):
+                topic = "doors" if offset < 2 else "gates"
+                message = facade.Message(b"%d" % offset, topic=topic, partition=0, offset=offset)
+                await bury(client, "dead", message, "ledger", 5, "no database")
+
+    asyncio.run(die())
+    assert weir("billing", "--topic", "dead")[1] == (
+        "no dead letter of cluster billing is left in dead\n3 are other clusters', and stay\n"
+    )
+    code, out, _ = weir("ledger", "--topic", "dead")
+    assert (code, out.splitlines()[0]) == (0, "2 went back to doors")
+    assert "1 went back to gates" in out
+    code, out, _ = weir("ledger", "--topic", "dead", "--json")
+    found = json.loads(out)
+    assert (found["messages"], found["topics"], found["others"]) == (0, {}, 0)
+    code, _, err = weir("ledger", "--topic", "nowhere")
+    assert (code, "no topic 'nowhere'" in err) == (1, True)
+    with sync.connect(node.url) as client:
+        assert [m.value for m in client.reader("doors", follow=False)] == [b"0", b"1"]
+        assert [m.headers for m in client.reader("gates", follow=False)] == [{}]
