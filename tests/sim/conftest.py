@@ -1,7 +1,7 @@
-"""The many seeds of sets are played by a process of their own, beside all other tests.
+"""The many seeds of sets are played by processes of their own, beside all other tests.
 
-It begins with the session, of which one core waits most of the time, and its test is the last one.
-A session without that test starts nothing.
+They begin with the session, which waits most of the time, and their test is the last one. A session
+without that test starts nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,37 +39,46 @@ sys.exit(main(sys.argv[1:]))
 
 
 class ManySeeds:
-    """A process that plays seeds at the lowest priority."""
+    """Processes that play seeds at the lowest priority, one for each core."""
 
     def __init__(self) -> None:
         """Begin at once."""
         self._folder = tempfile.TemporaryDirectory(prefix="weir-seeds-")
-        self._said, self._complained = (Path(self._folder.name, name) for name in ("out", "err"))
-        asked = ("sim", "run", "--seeds", str(SEEDS), "--seed", str(FIRST), "--json")
-        with self._said.open("wb") as said, self._complained.open("wb") as complained:
-            self._process = subprocess.Popen(
+        count = min(os.cpu_count() or 1, SEEDS)
+        bounds = [FIRST + SEEDS * i // count for i in range(count + 1)]
+        self._players = [self._play(a, b - a) for a, b in pairwise(bounds)]
+
+    def _play(self, first: int, count: int) -> tuple[subprocess.Popen[bytes], Path, Path]:
+        out, err = (Path(self._folder.name, f"{first}.{name}") for name in ("out", "err"))
+        asked = ("sim", "run", "--seeds", str(count), "--seed", str(first), "--json")
+        with out.open("wb") as said, err.open("wb") as complained:
+            player = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PLAYER, *asked],
                 env={**os.environ, "PYTHONPATH": str(_SOURCE)},
                 stdin=subprocess.PIPE,
                 stdout=said,
                 stderr=complained,
             )
-        os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)
+        os.setpriority(os.PRIO_PROCESS, player.pid, 19)
+        return player, out, err
 
-    def judged(self) -> tuple[dict[str, Any], str]:
+    def judged(self) -> list[tuple[dict[str, Any], str]]:
         """Wait for the last seed; return what became of all, and what was said of those that broke
         a promise.
         """
-        self._process.wait()
-        said, complaints = self._said.read_text(), self._complained.read_text()
-        assert said, f"the player of seeds ended with {self._process.returncode}: {complaints}"
-        told: dict[str, Any] = json.loads(said)
-        return told, complaints
+        found = []
+        for player, out, err in self._players:
+            player.wait()
+            said, complaints = out.read_text(), err.read_text()
+            assert said, f"a player of seeds ended with {player.returncode}: {complaints}"
+            found.append((json.loads(said), complaints))
+        return found
 
     def end(self) -> None:
         """End, done or not."""
-        self._process.kill()
-        self._process.communicate()
+        for player, _, _ in self._players:
+            player.kill()
+            player.communicate()
         self._folder.cleanup()
 
 
@@ -77,7 +87,7 @@ _PLAYING: list[ManySeeds] = []
 
 @pytest.fixture(scope="session")
 def many_seeds() -> ManySeeds:
-    """The player, at work since the session began, or from now on."""
+    """The players, at work since the session began, or from now on."""
     if not _PLAYING:
         _PLAYING.append(ManySeeds())
     return _PLAYING[0]
@@ -85,7 +95,7 @@ def many_seeds() -> ManySeeds:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the test that waits for the player be the last one."""
+    """Let the test that waits for the players be the last one."""
     items.sort(key=_waits_for_the_player)
 
 

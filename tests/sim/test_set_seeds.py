@@ -37,13 +37,13 @@ print([outcome.trace_hash for outcome in run_seeds(50, 2, SET)])
 
 @pytest.mark.timeout(1_800)
 def test_every_promise_is_kept_by_three_nodes(many_seeds: ManySeeds) -> None:
-    told, complaints = many_seeds.judged()
-    assert not told["violations"], complaints
-    # A simulation in which nothing happens keeps every promise too.
-    least = told["least"]
-    assert least["operations"] >= 200
-    assert least["faults"] >= 20
-    assert least["virtual_seconds"] >= 30
+    for told, complaints in many_seeds.judged():
+        assert not told["violations"], complaints
+        # A simulation in which nothing happens keeps every promise too.
+        least = told["least"]
+        assert least["operations"] >= 200
+        assert least["faults"] >= 20
+        assert least["virtual_seconds"] >= 30
 
 
 @pytest.mark.timeout(120 + 10 * SEEDS)

@@ -40,10 +40,12 @@ def test_connect_loads_the_client() -> None:
 
 
 def test_names_lead_home() -> None:
+    from weir.app.app import App
     from weir.client.connect import connect
     from weir.model.batch import Batch
     from weir.model.message import Message
 
+    assert weir.App is App
     assert weir.connect is connect
     assert weir.Batch is Batch
     assert weir.Message is Message

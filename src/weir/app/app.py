@@ -16,6 +16,7 @@ from weir.app.subscription import (
     LEASE,
     LISTED,
     PULLED,
+    TIMEOUT,
     Subscription,
     call,
     policy_of,
@@ -84,6 +85,7 @@ class App:
         batch: bool = False,
         max_messages: int | None = None,
         lease: str | float = LEASE,
+        timeout: str | float | None = TIMEOUT,
         inbox: Inbox | None = None,
     ) -> Callable[[H], H]:
         """Let the decorated function handle a topic's messages, for a cluster.
@@ -97,7 +99,8 @@ class App:
         `mode`: "shared" hands out every message by itself; "keyed" those of one key one after the
         other; "ordered" those of a partition. At most `concurrency` are handled at once (16; of an
         ordered cluster 1). `lease` is kept up while a message is handled: it is how long others
-        wait for what a machine holds that vanished. Rows of `inbox` go when they are not needed.
+        wait for what a machine holds that vanished. A handler that is not over after `timeout` has
+        failed. Rows of `inbox` go when they are not needed.
 
         Raises `ValueError`, `TypeError` and `BadName` for what cannot work.
         """
@@ -110,7 +113,7 @@ class App:
         def decorate(handler: H) -> H:
             subscription = Subscription(
                 topic, cluster, handler, policy, mode, concurrency, batch, max_messages, lease,
-                inbox,
+                timeout, inbox,
             )  # fmt: skip
             if any((one.topic, one.cluster) == (topic, cluster) for one in self._subscriptions):
                 raise ValueError(

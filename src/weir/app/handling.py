@@ -14,13 +14,16 @@ from weir.app.subscription import Subscription
 from weir.app.taking import Source, Taking, Unit, parts_of
 from weir.app.verdict import Again, Dead, Reject, told
 from weir.client.backoff import Backoff
-from weir.errors import Disconnected, Refused, WeirError
+from weir.client.duration import seconds
+from weir.errors import Disconnected, Refused
 from weir.model.message import Message
 
 log = logging.getLogger("weir.app")
 
 #: Seconds that handlers which never wait may keep the event loop for.
 _TURN = 0.005
+#: How often a handler's time limit is looked at while it lasts, at most.
+_LOOKS = 20
 #: What failed while the breaker was not closed may come so much later than it was asked to.
 _FORGIVING_SLACK = 30.0
 _RETRY = Backoff(first=0.2, most=10.0)
@@ -54,6 +57,12 @@ class Handling:
         #: Those that handle nothing now.
         self._idle: set[asyncio.Task[None]] = set()
         self._stopping = False
+        timeout = subscription.timeout
+        self._timeout = None if timeout is None else seconds(timeout)
+        #: When each worker that handles something began; and who was cancelled for its length.
+        self._begun: dict[asyncio.Task[None], float] = {}
+        self._hanging: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.TimerHandle | None = None
         self._known = asyncio.Event()
         self._turn_ends = 0.0
         self._troubles = 0
@@ -64,6 +73,7 @@ class Handling:
         for _ in range(self._subscription.concurrency):
             worker = loop.create_task(self._run(), name=f"weir {self._subscription.name}")
             self._workers.add(worker)
+        self._look()
 
     async def stop(self, grace: float) -> int:
         """Begin no more; return once all that runs is over, or cancelled after `grace` seconds.
@@ -71,6 +81,8 @@ class Handling:
         Returns how many were cancelled. All that was not done is given back.
         """
         self._stopping = True
+        if self._watch is not None:
+            self._watch.cancel()
         for worker in self._idle:
             worker.cancel()
         busy = self._workers
@@ -92,18 +104,19 @@ class Handling:
     # -- workers ---------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        worker = cast(asyncio.Task[None], asyncio.current_task())
         try:
             while not self._stopping:
                 if self.breaker.state is not State.CLOSED:
-                    await self._idly(self._paused())
+                    await self._idly(worker, self._paused())
                 if self._turn_ends < time.monotonic():
                     await asyncio.sleep(0)
                     self._turn_ends = time.monotonic() + _TURN
                 unit = self._taking.next()
                 if unit is None:
-                    await self._idly(self._more())
+                    await self._idly(worker, self._more())
                 else:
-                    await self._handle(unit)
+                    await self._handle(worker, unit)
         except asyncio.CancelledError:
             if not self._stopping:
                 raise
@@ -111,22 +124,36 @@ class Handling:
             if not self.failed.done():
                 self.failed.set_exception(error)
 
-    async def _idly(self, wait: Coroutine[Any, Any, None]) -> None:
+    async def _idly(self, worker: asyncio.Task[None], wait: Coroutine[Any, Any, None]) -> None:
         """Wait for something to do; `stop` ends it."""
-        task = asyncio.current_task()
-        assert task is not None  # `start` made one
-        self._idle.add(task)
+        self._idle.add(worker)
         try:
             await wait
         finally:
-            self._idle.discard(task)
+            self._idle.discard(worker)
+
+    def _look(self) -> None:
+        """End handlers that hang; look again when the next one may.
+
+        A time limit round each message would cost more than all else that is done for it.
+        """
+        if self._timeout is None:
+            return
+        now = time.monotonic()
+        for worker, began in self._begun.items():
+            if now >= began + self._timeout and worker not in self._hanging:
+                self._hanging.add(worker)
+                worker.cancel()
+        due = min(self._begun.values(), default=now) + self._timeout
+        wait = max(due - now, self._timeout / _LOOKS)
+        self._watch = asyncio.get_running_loop().call_later(wait, self._look)
 
     async def _paused(self) -> None:
         """Wait until the breaker may let a message begin."""
-        while (seconds := self.breaker.wait(time.monotonic())) != 0.0:
+        while (pause := self.breaker.wait(time.monotonic())) != 0.0:
             self._known.clear()
             try:
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(pause):
                     await self._known.wait()
             except TimeoutError:
                 pass
@@ -144,7 +171,7 @@ class Handling:
         else:
             self._troubles = 0
 
-    async def _handle(self, unit: Unit) -> None:
+    async def _handle(self, worker: asyncio.Task[None], unit: Unit) -> None:
         breaker = self.breaker
         if not unit.held:
             unit.give_back()  # its grant is settled when all of it is
@@ -162,21 +189,36 @@ class Handling:
                     breaker.give_up(ticket)
                     await self._buried(unit, dead)
                     return
-            await self._work(unit.message)
+            self._begun[worker] = now
+            try:
+                await self._work(unit.message)
+            finally:
+                del self._begun[worker]
         except Exception as error:
             await self._failed(unit, ticket, error)
         except asyncio.CancelledError as error:
             if self._stopping:
                 raise
-            # The handler's own affair: what it awaited was cancelled, or it cancelled itself.
-            cast(asyncio.Task[None], asyncio.current_task()).uncancel()
-            await self._failed(unit, ticket, error)
+            await self._failed(unit, ticket, self._why_cancelled(worker, error))
         else:
             unit.done()
             if breaker.succeeded(ticket):
                 self._told()
         finally:
             self._taking.done(unit)
+            if worker in self._hanging:  # it made nothing of being cancelled
+                self._why_cancelled(worker, None)
+
+    def _why_cancelled(
+        self, worker: asyncio.Task[None], error: asyncio.CancelledError | None
+    ) -> BaseException:
+        """Return what went wrong in a handler that nobody stops; let its worker go on."""
+        worker.uncancel()
+        hangs = worker in self._hanging
+        self._hanging.discard(worker)
+        if hangs or error is None:
+            return TimeoutError(f"not over after {self._timeout:g} s")
+        return error  # what it awaited was cancelled, or it cancelled itself
 
     async def _failed(self, unit: Unit, ticket: int, error: BaseException) -> None:
         now, breaker = time.monotonic(), self.breaker
@@ -201,7 +243,7 @@ class Handling:
         for part in parts_of(unit):
             try:
                 await self._bury(part.message, part.attempts, dead.reason)
-            except WeirError as error:
+            except Exception as error:  # whatever it is, the message is not to be lost by it
                 delay = self._policy.retry.delay(part.attempts, self._dice())
                 part.nack(delay)
                 log.error(

@@ -24,6 +24,8 @@ CONCURRENCY = 16
 #: Threads of plain functions, if all are at work at once.
 CONCURRENCY_MAX = 10_000
 LEASE = "30s"
+#: A handler that takes longer hangs, as far as one can tell.
+TIMEOUT = "30m"
 #: Messages of a list, and of a pull for handlers that take them one by one, at most: a pull is what
 #: is handled in about a second, so these bound the quickest handlers only.
 LISTED = 1_000
@@ -44,6 +46,8 @@ class Subscription:
     batch: bool = False
     max_messages: int = PULLED
     lease: str | float = LEASE
+    #: None: a handler may take for ever.
+    timeout: str | float | None = TIMEOUT
     inbox: Inbox | None = None
 
     def __post_init__(self) -> None:
@@ -61,6 +65,8 @@ class Subscription:
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
             raise ValueError(f"concurrency={self.concurrency}: give 1 to {CONCURRENCY_MAX:,}")
         seconds(self.lease)
+        if self.timeout is not None and not seconds(self.timeout):
+            raise ValueError("timeout=0: no handler is so quick; give more, or None for no end")
         if self.inbox is not None and self.inbox.cluster != self.cluster:
             raise ValueError(
                 f"the inbox is of cluster {self.inbox.cluster!r}, and this is {self.cluster!r}: "

@@ -7,6 +7,7 @@ with running_postgres() as postgres:
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -51,8 +52,13 @@ class Postgres:
 
 
 def installed() -> bool:
-    """Return whether there is a server to run."""
-    return _found("postgres") is not None
+    """Return whether there is a server to run, and somebody to run it as."""
+    if os.geteuid() == 0:
+        try:
+            pwd.getpwnam(_USER)
+        except KeyError:
+            return False
+    return all(map(_found, ("initdb", "pg_isready", "postgres")))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from weir.broker.ranges import Ranges
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, Refused
 from weir.model.header import Columns
-from weir.model.limits import BATCH_MESSAGES_MAX, MIB, RETRY_AFTER_MS_MAX
+from weir.model.limits import BATCH_MESSAGES_MAX, MIB, RETRY_AFTER_MS
 
 #: An alarm is one number, for there may be a million: due time, first offset, messages - 1.
 _COUNT_BITS = BATCH_MESSAGES_MAX.bit_length() - 1
@@ -132,7 +132,7 @@ class DueTimes:
         asked = False
 
     def _again(self, row: Row) -> None:
-        self._set(self._ground.due_ms() + RETRY_AFTER_MS_MAX, row.first, row.next)
+        self._set(self._ground.due_ms() + RETRY_AFTER_MS, row.first, row.next)
 
     def _sort(self, row: Row, dues: Sequence[int]) -> None:
         """Let go what is due of a batch; for the rest, set the alarm anew."""

@@ -281,7 +281,8 @@ class Grants:
                 break
             pick = picker.pick(line, line.pulls.first(turn).request)
             if pick is not None:
-                self._propose(name, line, line.pulls.pop(turn), pick)
+                if not self._propose(name, line, line.pulls.pop(turn), pick):
+                    return
             elif (failure := picker.failure) is not None:
                 self._outbox.refuse(line.pulls.pop(turn).caller, failure)
             else:
@@ -292,19 +293,27 @@ class Grants:
                 nothing = Granted(waiter.request.address, 0, 0, first, behind)
                 self._outbox.reply(waiter.caller, nothing)
 
-    def _propose(self, name: str, line: Line, waiter: Wait[Pull], pick: Pick) -> None:
+    def _propose(self, name: str, line: Line, waiter: Wait[Pull], pick: Pick) -> bool:
         picker, cluster = self.pickers[name], self._ground.state.clusters.get(name)
         group, session = self._ground.group, waiter.caller.session
-        if picker.mode is not Mode.SHARED and (cluster is None or cluster.mode is None):
-            group.propose(of_control(ClusterOpened(name, picker.mode)))  # again, it changes nothing
         stamp = self._intake.clock.stamp(self._ground.time.wall_ms())
         deadline = stamp_at(milliseconds_of(stamp) + waiter.request.lease_ms)
         record = MessagesGranted(
             name, session, pick.first, pick.behind, deadline, stamp, list(pick.runs)
         )
+        try:
+            if picker.mode is not Mode.SHARED and (cluster is None or cluster.mode is None):
+                opened = ClusterOpened(name, picker.mode)
+                group.propose(of_control(opened))  # if it was there, it changes nothing
+            index = group.propose(of_control(record))
+        except Refused as error:
+            picker.gave_up(pick)
+            self._outbox.refuse(waiter.caller, error)
+            return False
         line.proposed.append((pick.first, pick.behind))
         picker.took(session, waiter.request, pick)
-        self._promised[group.propose(of_control(record))] = (waiter, pick)
+        self._promised[index] = (waiter, pick)
+        return True
 
     def _put_back(self, name: str, line: Line, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""

@@ -16,7 +16,7 @@ from weir.broker.entries import Payload, applied_by
 from weir.broker.frozen import Unpacking
 from weir.broker.overheard import Overheard
 from weir.broker.past import LogStorage
-from weir.broker.reads import Reads
+from weir.broker.reads import Pauses, Reads
 from weir.broker.refusals import elsewhere, refusal_of
 from weir.broker.rounds import Rounds, Then
 from weir.broker.staging import stage
@@ -28,6 +28,11 @@ from weir.log.errors import LogDamaged
 from weir.log.log import Log
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import MIB
+
+#: So much is applied before other events have their turn, each entry counted with what it costs
+#: besides its bytes: some 40 ms at most, unless one entry takes more.
+_AT_ONCE_BYTES = 2 * MIB
+_ENTRY_BYTES = 512
 
 _CONFIGURATION = raft.EntryKind.CONFIGURATION
 
@@ -72,8 +77,8 @@ class Ties(NamedTuple):
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = ("_advancing", "_configuration", "_durable", "_rounds", "_supply", "_ties",
-                 "cut_off", "id", "is_decoding", "is_over", "is_placed_elsewhere", "log",
+    __slots__ = ("_advancing", "_configuration", "_durable", "_pauses", "_rounds", "_supply",
+                 "_ties", "cut_off", "id", "is_decoding", "is_over", "is_placed_elsewhere", "log",
                  "machine", "node", "overheard", "past", "voter")  # fmt: skip
 
     machine: Machine
@@ -110,6 +115,7 @@ class Group:
         #: Whom to tell when the own disk has an entry; indices rise.
         self._durable: deque[tuple[int, Callable[[], None]]] = deque()
         self._advancing = False
+        self._pauses = Pauses(ties.reads, past.log, self.advance)
         #: A snapshot that came is being decoded: nothing else of the group goes on meanwhile.
         self.is_decoding = False
         #: Whether this node has let go of the group.
@@ -120,8 +126,7 @@ class Group:
             self._configuration = raft.Configuration(founders)
 
     def run(self, machine: Machine, campaign: bool = True) -> None:
-        """Drive `machine`, whose state is that of the node's snapshot; seek to lead at once if so
-        told.
+        """Drive `machine`, whose state is that of the node's snapshot; `campaign` at once, or not.
 
         A damaged group is driven nowhere: it neither votes nor leads, and is read as it lies.
         """
@@ -160,10 +165,7 @@ class Group:
 
     @property
     def is_read_as_it_lies(self) -> bool:
-        """Whether it is damaged, and nobody else has what is left of it.
-
-        Where others have it, only they know what of it was committed, and what came after it.
-        """
+        """Whether it is damaged, and nobody else, who would know what was committed, has it."""
         return self.damage is not None and not self.has_others
 
     @property
@@ -288,12 +290,15 @@ class Group:
         A machine may propose while it applies: the loop that is running takes that up, for a
         second one inside it could apply later entries before earlier ones.
         """
-        if self._advancing:
+        if self._advancing or self.is_over:
             return
-        self._advancing = True
+        self._advancing, room = True, _AT_ONCE_BYTES
         try:
             while not self.is_decoding and (ready := self.node.take()) is not None:
                 self._do(ready)
+                room -= sum(entry.size + _ENTRY_BYTES for entry in ready.committed)
+                if room <= 0:  # whoever was away may have an hour to apply
+                    return self._pauses.pause()
         finally:
             self._advancing = False
 
@@ -345,12 +350,13 @@ class Group:
             self.is_decoding = False
             if failure is not None:
                 raise Halted(f"group {self.id}: a snapshot that came cannot be decoded: {failure}")
-            if not self.is_over:
-                self._configuration = snapshot.configuration
-                self.past.saved(replace(snapshot, data=None))
-                self.machine.restore(work.state)
-                self._go_on(ready)
-                self.advance()
+            if self.is_over:
+                return
+            self._configuration = snapshot.configuration
+            self.past.saved(replace(snapshot, data=None))
+            self.machine.restore(work.state)
+            self._go_on(ready)
+            self.advance()
 
         if self.id == REGISTRY_GROUP or len(snapshot.data) < MIB:
             work.run(None)

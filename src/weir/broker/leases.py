@@ -13,6 +13,7 @@ stood still since, and the delay may be a day.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Collection
 
 from weir.broker.clusters import AT_ONCE, NOBODY, ClusterState, Grant
@@ -27,7 +28,7 @@ _SLACK = 256
 class Leases:
     """Which grants have ended, cluster by cluster, without looking at those that have not."""
 
-    __slots__ = ("_clusters", "_due", "_ended", "_most", "_until")
+    __slots__ = ("_clusters", "_due", "_ended", "_kept", "_most", "_until")
 
     def __init__(
         self, clusters: dict[str, ClusterState], last_stamp: int, now_ms: int, wall_ms: int = 0
@@ -41,6 +42,9 @@ class Leases:
         self._until: dict[tuple[str, int], int] = {}
         self._most = _SLACK
         self._ended: dict[str, dict[int, None]] = {}
+        #: Grants of which something is being given back, and how often: they do not end meanwhile,
+        #: for what is granted again by then would be taken from whom it is held back for.
+        self._kept: Counter[tuple[str, int]] = Counter()
         for name, cluster in clusters.items():
             for fence, grant in cluster.grants.items():
                 since, most = milliseconds_of(last_stamp), GRANT_MS_MAX
@@ -70,6 +74,16 @@ class Leases:
             self._ended.get(name, {}).pop(fence, None)
             self.begin(name, fence, due_ms)
 
+    def keep(self, name: str, fence: int) -> None:
+        """Let a grant not end before `let_go`."""
+        self._kept[name, fence] += 1
+
+    def let_go(self, name: str, fence: int) -> None:
+        """Let a grant end when its time is up, if it is not kept by others."""
+        self._kept[name, fence] -= 1
+        if self._kept[name, fence] <= 0:
+            del self._kept[name, fence]
+
     def _is_held(self, name: str, fence: int) -> bool:
         cluster = self._clusters.get(name)
         return cluster is not None and fence in cluster.grants
@@ -95,4 +109,6 @@ class Leases:
             return ()
         for fence in [fence for fence in ended if fence not in cluster.grants]:
             del ended[fence]
-        return ended.keys()
+        if not self._kept:
+            return ended.keys()
+        return [fence for fence in ended if (name, fence) not in self._kept]

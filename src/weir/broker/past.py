@@ -16,9 +16,12 @@ from weir.log.frame import Kind
 from weir.log.log import Log
 from weir.log.reading import Reading
 from weir.log.recovery import RecoveredGroup
+from weir.model.limits import KIB
 
 #: Raft refuses proposals beyond this; the shard's byte budget refuses publishes long before.
 _PENDING_BYTES_MAX = 1 << 40
+#: Handed out to be applied at once: less than the loop may stand still for.
+_APPLY_BYTES_MAX = 512 * KIB
 
 
 #: MessagePack: an array of two, and the head of so many bytes.
@@ -212,6 +215,7 @@ def node_for(
         fence=storage.fence,
         applied=applied if storage.damage is None else storage.last_index(),
         max_pending_bytes=_PENDING_BYTES_MAX,
+        max_apply_bytes=_APPLY_BYTES_MAX,
         max_append_bytes=settings.append_bytes_max,
         max_inflight_bytes=settings.inflight_bytes_max,
         snapshot_chunk_bytes=settings.snapshot_chunk_bytes,

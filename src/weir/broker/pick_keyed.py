@@ -100,6 +100,10 @@ class Keyed(Picking):
 
     # -- what became of it -------------------------------------------------------------------
 
+    def gave_up(self, pick: Pick) -> None:
+        """It is free again."""
+        self._window.free(pick.parts)
+
     def granted(self, pick: Pick, grant: Grant | None) -> None:
         """What is neither granted nor done is free again."""
         left = grant.left if grant is not None else Ranges()

@@ -27,7 +27,7 @@ from weir.wire.messages import Pull
 Run = tuple[int, int]
 
 #: By how many bits a grant is smaller, by how often it was granted in vain; from then on, alone.
-_SMALLER_BITS = (0, 0, 1, 3)
+_SMALLER_BITS = (0, 0, 3)
 #: Instead of a peer's session: whoever is first in line.
 ANYBODY = 0
 
@@ -129,6 +129,9 @@ class Picking:
 
     def took(self, session: int, request: Pull, pick: Pick) -> None:
         """What was picked is proposed."""
+
+    def gave_up(self, pick: Pick) -> None:
+        """What was picked could not be proposed."""
 
     def granted(self, pick: Pick, grant: Grant | None) -> None:
         """What was picked is granted, as far as no ack came before it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from weir.broker.admission import Budget
 from weir.broker.effects import StartRead, Work
@@ -11,9 +12,29 @@ from weir.broker.events import ReadDone
 from weir.broker.outbox import Outbox
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, Refused, Unavailable
+from weir.log.disk import Disk
 
 #: Gets the payloads, and the refusal if there are none.
 Then = Callable[[Sequence[Buffer], Refused | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing to read: it is done when the shard has seen to whatever else came meanwhile."""
+
+    log: int
+    cached: None = None
+    size: int = 0
+
+    def pin(self) -> None:
+        """There is nothing to keep."""
+
+    def release(self) -> None:
+        """There is nothing to let go."""
+
+    def run(self, disk: Disk) -> Sequence[bytes]:
+        """Return nothing."""
+        return ()
 
 
 class Reads:
@@ -64,6 +85,29 @@ class Reads:
         reading.release()
         self._budget.release(reading.size)
         then(event.payloads, _refusal(event))
+
+
+class Pauses:
+    """Lets a shard do something else before something goes on; any event may take it up, too."""
+
+    __slots__ = ("_go_on", "_log", "_paused", "_reads")
+
+    def __init__(self, reads: Reads, log: int, go_on: Callable[[], None]) -> None:
+        """Not paused; `go_on` is called once a pause is over."""
+        self._reads = reads
+        self._log = log
+        self._go_on = go_on
+        self._paused = False
+
+    def pause(self) -> None:
+        """Go on later."""
+        if not self._paused:
+            self._paused = True
+            self._reads.start(Pause(self._log), self._over, at_once=True)
+
+    def _over(self, _: Sequence[Buffer], failure: Refused | None) -> None:
+        self._paused = False
+        self._go_on()
 
 
 def _refusal(event: ReadDone) -> Refused | None:

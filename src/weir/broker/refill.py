@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from weir.broker.effects import SendToPeer
+from weir.broker.entries import NOOP
 from weir.broker.layout import Layout
 from weir.broker.outbox import Outbox
 from weir.broker.peer_frames import FrameKind
@@ -19,6 +20,7 @@ from weir.broker.refill_frames import Given, Name, pack_ask, pack_give, unpack_a
 from weir.broker.writer import Writer
 from weir.codec.fields import Buffer
 from weir.errors import Refused
+from weir.log.frame import Kind
 from weir.log.index_lookups import Stored
 from weir.log.log import Log
 from weir.log.mending import Filled, MendPiece, filled_by
@@ -83,8 +85,13 @@ class Refill:
         """Ask for entries of a group until it has them, or is gone."""
         log = self._log(group)
         found = {i: at for i in indices if log and (at := log.stored(group, i)) is not None}
-        if found:
-            self._lacks.setdefault(group, _Lack({})).wanted.update(found)
+        if not found:
+            return
+        lack = self._lacks.setdefault(group, _Lack({}))
+        lack.wanted.update(found)
+        for index, at in found.items():
+            if at.kind is Kind.NOOP:  # they are all the same
+                self._mend(group, lack, Given((index, at.term), NOOP))
 
     def rotted(self, number: int, index: int, place: int) -> None:
         """The scrub found an entry of a group to be rotten at a place."""

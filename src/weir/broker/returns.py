@@ -21,7 +21,6 @@ from weir.model.limits import (
     GRANT_MS_MAX,
     GRANTS_PER_CLUSTER_MAX,
     RETRY_AFTER_MS,
-    RETRY_AFTER_MS_MAX,
 )
 from weir.model.stamp import milliseconds_of, stamp_at
 from weir.order.clock import Time
@@ -79,15 +78,13 @@ class Returns:
                 RETRY_AFTER_MS,
             )
         self._grants.pickers.check_live(request.cluster, [request.fence])
-        if request.delay_ms:  # its lease may end before this is committed
-            due_ms = self._time.monotonic_ms() + RETRY_AFTER_MS_MAX
-            self._grants.leases.extend(request.cluster, request.fence, due_ms)
         stamp, deadline = self._deadline(request.delay_ms)
         record = MessagesReturned(
             request.cluster, request.fence, request.ranges,
             deadline if request.delay_ms else AT_ONCE, stamp, request.untried,
         )  # fmt: skip
         self._waiting[self._group.propose(of_control(record))] = caller
+        self._grants.leases.keep(request.cluster, request.fence)
 
     def extend(self, caller: Caller, request: Extend) -> None:
         """Propose to let grants last longer; that is confirmed once it is committed.
@@ -111,6 +108,7 @@ class Returns:
         self, index: int, record: MessagesReturned, cluster: ClusterState | None, whole: bool
     ) -> None:
         """Messages are given back by the entry at `index`: answer, and let their time run."""
+        self._grants.leases.let_go(record.cluster, record.fence)
         if cluster is not None and index in cluster.grants:
             delay_ms = max(milliseconds_of(record.deadline) - milliseconds_of(record.stamp), 0)
             self._grants.returned(record.cluster, index, delay_ms)

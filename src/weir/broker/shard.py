@@ -231,8 +231,6 @@ class Shard:
                 self._reception.received(session, frames)
             case ev.Flushed(log, flush, rests):
                 self._writer[log].flushed(flush, rests)
-            case ev.Rested(log):
-                self._writer[log].rested()
             case ev.ReadDone():
                 self._reads.done(event)
             case ev.Opened(session, principal, place):
@@ -242,7 +240,7 @@ class Shard:
                 self._reception.closed(session)
             case ev.Ticked():
                 self._tick()
-            case ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():
+            case ev.Rested() | ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():
                 self._of_disk(event)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._neighbours.handle(event)
@@ -259,9 +257,11 @@ class Shard:
     def _go_on(self, session: int) -> None:
         self._reception.go_on(session)
 
-    def _of_disk(self, event: ev.SpareMade | ev.CheckpointSaved | ev.ChoreDone) -> None:
+    def _of_disk(self, event: ev.Rested | ev.SpareMade | ev.CheckpointSaved | ev.ChoreDone) -> None:
         writer = self._writer[event.log]
         match event:
+            case ev.Rested():
+                writer.rested()
             case ev.SpareMade():
                 writer.spare_made(event)
             case ev.CheckpointSaved(_, saved):

@@ -154,7 +154,8 @@ class Writer:
         if self._in_flight or self._rests:
             return
         self._start_chore(self.log.next_chore)
-        self._start_chore(self._next_mend)
+        if self._mends:
+            self._start_chore(self._next_mend)
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for partition in dirty.values():

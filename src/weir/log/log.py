@@ -72,8 +72,8 @@ class Log(Lookups):
 
     @property
     def filled(self) -> float:
-        """Which part of the last segment is used, from 0 to 1."""
-        if not self._segments:
+        """Which part of the last segment is used, from 0 to 1; 1 if a flush waits for the next."""
+        if not self._segments or self._reserve.holds_back:
             return 1.0
         last = self._segments.last
         return (self._tail - last.base) / last.size

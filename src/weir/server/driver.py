@@ -284,7 +284,8 @@ class Driver:
         return done
 
     def _flushed(self, number: int, flush: Flush) -> None:
-        rest = self._rests_until.pop(number, 0.0) - self.now()
+        until = self._rests_until.pop(number, 0.0)
+        rest = until and until - self.now()
         if rest > 0:
             self._loop.call_later(rest, self.handle, ev.Rested(number))
         self.handle(ev.Flushed(number, flush, rest > 0))

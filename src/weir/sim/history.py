@@ -117,7 +117,9 @@ class Extension:
 
 @dataclass(slots=True)
 class Ack:
-    """An ack of one range of a grant; `confirmed` is when the answer came, -1 while none has."""
+    """An ack of one range of a grant; `confirmed` is when the answer came, -1 while none has, and
+    `stale` when it was refused because the grant was over.
+    """
 
     partition: int
     cluster: str
@@ -126,6 +128,7 @@ class Ack:
     behind: int
     sent: int
     confirmed: int = -1
+    stale: int = -1
 
 
 @dataclass(slots=True)

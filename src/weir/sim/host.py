@@ -7,6 +7,8 @@ from dataclasses import replace
 from weir.broker.identity import Identity, Member
 from weir.broker.layout import Layout
 from weir.errors import DiskFailed, WeirError
+from weir.log.errors import LogDamaged
+from weir.log.lost import begin_lost
 from weir.model.limits import FORMAT_LEVEL
 from weir.sim.disk import PowerCut, SimDisk
 from weir.sim.jobs import Faults
@@ -44,6 +46,8 @@ class Host:
         #: What its release reads and writes; from when on, in µs, it starts in the next one.
         self.level = FORMAT_LEVEL
         self.next_release = -1
+        #: Whether a log that cannot be opened may begin anew: nothing else is wrong in the set.
+        self.others_have_all = False
         #: Why the node can never be started again; empty while it can.
         self.ruined = ""
         self.faults = Faults()
@@ -176,16 +180,29 @@ class Host:
             self._end(power=False)
             self.restart()
             return
-        except WeirError as error:
-            self.ruined = str(error)
-            self.world.note("ruined", self.node, self.ruined)
+        except LogDamaged as error:
+            if not self.others_have_all:
+                self._ruin(error)
+                return
+            self.world.note("begun anew", self.node, error.log)
+            disk = self.disks[error.log] = SimDisk(self.world.dice)
+            begin_lost(disk, error.log, self._machine.log.system)
             self._end(power=False)
+            self.restart()
+            return
+        except WeirError as error:
+            self._ruin(error)
             return
         self._processes[shard] = process
         for other in self.running:
             if other is not process:
                 self._connect(process, other)
                 self._connect(other, process)
+
+    def _ruin(self, error: WeirError) -> None:
+        self.ruined = str(error)
+        self.world.note("ruined", self.node, self.ruined)
+        self._end(power=False)
 
     def _connect(self, asking: Process, serving: Process) -> None:
         self.world.after(self.world.between(*_JOINED), Trunks.join, asking, serving)

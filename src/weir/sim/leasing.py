@@ -21,10 +21,11 @@ class Leased:
     name = "Leased"
 
     def check(self, history: History) -> Iterator[str]:
-        """Compare each grant of a message with the one before it."""
+        """Compare each grant of a message with the one before it, and each ack with its own."""
         if history.skewed:
             return
         returned = {(r.partition, r.cluster, r.fence, o) for r in history.returns for o in r.span}
+        yield from _lost(history, returned)
         for (partition, cluster), grants in _by_place(history).items():
             latest: dict[int, Grant] = {}
             for grant in sorted(grants, key=lambda one: one.fence):
@@ -40,6 +41,24 @@ class Leased:
                             f"{offset} is leased under {before.fence} until {until // MS} ms: "
                             f"at {grant.arrived // MS} ms it is granted under {grant.fence}"
                         )
+
+
+def _lost(history: History, returned: set[tuple[int, str, int, int]]) -> Iterator[str]:
+    """Find what was taken from who held it, and wanted to be done with it."""
+    grants = {(g.partition, g.cluster, g.fence): g for g in history.grants}
+    for ack in history.acks:
+        grant = grants.get((ack.partition, ack.cluster, ack.fence))
+        if ack.stale < 0 or grant is None or 0 <= grant.gone <= ack.stale:
+            continue
+        place = (ack.partition, ack.cluster, ack.fence)
+        if any((*place, offset) in returned for offset in range(ack.first, ack.behind)):
+            continue
+        until = _until(history, grant)
+        if ack.stale < until and not sought(history, grant, ack.stale):
+            yield (
+                f"[{ack.first}, {ack.behind}) is leased under {ack.fence} until {until // MS} ms: "
+                f"at {ack.stale // MS} ms it is another's"
+            )
 
 
 class HeldBack:

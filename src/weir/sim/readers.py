@@ -25,7 +25,7 @@ _REWIND = 0.05
 _WHOLE = 0.5
 _LINGER = 0.25
 _FORGET = 0.1
-_LATE = 0.1
+_LATE = 0.15
 _DIE = 0.08
 _GIVE_BACK = 0.1
 _LATE_BACK = 0.5
@@ -243,11 +243,11 @@ class Consumer(Client):
             self.history.grants.append(grant)
             self._grants.append(grant)
             if not self.ending and self.world.chance(_EXTEND):
-                # It needs longer, and takes its time.
                 until = self._hands.extend(grant)
-                self.world.after(self.world.dice.randrange(until), self._handle, grant)
-            else:
-                self._handle(grant)
+                if self.mode is Mode.SHARED:  # elsewhere what comes next would overtake it
+                    self.world.after(self.world.dice.randrange(until), self._handle, grant)
+                    continue
+            self._handle(grant)
 
     def _handle(self, grant: Grant) -> None:
         """Do what consumers do with a grant."""
@@ -289,7 +289,9 @@ class Consumer(Client):
             ack.confirmed = self.world.now
         elif isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
-            if not error.retryable and not isinstance(error, StaleGrant | UnknownCluster):
+            if isinstance(error, StaleGrant):
+                ack.stale = self.world.now
+            elif not error.retryable and not isinstance(error, UnknownCluster):
                 self.complain("AckedOnce", f"an ack was refused: {error!r}")
         if self.ending and not self._pulling:
             self._pull()

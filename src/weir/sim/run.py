@@ -20,6 +20,7 @@ from weir.sim import rot
 from weir.sim.brokerset import BrokerSet
 from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.duel import Duel
+from weir.sim.healing import Healing
 from weir.sim.history import History, record_of
 from weir.sim.nemesis import Nemesis
 from weir.sim.network import Link
@@ -156,7 +157,9 @@ class _Run:
         workload.retire()
         self.brokers.start()
         self._drain()
-        if self._rots and not history.complaints:
+        if self._rots and not history.complaints and self.brokers.far:
+            Healing(self._scene, self._rots).play()
+        elif self._rots and not history.complaints:
             self._rot()
         world.run(self._shape.at_least)
         history.complaints += self.brokers.witness.complaints

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from weir.broker.events import TICK_MS
 from weir.broker.replication import Replication
@@ -25,6 +26,9 @@ _FLUSHES = ((200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
 _APPENDS = (1, 2 * KIB, 1024 * KIB)
 _IN_FLIGHT = (1, 8 * KIB, 8 * 1024 * KIB)
 _CHUNKS = (100, 2 * KIB, 256 * KIB)
+
+#: Programs that a run can do without.
+_KINDS = ("hasty", "hubs", "authors", "consumers", "keepers", "receivers", "onlookers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class Shape:
     patience: int = 0
     sites: tuple[int, ...] = (-1,)
     partitions: int = 2
+    #: How likely a kind of program has no part in a run; producers and readers always have.
+    absent: float = 0.0
     producers: int = 3
     #: Of level `received`.
     hasty: int = 0
@@ -91,11 +97,20 @@ SET = Shape(
     pace=(10, 400),
     patience=1_200 * MS,
     sites=(-1, -2),
+    absent=0.5,
     hasty=1,
     onlookers=2,
     stewards=1,
-    rots=(0,),
+    rots=(0, 1, 0, 0, 2),
 )
+
+
+def cast(world: World, shape: Shape) -> Shape:
+    """Draw which kinds of programs have a part in a run."""
+    if not shape.absent:
+        return shape
+    left_out: dict[str, Any] = {kind: 0 for kind in _KINDS if world.chance(shape.absent)}
+    return replace(shape, **left_out)
 
 
 def machine(world: World, shape: Shape) -> Machine:

@@ -15,7 +15,7 @@ from weir.sim.programs import Program
 from weir.sim.readers import Consumer, Onlooker, Reader
 from weir.sim.receivers import Receiver
 from weir.sim.scene import Scene
-from weir.sim.shape import LEAST_BUDGET, Shape
+from weir.sim.shape import LEAST_BUDGET, Shape, cast
 from weir.sim.stewards import Steward
 from weir.sim.world import MS
 
@@ -30,6 +30,7 @@ class Workload:
     def __init__(self, scene: Scene, shape: Shape, operated: bool) -> None:
         """Make them; `start` lets them go, each when chance has it."""
         self._world = scene.world
+        shape = cast(scene.world, shape)
         parts, batches, each = shape.partitions, shape.batches, shape.device_messages
         pen = Pen()
         self.producers: list[Program] = [
@@ -56,7 +57,9 @@ class Workload:
         self.onlookers = [Onlooker(scene, f"onlooker{n}") for n in range(shape.onlookers)]
         drains = shape.nodes > REPLICAS_DEFAULT
         self.stewards = [Steward(scene, f"steward{n}", drains) for n in range(shape.stewards)]
-        self.operators = [Operator(scene, "operator", 0, CLUSTER)] if operated else []
+        self.operators = (
+            [Operator(scene, "operator", 0, CLUSTER)] if operated and shape.consumers else []
+        )
 
     def start(self) -> None:
         """Let all programs begin within the first moments."""

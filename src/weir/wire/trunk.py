@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import fields
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -25,7 +26,10 @@ from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame, Reassemb
 _HEADER = struct.Struct("<B3xIQ")
 _DEVICE_KINDS: tuple[type[Any], ...] = get_args(DeviceRequest)
 _DEVICE_NUMBERS = {kind: number for number, kind in enumerate(_DEVICE_KINDS)}
-_DEVICE_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _DEVICE_KINDS}
+_DEVICE_FIELDS = {kind: [field.name for field in fields(kind)] for kind in _DEVICE_KINDS}
+#: Of one field, the field; of several, a tuple of them.
+_DEVICE_CONTENT = {kind: attrgetter(*names) for kind, names in _DEVICE_FIELDS.items()}
+_OF_ONE_FIELD = {kind for kind, names in _DEVICE_FIELDS.items() if len(names) == 1}
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -67,8 +71,10 @@ def encode_client(session: int, frame: ClientFrame) -> tuple[Buffer, ...]:
 def encode_device(session: int, request: DeviceRequest) -> tuple[Buffer, ...]:
     """Return the buffers that pass a device's request on."""
     kind = type(request)
-    number, content = _DEVICE_NUMBERS[kind], [getattr(request, n) for n in _DEVICE_FIELDS[kind]]
-    return encode(Kind.DEVICE, session, _pack((number, content)))
+    content = _DEVICE_CONTENT[kind](request)
+    if kind in _OF_ONE_FIELD:
+        content = (content,)
+    return encode(Kind.DEVICE, session, _pack((_DEVICE_NUMBERS[kind], content)))
 
 
 def decode_device(body: Buffer) -> DeviceRequest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -272,6 +273,28 @@ def test_a_handler_that_is_cancelled_from_within_has_failed(begun: Any, delivery
             all_of_them = [delivery("awaited"), delivery("itself"), delivery("good")]
             run.source.add(*all_of_them)
             assert await settled(*all_of_them) == [1.0, 1.0, "done"]
+
+    asyncio.run(test())
+
+
+def test_a_handler_that_hangs_has_failed(begun: Any, delivery: Any) -> None:
+    async def work(message: weir.Message) -> None:
+        if message.value == b"hangs":
+            await asyncio.Event().wait()
+        if message.value == b"stubborn":
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        async with asyncio.timeout(10):  # which a task that is being cancelled could not end
+            await asyncio.sleep(0)
+
+    async def test() -> None:
+        async with begun(work, dead_letter="dead", concurrency=1, timeout=0.02) as run:
+            first, second = delivery("hangs", 1), delivery("hangs", 5)
+            stubborn, good = delivery("stubborn"), delivery("good")
+            run.source.add(first, second, stubborn, good)
+            assert (await settled(first, second, stubborn, good))[1:] == ["done"] * 3
+            assert isinstance(first.outcome, float)
+            assert run.dead == [(b"hangs", 5, "TimeoutError: not over after 0.02 s")]
 
     asyncio.run(test())
 

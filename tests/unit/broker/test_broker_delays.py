@@ -45,9 +45,7 @@ class Desk:
         now = self.rig.time.wall_ms()
         dues = [0 if delay is None else (now + delay) * 1000 for delay in delays]
         values = [b"%d" % (self.sequence + n) for n in range(len(delays))]
-        batch = self.rig.batch(
-            self.info, self.producer, self.sequence, *values, dues=dues, **more
-        )
+        batch = self.rig.batch(self.info, self.producer, self.sequence, *values, dues=dues, **more)
         reply = self.rig.answer(1, batch)
         if isinstance(reply, m.Confirm):
             for n, due in enumerate(dues):
@@ -64,7 +62,9 @@ class Desk:
         offsets = self.offsets(granted)
         if offsets:
             ranges = [(granted.fence, a, b) for a, b in self.runs(granted)]
-            assert isinstance(self.rig.answer(session, m.Ack(granted.address, "crew", ranges)), m.Acked)
+            assert isinstance(
+                self.rig.answer(session, m.Ack(granted.address, "crew", ranges)), m.Acked
+            )
         return offsets
 
     def runs(self, granted: m.Granted) -> list[tuple[int, int]]:
@@ -274,6 +274,10 @@ def test_a_message_delayed_for_30_days_at_many_a_second_stays_one_hole(desk: Des
         desk.rig.time.pass_ms(DAY_MS // 24)
         assert len(desk.take_all()) == 500
     cluster = desk.state.clusters["crew"]
+    print(
+        f"{desk.sequence:,} messages in {days} days past one that waits: {len(cluster.done)} run "
+        f"of done ones, {len(desk.state.delays)} row of 32 bytes, {len(cluster.grants)} grants"
+    )
     assert (cluster.cursor, len(cluster.done)) == (0, 1)
     assert len(desk.state.delays) == 1
     desk.restart()

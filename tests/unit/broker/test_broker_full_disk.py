@@ -167,6 +167,7 @@ def test_a_stop_waits_for_what_waits_for_a_spare(time: Any) -> None:
     writer.advance()
     assert outbox.take() == [ef.MakeSpare(0, spare)]
     assert not writer.idle
+    assert found.log.filled == 1.0, "who zeroes it must not take its time"
     writer.spare_made(ev.SpareMade(0, spare))
     writer.advance()
     assert [type(effect) for effect in outbox.take()] == [ef.StartFlush, ef.MakeSpare]

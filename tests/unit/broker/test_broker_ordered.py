@@ -29,7 +29,9 @@ class Crew:
     def publish(self, count: int) -> None:
         for _ in range(count):
             value = b"m%d" % self.sequence
-            reply = self.rig.answer(1, self.rig.batch(self.info, self.producer, self.sequence, value))
+            reply = self.rig.answer(
+                1, self.rig.batch(self.info, self.producer, self.sequence, value)
+            )
             assert isinstance(reply, m.Confirm)
             self.sequence += 1
 
@@ -177,7 +179,7 @@ def test_a_new_leader_knows_who_is_active(crew: Crew) -> None:
     crew.rig.connect(2)
     crew.rig.time.pass_ms(LEASE_MS + 1)
     again = crew.ask(2, 9)
-    assert [span(again), again.attempts] == [(3, 5), 3]
+    assert [span(again), again.attempts] == [(3, 4), 3], "what fails again and again, alone"
 
 
 def test_a_mode_is_for_good(crew: Crew) -> None:

@@ -1,7 +1,7 @@
 """A keyed cluster against the rule itself: none of a key goes out while an earlier one is out.
 
-Random programs on a whole broker: publishes with and without keys, pulls of several consumers, acks in
-any order, nacks, consumers that die, leases that end, restarts. WEIR_KEYED programs are played.
+Random programs on a whole broker: publishes with and without keys, pulls of several consumers, acks
+in part, nacks, consumers that die, leases that end, restarts. WEIR_KEYED programs are played.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def test_rot_in_payloads_here_and_there_costs_nothing(trio: Any, produce: Any, s
         for node in trio.live():
             if dice.random() < 0.6:
                 node.shard.writers[0].checkpoint()
-        trio.run(300)
+    trio.run(300)  # what was written last is known to have been durable, or it is a torn tail
     for node in trio.live():
         node.kill()
     last = {id: trio[1].shard.writers[0].groups[id].node.last_index for id in (0, group)}

@@ -24,6 +24,7 @@ SEEDS = int(os.environ.get("WEIR_SETTLING_SEEDS", "2"))
 COUNT = 240
 KEYS = 6
 PARTITIONS = 2
+DISTURBANCES = 8
 QUICK = Backoff(first=0.001, most=0.02)
 
 
@@ -122,13 +123,9 @@ def test_whatever_happens_all_is_done_in_order(mode: str, seed: int) -> None:
             async with asyncio.TaskGroup() as group:
                 for _ in range(3):
                     group.create_task(consumers(work, node.url))
-                while not work.all_done:
-                    await asyncio.sleep(0.05)
-                    match dice.randrange(8):
-                        case 0:
-                            node.cut()
-                        case 1:
-                            node.restart()
+                for _ in range(DISTURBANCES):
+                    await asyncio.sleep(dice.random() / 5)
+                    dice.choice([node.cut, node.restart])()
         for numbers in work.done.values():
             first = [*dict.fromkeys(numbers)]
             if mode != "shared":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -75,6 +76,16 @@ def test_positions_rise_and_a_full_segment_ends_with_an_end_frame(
     assert positions[3] == small.segment_bytes + BLOCK
     found = [recover(disk, small).log.stored(65536, index) for index in range(1, 9)]
     assert [stored.position for stored in found if stored] == positions
+
+
+def test_how_much_of_the_last_segment_is_used(log: Log, small: Settings, control: Make) -> None:
+    seen = []
+    for index in range(1, 9):
+        position = log.append(control(index, b"c" * 1000))
+        seen.append((position // small.segment_bytes, log.filled))
+    assert all(0 < used < 1 for _, used in seen)
+    for (segment, before), (other, after) in pairwise(seen):
+        assert (after > before) == (segment == other)
 
 
 def test_a_spare_is_used_before_a_new_file(

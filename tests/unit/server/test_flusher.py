@@ -5,16 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import random
-import threading
 from queue import SimpleQueue
 
 import pytest
 
 from weir.errors import DiskFailed
 from weir.log.flush import Flush
-from weir.log.frame import Kind
 from weir.log.log import Log
-from weir.log.record import HARD_STATE_SIZE, HardState, Record
 from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.server.flusher import Flusher

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from weir.model.stamp import stamp_at
 from weir.sim.checkers import CHECKERS, ENTRY_BYTES_MAX, LIVE_WITHIN, violations
 from weir.sim.history import (
     Ack,
@@ -20,6 +21,7 @@ from weir.sim.history import (
     Seek,
     Seen,
 )
+from weir.sim.world import EPOCH_MS
 
 P = ("producer", 7, 0)
 
@@ -52,6 +54,12 @@ def honest() -> History:
 
 def lost(history: History) -> None:
     history.drained[0].pop()
+
+
+def stamped_ahead(history: History) -> None:
+    history.one_wrong = True
+    far = stamp_at(EPOCH_MS + 3_000)
+    history.publishes[1].confirms[0] = Confirmed(40, 2, far)
 
 
 def moved(history: History) -> None:
@@ -228,6 +236,7 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("Honest", invented),
     ("Live", stuck),
     ("Live", late),
+    ("Timely", stamped_ahead),
 ]
 
 

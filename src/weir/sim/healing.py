@@ -1,0 +1,70 @@
+"""Bit rot on one node of a set, when all is over: it takes from the others what it lost.
+
+So nobody is refused anything, whichever of the others is down then.
+"""
+
+from __future__ import annotations
+
+from weir.model.ids import REGISTRY_GROUP, group_of, node_of
+from weir.sim import rot
+from weir.sim.host import Host
+from weir.sim.scene import Scene
+from weir.sim.witness import groups_of
+from weir.sim.world import SECOND
+
+_QUIET = 1 * SECOND
+_WHOLE_WITHIN = 30 * SECOND
+_READ_WITHIN = 20 * SECOND
+
+
+class Healing:
+    """Spoils one node's disks, and waits until it lacks nothing."""
+
+    def __init__(self, scene: Scene, places: int) -> None:
+        """Spoil so many places of the files of a node that is down."""
+        self._scene = scene
+        self._places = places
+
+    def play(self) -> None:
+        """Spoil, start, and see what the node has, and what clients are given."""
+        scene, world, brokers = self._scene, self._scene.world, self._scene.brokers
+        complaints = scene.history.complaints
+        world.run(world.now + _QUIET)  # all is below the durable mark by then
+        host, other = world.dice.sample(brokers.all, 2)
+        host.die(power=False)
+        spoilt = [rot.spoil(world, host.disks) for _ in range(self._places)]
+        host.others_have_all = True
+        host.start()
+        world.run(world.now + _WHOLE_WITHIN, lambda: self._is_whole(host))
+        if not self._is_whole(host):
+            complaints.append(("Live", f"{spoilt} rotted on node {host.node}, and is not mended"))
+            return
+        other.die(power=True)
+        survey = rot.Survey(scene)
+        survey.start()
+        world.run(world.now + _READ_WITHIN, lambda: survey.finished)
+        if not survey.finished:
+            complaints.append(("Live", f"{spoilt} rotted, and the rest could not be read"))
+        survey.judge([])
+        survey.retire()
+        other.start()
+        world.run(world.now + _WHOLE_WITHIN, lambda: self._is_whole(other))
+        brokers.witness.compare(brokers.running)
+
+    def _is_whole(self, host: Host) -> bool:
+        """Return whether a node has a part in each group, and lacks nothing that anybody reads."""
+        found = {one.id: one for process in host.running for one in groups_of(process)}
+        parts = range(self._scene.partitions)
+        for id in (REGISTRY_GROUP, *(group_of(1, part) for part in parts)):
+            group = found.get(id)
+            if group is None or group.damage is not None or not group.is_current:
+                return False
+            # Old entries of the registry may be lost: their outcome is whole.
+            if group.is_incomplete and id != REGISTRY_GROUP:
+                return False
+        catalogs = [one.shard.topics.catalog for one in host.running if one.shard is not None]
+        return all(
+            not catalog.nodes.unsettled and host.node in map(node_of, catalog.voters(id))
+            for catalog in catalogs
+            for id in found
+        )

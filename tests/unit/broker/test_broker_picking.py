@@ -1,0 +1,163 @@
+"""What the modes share: how much is granted again, and what comes between a pick and its commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir.broker.events import Closed
+from weir.errors import StaleGrant
+from weir.model.clusters import Mode
+from weir.wire import messages as m
+
+LEASE_MS = 1_000
+MODES = list(Mode)
+
+
+class Crew:
+    """A hundred messages in one batch, of five keys; each consumer has a session of its own."""
+
+    def __init__(self, rig: Any, mode: Mode) -> None:
+        self.rig, self.mode = rig, mode
+        rig.connect(1)
+        self.address = rig.topic(1).addresses[0]
+        info = rig.answer(1, m.DescribeTopic("t"))
+        producer = rig.answer(1, m.OpenProducer())
+        keys = [b"%d" % (n % 5) for n in range(100)]
+        rig.answer(1, rig.batch(info, producer, 0, *[b"x"] * 100, keys=keys))
+        self.sessions = 10
+
+    def consumer(self) -> int:
+        self.sessions += 1
+        self.rig.connect(self.sessions)
+        return self.sessions
+
+    def request(self, most: int, wait_ms: int = 0) -> m.Pull:
+        return m.Pull(self.address, "crew", most, 1 << 20, wait_ms, LEASE_MS, self.mode)
+
+    def pull(self, session: int, most: int = 64) -> Any:
+        return self.rig.answer(session, self.request(most))
+
+    def ack(self, session: int, granted: Any) -> Any:
+        ranges = [(granted.fence, *run) for run in runs_of(granted)]
+        return self.rig.answer(session, m.Ack(self.address, "crew", ranges))
+
+    def nack(self, granted: Any, first: int, behind: int, delay_ms: int) -> m.Nack:
+        return m.Nack(self.address, "crew", granted.fence, [(first, behind)], delay_ms)
+
+    def die(self, session: int) -> None:
+        self.rig.handle(Closed(session))
+        self.rig.settle()
+
+    def reply(self, session: int, number: int) -> Any:
+        (found,) = [reply for asked, reply in self.rig.replies[session] if asked == number]
+        return found
+
+
+def runs_of(granted: Any) -> list[tuple[int, int]]:
+    return list(granted.runs) or [(granted.offset, granted.next_offset)]
+
+
+def size(granted: Any) -> int:
+    return sum(behind - first for first, behind in runs_of(granted))
+
+
+@pytest.fixture(params=MODES, ids=lambda mode: mode.name.lower())
+def crew(rig: Any, request: Any) -> Crew:
+    return Crew(rig, request.param)
+
+
+def test_what_kills_its_consumers_is_soon_granted_alone(crew: Crew) -> None:
+    """Message 40 does. No other is granted five times for it, and what need not wait is done."""
+    worst: dict[int, int] = {}
+    done: set[int] = set()
+    for _ in range(20):
+        session = crew.consumer()
+        granted = crew.pull(session)
+        offsets = {offset for run in runs_of(granted) for offset in range(*run)}
+        worst.update(dict.fromkeys(offsets, granted.attempts))
+        if 40 not in offsets:
+            assert isinstance(crew.ack(session, granted), m.Acked)
+            done |= offsets
+        crew.die(session)
+    assert worst[40] >= 5
+    assert max(count for offset, count in worst.items() if offset != 40) <= 4
+    assert done.issuperset(range(40))
+    assert crew.mode is not Mode.SHARED or len(done) == 63
+
+
+def test_what_failed_is_not_mixed_with_what_is_new(crew: Crew) -> None:
+    first = crew.consumer()
+    granted = crew.pull(first, 10)
+    assert runs_of(granted) == [(0, 10)]
+    crew.die(first)
+    second = crew.consumer()
+    again = crew.pull(second, 64)
+    assert [runs_of(again), again.attempts] == [[(0, 10)], 2]
+    new = crew.pull(second, 64)
+    assert not new.fence if crew.mode is Mode.KEYED else new.attempts == 1
+
+
+def test_nothing_is_granted_past_a_return_in_line(crew: Crew) -> None:
+    """The pull comes when the nack is proposed and not committed yet."""
+    session = crew.consumer()
+    granted = crew.pull(session, 5)
+    nacked = crew.rig.ask(session, crew.nack(granted, 0, 5, 300))
+    pulled = crew.rig.ask(session, crew.request(5, 10_000))
+    crew.rig.settle()
+    assert isinstance(crew.reply(session, nacked), m.Nacked)
+    replies = [reply for asked, reply in crew.rig.replies[session] if asked == pulled]
+    if crew.mode is Mode.SHARED:
+        assert runs_of(replies[0]) == [(5, 10)]
+    else:
+        assert replies == []
+        crew.rig.tick(299)
+        crew.rig.settle()
+        assert crew.rig.replies[session][-1][0] != pulled
+        crew.rig.tick(1)
+        crew.rig.settle()
+        assert runs_of(crew.reply(session, pulled)) == [(0, 5)]
+
+
+def test_a_lease_does_not_end_while_something_of_it_is_given_back(crew: Crew) -> None:
+    """Else what is granted behind the nack would be taken from what it holds back."""
+    session, other = crew.consumer(), crew.consumer()
+    granted = crew.pull(session, 5)
+    crew.rig.time.pass_ms(LEASE_MS - 1)
+    nacked = crew.rig.ask(session, crew.nack(granted, 0, 5, 300))
+    crew.rig.time.pass_ms(1)
+    pulled = crew.rig.ask(other, crew.request(5))
+    crew.rig.settle()
+    assert isinstance(crew.reply(session, nacked), m.Nacked)
+    found = crew.reply(other, pulled)
+    assert not found.fence or runs_of(found) == [(5, 10)]
+
+
+@pytest.mark.parametrize("mode", [Mode.KEYED, Mode.ORDERED])
+def test_what_has_ended_cannot_be_given_back_where_order_matters(rig: Any, mode: Mode) -> None:
+    crew = Crew(rig, mode)
+    session = crew.consumer()
+    granted = crew.pull(session, 5)
+    rig.time.pass_ms(LEASE_MS)
+    assert rig.answer(session, crew.nack(granted, 0, 5, 300)).code == StaleGrant.code
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_pull_that_does_not_wait_gets_what_has_to_be_looked_up(
+    make_rig: Any, cache: int, mode: Mode
+) -> None:
+    crew = Crew(make_rig(cache=cache), mode)
+    assert size(crew.pull(crew.consumer(), 7)) == 7
+
+
+def test_consumers_of_keys_share_them(rig: Any) -> None:
+    """One that pulls little gets little, and the keys that it has are nobody else's."""
+    crew = Crew(rig, Mode.KEYED)
+    grants = [crew.pull(crew.consumer(), 1) for _ in range(6)]
+    assert [runs_of(granted) for granted in grants[:5]] == [[(n, n + 1)] for n in range(5)]
+    assert not grants[5].fence
+    assert crew.ack(11, grants[0]).done == 1
+    granted = crew.pull(16, 3)
+    assert runs_of(granted) == [(5, 6), (10, 11), (15, 16)]
