@@ -31,23 +31,25 @@ MESSAGES = int(os.environ.get("WEIR_HANDLED", "1500"))
 NODES = int(os.environ.get("WEIR_HANDLER_NODES", "1"))
 LEADER_KILLS = int(os.environ.get("WEIR_HANDLER_LEADER_KILLS", "1"))
 CALM_SECONDS = 90.0 + 30 * LEADER_KILLS + 20 * KILLS + 2 * HANDLERS
+#: As often as it may be without that being most of the work.
+PRUNE_SECONDS = max(0.3, HANDLERS / 10)
 PARTITIONS = 2
 PUBLISHED_AT_ONCE = 500
 
 pytestmark = pytest.mark.timeout(int(CALM_SECONDS) + 120)
 
-#: Words: the broker, the database, and when to die: "never", after so many seconds of handling, or
-#: behind the commit of the nth message, as in "7th".
+#: Words: the broker, the database, how often to prune, and when to die: "never", after so many
+#: seconds of handling, or behind the commit of the nth message, as in "7th".
 HANDLER = """
 import os, signal, sys, threading
 from sqlalchemy import create_engine, text
 import weir
 from weir.app import inbox_pruning
 
-url, database, end = sys.argv[1:]
+url, database, every, end = sys.argv[1:]
 inbox_pruning.GAP = 0.2  # rows go as soon as they may
 engine = create_engine(database, pool_size=4, max_overflow=0)
-inbox = weir.Inbox("ledger", prune_every=0.3)
+inbox = weir.Inbox("ledger", prune_every=float(every))
 app = weir.App(url)
 left = int(end[:-2]) if end.endswith("th") else -1
 
@@ -105,7 +107,7 @@ class Crew:
 
     def __init__(self, url: str, database: str, folder: Path) -> None:
         self.kills = 0
-        self._words = [sys.executable, "-c", HANDLER, url, database]
+        self._words = [sys.executable, "-c", HANDLER, url, database, str(PRUNE_SECONDS)]
         self._environment = {**os.environ, "PYTHONPATH": str(Path(weir.__file__).parents[1])}
         self._errors = folder / "handlers.txt"
         self._processes: list[subprocess.Popen[bytes]] = []

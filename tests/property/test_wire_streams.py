@@ -16,11 +16,9 @@ from weir.model.ids import NODE_MAX, Address
 from weir.model.limits import (
     CLIENT_FRAME_BYTES_MAX,
     CONTROL_FRAME_BYTES_MAX,
-    LOGS_MAX,
 )
 from weir.model.topic import SettingsChange, TopicSettings
 from weir.wire import administration as a
-from weir.wire import link
 from weir.wire import messages as m
 from weir.wire import nodes as n
 from weir.wire.client import (
@@ -227,60 +225,6 @@ def test_client_frames_do_not_depend_on_the_cuts(
         assert connection.pending <= len(stream)
     assert [(f.flags, f.opcode, f.correlation, bytes(f.body)) for f in found] == frames
     assert connection.pending == 0
-
-
-LINK_FRAMES = st.lists(
-    st.tuples(st.integers(0, 255), CORRELATION, st.binary(max_size=300)), max_size=8
-)
-
-
-@given(LINK_FRAMES, CUTS)
-def test_link_frames_do_not_depend_on_the_cuts(
-    frames: list[tuple[int, int, bytes]], cuts: list[int]
-) -> None:
-    sent = b"".join(b"".join(link.encode(*frame)) for frame in frames)
-    stream, found = link.LinkStream(), []
-    for part in cut(sent, cuts):
-        found += stream.receive(part)
-        assert stream.pending <= len(sent)
-    assert [(f.kind, f.group, bytes(f.body)) for f in found] == frames
-    assert stream.pending == 0
-
-
-GREETING_NODE, SHARD = st.integers(1, NODE_MAX), st.integers(0, LOGS_MAX - 1)
-SHARDS, PORT = st.integers(1, LOGS_MAX), st.integers(0, 65_535)
-HELLO = st.builds(
-    link.LinkHello, *[NATURAL] * 3, GREETING_NODE, SHARD, SHARDS, SHARDS, NATURAL, NATURAL,
-    st.sampled_from(link.Lane), GREETING_NODE, SHARD, TEXT, PORT,
-)  # fmt: skip
-ANSWER = st.builds(
-    link.LinkAnswer, NATURAL, TEXT, GREETING_NODE, SHARD, SHARDS, NATURAL, NATURAL,
-    st.lists(PORT, max_size=3).map(tuple),
-)  # fmt: skip
-
-
-@given(HELLO, ANSWER, CUTS)
-def test_greetings_come_back_as_they_went(
-    hello: link.LinkHello, answer: link.LinkAnswer, cuts: list[int]
-) -> None:
-    for said, read in ((hello, link.decode_hello), (answer, link.decode_answer)):
-        stream = link.Greeting()
-        *_, body = [stream.receive(part) for part in cut(link.encode_greeting(said), cuts) if part]
-        assert body is not None
-        assert read(body) == said
-
-
-@given(st.binary(max_size=200), CUTS)
-def test_any_link_is_greetings_and_frames_or_the_peers_fault(data: bytes, cuts: list[int]) -> None:
-    for first, stream in ((b"", link.LinkStream()), (b"\3\0", link.Greeting())):
-        try:
-            for part in cut(first + data, cuts):
-                stream.receive(part)
-        except RemoteProtocolError:
-            continue
-    for read in (link.decode_hello, link.decode_answer):
-        with pytest.raises(RemoteProtocolError):
-            read(data[:3])
 
 
 @given(st.integers(0, 65_535), st.integers(1, 2**32 - 1), st.integers(0, 80))

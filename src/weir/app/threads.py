@@ -27,7 +27,8 @@ class Threads:
     async def run(self, call: Callable[[Any], Any], argument: Any) -> Any:
         """Return what `call(argument)` does, or raise what it raises.
 
-        Whoever is cancelled meanwhile goes on; the call cannot be, and its outcome is lost.
+        Whoever is cancelled meanwhile goes on; the call cannot be, and its outcome is lost. Its
+        thread ends with it, and another takes its place.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._under_way += 1
@@ -38,6 +39,9 @@ class Threads:
         self._calls.put((future, call, argument))
         try:
             return await future
+        except asyncio.CancelledError:
+            self._started -= future.cancelled()
+            raise
         finally:
             self._under_way -= 1
 
@@ -50,6 +54,8 @@ class Threads:
     def _work(self) -> None:
         while (task := self._calls.get()) is not None:
             future, call, argument = task
+            if future.cancelled():
+                return
             try:
                 outcome = partial(_settle, future, future.set_result, call(argument))
             except StopIteration as error:  # which no future takes
@@ -59,6 +65,8 @@ class Threads:
                 outcome = partial(_settle, future, future.set_exception, error)
             with contextlib.suppress(RuntimeError):  # the loop may have ended before the call
                 future.get_loop().call_soon_threadsafe(outcome)
+            if future.cancelled():
+                return
             del task, future, call, argument, outcome  # what they hold is not kept while idle
 
 

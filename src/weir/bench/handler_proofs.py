@@ -1,4 +1,6 @@
-"""What weir claims of handlers: how fast they are, and that each effect happens once."""
+"""What weir claims of clusters and handlers: how fast they are, that each effect happens once, and
+what it costs to know what is done.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +43,14 @@ OF_HANDLERS = (
         WEIR_HANDLED="100000",
         WEIR_HANDLER_NODES="3",
         WEIR_HANDLER_LEADER_KILLS="5",
+    ),
+    tests(
+        "holes",
+        "10,000,000 holes in what a cluster has done: 5 bytes each at most, in memory and in a "
+        "checkpoint",
+        "tests/unit/broker/test_broker_ranges.py",
+        1_800,
+        WEIR_HOLES="10000000",
     ),
     tests(
         "inbox-postgres",

@@ -187,6 +187,21 @@ SURVIVED = (
         WEIR_FLIPS="200",
     ),
     tests(
+        "delays",
+        "a message delayed for 30 days, and 1,000,000 delayed batches: memory stays bounded",
+        "{TESTS:WEIR_DELAYED_BATCHES}",
+        1_800,
+        WEIR_DELAYED="30",
+        WEIR_DELAYED_BATCHES="1000000",
+    ),
+    tests(
+        "keyed",
+        "keyed clusters against the rule itself: 1,000 random programs, none of a key out of turn",
+        "{TESTS:WEIR_KEYED}",
+        3_600,
+        WEIR_KEYED="1000",
+    ),
+    tests(
         "hostile",
         "peers that send rubbish, stall, or open more than they may",
         "tests/interop/test_hostile_peers.py",

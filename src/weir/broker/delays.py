@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from itertools import compress
 from typing import NamedTuple
 
 #: Rows whose messages are all due stay until there are twice as many rows as after the last sweep.
@@ -91,11 +92,11 @@ class Delays:
         return Row(self._firsts[at], self._nexts[at], self._least[at], self._greatest[at])
 
     def _sweep(self, now_ms: int) -> None:
-        kept = [at for at, greatest in enumerate(self._greatest) if greatest > now_ms]
-        if len(kept) < len(self):
+        kept = bytes(map(now_ms.__lt__, self._greatest))
+        if not all(kept):
             for column in self._columns:
-                column[:] = array("q", map(column.__getitem__, kept))
-        self._sweep_at = max(_SWEEP_LEAST, 2 * len(kept))
+                column[:] = array("q", compress(column, kept))
+        self._sweep_at = max(_SWEEP_LEAST, 2 * len(self))
 
     def encode(self) -> tuple[object, ...]:
         """Return the rows for a snapshot."""

@@ -27,12 +27,12 @@ from weir.errors import Halted, NotLeader, Refused
 from weir.log.errors import LogDamaged
 from weir.log.log import Log
 from weir.model.ids import REGISTRY_GROUP
-from weir.model.limits import MIB
+from weir.model.limits import KIB, MIB
 
-#: So much is applied before other events have their turn, each entry counted with what it costs
-#: besides its bytes: some 40 ms at most, unless one entry takes more.
-_AT_ONCE_BYTES = 2 * MIB
-_ENTRY_BYTES = 512
+#: So much is applied before other events have their turn, each batch counted with what it costs
+#: besides its bytes: about a thousand small ones, or a hundred thousand rows of devices.
+_AT_ONCE_BYTES = 4 * MIB
+_BATCH_BYTES = 4 * KIB
 
 _CONFIGURATION = raft.EntryKind.CONFIGURATION
 
@@ -296,7 +296,7 @@ class Group:
         try:
             while not self.is_decoding and (ready := self.node.take()) is not None:
                 self._do(ready)
-                room -= sum(entry.size + _ENTRY_BYTES for entry in ready.committed)
+                room -= _cost(ready.committed)
                 if room <= 0:  # whoever was away may have an hour to apply
                     return self._pauses.pause()
         finally:
@@ -374,3 +374,9 @@ class Group:
             snapshot = self.snapshot()
             assert snapshot is not None  # there is something that the member lacks
             self._supply.snapshot(voter, snapshot)
+
+
+def _cost(entries: Sequence[raft.Entry]) -> int:
+    """Return what applying entries costs, in bytes."""
+    batches = (len(one.data.batches) if isinstance(one.data, Payload) else 0 for one in entries)
+    return sum(one.size for one in entries) + _BATCH_BYTES * (len(entries) + sum(batches))

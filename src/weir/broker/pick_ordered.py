@@ -33,8 +33,9 @@ class Ordered(Picking):
         self._active = ANYBODY
         #: Whether something is being granted, or read: nothing leaves before it has left.
         self._is_granting = False
-        #: Grants of which something could not be read: nothing behind it is to be done before it.
-        self._unread: set[int] = set()
+        #: Of grants that could not be read as a whole, from where on: that rests until the lease
+        #: ends, and nothing behind it is to be done before it.
+        self._unread: dict[int, int] = {}
         #: An active one that holds nothing and asks for nothing is given up then: a lease after it
         #: asked last.
         self._until_ms = self._lease_ms = 0
@@ -137,8 +138,12 @@ class Ordered(Picking):
             ended = {grant.consumer for grant in over.values()} - {ANYBODY}
             for fence, grant in cluster.grants.items():
                 if fence not in over and grant.consumer not in ended:
-                    for run in grant.left:
-                        yield grant.consumer, run
+                    unread = self._unread.get(fence, self._ground.state.next_offset)
+                    for first, behind in grant.left:
+                        if first < unread:
+                            yield grant.consumer, (first, min(behind, unread))
+                        if behind > unread:
+                            yield ANYBODY, (max(first, unread), behind)
 
     def _over(self, cluster: ClusterState) -> dict[int, Grant]:
         ground = self._ground
@@ -146,7 +151,7 @@ class Ordered(Picking):
         return {
             fence: grant
             for fence, grant in cluster.grants.items()
-            if fence in over or fence in self._unread or grant.deadline == AT_ONCE
+            if fence in over or grant.deadline == AT_ONCE
         }
 
     @property
@@ -172,10 +177,10 @@ class Ordered(Picking):
         self._is_granting = False
 
     def unread(self, fence: int, first: int, behind: int) -> None:
-        """Who is active has to get what it lacks before anything else."""
-        cluster = self._cluster
-        self._unread.intersection_update(cluster.grants if cluster is not None else ())
-        self._unread.add(fence)
+        """It is with nobody until the lease ends."""
+        grants = self._cluster.grants if self._cluster is not None else {}
+        self._unread = {known: at for known, at in self._unread.items() if known in grants}
+        self._unread[fence] = first
 
     def closed(self, session: int) -> None:
         """The next in line takes over, once what a peer held that is gone is released."""

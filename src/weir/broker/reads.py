@@ -73,7 +73,7 @@ class Reads:
             self._start(*self._queue.popleft())
 
     def _start(self, reading: Work, then: Then) -> None:
-        self._outbox.counts.reads_disk += 1
+        self._outbox.counts.reads_disk += reading.size > 0  # else it asks no disk
         self._budget.take(reading.size)
         ticket, self._next = self._next, self._next + 1
         self._waiting[ticket] = (reading, then)

@@ -43,8 +43,8 @@ def pack_ask(group: int, names: Sequence[Name]) -> tuple[Buffer, ...]:
 
 def unpack_ask(frame: LinkFrame) -> list[Name]:
     """Return which entries are asked for. Raises `BadMessage`."""
-    head = checked(frame.body, len(frame.body))
     try:
+        head = checked(frame.body, len(frame.body))
         (count,) = U32.unpack_from(head)
         fits(head, U32.size + count * _NAME.size)
         return [(index, term) for index, term in _NAME.iter_unpack(head[U32.size :])]

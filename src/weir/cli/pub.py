@@ -81,15 +81,11 @@ def pub(
     try:
         receipts = connected(url, work)
     except (WeirError, OSError):
-        count = sum(batch.count for batch in confirmed)
-        if count:
-            many = "message was" if count == 1 else "messages were"
-            typer.echo(f"{count:,} {many} published before it failed:", err=True)
+        _tell_of(confirmed)
         raise
     if as_json:
-        settings = {"url": url, "topic": topic, "key": key, "tag": tag, "partition": partition,
-                    "header": header, "file": file and str(file), "delay": delay, "due": due,
-                    "ttl": ttl}  # fmt: skip
+        about |= {"headers": header, "file": file and str(file)}
+        settings = {"url": url, "topic": topic, **about}
         print_json("weir.pub/1", settings, {"receipts": receipts})
         return
     if file is not None:
@@ -116,6 +112,14 @@ def _timing(delay: str | None, due: str | None, ttl: str | None) -> dict[str, st
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--delay, --due, --ttl") from None
     return {"delay": delay, "due": due, "ttl": ttl}
+
+
+def _tell_of(confirmed: list[Confirmed]) -> None:
+    """Say how much was published before it failed."""
+    count = sum(batch.count for batch in confirmed)
+    if count:
+        many = "message was" if count == 1 else "messages were"
+        typer.echo(f"{count:,} {many} published before it failed:", err=True)
 
 
 def _summary(topic: str, confirmed: list[Confirmed]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,11 +16,12 @@ from weir.client.consuming import ConsumerOptions
 from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.producer import Producer, ProducerOptions
+from weir.client.publishing import Publishing
 from weir.client.reader import Reader, ReaderOptions
 from weir.client.receipts import Confirmed, Receipt
 from weir.client.start import Start, Until
 from weir.client.timing import Delay, Due
-from weir.errors import Refused, UnknownTopic, WeirError
+from weir.errors import WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.wire import messages as m
 
@@ -32,11 +32,8 @@ class Client:
     def __init__(self, link: Link) -> None:
         """Take a link that is up; `close` ends it."""
         self._link = link
-        #: By topic, and whether for what is delayed: that may be refused where the rest is not.
-        self._producers: dict[tuple[str, bool], Producer] = {}
-        self._retired: list[Producer] = []
+        self._publishing = Publishing(self._link, lambda topic: self.producer(topic, linger=0))
         self._consumers: list[Consumer] = []
-        self._opening = asyncio.Lock()
         self._administration = Administration(link)
 
     @property
@@ -70,24 +67,10 @@ class Client:
         or µs since 1970), a year ahead at most; and not once its `ttl` is over, which begins now.
         Readers see it at once.
         """
-        kind = (topic, delay is not None or due is not None)
-        known = self._producers.get(kind)
-        producer = known or await self._shared(kind)
         send = partial(Producer.publish, key=key, tag=tag, time=time, headers=headers,
                        partition=partition, delay=delay, due=due, ttl=ttl)  # fmt: skip
-        try:
-            return await send(producer, value)
-        except Refused as error:
-            # A refused batch may have ended the producer: the next publish opens a new one.
-            # What the old one has under way to other partitions goes on.
-            if producer.error is None:
-                raise
-            if self._producers.get(kind) is producer:
-                self._retired.append(self._producers.pop(kind))
-            if known is None or not isinstance(error, UnknownTopic):
-                raise
-        # It was deleted since, and may have been made again: a name means what it means now.
-        return await send(await self._shared(kind), value)
+        delayed = delay is not None or due is not None
+        return await self._publishing.publish(topic, delayed, partial(send, value=value))
 
     def producer(
         self,
@@ -308,15 +291,9 @@ class Client:
         for consumer in self._consumers:
             await _leave(consumer)
         self._consumers.clear()
-        producers = [*self._producers.values(), *self._retired]
-        self._producers.clear()
         try:
-            for producer in producers:
-                if self._link.error is None and producer.buffered:
-                    await producer.flush()
+            await self._publishing.close()
         finally:
-            for producer in producers:
-                await producer.close()
             await self._link.close()
 
     async def __aenter__(self) -> Client:
@@ -336,15 +313,6 @@ class Client:
                 stacklevel=2,
                 source=self,
             )
-
-    async def _shared(self, kind: tuple[str, bool]) -> Producer:
-        async with self._opening:
-            for producer in [old for old in self._retired if not old.buffered]:
-                self._retired.remove(producer)
-                await producer.close()
-            if kind not in self._producers:
-                self._producers[kind] = await self.producer(kind[0], linger=0).open()
-            return self._producers[kind]
 
 
 async def _leave(consumer: Consumer) -> None:

@@ -18,6 +18,7 @@ from weir.client.places import Places
 from weir.client.pulling import Pulling, Wanted
 from weir.client.returning import Returning
 from weir.client.runs import Run, joined, within, without
+from weir.client.telling import Telling
 from weir.errors import WeirError
 from weir.model.clusters import Mode
 
@@ -40,6 +41,10 @@ class Holdings:
         self.acking = Acking(topic, options.cluster, options.on_stale)
         ordered = options.number is Mode.ORDERED
         self._returning = Returning(options.cluster, ordered, self.acking.expired)
+        within = seconds(options.ack_within)
+        self._telling = Telling(
+            self.acking, self._returning, within, self._settle_all, self._failed
+        )
         self._home = home
         self._note = note
         self._link: Link | None = None
@@ -50,11 +55,6 @@ class Holdings:
         self._held: dict[tuple[int, int], Holding] = {}
         #: Those with deliveries that are done, and not noted yet.
         self._news: list[Holding] = []
-        self._within = seconds(options.ack_within)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._flushes: set[asyncio.Task[None]] = set()
 
     @property
     def connected(self) -> bool:
@@ -95,12 +95,12 @@ class Holdings:
 
         What of it has expired is noted as done. One who gives up waiting loses none.
         """
-        self._loop = asyncio.get_running_loop()
         await self.open()
         assert self._pulling is not None  # `open` has made it
         self._pulling.size = size
         if self._feed is None:
             self._feed = self._pulling.feed()
+            self._telling.begin()
         feed = self._feed
         while True:
             try:
@@ -236,61 +236,28 @@ class Holdings:
         one = Extending(self.options.cluster, self._places, lease, self._held)
         return await one.extend([holding])
 
-    # Telling.
-
     def soon(self) -> None:
         """Tell what is settled, together with what is settled until then. Of any thread."""
-        if not self._due and self._loop is not None:
-            self._due = True
-            self._loop.call_soon_threadsafe(self._later)
+        self._telling.soon()
 
     async def flush(self) -> None:
         """Tell all that is settled; return when a majority knows."""
+        await self._telling.flush()
+
+    def _settle_all(self) -> None:
         self._note()
         self._note_news()
-        if self._flushes:
-            await asyncio.wait(self._flushes)
-        for partition in self._waiting():
-            await self._tell(partition)
 
-    def _waiting(self) -> list[int]:
-        return sorted({*self.acking.waiting(), *self._returning.waiting()})
-
-    async def _tell(self, partition: int) -> None:
-        await self.acking.flush(partition)
-        await self._returning.flush(partition)
-
-    def _later(self) -> None:
-        assert self._loop is not None  # it calls this
-        if self._feed is None:  # it was closed: that tells
-            self._due = False
-        else:
-            self._timer = self._loop.call_later(self._within, self._now)
-
-    def _now(self) -> None:
-        self._due = False
-        self._note()
-        self._note_news()
-        for partition in self._waiting():
-            task = asyncio.get_running_loop().create_task(self._tell_or_fail(partition))
-            self._flushes.add(task)
-            task.add_done_callback(self._flushes.discard)
-
-    async def _tell_or_fail(self, partition: int) -> None:
-        try:
-            await self._tell(partition)
-        except WeirError as error:
-            if self._feed is not None:
-                self._feed.fail(error)
+    def _failed(self, error: WeirError) -> None:
+        if self._feed is not None:
+            self._feed.fail(error)
 
     # Ending.
 
     async def stop(self) -> list[Holding]:
         """Stop pulling; return what came and was not asked for yet."""
         feed, self._feed = self._feed, None
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due = False
+        self._telling.stop()
         if feed is None:
             return []
         await feed.close()

@@ -13,6 +13,7 @@ from weir.errors import DiskFailed
 from weir.log import checkpoint
 from weir.log.errors import LogDamaged
 from weir.log.flush import Flush
+from weir.log.reading import Reading
 from weir.log.scrub import Scrubbed
 from weir.sim.disk import PowerCut, SimDisk
 from weir.sim.world import MS
@@ -118,7 +119,8 @@ class Jobs:
 
     def _read(self, effect: ef.StartRead) -> None:
         def run(disk: SimDisk) -> list[bytes]:
-            if self._world.chance(self._faults.reads):
+            # A state to be packed or decoded, and a pause, read nothing.
+            if self._world.chance(self._faults.reads) and isinstance(effect.reading, Reading):
                 disk.fail_next("read", errno.EIO)
             return list(effect.reading.run(disk))
 

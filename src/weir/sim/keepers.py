@@ -67,7 +67,8 @@ class OrderedConsumer(Consumer):
         if not self.ending and self.world.chance(_GIVE_BACK):
             self._ack(grant, grant.first, middle)
             self._hands.give_back(grant, middle, grant.behind)
-            self._work.clear()  # all behind it is gone with it
+            # All behind it is gone with it; what came again of before it is to be done.
+            self._work = [one for one in self._work if one.first < middle]
         elif self.world.chance(_PARTS):
             self._ack(grant, grant.first, middle)
             self._ack(grant, middle, grant.behind)

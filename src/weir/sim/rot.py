@@ -56,14 +56,14 @@ class Survey(Client):
         return not self._open
 
     def ready(self) -> None:
-        """Begin with all partitions."""
-        for partition in range(len(self.addresses)):
+        """Begin with all partitions that are left, anew on each connection."""
+        for partition in sorted(self._open):
             self._fetch(partition, self.history.starts.get(partition, 0))
 
     def _fetch(self, partition: int, offset: int) -> None:
         records = self.history.drained[partition]
         if not records or offset > max(values_by_offset(records)):
-            self._open.remove(partition)
+            self._open.discard(partition)
             return
         request = m.Fetch(self.addresses[partition], offset, 1)
         self.ask(request, lambda reply: self._fetched(partition, offset, reply))

@@ -63,6 +63,8 @@ class Witness:
                 term = node.term_at(index)
             except raft.Compacted:
                 continue
+            if not term:  # its entry rotted, and nobody needs it
+                continue
             known = self._applied.setdefault((group.id, index), term)
             if known != term:
                 text = f"applied an entry of term {term} at {index}, where {known} was"

@@ -13,6 +13,8 @@ from weir.testing.host import Host, ShiftedTime
 _HOST = "127.0.0.1"
 #: Far above what a start takes; it is there so that nothing waits for ever.
 _START_WITHIN = 30.0
+#: What is accepted just then gets a protocol, which hangs up; else nobody would ever close it.
+_ACCEPTING_TURNS = 3
 
 
 def node(port: int = 0) -> Node:
@@ -135,10 +137,15 @@ class Node:
     async def _crash(self) -> None:
         server, self._server = self._server, None
         host, self._host = self._host, None
-        if server is not None:
-            server.close()
+        loop = asyncio.get_running_loop()
+        for listening in server.sockets if server is not None else ():
+            loop.remove_reader(listening)
         if host is not None:
             host.end()
+        for _ in range(_ACCEPTING_TURNS):
+            await asyncio.sleep(0)
+        if server is not None:
+            server.close()
         self._disk.crash()
 
     async def _cut(self) -> None:

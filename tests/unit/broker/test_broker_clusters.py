@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from weir.broker.clusters import AT_ONCE, ClusterState
-from weir.broker.control import MessagesGranted
+from typing import Any
+
+from weir.broker.clusters import AT_ONCE, NOBODY, ClusterState
+from weir.broker.control import MessagesGranted, MessagesReturned
 from weir.broker.frozen import pack, unpack
+from weir.model.clusters import Mode
 
 
 def granted(first: int, behind: int, consumer: int = 7, deadline: int = 100) -> MessagesGranted:
@@ -114,3 +117,68 @@ def test_who_holds_what_is_known_without_a_search() -> None:
     assert state.held == {7: {7: None}}
     assert state.release(7)
     assert state.grants[7].deadline == AT_ONCE
+
+
+def returned(fence: int, *ranges: tuple[int, int], **more: Any) -> MessagesReturned:
+    return MessagesReturned("c", fence, list(ranges), more.pop("deadline", 500), 1, **more)
+
+
+def test_what_is_given_back_is_a_lease_to_nobody() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    assert state.give_back(6, returned(5, (2, 4), (8, 10)))
+    assert list(state.grants[5].left) == [(0, 2), (4, 8)]
+    back = state.grants[6]
+    assert (back.consumer, back.deadline, back.attempts) == (NOBODY, 500, 1)
+    assert (state.granted, state.held_back, state.lag(10)) == (6, 4, 10)
+    assert not state.ack(5, 2, 3), "it is not that grant's any more"
+    again = state.grant(7, granted(0, 10, consumer=8))
+    assert again is not None
+    assert (list(again.left), again.attempts, list(state.grants)) == ([(0, 10)], 2, [7])
+
+
+def test_attempts_of_what_was_handed_to_nobody_stay() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    state.give_back(6, returned(5, (0, 10), untried=True))
+    again = state.grant(7, granted(0, 10))
+    assert again is not None
+    assert again.attempts == 1
+
+
+def test_runs_are_granted_together_and_take_nothing_between_them() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    state.ack(5, 3, 4)
+    record = MessagesGranted("c", 8, 2, 9, 100, 1, [(2, 5), (7, 9)])
+    run = state.grant(6, record)
+    assert run is not None
+    assert (list(run.left), run.attempts) == ([(2, 3), (4, 5), (7, 9)], 2)
+    assert list(state.grants[5].left) == [(0, 2), (5, 7), (9, 10)]
+
+
+def test_a_deadline_only_moves_forward_and_revives_nothing() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    assert state.extend(5, 300)
+    assert state.extend(5, 200)
+    assert state.grants[5].deadline == 300
+    state.give_back(6, returned(5, (0, 1)))
+    assert not state.extend(6, 900), "nobody has it"
+    state.release(7)
+    assert not state.extend(5, 900), "its consumer is gone"
+    assert not state.extend(99, 900)
+
+
+def test_the_first_grant_chooses_the_mode() -> None:
+    state = ClusterState()
+    state.seek(0)
+    assert state.mode is None
+    state.open(Mode.KEYED)
+    state.open(Mode.ORDERED)
+    state.grant(5, granted(0, 1))
+    assert state.mode is Mode.KEYED
+    plain = ClusterState()
+    plain.grant(5, granted(0, 1))
+    plain.open(Mode.KEYED)
+    assert plain.mode is Mode.SHARED

@@ -13,6 +13,7 @@ from weir.errors import Damaged, DamagedRange
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.model.batch import split
+from weir.model.clusters import Mode
 from weir.wire import messages as m
 
 
@@ -245,3 +246,35 @@ def test_a_damaged_partition_does_not_say_that_nothing_lies_behind_its_end(
     refusal = node.answer(m.Fetch(node.address, 3, 1 << 20))
     assert refusal.code == DamagedRange.code
     assert "segment-0000000" in refusal.message
+
+
+def test_nothing_goes_out_in_order_behind_what_cannot_be_read(
+    rotten: Callable[..., Rotten],
+) -> None:
+    node = rotten(4, 1)
+
+    def pull(most: int, session: int) -> Any:
+        request = m.Pull(node.address, "o", most, 1 << 20, 0, 1_000, Mode.ORDERED)
+        return node.answer(request, session)
+
+    granted = pull(4, 1)
+    assert (granted.offset, granted.next_offset) == (0, 1)
+    for _ in range(3):
+        for session in (1, 2):
+            reply = pull(4, session)
+            assert getattr(reply, "fence", 0) == 0
+    node.flip(1)
+    node.rig.tick(1_000)
+    assert node.values(pull(4, 1)) == [b"v0", b"v1", b"v2", b"v3"]
+
+
+def test_a_keyed_pull_is_told_that_messages_cannot_be_looked_into(
+    rotten: Callable[..., Rotten],
+) -> None:
+    node = rotten(2, 0)
+    pull = m.Pull(node.address, "k", 4, 1 << 20, 0, 1_000, Mode.KEYED)
+    assert isinstance(node.answer(pull), m.Refusal)
+    node.flip(0)
+    node.rig.tick(1_000)
+    granted = node.answer(pull)
+    assert node.values(granted) == [b"v0", b"v1"]

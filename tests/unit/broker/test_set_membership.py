@@ -284,6 +284,25 @@ def test_the_format_level_is_raised_when_every_node_supports_it() -> None:
         replica.membership.raise_level(CALLER, RaiseLevel(1))
 
 
+def test_the_format_level_stays_while_not_all_founders_are_known() -> None:
+    """It was a crash where no node was, and a founder that had said nothing was taken to know what
+    its leader knew.
+    """
+    replica = Replica(tuple(Member(n, f"host-{n}", 6800) for n in (1, 2, 3)))
+    replica.membership.lead()
+    with pytest.raises(Unavailable, match="founded"):
+        replica.membership.raise_level(CALLER, RaiseLevel(1))
+    replica.commit()
+    replica.membership.raise_level(CALLER, RaiseLevel(1))
+    newer = Replica(replica.identity.members)
+    newer.membership = Membership(
+        newer.catalog, newer.identity, Layout(2, 2), 2, newer, newer.propose
+    )
+    newer.membership.lead()
+    newer.commit()
+    assert [node.level for node in newer.catalog.nodes.all()] == [2, 1, 1]
+
+
 def test_who_waits_is_answered_or_refused() -> None:
     replica = a_set(3)
     replica.change("drain", 3)

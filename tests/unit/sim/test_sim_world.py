@@ -147,12 +147,12 @@ def test_a_run_that_fails_tells_how_to_see_it_fail_again(monkeypatch: pytest.Mon
     def broken(self: Intake, *_: object) -> None:
         raise KeyError("planted")
 
-    assert run_seed(2, SMALL).violations == []
+    assert run_seed(3, SMALL).violations == []
     monkeypatch.setattr(Intake, "accept", broken)
-    outcome = run_seed(2, SMALL)
+    outcome = run_seed(3, SMALL)
     assert outcome.violations[0][0] == "Crash"
     report = outcome.report()
     assert "KeyError" in report
-    assert "run_seed(2, Shape(" in report
+    assert "run_seed(3, Shape(" in report
     assert outcome.trace_hash in report
     assert len(outcome.recent) > 3

@@ -17,7 +17,14 @@ from weir.wire.messages import Confirm
 
 #: One producer id, and four who take it from each other.
 QUARREL = Shape(
-    authors=4, producers=1, hubs=0, consumers=0, receivers=0, operators=(False,), rots=(0,)
+    authors=4,
+    producers=1,
+    hubs=0,
+    consumers=0,
+    keepers=0,
+    receivers=0,
+    operators=(False,),
+    rots=(0,),
 )
 
 

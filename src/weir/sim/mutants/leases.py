@@ -11,7 +11,7 @@ from weir.broker.leases import Leases
 from weir.sim.mutants.planting import Patch, mutant
 
 
-@mutant(seed=0, breaks={"HeldBack"})
+@mutant(seed=5, breaks={"HeldBack"})
 def a_delay_is_forgotten(patch: Patch) -> None:
     """What was given back with a delay goes to the next consumer at once (DESIGN §5 Consume)."""
     honest = Grants.returned
@@ -20,7 +20,7 @@ def a_delay_is_forgotten(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"HeldBack"})
+@mutant(seed=10, breaks={"HeldBack"})
 def a_new_leader_forgets_a_delay(patch: Patch) -> None:
     """What is held back is in no entry, only in the leader's head (counterexample 20)."""
     honest = ClusterState.give_back
@@ -34,7 +34,7 @@ def a_new_leader_forgets_a_delay(patch: Patch) -> None:
     patch.setattr(ClusterState, "give_back", give_back)
 
 
-@mutant(seed=0, breaks={"Leased"})
+@mutant(seed=40, breaks={"Leased"})
 def a_new_leader_forgets_an_extension(patch: Patch) -> None:
     """An extension is in no entry, only in the leader's head (counterexample 20)."""
 
@@ -45,13 +45,13 @@ def a_new_leader_forgets_an_extension(patch: Patch) -> None:
     patch.setattr(ClusterState, "extend", extend)
 
 
-@mutant(seed=0, breaks={"Leased"})
+@mutant(seed=29, breaks={"Leased"})
 def an_extension_is_only_written_down(patch: Patch) -> None:
     """The leader itself goes on by the time that a grant had at first (ADR 0003)."""
     patch.setattr(Leases, "extend", lambda self, name, fence, due_ms: None)
 
 
-@mutant(seed=0, breaks={"AckedOnce"})
+@mutant(seed=1, breaks={"AckedOnce"})
 def a_nack_resets_attempts(patch: Patch) -> None:
     """A message that nobody can handle is never dead-lettered (counterexample 20)."""
     honest = ClusterState.give_back
@@ -65,7 +65,7 @@ def a_nack_resets_attempts(patch: Patch) -> None:
     patch.setattr(ClusterState, "give_back", give_back)
 
 
-@mutant(seed=0, breaks={"Leased", "HeldBack", "AckedOnce"})
+@mutant(seed=89, breaks={"Leased", "HeldBack", "AckedOnce"})
 def a_stale_nack_takes_from_the_new_holder(patch: Patch) -> None:
     """Who was too late gives back what another holds by now (DESIGN §5 Consume)."""
     honest = ClusterState.give_back
@@ -78,7 +78,7 @@ def a_stale_nack_takes_from_the_new_holder(patch: Patch) -> None:
     patch.setattr(ClusterState, "give_back", give_back)
 
 
-@mutant(seed=0, breaks={"AckedOnce", "Live"})
+@mutant(seed=1, breaks={"AckedOnce", "Live"})
 def what_is_given_back_is_forgotten(patch: Patch) -> None:
     """What a consumer gives back is nobody's, and not even known to be (DESIGN §5 Consume)."""
     honest = ClusterState.give_back
@@ -94,7 +94,7 @@ def what_is_given_back_is_forgotten(patch: Patch) -> None:
     patch.setattr(ClusterState, "give_back", give_back)
 
 
-@mutant(seed=0, breaks={"Leased"})
+@mutant(seed=10, breaks={"Leased"})
 def leases_end_when_they_begin(patch: Patch) -> None:
     """Whoever comes next is granted what another works on (DESIGN §5 Consume)."""
     honest = Grants.granted

@@ -5,13 +5,22 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from weir.sim.mutants import clocks, clusters, exactly_once, modes, replication, shards, storage
+from weir.sim.mutants import (
+    clocks,
+    clusters,
+    exactly_once,
+    leases,
+    modes,
+    replication,
+    shards,
+    storage,
+)
 from weir.sim.mutants.planting import Mutant, all_in
 from weir.sim.run import run_seed
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for module in (storage, exactly_once, clusters, shards, replication, clocks, modes)
+    for module in (storage, exactly_once, clusters, leases, shards, replication, clocks, modes)
     for mutant in all_in(vars(module))
 )
 

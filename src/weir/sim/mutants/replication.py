@@ -24,13 +24,15 @@ from weir.sim.witness import AGREED
 from weir.sim.world import MS, SECOND
 from weir.wire.nodes import RaiseLevel
 
+#: Every kind of program has a part in each run, and no disk rots in the end.
+ALL = replace(SET, absent=0.0, rots=(0,))
 #: Nodes go and come back, and forget what was not durable.
-KILLED = replace(SET, kinds=("kill",))
+KILLED = replace(ALL, kinds=("kill",))
 #: Nodes are cut off, and go on as if they were not.
-PARTED = replace(SET, kinds=("part", "pause"))
+PARTED = replace(ALL, kinds=("part", "pause"))
 #: Nodes stand still while clients ask them, and others lead on.
 PAUSED = replace(
-    SET,
+    ALL,
     kinds=("pause",),
     pace=(8, 60),
     producers=6,
@@ -39,24 +41,26 @@ PAUSED = replace(
     hubs=0,
     receivers=0,
     consumers=0,
+    keepers=0,
     authors=0,
     operators=(False,),
 )
 #: Elections follow on each other while some are cut off or down.
 STORMY = replace(
-    SET,
+    ALL,
     kinds=("part", "kill"),
     fault_every=(100 * MS, 700 * MS),
     pace=(5, 60),
     hubs=0,
     receivers=0,
     consumers=0,
+    keepers=0,
     authors=0,
     operators=(False,),
 )
 #: Groups move from node to node, while some do not hear of that.
 MOVING = replace(
-    SET,
+    ALL,
     nodes=4,
     kinds=("part", "kill"),
     fault_every=(100 * MS, 800 * MS),
@@ -65,12 +69,13 @@ MOVING = replace(
     hubs=0,
     receivers=0,
     consumers=0,
+    keepers=0,
     authors=0,
     operators=(False,),
 )
 #: Leaders die soon after they were elected, most of them.
 HASTY = replace(
-    SET,
+    ALL,
     kinds=("kill", "slow disk"),
     fault_every=(30 * MS, 400 * MS),
     down=(0, 200 * MS),
@@ -82,13 +87,14 @@ HASTY = replace(
     hubs=0,
     receivers=0,
     consumers=0,
+    keepers=0,
     authors=0,
     onlookers=0,
     operators=(False,),
 )
 #: Two leaders by turns, each with what the other does not have.
 DUEL = replace(
-    SET,
+    ALL,
     duel=True,
     appends=(1,),
     in_flight=(1,),
@@ -99,6 +105,7 @@ DUEL = replace(
     hubs=0,
     receivers=0,
     consumers=0,
+    keepers=0,
     authors=0,
     onlookers=0,
     stewards=0,
@@ -225,13 +232,13 @@ def confirm_after_step_down(patch: Patch) -> None:
     patch.setattr(Partition, "lose", lambda self, error: None)
 
 
-@mutant(seed=0, breaks={"Durable"}, shape=SET)
+@mutant(seed=0, breaks={"Durable"}, shape=ALL)
 def what_was_only_received_has_a_place(patch: Patch) -> None:
     """One disk has it: the place may become another message's (counterexample 19)."""
     patch.setattr(producing, "_received", lambda confirm: confirm)
 
 
-@mutant(seed=0, breaks={"Honest", CRASH}, shape=SET)
+@mutant(seed=0, breaks={"Honest", CRASH}, shape=ALL)
 def a_level_that_not_all_can_read(patch: Patch) -> None:
     """A format level is written once every node of the set supports it (DESIGN §4)."""
 

@@ -11,12 +11,14 @@ from weir.broker.state import PartitionState
 from weir.broker.writer import Writer
 from weir.errors import BadBatch
 from weir.log import index_file, recovery, scan
-from weir.log.disk import Disk
+from weir.log.checkpoint import Checkpoint
+from weir.log.disk import Disk, Readable
 from weir.log.flush import Flush
 from weir.log.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
 from weir.log.index import GroupIndex
 from weir.log.log import Log
 from weir.log.segment import Segment
+from weir.log.settings import Settings
 from weir.model.header import parse
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.outcome import CRASH
@@ -27,7 +29,14 @@ from weir.sim.world import MS
 ROTTEN = Shape(rots=(3,))
 #: Many closed segments, and more rot.
 INDEXED = Shape(
-    authors=0, hubs=0, consumers=0, receivers=0, operators=(False,), batches=40, rots=(6,)
+    authors=0,
+    hubs=0,
+    consumers=0,
+    keepers=0,
+    receivers=0,
+    operators=(False,),
+    batches=40,
+    rots=(6,),
 )
 #: Segments are used again and again, for little is kept.
 REUSED = Shape(
@@ -38,6 +47,7 @@ REUSED = Shape(
     authors=0,
     consumers=0,
     receivers=0,
+    keepers=0,
     operators=(False,),
     retentions=(600,),
     rots=(0,),
@@ -127,7 +137,10 @@ def torn_tail_believed(patch: Patch) -> None:
 
 @mutant(seed=44, breaks={"Durable", "Honest", "OneOffset", "RisingStamps", CRASH}, shape=REUSED)
 def old_generation_believed(patch: Patch) -> None:
-    """What an earlier use of a segment left behind its tail is no part of it (DESIGN §4 Log)."""
+    """What an earlier use of a file left in it, header and frames, is no part of the log (DESIGN §4
+    Log).
+    """
+    honest = recovery.find_files
 
     def believed(data: memoryview, at: int, *, generation: int, position: int | None) -> Frame:
         try:
@@ -139,7 +152,15 @@ def old_generation_believed(patch: Patch) -> None:
             frame = verify(data, at, generation=older, position=None)
             return frame if position is None else replace(frame, position=position)
 
+    def find(disk: Readable, settings: Settings, found: Checkpoint | None) -> recovery.Files:
+        files = honest(disk, settings, found)
+        old = [one for name, one in recovery._opened(disk, settings).items() if name in files.rest]
+        row = [*files.row, *(one for one in old if not one.class_)]
+        rest = {name: sound for name, sound in files.rest.items() if not sound}
+        return replace(files, row=sorted(row, key=lambda segment: segment.base), rest=rest)
+
     patch.setattr(scan, "verify", believed)
+    patch.setattr(recovery, "find_files", find)
     patch.setattr(intake, "ENTRY_BYTES_MAX", 5_000)  # small segments take small entries only
 
 

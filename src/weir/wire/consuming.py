@@ -1,0 +1,102 @@
+"""Requests and replies of consumers: pull, ack, nack, extend (DESIGN §5 Consume)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from weir.codec.fields import Buffer
+from weir.model.clusters import Mode
+from weir.model.ids import Address, Natural
+from weir.model.limits import ACK_RANGES_MAX
+from weir.wire.control import Control
+
+
+class Pull(Control, frozen=True, array_like=True):
+    """Ask for a grant of messages of one partition for a consumer of `cluster`.
+
+    With `max_messages` 0 nothing is granted: the reply says which offsets a pull would get, once
+    there are some. A cluster that was never granted anything becomes of this `mode` (a `Mode`); one
+    of another mode refuses it.
+    """
+
+    address: Address
+    cluster: str
+    max_messages: Natural
+    max_bytes: Natural
+    wait_ms: Natural = 0
+    lease_ms: Natural = 30_000
+    mode: Mode = Mode.SHARED
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A lease of messages [offset, next_offset); `fence` 0 and nothing in it when time ran out.
+
+    With `runs`, of these messages only those of the runs [first, next) are granted, whatever else
+    the batches hold. `deadline` is a stamp, and so is `stamp`, the time of the grant: what has
+    expired by then is not to be handled any more. `attempts` counts grants of these messages, this
+    one included.
+    """
+
+    address: Address
+    fence: int
+    deadline: int
+    offset: int
+    next_offset: int
+    attempts: int = 0
+    stamp: int = 0
+    runs: tuple[tuple[int, int], ...] = ()
+    batches: tuple[Buffer, ...] = ()
+
+
+class Ack(Control, frozen=True, array_like=True):
+    """Done with ranges [first, next) of grants: (fence, first, next) each."""
+
+    address: Address
+    cluster: str
+    ranges: Annotated[
+        list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)
+    ]
+
+
+class Acked(Control, frozen=True, array_like=True):
+    """The acks are durable on a majority. `done` is the cluster's cursor: all below it is done."""
+
+    done: int
+
+
+class Nack(Control, frozen=True, array_like=True):
+    """Give ranges [first, next) of grant `fence` back, to be granted again no sooner than in
+    `delay_ms`. What is `untried` was handed to nobody: this grant does not count as an attempt.
+    """
+
+    address: Address
+    cluster: str
+    fence: Natural
+    ranges: Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
+    delay_ms: Natural = 0
+    untried: bool = False
+
+
+class Nacked(Control, frozen=True, array_like=True):
+    """What was given back is nobody's until `deadline`, a stamp (0: anybody's at once)."""
+
+    deadline: int
+
+
+class Extend(Control, frozen=True, array_like=True):
+    """Let grants end no sooner than in `lease_ms`."""
+
+    address: Address
+    cluster: str
+    fences: Annotated[list[Natural], msgspec.Meta(max_length=ACK_RANGES_MAX)]
+    lease_ms: Natural
+
+
+class Extended(Control, frozen=True, array_like=True):
+    """The grants last until `deadline`, a stamp, or longer if they did before."""
+
+    deadline: int
