@@ -57,12 +57,14 @@ class Caps:
         """Return whether a cluster with so many grants proposed may be granted nothing now.
 
         Beyond the limit only what ended is granted again: who held it may be gone, and then nobody
-        acks it. That may cut a grant in two, so it has a limit of its own.
+        acks it. That may cut a grant in two, so it has a limit of its own; beyond that, one grant
+        at a time, and only where nobody is left who could ack any.
         """
         cluster = self._clusters.get(name)
         grants = proposed + (0 if cluster is None else len(cluster.grants))
         if cluster is None or grants < GRANTS_PER_CLUSTER_MAX:
             return False
+        ended = self._leases.ended(name, cluster, self._time.monotonic_ms())
         if grants >= 2 * GRANTS_PER_CLUSTER_MAX:
-            return True
-        return not self._leases.ended(name, cluster, self._time.monotonic_ms())
+            return len(ended) < grants
+        return not ended

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from weir.broker.caps import Caps
 from weir.broker.clusters import Grant
-from weir.broker.control import ClusterOpened, GrantsReleased, MessagesAcked, MessagesGranted
+from weir.broker.control import ClusterOpened, GrantsReleased, MessagesGranted
 from weir.broker.entries import of_control
 from weir.broker.group import Group
 from weir.broker.intake import Intake
@@ -196,10 +196,6 @@ class Grants:
                 self.serve(record.cluster)
 
         self._ground.reads.start(reading, answer)
-
-    def acking(self, record: MessagesAcked) -> None:
-        """An ack is committed and about to be applied."""
-        self.pickers.acking(record)
 
     def acked(self, name: str) -> None:
         """Messages of a cluster are done; where order matters, others may be granted by that."""

@@ -69,7 +69,7 @@ def _apply_ack(
 ) -> None:
     cluster = state.clusters.get(record.cluster)
     if leading is not None and cluster is not None:
-        leading.grants.acking(record)
+        leading.grants.pickers.acking(record)
     stale = [r for r in record.ranges if cluster is not None and not cluster.ack(*r)]
     if leading is not None:
         leading.acks.applied(index, cluster, stale)

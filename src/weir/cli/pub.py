@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from weir.client.receipts import Confirmed, Sent
 
 
+Delay = Annotated[
+    str | None, typer.Option(metavar="5m", help="Clusters get them no sooner than in so long.")
+]
+Due = Annotated[
+    str | None,
+    typer.Option(metavar="2026-11-22T10:00", help="Clusters get them no sooner than then."),
+]
+Ttl = Annotated[
+    str | None, typer.Option(metavar="1h", help="Clusters do not get them any more after this.")
+]
+
+
 def pub(
     topic: Annotated[str, typer.Argument(help="The topic to publish to.")],
     values: Annotated[
@@ -34,16 +46,9 @@ def pub(
     partition: Annotated[
         int | None, typer.Option(min=0, help="The partition. [default: by key, or in turn]")
     ] = None,
-    delay: Annotated[
-        str | None, typer.Option(metavar="5m", help="Clusters get them no sooner than in so long.")
-    ] = None,
-    due: Annotated[
-        str | None,
-        typer.Option(metavar="2026-11-22T10:00", help="Clusters get them no sooner than then."),
-    ] = None,
-    ttl: Annotated[
-        str | None, typer.Option(metavar="1h", help="Clusters do not get them any more after this.")
-    ] = None,
+    delay: Delay = None,
+    due: Due = None,
+    ttl: Ttl = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the receipts, as one JSON object.")
     ] = False,
@@ -84,8 +89,8 @@ def pub(
         _tell_of(confirmed)
         raise
     if as_json:
-        about |= {"headers": header, "file": file and str(file)}
-        settings = {"url": url, "topic": topic, **about}
+        about["headers"] = header  # as they were given
+        settings = {"url": url, "topic": topic, "file": file and str(file), **about}
         print_json("weir.pub/1", settings, {"receipts": receipts})
         return
     if file is not None:

@@ -88,16 +88,13 @@ def encode(
     flags = _VALUE if references is None else _VALUE | _REFERENCES
     bare: list[Buffer] = [_ROOM]
     parts: list[Buffer] = []
-    tag_indices: list[int] = []
+    tag_list, tag_indices = _dictionary(tags or ())
     if tags is not None:
-        tag_list, tag_indices = _dictionary(tags)
         col.put_tag_list(bare, tag_list)
     if chunk_at is not None:
         flags |= _CHUNK
         bare.append(Piece(chunk_at, len(values[0])).pack())
-    if dues is not None:
-        flags |= _DUE
-        col.put_fixed(bare, "q", dues)
+    flags |= _put_numbers(bare, (_DUE, dues))
     col.put_bytes(parts, values)
     if keys is not None:
         flags |= _KEY
@@ -105,10 +102,7 @@ def encode(
     if tags is not None:
         flags |= _TAG
         col.put_fixed(parts, "i", tag_indices)
-    for flag, numbers in ((_TIME, times), (_EXPIRES, expires)):
-        if numbers is not None:
-            flags |= flag
-            col.put_fixed(parts, "q", numbers)
+    flags |= _put_numbers(parts, (_TIME, times), (_EXPIRES, expires))
     if headers is not None:
         flags |= _HEADERS
         _put_headers(parts, headers)
@@ -156,6 +150,16 @@ def _put_keys(parts: list[Buffer], keys: Sequence[bytes | None]) -> None:
     if any(key is not None and len(key) > KEY_BYTES_MAX for key in keys):
         raise TooLarge(f"a key is over {KEY_BYTES_MAX:,} bytes: shorten it", KEY_BYTES_MAX)
     col.put_keys(parts, keys)
+
+
+def _put_numbers(parts: list[Buffer], *columns: tuple[int, Sequence[int] | None]) -> int:
+    """Append those int64 columns that are there; return their flags."""
+    flags = 0
+    for flag, numbers in columns:
+        if numbers is not None:
+            flags |= flag
+            col.put_fixed(parts, "q", numbers)
+    return flags
 
 
 def _put_headers(parts: list[Buffer], headers: Sequence[Mapping[str, bytes]]) -> None:

@@ -17,8 +17,8 @@ from weir.log.disk import Pace, at_once
 #: The system takes no more buffers in one call (IOV_MAX).
 _BUFFERS_MAX = 1024
 _ZEROS = bytes(1 << 20)
-#: What is written of a new file between two turns of others: some milliseconds of a disk's time.
-_STEP = 1 << 20
+#: What is written of a new file between two turns of others: a millisecond or two of a disk's time.
+_STEP = 1 << 18
 _LOCK = "lock"
 #: No room on the disk, or none within the quota.
 _FULL = (errno.ENOSPC, errno.EDQUOT)

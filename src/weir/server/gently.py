@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-#: What was written in one unit of time is followed by so many in which others have the disk.
-_REST = 3.0
-_REST_MAX_SECONDS = 0.1
+#: What was written in one unit of time is followed by so many in which others have the disk: also
+#: one that takes a lot at first, and lets everybody wait for that afterwards.
+_REST = 10.0
+_REST_SECONDS = (0.02, 0.1)
 
 
 class Gently:
@@ -25,5 +26,6 @@ class Gently:
         """Wait after a step, unless the log would be at its end before the file is."""
         if done > self._filled():
             took = time.perf_counter() - self._began
-            self._wait(min(_REST * took, _REST_MAX_SECONDS))
+            least, most = _REST_SECONDS
+            self._wait(min(max(_REST * took, least), most))
         self._began = time.perf_counter()

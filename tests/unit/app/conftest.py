@@ -1,10 +1,10 @@
-"""A consumer that is none: deliveries that a test makes, and what became of each."""
+"""A node in memory; and a consumer that is none, of deliveries that a test makes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -116,3 +116,47 @@ def begun() -> Begun:
 def delivery() -> type[FakeDelivery]:
     """What makes a delivery of a value."""
     return FakeDelivery
+
+
+@pytest.fixture
+def node() -> Iterator[Any]:
+    """A broker."""
+    with weir.testing.node() as node:
+        yield node
+
+
+class Seen:
+    """What handlers got; `some(n)` waits for n messages."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self._more = asyncio.Event()
+
+    def add(self, message: weir.Message) -> None:
+        self.values.append(message.value)
+        self._more.set()
+
+    async def some(self, count: int) -> list[bytes]:
+        async with asyncio.timeout(30):
+            while len(self.values) < count:
+                self._more.clear()
+                await self._more.wait()
+        return self.values
+
+
+@pytest.fixture
+def seen() -> Seen:
+    """Where handlers put what they got."""
+    return Seen()
+
+
+@pytest.fixture
+def all_done() -> Callable[[Any, str, str], Awaitable[None]]:
+    """What waits until a cluster has done all of a topic."""
+
+    async def wait(w: Any, topic: str, cluster: str) -> None:
+        async with asyncio.timeout(30):
+            while not (found := await w.clusters(topic, cluster)) or found[0].lag:
+                await asyncio.sleep(0.01)
+
+    return wait

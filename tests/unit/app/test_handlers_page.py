@@ -8,7 +8,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,12 +19,6 @@ import weir
 ROOT = Path(__file__).parents[3]
 URL = "weir://localhost:6800"
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-@pytest.fixture
-def node() -> Iterator[Any]:
-    with weir.testing.node() as node:
-        yield node
 
 
 @pytest.fixture
@@ -44,17 +37,13 @@ def run(code: str, url: str) -> dict[str, Any]:
     return module.__dict__
 
 
-async def all_done(w: Any, topic: str, cluster: str) -> None:
-    async with asyncio.timeout(30):
-        while not (found := await w.clusters(topic, cluster)) or found[0].lag:
-            await asyncio.sleep(0.01)
-
-
 def test_there_are_so_many(examples: dict[str, str]) -> None:
     assert [*examples] == ["# ledger.py", "import weir", "import asyncio", "# test_ledger.py"]
 
 
-def test_the_quick_start_records_each_unlock(node: Any, examples: dict[str, str]) -> None:
+def test_the_quick_start_records_each_unlock(
+    node: Any, examples: dict[str, str], all_done: Any
+) -> None:
     async def test() -> None:
         app = run(examples["# ledger.py"], node.url)["app"]
         async with weir.connect(node.url) as w:
@@ -72,7 +61,7 @@ def test_the_quick_start_records_each_unlock(node: Any, examples: dict[str, str]
 
 
 def test_options_and_hooks(
-    node: Any, examples: dict[str, str], capsys: pytest.CaptureFixture[str]
+    node: Any, examples: dict[str, str], capsys: pytest.CaptureFixture[str], all_done: Any
 ) -> None:
     async def test() -> None:
         app = run(examples["import weir"], node.url)["app"]
@@ -88,7 +77,7 @@ def test_options_and_hooks(
     assert capsys.readouterr().out == "begins 1\nover 1 None\n"
 
 
-def test_effects_with_async_sessions(node: Any, examples: dict[str, str]) -> None:
+def test_effects_with_async_sessions(node: Any, examples: dict[str, str], all_done: Any) -> None:
     async def test() -> None:
         names = run(examples["import asyncio"], node.url)
         async with weir.connect(node.url) as w:

@@ -206,11 +206,21 @@ def test_a_cluster_at_its_limit_is_granted_again_what_nobody_acks_any_more(
     rig.settle()
     held = [rig.answer(2, crew.pull(1)) for _ in range(2)]
     assert [span(granted) for granted in held] == [(0, 1), (1, 2)]
-    last = rig.answer(2, crew.pull(1))
-    assert span(last) == (2, 3)
+    assert span(rig.answer(2, crew.pull(1))) == (2, 3)
     assert rig.answer(2, crew.pull(1)).code == Overloaded.code, "twice the limit"
-    rig.answer(2, crew.ack(*[(g.fence, *span(g)) for g in (*held, last)]))
-    assert span(rig.answer(2, crew.pull(1))) == (3, 4)
+    rig.handle(Closed(2))
+    rig.settle()
+    rig.connect(2)
+    again = [rig.ask(2, crew.pull(1)) for _ in range(2)]
+    rig.settle()
+    once, twice = [crew.reply(2, number) for number in again]
+    assert span(once) == (3, 4), "nobody is left who could ack any"
+    assert twice.code == Overloaded.code
+    rig.answer(2, crew.ack((once.fence, 3, 4)))
+    held = [rig.answer(2, crew.pull(1)) for _ in range(3)]
+    assert [span(granted) for granted in held] == [(0, 1), (1, 2), (2, 3)]
+    rig.answer(2, crew.ack(*[(g.fence, *span(g)) for g in held]))
+    assert span(rig.answer(2, crew.pull(1))) == (4, 5)
 
 
 def test_a_consumer_at_its_limit_leaves_the_rest_to_others(crew: Crew, monkeypatch: Any) -> None:

@@ -18,11 +18,11 @@ def test_it_rests_after_each_step_while_the_log_is_behind(monkeypatch: pytest.Mo
     now, waits = [0.0], []
     monkeypatch.setattr("weir.server.gently.time.perf_counter", lambda: now[0])
     gently = Gently(lambda: 0.5, waits.append)
-    for done, took in ((0.2, 0.004), (0.5, 0.004), (0.6, 0.008), (0.7, 60.0)):
+    for done, took in ((0.2, 0.004), (0.5, 0.004), (0.6, 0.004), (0.7, 60.0), (0.8, 0.0)):
         now[0] += took
         gently(done)
     # Behind what the log has filled it does not rest; nor ever for long.
-    assert waits == [pytest.approx(0.024), 0.1]
+    assert waits == [pytest.approx(0.04), 0.1, 0.02]
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["made", "zeroed"])

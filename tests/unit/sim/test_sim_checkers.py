@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from weir.model.clusters import Mode
 from weir.model.stamp import stamp_at
 from weir.sim.checkers import CHECKERS, ENTRY_BYTES_MAX, LIVE_WITHIN, violations
 from weir.sim.history import (
@@ -50,6 +51,23 @@ def honest() -> History:
     history.operations = [Operation("a batch", 10, 20), Operation("a fetch", 900, 1_500)]
     history.looks = [Look(0, 30, 2), Look(0, 45, 3), Look(0, 40, 2)]
     return history
+
+
+def a_key_overtaken(history: History) -> None:
+    history.modes[0, "c"] = Mode.KEYED
+    history.keys = {b"a": b"k", b"b": b"k"}
+    history.grants[1].arrived = history.acks[0].sent - 1
+
+
+def a_standby_overtakes(history: History) -> None:
+    history.modes[0, "c"] = Mode.ORDERED
+    history.grants[1].arrived = history.acks[0].sent - 1
+    history.grants[1].holder = "standby#1"
+
+
+def granted_too_early(history: History) -> None:
+    history.dues[b"b"] = 11
+    history.grants[1].stamp = stamp_at(10)
 
 
 def lost(history: History) -> None:
@@ -237,6 +255,9 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("Live", stuck),
     ("Live", late),
     ("Timely", stamped_ahead),
+    ("KeyOrder", a_key_overtaken),
+    ("OrderedOnce", a_standby_overtakes),
+    ("NotBeforeDue", granted_too_early),
 ]
 
 

@@ -5,25 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from weir.broker import intake
 from weir.broker.staging import Token
 from weir.broker.state import PartitionState
 from weir.broker.writer import Writer
 from weir.errors import BadBatch
 from weir.log import index_file, recovery, scan
-from weir.log.checkpoint import Checkpoint
-from weir.log.disk import Disk, Readable
+from weir.log.disk import Disk
 from weir.log.flush import Flush
-from weir.log.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
+from weir.log.frame import HEADER_SIZE, BadPayload, Frame, Kind, verify
 from weir.log.index import GroupIndex
 from weir.log.log import Log
 from weir.log.segment import Segment
-from weir.log.settings import Settings
 from weir.model.header import parse
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.outcome import CRASH
 from weir.sim.shape import Shape
-from weir.sim.world import MS
 
 #: Much rot in the end.
 ROTTEN = Shape(rots=(3,))
@@ -37,20 +33,6 @@ INDEXED = Shape(
     operators=(False,),
     batches=40,
     rots=(6,),
-)
-#: Segments are used again and again, for little is kept.
-REUSED = Shape(
-    faults_until=2_500 * MS,
-    producers=5,
-    batches=90,
-    hubs=0,
-    authors=0,
-    consumers=0,
-    receivers=0,
-    keepers=0,
-    operators=(False,),
-    retentions=(600,),
-    rots=(0,),
 )
 
 
@@ -133,35 +115,6 @@ def torn_tail_believed(patch: Patch) -> None:
             )
 
     patch.setattr(scan, "verify", believed)
-
-
-@mutant(seed=44, breaks={"Durable", "Honest", "OneOffset", "RisingStamps", CRASH}, shape=REUSED)
-def old_generation_believed(patch: Patch) -> None:
-    """What an earlier use of a file left in it, header and frames, is no part of the log (DESIGN §4
-    Log).
-    """
-    honest = recovery.find_files
-
-    def believed(data: memoryview, at: int, *, generation: int, position: int | None) -> Frame:
-        try:
-            return verify(data, at, generation=generation, position=position)
-        except BadPayload:
-            raise
-        except BadFrame:
-            older, _, _ = place(data, at)
-            frame = verify(data, at, generation=older, position=None)
-            return frame if position is None else replace(frame, position=position)
-
-    def find(disk: Readable, settings: Settings, found: Checkpoint | None) -> recovery.Files:
-        files = honest(disk, settings, found)
-        old = [one for name, one in recovery._opened(disk, settings).items() if name in files.rest]
-        row = [*files.row, *(one for one in old if not one.class_)]
-        rest = {name: sound for name, sound in files.rest.items() if not sound}
-        return replace(files, row=sorted(row, key=lambda segment: segment.base), rest=rest)
-
-    patch.setattr(scan, "verify", believed)
-    patch.setattr(recovery, "find_files", find)
-    patch.setattr(intake, "ENTRY_BYTES_MAX", 5_000)  # small segments take small entries only
 
 
 @mutant(seed=6, breaks={"Retained"})
