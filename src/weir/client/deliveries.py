@@ -171,10 +171,11 @@ class Deliveries:
     def _learn(self) -> None:
         """Let the pace know how many were settled in the time since the last grant."""
         now = time.monotonic()
-        self._worked += now - self._began
+        if self._handed:
+            self._worked += now - self._began
         self._began = now
         settled = self._handed - self._open
-        if settled > self._settled_before and self._handed:
+        if settled > self._settled_before:
             done = settled - self._settled_before
             self._pace.took(done, self._worked, self._holdings.partitions)
             self._settled_before, self._worked = settled, 0.0

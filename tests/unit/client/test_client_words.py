@@ -100,7 +100,7 @@ def test_an_unreachable_host_is_told_why(error: Exception, words: str) -> None:
     "options", [{"first": -1}, {"first": 6}, {"factor": 0.5}, {"jitter": 2}, {"attempts": 0}]
 )
 def test_a_backoff_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="give|no duration"):
+    with pytest.raises(ValueError, match=r"give|no duration"):
         Backoff(**options)
 
 

@@ -9,10 +9,13 @@ import pytest
 
 import weir
 from weir import testing
+from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.consumer import Consumer
-from weir.errors import BadRequest
+from weir.client.extending import Extending
+from weir.errors import BadRequest, StaleGrant
 from weir.model.message import Message
+from weir.wire import messages as m
 
 Scenario = Callable[[testing.Node, Client], Coroutine[None, None, None]]
 
@@ -111,10 +114,10 @@ def test_messages_of_a_grant_are_settled_in_any_order() -> None:
             assert await lag(w) == 3
             assert consumer.cursors == {0: 1}
             again = await anext(grants)
-            assert [(number(m), again.attempts) for m in again.messages()] == [(2, 2)]
+            assert [(number(one), again.attempts) for one in again.messages()] == [(2, 2)]
             assert await consumer.nack(grant)
             rest = await anext(grants)
-            assert [number(m) for m in rest.messages()] == [1]
+            assert [number(one) for one in rest.messages()] == [1]
             assert not await consumer.ack(messages[3].__class__(b"", partition=0, offset=77))
 
     run(scenario)
@@ -235,3 +238,51 @@ def test_a_lease_that_has_ended_is_not_extended() -> None:
             assert not await late.nack(message)
 
     run(scenario)
+
+
+def test_a_lease_that_has_ended_costs_the_others_nothing(fake_broker) -> None:
+    """A broker extends all of a request's grants, or none."""
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, weir.connect(broker.url) as w, asyncio.timeout(20):
+            broker.topic("t")
+            for number in range(6):  # the broker grants three batches at once
+                await w.publish("t", b"%d" % number)
+            broker.script = lambda request: (
+                m.Refusal(StaleGrant.code, "over")
+                if isinstance(request, m.Extend) and 1 in request.fences
+                else None
+            )
+            async with w.consumer("t", cluster="c") as consumer:
+                grants = consumer.batches()
+                ended, other = await anext(grants), await anext(grants)
+                held = consumer._holdings._held
+                places = consumer._holdings._places
+                assert places is not None
+                extending = Extending("c", places, 3_600, held)
+                before = held[0, other.fence].ends
+                assert not await extending.extend([*held.values()])
+                assert held[0, ended.fence].over
+                assert held[0, other.fence].ends > before + 3_000
+
+    asyncio.run(scenario())
+
+
+def test_what_went_back_without_an_answer_goes_back_again(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, asyncio.timeout(20):
+            broker.topic("t")
+            async with weir.connect(broker.url, retry=Backoff(first=0.001, most=0.01)) as w:
+                await w.publish("t", b"0")
+                cut = iter(["cut", "cut after"])
+                broker.script = lambda request: (
+                    next(cut, None) if isinstance(request, m.Nack) else None
+                )
+                async with w.consumer("t", cluster="c") as consumer:
+                    (await anext(consumer.deliveries())).nack("1s")
+                    await consumer.flush()
+                    assert [(nack.ranges, nack.delay_ms) for nack in broker.returned] == [
+                        ([(0, 1)], 1_000)
+                    ] * 2
+
+    asyncio.run(scenario())

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Coroutine
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, cast
 
 from weir.broker import effects as ef
@@ -95,6 +96,34 @@ def fetch(size: int = 0) -> tuple[Any, ...]:
     request = m.Produce(address, 0, memoryview(bytes(size))) if size else m.Fetch(address, 0, 1)
     (frame,) = ClientStream().receive(b"".join(encode_request(request, 5)))
     return trunk.encode_client(7, frame)
+
+
+def test_what_is_written_in_one_turn_of_the_loop_goes_out_together() -> None:
+    """A write for each frame, and a read for each at the other end, cost more than the frames."""
+
+    async def body(asking: Noting, serving: Noting) -> None:
+        (end,) = asking.trunks._ends()
+        written: list[bytes] = []
+        transport = cast(Any, end._transport)
+        end._transport = cast(
+            Any,
+            SimpleNamespace(
+                writelines=lambda buffers: written.append(b"".join(buffers)),
+                get_write_buffer_size=lambda: 0,
+            ),
+        )
+        asking.charged += 10
+        asking.trunks.send(passed(b"one", b"two", charged=7))
+        asking.trunks.send(passed(b"three", charged=3))
+        assert (written, asking.charged) == ([], 10), "nothing is given back before it is out"
+        await asyncio.sleep(0)
+        assert (written, asking.charged) == ([b"onetwothree"], 0)
+        asking.trunks.send(passed(b"four"))
+        end.settle()
+        assert written == [b"onetwothree", b"four"]
+        end._transport = transport
+
+    run(body)
 
 
 def test_a_peer_of_one_shard_is_a_session_of_the_other() -> None:

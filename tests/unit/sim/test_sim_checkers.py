@@ -12,6 +12,7 @@ from weir.sim.checkers import CHECKERS, ENTRY_BYTES_MAX, LIVE_WITHIN, violations
 from weir.sim.history import (
     Ack,
     Confirmed,
+    Extension,
     Fence,
     Grant,
     History,
@@ -19,6 +20,7 @@ from weir.sim.history import (
     Operation,
     Publish,
     Record,
+    Return,
     Seek,
     Seen,
 )
@@ -68,6 +70,28 @@ def a_standby_overtakes(history: History) -> None:
 def granted_too_early(history: History) -> None:
     history.dues[b"b"] = 11
     history.grants[1].stamp = stamp_at(10)
+
+
+def granted_within_a_lease(history: History) -> None:
+    history.grants[0].lease_ms = 1
+    history.grants[1].arrived = 100
+
+
+def granted_within_an_extension(history: History) -> None:
+    history.grants[0].lease_ms = 1
+    history.extensions = [Extension(0, "c", 11, 5, 70, confirmed=80)]
+    history.grants[1].arrived = 4_000
+
+
+def refused_within_a_lease(history: History) -> None:
+    history.grants[0].lease_ms = 1
+    history.grants[1].arrived = 5_000
+    history.acks[2].confirmed, history.acks[2].stale = -1, 99
+
+
+def granted_while_held_back(history: History) -> None:
+    history.returns = [Return(0, "c", 11, 1, 2, 1, False, 66, confirmed=68)]
+    history.grants[1].arrived = 100
 
 
 def lost(history: History) -> None:
@@ -255,6 +279,10 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("Live", stuck),
     ("Live", late),
     ("Timely", stamped_ahead),
+    ("Leased", granted_within_a_lease),
+    ("Leased", granted_within_an_extension),
+    ("Leased", refused_within_a_lease),
+    ("HeldBack", granted_while_held_back),
     ("KeyOrder", a_key_overtaken),
     ("OrderedOnce", a_standby_overtakes),
     ("NotBeforeDue", granted_too_early),
@@ -284,6 +312,32 @@ def test_fences_and_chunks_break_no_promise(change: Callable[[History], None]) -
     history = honest()
     change(history)
     assert violations(history) == []
+
+
+def its_consumer_went(history: History) -> None:
+    history.grants[0].gone = 90
+
+
+def it_was_given_back(history: History) -> None:
+    history.returns = [Return(0, "c", 11, 1, 2, 0, False, 66)]
+
+
+def a_seek_came_between(history: History) -> None:
+    history.seeks = [Seek(0, "c", 0, 61, 62)]
+
+
+def a_clock_was_wrong(history: History) -> None:
+    history.skewed = True
+
+
+@pytest.mark.parametrize(
+    "excuse", [its_consumer_went, it_was_given_back, a_seek_came_between, a_clock_was_wrong]
+)
+def test_what_ends_a_lease_breaks_no_promise(excuse: Callable[[History], None]) -> None:
+    history = honest()
+    granted_within_a_lease(history)
+    excuse(history)
+    assert "Leased" not in {name for name, _ in violations(history)}
 
 
 @pytest.mark.parametrize(("promise", "plant"), PLANTED, ids=[p[1].__name__ for p in PLANTED])

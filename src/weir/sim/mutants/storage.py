@@ -72,9 +72,9 @@ def ack_before_fsync(patch: Patch) -> None:
                 assert isinstance(token, Token)
                 self.groups[token.group].persisted(token.ready)
 
-    def flushed(self: Writer, flush: Flush) -> None:
+    def flushed(self: Writer, flush: Flush, rests: bool = False) -> None:
         self.log.flushed(flush)
-        self._in_flight = False
+        self._in_flight, self._rests = False, rests
 
     patch.setattr(Writer, "advance", advance)
     patch.setattr(Writer, "flushed", flushed)
