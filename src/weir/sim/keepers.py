@@ -11,6 +11,7 @@ from weir.sim.world import MS
 _STALL = 0.1
 _GIVE_BACK = 0.1
 _PARTS = 0.3
+_NOTHING = 1 << 62
 
 
 class KeyedConsumer(Consumer):
@@ -35,6 +36,8 @@ class OrderedConsumer(Consumer):
     def opened(self) -> None:
         """Begin a new connection with nothing in hand."""
         self._work: list[Grant] = []
+        #: What it gave back has to come again before anything behind it, for a while.
+        self._gave_back = _NOTHING
         # Who is deposed loses all it holds, before its leases are over.
         self._knows_leases = False
         super().opened()
@@ -43,8 +46,12 @@ class OrderedConsumer(Consumer):
         """All that was in hand goes to another."""
         super().closed()
         self._work = []
+        self._gave_back = _NOTHING
 
     def _handle(self, grant: Grant) -> None:
+        if grant.first > self._gave_back:
+            return  # it was on its way
+        self._gave_back = _NOTHING
         self._work.append(grant)
         if len(self._work) == 1:
             self.soon(self._proceed, self.link)
@@ -69,9 +76,16 @@ class OrderedConsumer(Consumer):
             self._hands.give_back(grant, middle, grant.behind)
             # All behind it is gone with it; what came again of before it is to be done.
             self._work = [one for one in self._work if one.first < middle]
+            self._gave_back = middle
+            self.world.after(2 * LEASE_MS_MAX * MS, self._forget, middle)
         elif self.world.chance(_PARTS):
             self._ack(grant, grant.first, middle)
             self._ack(grant, middle, grant.behind)
         else:
             self._ack(grant, grant.first, grant.behind)
         self.soon(self._proceed, link)
+
+    def _forget(self, offset: int) -> None:
+        """Another has done by now what was given back, or it comes in its turn."""
+        if self._gave_back == offset:
+            self._gave_back = _NOTHING
