@@ -287,9 +287,7 @@ class Requests:
         self._authorize(session.principal, "consume", topic.full_name)
         partition.pull(caller, request)
 
-    def _settle(
-        self, session: Session, caller: Caller, request: m.Ack | m.Nack | m.Extend
-    ) -> None:
+    def _settle(self, session: Session, caller: Caller, request: m.Ack | m.Nack | m.Extend) -> None:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "consume", topic.full_name)
         partition.settle(caller, request)

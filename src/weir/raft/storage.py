@@ -59,8 +59,8 @@ class Snapshot:
 
     index: int
     term: int
-    #: Opaque, and as the host likes it, but bytes in a snapshot that travels: a bytearray in one that
-    #: came, which nobody else holds.
+    #: Opaque, and as the host likes it, but bytes in a snapshot that travels: a bytearray in one
+    #: that came, which nobody else holds.
     data: object
     #: As of `index`; a snapshot that travels has one, for others Storage.configuration() answers.
     configuration: Configuration | None = None

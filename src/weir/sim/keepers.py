@@ -37,7 +37,7 @@ class OrderedConsumer(Consumer):
         """Begin a new connection with nothing in hand."""
         self._work: list[Grant] = []
         #: What it gave back has to come again before anything behind it, for a while.
-        self._gave_back = _NOTHING
+        self._gave_back, self._return = _NOTHING, 0
         # Who is deposed loses all it holds, before its leases are over.
         self._knows_leases = False
         super().opened()
@@ -49,8 +49,8 @@ class OrderedConsumer(Consumer):
         self._gave_back = _NOTHING
 
     def _handle(self, grant: Grant) -> None:
-        if grant.first > self._gave_back:
-            return  # it was on its way
+        if grant.first > self._gave_back and self.history.returns[self._return].confirmed < 0:
+            return  # it was on its way, or what is given back is not taken back
         self._gave_back = _NOTHING
         self._work.append(grant)
         if len(self._work) == 1:
@@ -76,7 +76,7 @@ class OrderedConsumer(Consumer):
             self._hands.give_back(grant, middle, grant.behind)
             # All behind it is gone with it; what came again of before it is to be done.
             self._work = [one for one in self._work if one.first < middle]
-            self._gave_back = middle
+            self._gave_back, self._return = middle, len(self.history.returns) - 1
             self.world.after(2 * LEASE_MS_MAX * MS, self._forget, middle)
         elif self.world.chance(_PARTS):
             self._ack(grant, grant.first, middle)

@@ -34,7 +34,10 @@ PARTED = replace(ALL, kinds=("part", "pause"))
 PAUSED = replace(
     ALL,
     kinds=("pause",),
+    beats=((100, 500),),
+    ticks=(TICK_MS,),
     pace=(8, 60),
+    hasty=0,
     producers=6,
     batches=120,
     onlookers=8,
@@ -129,7 +132,7 @@ def an_older_term_is_committed_by_count(patch: Patch) -> None:
     patch.setattr(Leader, "advance", advance)
 
 
-@mutant(seed=2, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
+@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
 def repeated_append_re_acked(patch: Patch) -> None:
     """A follower answers with what is durable, never with what it merely holds (§3.8)."""
 
@@ -145,7 +148,7 @@ def repeated_append_re_acked(patch: Patch) -> None:
     patch.setattr(Follower, "answer", answer)
 
 
-@mutant(seed=1, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
+@mutant(seed=4, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
 def a_leader_counts_what_it_has_not_written(patch: Patch) -> None:
     """A leader counts its own log as far as its disk holds it, like any other's (§10.2.1)."""
 
@@ -157,7 +160,7 @@ def a_leader_counts_what_it_has_not_written(patch: Patch) -> None:
     patch.setattr(Leader, "_match", match)
 
 
-@mutant(seed=5, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=HASTY)
+@mutant(seed=17, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=HASTY)
 def vote_not_persisted(patch: Patch) -> None:
     """A vote is durable before it is told to anybody, and is not given twice (§3.8)."""
 
@@ -187,7 +190,7 @@ def read_index_without_its_round(patch: Patch) -> None:
     patch.setattr(Leader, "read", read)
 
 
-@mutant(seed=38, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=STORMY)
+@mutant(seed=3, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=STORMY)
 def a_follower_does_not_compare_terms(patch: Patch) -> None:
     """Entries are kept only behind one of the same index and term (§3.5)."""
     honest = Follower.append
@@ -201,7 +204,7 @@ def a_follower_does_not_compare_terms(patch: Patch) -> None:
     patch.setattr(Follower, "append", append)
 
 
-@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=PARTED)
+@mutant(seed=2, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=PARTED)
 def a_follower_commits_what_it_did_not_compare(patch: Patch) -> None:
     """Only what is the same as the leader's log is committed, not all that lies there (§3.5)."""
     honest = Follower.append
@@ -214,7 +217,7 @@ def a_follower_commits_what_it_did_not_compare(patch: Patch) -> None:
     patch.setattr(Follower, "append", append)
 
 
-@mutant(seed=11, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=PARTED)
+@mutant(seed=4, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=PARTED)
 def any_log_is_good_enough_for_a_vote(patch: Patch) -> None:
     """Nobody votes for a log that ends before the own one (§3.6.1)."""
     honest = election.reply_to_request
@@ -238,7 +241,7 @@ def what_was_only_received_has_a_place(patch: Patch) -> None:
     patch.setattr(producing, "_received", lambda confirm: confirm)
 
 
-@mutant(seed=0, breaks={"Honest", CRASH}, shape=ALL)
+@mutant(seed=1, breaks={"Honest", CRASH}, shape=ALL)
 def a_level_that_not_all_can_read(patch: Patch) -> None:
     """A format level is written once every node of the set supports it (DESIGN §4)."""
 
@@ -248,7 +251,7 @@ def a_level_that_not_all_can_read(patch: Patch) -> None:
     patch.setattr(Membership, "raise_level", raise_level)
 
 
-@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=MOVING)
+@mutant(seed=4, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=MOVING)
 def membership_hole(patch: Patch) -> None:
     """While voters change, a majority of the old ones and one of the new ones decide (§4.3)."""
     honest = raft.Configuration.changed
