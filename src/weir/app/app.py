@@ -62,6 +62,11 @@ class App:
         self._running: Running | None = None
 
     @property
+    def url(self) -> str:
+        """Where it connects to, unless `run` is told another."""
+        return self._url or URL
+
+    @property
     def subscriptions(self) -> tuple[Subscription, ...]:
         """What was subscribed to."""
         return tuple(self._subscriptions)
@@ -165,7 +170,7 @@ class App:
         if self._running is not None:
             raise RuntimeError("the app runs already")
         patience = seconds(grace)
-        async with connect(url or self._url or URL, name=self._name) as client:
+        async with connect(url or self.url, name=self._name) as client:
             running = self._running = Running(client, chosen, self._hooks)
             try:
                 for hook in self._hooks.on_start:

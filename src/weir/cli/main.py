@@ -25,6 +25,7 @@ from weir.cli import (
     sub,
     tail,
     topics,
+    work,
 )
 from weir.cli.backup import verbs as backup
 from weir.errors import WeirError
@@ -57,6 +58,7 @@ app.add_typer(nodes.app)
 app.command()(pub.pub)
 app.command()(tail.tail)
 app.command()(sub.sub)
+app.command()(work.work)
 app.command()(inspect.inspect)
 app.add_typer(config.app)
 app.command()(doctor.doctor)

@@ -167,12 +167,14 @@ class Consumer:
         Large values are loaded up to `value_bytes_max` a grant, together; others are streamed.
         """
         while True:
-            if self._ready is None or self._ready.over:
-                self._ready = await self._holdings.take(self._options.max_messages)
+            if self._ready is None or self._ready.over or not self._ready.left:
+                self._ready = await self._holdings.take(self._options.max_messages, self._ready)
                 if self._mode is not Mode.ORDERED:
                     self._ready.let_next_come()
             holding = self._ready
             grant = await with_values(holding.grant, self._options.value_bytes_max)
+            if not holding.left:
+                continue  # it went back meanwhile
             if self._mode is not Mode.KEYED:
                 holding.forget_batches()
             holding.handed = grant.next_offset
@@ -310,7 +312,8 @@ class Consumer:
         taken_for = time.monotonic() - self._began
         partitions = self._holdings.partitions
         self._pace.took(self._handed - taken.grant.offset, taken_for, partitions)
-        taken.let_next_come()
+        taken.handed = self._handed
+        self._holdings.drop(taken)
         self._taken = None
 
     def _drop(self) -> None:

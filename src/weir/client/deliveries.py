@@ -51,6 +51,8 @@ class Deliveries:
             return None
         for message in self._messages:
             if holding.over:
+                if self._mode is Mode.ORDERED:
+                    self._holdings.give_back_rest(holding)
                 break
             holding.handed = message.offset + 1
             if message.offset in holding.skipped:
@@ -76,7 +78,7 @@ class Deliveries:
         self._learn()
         self._holdings.resume()
         if self._ready is None or self._ready.over:
-            self._ready = await self._holdings.take(self._pace.size)
+            self._ready = await self._holdings.take(self._pace.size, self._ready)
             if self._pace.ahead and self._mode is not Mode.ORDERED:
                 self._ready.let_next_come()
         holding = self._ready

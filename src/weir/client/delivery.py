@@ -33,6 +33,8 @@ class Holding:
     ends: float
     #: What lets the next grant of its partition come; None once that may.
     slot: asyncio.Semaphore | None = None
+    #: How often something of its partition had been given back when it was asked for.
+    asked: int = 0
     left: list[Run] = field(default_factory=list)
     #: How many deliveries of it are handed out and open; and offsets that are done and not noted.
     open: int = 0

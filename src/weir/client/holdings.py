@@ -39,8 +39,8 @@ class Holdings:
         self.topic = topic
         self.options = options
         self.acking = Acking(topic, options.cluster, options.on_stale)
-        ordered = options.number is Mode.ORDERED
-        self._returning = Returning(options.cluster, ordered, self.acking.expired)
+        self._ordered = options.number is Mode.ORDERED
+        self._returning = Returning(options.cluster, self._ordered, self.acking.expired)
         within = seconds(options.ack_within)
         self._telling = Telling(
             self.acking, self._returning, within, self._settle_all, self._failed
@@ -85,16 +85,19 @@ class Holdings:
         lease = seconds(options.lease)
         wanted = Wanted(options.cluster, options.number, options.max_bytes, lease)
         self._pulling = Pulling(
-            self._home, self._places, wanted, self._returning.flush, self._refuse
+            self._home, self._places, wanted, self._returning.quiet, self._refuse
         )
         if options.extend:
             self._extending = Extending(options.cluster, self._places, lease, self._held)
 
-    async def take(self, size: int) -> Holding:
+    async def take(self, size: int, dropped: Holding | None = None) -> Holding:
         """Return the next grant whose lease runs; pulls ask for `size` messages from now on.
 
-        What of it has expired is noted as done. One who gives up waiting loses none.
+        What of it has expired is noted as done. One who gives up waiting loses none. One taken
+        before may be `dropped`.
         """
+        if dropped is not None:
+            self.drop(dropped)
         await self.open()
         assert self._pulling is not None  # `open` has made it
         self._pulling.size = size
@@ -109,8 +112,11 @@ class Holdings:
                 await self.reset()
                 raise
             assert holding is not None  # pullers do not end by themselves
-            if holding.over:
-                holding.let_next_come()
+            if holding.over or (
+                # In order, it may be behind what was given back since, which comes again first.
+                self._ordered and holding.asked != self._returning.times(holding.partition)
+            ):
+                self.drop(holding)
                 continue
             self._forget_those_over()
             self._held[holding.partition, holding.fence] = holding
@@ -142,6 +148,14 @@ class Holdings:
 
     def _refuse(self, holding: Holding) -> None:
         self.give_back_rest(holding)
+        holding.let_next_come()
+
+    def drop(self, holding: Holding) -> None:
+        """Hand out nothing more of a grant. In order it goes back: its lease may run on where
+        the partition is led, and what is behind it would come before it.
+        """
+        if self._ordered:
+            self.give_back_rest(holding)
         holding.let_next_come()
 
     def _forget_those_over(self) -> None:
@@ -224,11 +238,14 @@ class Holdings:
     ) -> bool:
         """Give back `runs`, and before that, untried, those behind; False if it was too late."""
         partition, fence = holding.partition, holding.fence
-        later = self.take_out(holding, behind)
+        for other in [*self._held.values()] if self._ordered else ():
+            if other.partition == partition and other.grant.offset >= holding.grant.next_offset:
+                for run in self.take_out(other, other.grant.leased):
+                    self._returning.back(partition, other.fence, run, delay_ms, untried=True)
+        for run in self.take_out(holding, behind):
+            self._returning.back(partition, fence, run, delay_ms, untried=True)
         failed = self.take_out(holding, runs)
-        if later:
-            await self._returning.now(partition, fence, later, delay_ms, untried=True)
-        return not failed or await self._returning.now(partition, fence, failed, delay_ms)
+        return await self._returning.now(partition, fence, failed, delay_ms)
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""

@@ -43,13 +43,14 @@ class Pulling:
         home: Link,
         places: Places,
         wanted: Wanted,
-        quiet: Callable[[int], Awaitable[None]],
+        quiet: Callable[[int], Awaitable[int]],
         refuse: Callable[[Holding], None],
     ) -> None:
         """Take where to ask; `home` is the link whose publishes come after what is pulled.
 
-        `quiet` returns when the broker knows of all that was given back of a partition. In order
-        nothing is pulled before that: what is behind it would come without it.
+        `quiet` returns when the broker knows of all that was given back of a partition, and how
+        often that was. In order nothing is pulled before that: what is behind it would come
+        without it.
         `refuse` takes what comes during a `pause`.
         """
         #: Messages to ask for; whoever takes the grants says.
@@ -94,14 +95,15 @@ class Pulling:
         while True:
             await slot.acquire()
             await self._runs.wait()
+            asked = 0
             if self._wanted.mode is Mode.ORDERED:
-                await self._quiet(partition)
+                asked = await self._quiet(partition)
             grant = await self._once(partition)
             if grant is None:
                 slot.release()
                 await asyncio.sleep(EMPTY_PAUSE)
                 continue
-            came = Holding(grant, time.monotonic() + self._wanted.lease, slot)
+            came = Holding(grant, time.monotonic() + self._wanted.lease, slot, asked)
             if self._runs.is_set():
                 feed.put(came)
             else:

@@ -24,18 +24,22 @@ class Returning:
 
     They go in their order, and where the cluster is `ordered` the last ones first: what failed
     ends the grants of all behind it, and these are to be given back before that, without an attempt
-    counted.
+    counted. What could not be told there is told before anything more is pulled.
     """
 
     def __init__(
         self, cluster: str, ordered: bool, late: Callable[[int, tuple[int, int, int]], None]
     ) -> None:
-        """Begin with nothing to give back; `late` is told of what was another's already."""
+        """Begin with nothing to give back.
+
+        `late` is told of what was another's already, unless nobody here had tried it.
+        """
         self._cluster = cluster
         self._ordered = ordered
         self._late = late
         self._places: Places | None = None
         self._pending: dict[int, dict[_Kind, list[Run]]] = {}
+        self._times: dict[int, int] = {}
         self._locks: dict[int, asyncio.Lock] = {}
 
     def begin(self, places: Places) -> None:
@@ -44,8 +48,13 @@ class Returning:
 
     def back(self, partition: int, fence: int, run: Run, delay_ms: int, untried: bool) -> None:
         """Note that messages of a grant go back."""
+        self._times[partition] = self.times(partition) + 1
         kinds = self._pending.setdefault(partition, {})
         kinds.setdefault((fence, delay_ms, untried), []).append(run)
+
+    def times(self, partition: int) -> int:
+        """Return how often something of a partition was given back."""
+        return self._times.get(partition, 0)
 
     def waiting(self) -> list[int]:
         """Return the partitions with something to send."""
@@ -54,30 +63,46 @@ class Returning:
     async def flush(self, partition: int) -> None:
         """Return when the broker knows of all that was noted before, sent by this or another."""
         async with self._locks.setdefault(partition, asyncio.Lock()):
-            kinds = self._pending.pop(partition, {})
-            order = sorted(kinds, key=lambda kind: min(kinds[kind]), reverse=self._ordered)
-            together = 1 if self._ordered else _TOGETHER
-            try:
-                for at in range(0, len(order), together):
-                    some = order[at : at + together]
-                    await asyncio.gather(
-                        *(self._send(partition, kind, merged(kinds[kind])) for kind in some)
-                    )
-                    for kind in some:
-                        del kinds[kind]
-            finally:
-                # What got no answer is tried again with what comes.
-                for (fence, delay_ms, is_untried), runs in kinds.items():
-                    for run in runs:
-                        self.back(partition, fence, run, delay_ms, is_untried)
+            await self._flush(partition)
 
-    async def now(
-        self, partition: int, fence: int, runs: Sequence[Run], delay_ms: int, untried: bool = False
-    ) -> bool:
-        """Give back and return when a majority knows; False if it was too late."""
+    async def quiet(self, partition: int) -> int:
+        """Flush; return `times` of before. Where it is more later, the broker may not know."""
+        times = self.times(partition)
         await self.flush(partition)
-        async with self._locks[partition]:
-            return await self._send(partition, (fence, delay_ms, untried), runs)
+        return times
+
+    async def _flush(self, partition: int) -> None:
+        kinds = self._pending.pop(partition, {})
+        order = sorted(kinds, key=lambda kind: min(kinds[kind]), reverse=self._ordered)
+        together = 1 if self._ordered else _TOGETHER
+        try:
+            for at in range(0, len(order), together):
+                some = order[at : at + together]
+                await asyncio.gather(
+                    *(self._send(partition, kind, merged(kinds[kind])) for kind in some)
+                )
+                for kind in some:
+                    del kinds[kind]
+        finally:
+            # What got no answer is tried again with what comes.
+            for (fence, delay_ms, is_untried), runs in kinds.items():
+                for run in runs:
+                    self.back(partition, fence, run, delay_ms, is_untried)
+
+    async def now(self, partition: int, fence: int, runs: Sequence[Run], delay_ms: int) -> bool:
+        """Give back, behind all that was noted; return when a majority knows.
+
+        False if it was too late.
+        """
+        self._times[partition] = self.times(partition) + 1
+        try:
+            async with self._locks.setdefault(partition, asyncio.Lock()):
+                await self._flush(partition)
+                return await self._send(partition, (fence, delay_ms, False), runs)
+        except BaseException:
+            for run in runs if self._ordered else ():
+                self.back(partition, fence, run, delay_ms, untried=False)
+            raise
 
     async def _send(self, partition: int, kind: _Kind, runs: Sequence[Run]) -> bool:
         fence, delay_ms, untried = kind
@@ -93,7 +118,8 @@ class Returning:
                 await self._places.ask(partition, request, m.Nacked, wait=0.0, check=_accept)
             except StaleGrant:
                 in_time = False
-                self._late(partition, (fence, some[0][0], some[-1][1]))
+                if not untried:
+                    self._late(partition, (fence, some[0][0], some[-1][1]))
         return in_time
 
 

@@ -20,7 +20,7 @@ def a_delay_is_forgotten(patch: Patch) -> None:
     )
 
 
-@mutant(seed=10, breaks={"HeldBack"})
+@mutant(seed=17, breaks={"HeldBack"})
 def a_new_leader_forgets_a_delay(patch: Patch) -> None:
     """What is held back is in no entry, only in the leader's head (counterexample 20)."""
     honest = ClusterState.give_back

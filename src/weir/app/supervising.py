@@ -1,0 +1,139 @@
+"""`weir work`: as many processes with an application's handlers as its cluster needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from weir.app.app import App
+from weir.app.crew import Crew, Happening
+from weir.app.scaling import Look, Scaling
+from weir.client.administration import Share
+from weir.client.client import Client
+from weir.client.connect import connect
+from weir.errors import UnknownTopic, WeirError
+from weir.server.children import python
+
+LOOK_SECONDS = 1.0
+#: A look that takes longer is of no use.
+_PATIENCE_SECONDS = 5.0
+#: What a process may take to end beside the grace of its handlers.
+_END_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run, `least` to `most` processes of it; times in seconds. `name` is MODULE:APP.
+
+    `output`: the file descriptor that their stdout goes to, if not to this one's.
+    """
+
+    name: str
+    cluster: str
+    url: str
+    least: int
+    most: int
+    cool_down: float
+    grace: float
+    output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Another number of processes is wanted."""
+
+    before: int
+    wanted: int
+    waiting: int
+    left: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """The cluster could not be looked at, so nothing is decided until it can."""
+
+    why: str
+
+
+class Supervisor:
+    """Starts processes, looks at the cluster, and has more of them or fewer."""
+
+    def __init__(
+        self, app: App, plan: Plan, tell: Callable[[Happening | Scaled | Blind], None]
+    ) -> None:
+        """Take what to run. Raises `ValueError` for what the application has no handler of."""
+        mine = [one for one in app.subscriptions if one.cluster == plan.cluster]
+        if not mine:
+            names = sorted({one.cluster for one in app.subscriptions})
+            there = f"there are {', '.join(names)}" if names else "decorate one with @app.subscribe"
+            raise ValueError(f"no handler of cluster {plan.cluster!r}: {there}")
+        self._topics = sorted({one.topic for one in mine})
+        self._ordered = all(one.mode == "ordered" for one in mine)
+        self._plan = plan
+        self._tell = tell
+        self._scaling = Scaling(plan.least, plan.most, plan.cool_down)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop`, then let all processes end. Raises `UnknownTopic`."""
+        plan = self._plan
+        words = python("weir.app.worker", plan.name, plan.cluster, plan.url, f"{plan.grace:g}")
+        crew = Crew(words, plan.grace + _END_SECONDS, self._tell, plan.output)
+        looking = asyncio.ensure_future(self._look_on(crew))
+        asked = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((looking, asked), return_when=asyncio.FIRST_COMPLETED)
+            if looking.done():
+                looking.result()
+        finally:
+            looking.cancel()
+            asked.cancel()
+            await asyncio.wait((looking, asked))
+            await crew.close()
+
+    async def _look_on(self, crew: Crew) -> None:
+        plan = self._plan
+        self._tell(Scaled(0, plan.least, 0, 0, "these are the least"))
+        crew.resize(plan.least)
+        blind = False
+        while True:
+            try:
+                connecting = connect(plan.url, name="weir-work", request_timeout=_PATIENCE_SECONDS)
+                async with connecting as client:
+                    while True:
+                        self._decide(await self._look(client), crew)
+                        blind = False
+                        await asyncio.sleep(LOOK_SECONDS)
+            except UnknownTopic:
+                raise
+            except WeirError as error:
+                if not blind:
+                    self._tell(Blind(str(error)))
+                blind = True
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self, client: Client) -> Look:
+        shares: list[Share] = []
+        for topic in self._topics:
+            for cluster in await client.clusters(topic, self._plan.cluster):
+                shares += cluster.shares
+        left = sum(share.lag for share in shares)
+        busy = sum(share.granted + share.held_back + share.delayed for share in shares)
+        return Look(
+            asyncio.get_running_loop().time(),
+            sum(share.end for share in shares),
+            left,
+            max(left - busy, 0),
+            0,
+            len(shares),  # none of a topic in which the cluster has not begun
+            # A partition's messages are one process's at a time, and the others would stand by.
+            len(shares) if self._ordered and shares else None,
+        )
+
+    def _decide(self, look: Look, crew: Crew) -> None:
+        before = self._scaling.wanted
+        decision = self._scaling.decide(replace(look, present=crew.present))
+        if decision.wanted != before:
+            self._tell(Scaled(before, decision.wanted, look.waiting, look.left, decision.why))
+            crew.resize(decision.wanted)

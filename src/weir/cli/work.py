@@ -1,0 +1,138 @@
+"""`weir work`: run an application's handlers in as many processes as its cluster needs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from weir.app.app import App
+    from weir.app.crew import Happening
+    from weir.app.supervising import Blind, Plan, Scaled
+
+
+def work(
+    name: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="As `ledger:app`: the app of ledger.py.")
+    ],
+    cluster: Annotated[
+        str | None, typer.Option(help="Whose handlers to run. [default: the only one there is]")
+    ] = None,
+    least: Annotated[int, typer.Option("--min", min=1, help="Processes, at least.")] = 1,
+    most: Annotated[
+        int | None, typer.Option("--max", min=1, help="And at most. [default: one a core]")
+    ] = None,
+    cool_down: Annotated[
+        str, typer.Option(help="For how long processes must be too many before some end.")
+    ] = "30s",
+    grace: Annotated[str, typer.Option(help="How long handlers may take to end.")] = "10s",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A line of JSON on stdout for all that happens.")
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", envvar="WEIR_URL", show_envvar=True, help="[default: the app's own]"),
+    ] = None,
+) -> None:
+    """Run handlers in processes until Ctrl-C or SIGTERM: more while messages wait, then fewer.
+
+    One that ends is started again. With --json, what handlers print goes to stderr.
+    """
+    import asyncio
+    import os
+
+    from weir.app.loading import load
+    from weir.app.supervising import Plan, Supervisor
+    from weir.client.duration import seconds
+    from weir.client.url import parse_url
+
+    try:
+        app = load(name)
+        plan = Plan(
+            name,
+            cluster or _only(app),
+            url or app.url,
+            least,
+            most or max(os.cpu_count() or 1, least),
+            seconds(cool_down),
+            seconds(grace),
+            sys.stderr.fileno() if as_json else None,
+        )
+        parse_url(plan.url)
+        supervisor = Supervisor(app, plan, _telling(plan, as_json))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        _stop_at_signals(stop)
+        await supervisor.run(stop)
+
+    asyncio.run(run())
+
+
+def _only(app: App) -> str:
+    """Return the cluster of all handlers."""
+    names = sorted({one.cluster for one in app.subscriptions})
+    if len(names) != 1:
+        there = f"there are {', '.join(names)}" if names else "the app has no handler"
+        raise ValueError(f"{there}: name one with --cluster")
+    return names[0]
+
+
+def _stop_at_signals(stop: asyncio.Event) -> None:
+    """Set `stop` at the first; the second ends this process, and so the others at once."""
+    import asyncio
+    import signal
+
+    loop = asyncio.get_running_loop()
+    caught = (signal.SIGINT, signal.SIGTERM)
+
+    def first() -> None:
+        for number in caught:
+            loop.remove_signal_handler(number)
+        stop.set()
+
+    for number in caught:
+        loop.add_signal_handler(number, first)
+
+
+def _telling(plan: Plan, as_json: bool) -> Callable[[Happening | Scaled | Blind], None]:
+    """Return what tells a person, or a program, what happens."""
+    import time
+    from dataclasses import asdict
+
+    import msgspec
+
+    def tell(event: Happening | Scaled | Blind) -> None:
+        kind = type(event).__name__.lower()
+        if as_json:
+            head = {"event": kind, "time": round(time.time(), 3), "cluster": plan.cluster}
+            print(msgspec.json.encode({**head, **asdict(event)}).decode(), flush=True)
+        elif said := _words(event):
+            print(f"{time.strftime('%H:%M:%S')}  {said}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _words(event: Happening | Scaled | Blind) -> str:
+    from weir.app.crew import Ended, Killed, Refused, Started
+    from weir.app.supervising import Scaled
+
+    if isinstance(event, Scaled):
+        return f"{event.before} -> {event.wanted} processes: {event.why}"
+    if isinstance(event, Ended):
+        how = f"signal {-event.code}" if event.code < 0 else f"code {event.code}"
+        return f"process {event.process} ended ({how}): another in {event.again:g} s"
+    if isinstance(event, Killed):
+        return f"process {event.process} did not end within {event.after:g} s, and was killed"
+    if isinstance(event, Refused):
+        return f"no process can be started ({event.why}): again in {event.again:g} s"
+    if isinstance(event, Started):
+        return ""
+    return f"what waits is not known, so the processes stay as they are: {event.why}"

@@ -1,0 +1,144 @@
+"""`weir work` as a user runs it: processes come, are killed, go, and end with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weir
+from weir import sync, testing
+from weir.client.administration import Cluster
+
+MESSAGES = 2_500
+WITHIN_SECONDS = 60
+
+LEDGER = """
+import os, time
+import weir
+
+app = weir.App()
+
+@app.subscribe("unlocks", cluster="ledger", concurrency=1)
+def record(message):
+    time.sleep(0.005)
+    handle = os.open("done.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(handle, message.value + b"\\n")
+    os.close(handle)
+"""
+
+
+@pytest.fixture
+def node() -> Iterator[testing.Node]:
+    with testing.node() as node, sync.connect(node.url) as client:
+        client.create_topic("unlocks", partitions=2)
+        yield node
+
+
+class Work:
+    """`weir work` that runs; `until` reads what it tells."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.events: list[dict[str, Any]] = []
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            self.events.append(json.loads(line))
+            if wanted(self.events[-1]):
+                return self.events[-1]
+        raise AssertionError(f"it ended: {self.events}")
+
+    def started(self) -> list[int]:
+        return [event["process"] for event in self.events if event["event"] == "started"]
+
+
+@contextmanager
+def working(folder: Path, url: str, *options: str) -> Iterator[Work]:
+    (folder / "ledger.py").write_text(LEDGER, encoding="utf-8")
+    words = ["work", "ledger:app", "--cluster", "ledger", "--json", "--url", url, *options]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "weir.cli", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(weir.__file__).parents[1])},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    watchdog = threading.Timer(WITHIN_SECONDS, process.kill)
+    watchdog.start()
+    with process:
+        try:
+            yield Work(process)
+        finally:
+            watchdog.cancel()
+            process.kill()  # what it started ends with it
+
+
+def gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def wait_for(node: testing.Node, wanted: Callable[[Cluster], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_SECONDS
+    with sync.connect(node.url) as client:
+        while not any(wanted(one) for one in client.clusters("unlocks", "ledger")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_processes_come_with_the_work_and_go_with_it(node: testing.Node, tmp_path: Path) -> None:
+    with sync.connect(node.url) as client, client.producer("unlocks") as producer:
+        producer.send_many([b"%d" % number for number in range(MESSAGES)])
+    with working(tmp_path, node.url, "--max", "3", "--cool-down", "1s") as work:
+        more = work.until(lambda event: event["event"] == "scaled" and event["wanted"] > 1)
+        assert "/s come, a process does" in more["why"]
+        assert more["waiting"] > 0
+
+        killed = work.started()[0]
+        os.kill(killed, signal.SIGKILL)
+        ended = work.until(lambda event: event["event"] == "ended")
+        assert (ended["process"], ended["code"]) == (killed, -signal.SIGKILL)
+        work.until(lambda event: event["event"] == "scaled" and event["wanted"] == 1)
+        wait_for(node, lambda cluster: not cluster.lag)
+        done = (tmp_path / "done.txt").read_bytes().split()
+        assert {*done} == {b"%d" % number for number in range(MESSAGES)}
+        started = work.started()
+        assert len(started) > more["wanted"]  # another came for the one that was killed
+
+        work.process.send_signal(signal.SIGINT)
+        assert work.process.wait(WITHIN_SECONDS) == 0
+        assert all(gone(process) for process in started)
+        assert {event["event"] for event in work.events} == {"scaled", "started", "ended"}
+    wait_for(node, lambda cluster: (cluster.lag, cluster.consumers) == (0, 0))
+
+
+def test_processes_end_with_the_one_that_started_them(node: testing.Node, tmp_path: Path) -> None:
+    with sync.connect(node.url) as client:
+        client.publish("unlocks", "one")
+    with working(tmp_path, node.url, "--min", "2", "--max", "2") as work:
+        work.until(lambda _: len(work.started()) == 2)
+        wait_for(node, lambda cluster: cluster.consumers == 2)
+        work.process.kill()
+        wait_for(node, lambda cluster: cluster.consumers == 0)
+
+
+def test_a_topic_that_is_not_there_ends_it(node: testing.Node, tmp_path: Path) -> None:
+    with sync.connect(node.url) as client:
+        client.delete_topic("unlocks")
+    with working(tmp_path, node.url) as work:
+        assert work.process.wait(WITHIN_SECONDS) == 1

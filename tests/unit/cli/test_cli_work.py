@@ -1,0 +1,99 @@
+"""`weir work`: what it says to names that lead nowhere, and how it tells what happens."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weir.app.crew import Ended, Killed, Refused, Started
+from weir.app.supervising import Blind, Plan, Scaled
+from weir.cli.main import main
+from weir.cli.work import _telling
+
+PLAN = Plan("ledger:app", "ledger", "weir://localhost", 1, 8, 30.0, 10.0)
+MODULES = {
+    "one_app": "import weir\napp = weir.App()\n@app.subscribe('a', cluster='c')\ndef f(m): ...\n",
+    "two_clusters": (
+        "import weir\napp = weir.App()\n@app.subscribe('a', cluster='c')\n"
+        "@app.subscribe('a', cluster='d')\ndef f(m): ...\n"
+    ),
+    "no_handler": "import weir\napp = weir.App()\n",
+    "no_app": "app = 3\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv("WEIR_URL", raising=False)
+    yield tmp_path
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["nowhere:app"], "no module 'nowhere' in "),
+        (["one_app"], "'one_app': write MODULE:APP"),
+        (["one_app:other"], "'other' of one_app is no weir.App: there is app"),
+        (["no_app:app"], "'app' of no_app is no weir.App: make one with weir.App()"),
+        (["no_handler:app"], "the app has no handler"),
+        (["two_clusters:app"], "there are c, d: name one with --cluster"),
+        (["one_app:app", "--cluster", "x"], "no handler of cluster 'x': there are c"),
+        (["one_app:app", "--min", "3", "--max", "2"], "3 to 2 processes"),
+        (["one_app:app", "--cool-down", "soon"], "'soon' is no duration"),
+        (["one_app:app", "--url", "http://x"], "'http://x' is no address"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(
+    folder: Path, words: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["work", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert what in err
+
+
+def test_what_a_module_misses_is_not_hidden(folder: Path) -> None:
+    (folder / "misses.py").write_text("import there_is_none\n", encoding="utf-8")
+    with pytest.raises(ModuleNotFoundError, match="there_is_none"):
+        main(["work", "misses:app"])
+
+
+def test_people_get_a_line_for_what_matters(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = _telling(PLAN, as_json=False)
+    tell(Started(7))
+    tell(Scaled(1, 8, 99_000, 99_500, "99,000 wait"))
+    tell(Ended(7, -9, 0.1))
+    tell(Ended(8, 1, 0.2))
+    tell(Killed(9, 15.0))
+    tell(Refused("no memory", 30.0))
+    tell(Blind("no broker"))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split("  ", 1)[1] for line in err.splitlines()] == [
+        "1 -> 8 processes: 99,000 wait",
+        "process 7 ended (signal 9): another in 0.1 s",
+        "process 8 ended (code 1): another in 0.2 s",
+        "process 9 did not end within 15 s, and was killed",
+        "no process can be started (no memory): again in 30 s",
+        "what waits is not known, so the processes stay as they are: no broker",
+    ]
+
+
+def test_programs_get_a_line_for_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = _telling(PLAN, as_json=True)
+    tell(Started(7))
+    tell(Scaled(1, 8, 99_000, 99_500, "99,000 wait"))
+    started, scaled = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (started["event"], started["process"], started["cluster"]) == ("started", 7, "ledger")
+    assert (scaled["event"], scaled["before"], scaled["wanted"]) == ("scaled", 1, 8)
+    assert scaled["time"] > 0
