@@ -64,12 +64,12 @@ def work(
             sys.stderr.fileno() if as_json else None,
         )
         parse_url(plan.url)
-        supervisor = Supervisor(app, plan, _telling(plan, as_json))
+        stop = asyncio.Event()
+        supervisor = Supervisor(app, plan, _while_heard(_telling(plan, as_json), stop))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
     async def run() -> None:
-        stop = asyncio.Event()
         _stop_at_signals(stop)
         await supervisor.run(stop)
 
@@ -100,6 +100,20 @@ def _stop_at_signals(stop: asyncio.Event) -> None:
 
     for number in caught:
         loop.add_signal_handler(number, first)
+
+
+def _while_heard(
+    tell: Callable[[Happening | Scaled | Blind], None], stop: asyncio.Event
+) -> Callable[[Happening | Scaled | Blind], None]:
+    """Return what tells the same, and sets `stop` when nobody reads it any more."""
+
+    def heard(event: Happening | Scaled | Blind) -> None:
+        try:
+            tell(event)
+        except OSError:
+            stop.set()
+
+    return heard
 
 
 def _telling(plan: Plan, as_json: bool) -> Callable[[Happening | Scaled | Blind], None]:

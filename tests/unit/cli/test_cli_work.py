@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from weir.app.crew import Ended, Killed, Refused, Started
 from weir.app.supervising import Blind, Plan, Scaled
 from weir.cli.main import main
-from weir.cli.work import _telling
+from weir.cli.work import _telling, _while_heard
 
 PLAN = Plan("ledger:app", "ledger", "weir://localhost", 1, 8, 30.0, 10.0)
 MODULES = {
@@ -97,3 +98,17 @@ def test_programs_get_a_line_for_everything(capsys: pytest.CaptureFixture[str]) 
     assert (started["event"], started["process"], started["cluster"]) == ("started", 7, "ledger")
     assert (scaled["event"], scaled["before"], scaled["wanted"]) == ("scaled", 1, 8)
     assert scaled["time"] > 0
+
+
+def test_it_stops_when_nobody_reads_what_it_tells() -> None:
+    stop = asyncio.Event()
+
+    def tell(event: object) -> None:
+        if event == Started(8):
+            raise BrokenPipeError
+
+    heard = _while_heard(tell, stop)
+    heard(Started(7))
+    assert not stop.is_set()
+    heard(Started(8))
+    assert stop.is_set()
