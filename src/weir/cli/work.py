@@ -46,13 +46,16 @@ def work(
     import asyncio
     import os
 
-    from weir.app.loading import load
+    from weir.app.loading import NoApp, load
     from weir.app.supervising import Plan, Supervisor
     from weir.client.duration import seconds
     from weir.client.url import parse_url
 
     try:
         app = load(name)
+    except NoApp as error:
+        raise typer.BadParameter(str(error)) from None
+    try:
         plan = Plan(
             name,
             cluster or _only(app),

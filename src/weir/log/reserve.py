@@ -6,7 +6,8 @@ does no harm meanwhile: the checkpoint names the file no more.
 
 A spare of an earlier life is kept, because its blocks are the reserve of a disk that is full by
 now. But its zeros may be only the page cache's, and its folder entry too: it counts once it was
-zeroed again, off the loop. A roll that comes earlier takes it all the same, and its flush waits.
+zeroed again, off the loop. A roll that comes earlier takes it all the same, and its flush waits; so
+it does for one that is being made.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Reserve:
         self._unasked = list(old)
         self._old = list(self._unasked)
         self._awaited: set[str] = set()
-        self._making: set[str] = set()
+        #: Asked for and not made yet, in that order.
+        self._making: dict[str, None] = {}
         self._taken = self._taken_before = 0
 
     @property
@@ -85,17 +87,17 @@ class Reserve:
         """
         if self._unasked:
             spare = Spare(self._unasked.pop(0), self._size)
-        elif len(self._ready) + len(self._making - self._awaited) < self._wanted:
+        elif len(self._ready) + len(self._making.keys() - self._awaited) < self._wanted:
             spare = self._plan()
         else:
             return None
-        self._making.add(spare.name)
+        self._making[spare.name] = None
         return spare
 
     def made(self, spare: Spare) -> None:
         """A file is there, all zeros, durably."""
         name = spare.name
-        self._making.discard(name)
+        self._making.pop(name, None)
         if name in self._awaited:
             self._awaited.discard(name)
             return
@@ -105,7 +107,7 @@ class Reserve:
 
     def failed(self, spare: Spare) -> None:
         """A file could not be made, or not be zeroed: it is asked for again."""
-        self._making.discard(spare.name)
+        self._making.pop(spare.name, None)
         if spare.name in self._awaited or spare.name in self._old:
             self._unasked.insert(0, spare.name)
 
@@ -131,6 +133,11 @@ class Reserve:
             name = self._old.pop(0)
             self._awaited.add(name)
             return name, None
+        for name in self._making:
+            if name not in self._awaited:
+                # Another one beside it might be one too many for the disk.
+                self._awaited.add(name)
+                return name, None
         missing = self._plan()
         return missing.name, missing
 

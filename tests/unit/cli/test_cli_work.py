@@ -63,10 +63,16 @@ def test_what_cannot_be_run_is_one_line(
     assert what in err
 
 
-def test_what_a_module_misses_is_not_hidden(folder: Path) -> None:
-    (folder / "misses.py").write_text("import there_is_none\n", encoding="utf-8")
-    with pytest.raises(ModuleNotFoundError, match="there_is_none"):
-        main(["work", "misses:app"])
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("import there_is_none\n", ModuleNotFoundError), ("int('three')\n", ValueError)],
+)
+def test_what_a_module_raises_is_not_hidden(
+    folder: Path, text: str, error: type[Exception]
+) -> None:
+    (folder / "broken.py").write_text(text, encoding="utf-8")
+    with pytest.raises(error, match=r"there_is_none|'three'"):
+        main(["work", "broken:app"])
 
 
 def test_people_get_a_line_for_what_matters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,6 +127,23 @@ def test_a_roll_takes_a_kept_spare_and_its_flush_waits_until_that_is_zeroed(
     assert recover(disk, small).groups[65536].last_index == 4
 
 
+def test_a_roll_waits_for_a_spare_that_is_being_made(
+    disk: SimDisk, log: Log, control: Make, settle: Settle
+) -> None:
+    """Another file beside it might be one too many for the disk, and its flush waits for ever."""
+    settle(log)
+    spare = log.wants_spare()
+    assert spare is not None
+    for index in range(1, 5):
+        log.append(control(index, b"c" * 1000))
+    assert log.next_flush() is None
+    spare.run(disk)
+    log.spare_ready(spare)
+    flush = next_flush(log)
+    assert [run.name for run in flush.runs][-1] == spare.name
+    assert all(run.missing is None for run in flush.runs)
+
+
 def test_a_spare_that_could_not_be_made_is_wanted_again_under_another_name(
     disk: SimDisk, log: Log, settle: Settle
 ) -> None:
