@@ -40,10 +40,12 @@ class Pause:
 class Reads:
     """Hands readings to the host and the answers back; charges the bytes meanwhile."""
 
-    __slots__ = ("_budget", "_next", "_outbox", "_queue", "_waiting")
+    __slots__ = ("_budget", "_next", "_outbox", "_queue", "_waiting", "met_rot")
 
     def __init__(self, outbox: Outbox, budget: Budget) -> None:
         """Begin with none."""
+        #: Told of a reading whose first entry is rotten: whether that may come from elsewhere.
+        self.met_rot: Callable[[Work], bool] = lambda reading: False
         self._outbox = outbox
         self._budget = budget
         self._next = 1
@@ -84,7 +86,13 @@ class Reads:
         reading, then = self._waiting.pop(event.ticket)
         reading.release()
         self._budget.release(reading.size)
-        then(event.payloads, _refusal(event))
+        failure = _refusal(event)
+        if isinstance(failure, DamagedRange) and self.met_rot(reading):
+            failure = Unavailable(
+                "what is asked for rotted on this node, and comes from the others: ask again "
+                f"shortly ({event.failure})"
+            )
+        then(event.payloads, failure)
 
 
 class Pauses:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from weir.broker.effects import SendToPeer
+from weir.broker.effects import SendToPeer, Work
 from weir.broker.entries import NOOP
 from weir.broker.layout import Layout
 from weir.broker.outbox import Outbox
@@ -24,6 +24,7 @@ from weir.log.frame import Kind
 from weir.log.index_lookups import Stored
 from weir.log.log import Log
 from weir.log.mending import Filled, MendPiece, filled_by
+from weir.log.reading import Reading
 from weir.model.limits import MIB
 from weir.order.clock import Time
 from weir.wire.link import LinkFrame
@@ -103,6 +104,17 @@ class Refill:
         if stored is not None and stored.place == place:
             group.past.rotted(1)
             self.lack(number, (index,))
+
+    def met_rot(self, reading: Work) -> bool:
+        """A reading found its first entry rotten; return whether that may come from elsewhere."""
+        if not isinstance(reading, Reading) or not reading.entries:
+            return False
+        number, first = reading.group, reading.entries[0]
+        group = self._writers[self._layout.log_of(number)].groups.get(number)
+        if group is None or not group.has_others:
+            return False
+        self.rotted(number, first.index, first.place)
+        return self.is_hopeful(number)
 
     def forget(self, group: int) -> None:
         """A group is gone from here, or begins anew."""

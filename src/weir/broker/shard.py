@@ -118,6 +118,7 @@ class Shard:
             self._writer, layout, self._reads, outbox, time, self._peers.places
         )
         refill.whole = self._whole
+        self._reads.met_rot = refill.met_rot
         for writer in self._writers:
             writer.rotted = refill.rotted
         self._groups = Groups(

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from weir.errors import Unavailable
 from weir.log.frame import HEADER_SIZE, Kind
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.raft import Change
+from weir.wire import messages as m
 
 
 def rot(node: Any, group: int, index: int) -> None:
@@ -258,3 +260,23 @@ def test_what_the_scrub_finds_is_filled_in_while_the_node_runs(trio: Any, produc
     assert victim.group(group).past.unreadable == 0
     assert victim.group(group).voter == voter_of(victim.id, 0)
     assert trio.same_everywhere(group) == values
+
+
+def test_what_a_reader_finds_rotten_comes_from_the_others(trio: Any, produce: Any) -> None:
+    info, grant = trio.topic(), trio.producer()
+    address = info.addresses[0]
+    values = fill(trio, produce, info, grant, 0, 250)  # more than a segment, and than the cache
+    for node in trio.live():
+        node.shard.writers[0].checkpoint()
+    trio.run(300)
+    victim = trio.leader(address.group)
+    offset = 20
+    index = victim.shard.writers[0].log.read(address.group, offset, 1, 1 << 40).entries[0].index
+    rot(victim, address.group, index)
+    first = trio.answer(victim, m.Fetch(address, offset, 1))
+    assert isinstance(first, m.Refusal)
+    assert (first.code, "comes from the others" in first.message) == (Unavailable.code, True)
+    fetched = trio.told(m.Fetch(address, offset, 1), address.group)
+    assert fetched.next_offset == offset + 1
+    mended(trio, address.group)
+    assert trio.same_everywhere(address.group) == values
