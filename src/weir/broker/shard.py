@@ -117,8 +117,7 @@ class Shard:
         self._peers.refill = refill = Refill(
             self._writer, layout, self._reads, outbox, time, self._peers.places
         )
-        refill.whole = self._whole
-        self._reads.met_rot = refill.met_rot
+        refill.whole, self._reads.met_rot = self._whole, refill.met_rot
         for writer in self._writers:
             writer.rotted = refill.rotted
         self._groups = Groups(
