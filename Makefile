@@ -36,7 +36,7 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
 
 .PHONY: test
-test: $(STAMP) ## Run the tests, and beside them 1,000 simulated worlds
+test: $(STAMP) ## Run the tests, and beside them 500 simulated worlds
 	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-500} $(BIN)/python -m pytest
 
 .PHONY: proof
