@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import threading
@@ -18,6 +19,8 @@ R = TypeVar("R")
 _END_WITHIN = 10.0
 #: More than a transport takes from its birth to its end.
 _LAST_TURNS = 5
+#: A Ctrl-C that comes just before a thread begins to wait does not wake it: it looks up so often.
+_LOOK_UP_EVERY = 0.5
 _CLOSED = "the connection is closed: connect again"
 
 
@@ -69,7 +72,7 @@ class Background:
 
     def _result(self, future: Future[R]) -> R:
         try:
-            error = future.exception()
+            error = _error_of(future)
         except CancelledError:
             if self._stopping:
                 raise RuntimeError(_CLOSED) from None
@@ -159,3 +162,9 @@ async def _end_others() -> None:
     for _ in range(_LAST_TURNS):  # what was aborted, or just accepted, closes in the next ones
         await asyncio.sleep(0)
     loop.stop()
+
+
+def _error_of(future: Future[R]) -> BaseException | None:
+    while True:
+        with contextlib.suppress(TimeoutError):  # its own: what runs raises nothing here
+            return future.exception(_LOOK_UP_EVERY)
