@@ -11,7 +11,7 @@ import pytest
 from weir import raft
 from weir.broker.control import MessagesAcked
 from weir.broker.entries import NOOP, Payload, entry_of, of_control, read_back
-from weir.broker.peer_frames import ClockTold, pack, pack_link, unpack, unpack_link
+from weir.broker.peers.peer_frames import ClockTold, pack, pack_link, unpack, unpack_link
 from weir.log.frame import Kind
 from weir.model.batch import encode
 from weir.raft import messages as m

@@ -13,7 +13,7 @@ import pytest
 
 import weir
 from weir import device
-from weir.broker.state import PartitionState
+from weir.broker.state.state import PartitionState
 from weir.client.blocking import BlockingClient
 from weir.errors import (
     BadRequest,

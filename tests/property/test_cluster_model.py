@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weir.broker.clusters import AT_ONCE, NOBODY, ClusterState
 from weir.broker.control import MessagesGranted, MessagesReturned
-from weir.broker.frozen import pack, unpack
-from weir.broker.holders import Holders
+from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState
+from weir.broker.state.frozen import pack, unpack
+from weir.broker.state.holders import Holders
 from weir.model.clusters import Mode
 
 SMALL = st.integers(0, 12)

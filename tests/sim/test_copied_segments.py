@@ -10,8 +10,8 @@ import os
 import pytest
 from msgspec import structs
 
-from weir.broker import intake
-from weir.broker.partition import Partition
+from weir.broker.intake import intake
+from weir.broker.partition.partition import Partition
 from weir.log import copies
 from weir.log.class_scan import FoundCopies
 from weir.log.classes import ClassSegment

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from weir.broker import intake
+from weir.broker.intake import intake
 from weir.log.scan import Scan
 from weir.log.upkeep import Upkeep
 from weir.sim.run import run_seeds

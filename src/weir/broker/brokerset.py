@@ -10,20 +10,20 @@ from typing import Any
 
 from weir import raft
 from weir.broker.admission import Authorize
-from weir.broker.catalog import Catalog
-from weir.broker.clocks import Clocks
 from weir.broker.effects import Connect, Disconnect
 from weir.broker.events import LinkClosed, LinkOpened
-from weir.broker.group import Group
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
 from weir.broker.leaderless import unfounded
-from weir.broker.moving import Moving, Transfer, give_away, heir, take
+from weir.broker.neighbours.passing import Passing
 from weir.broker.outbox import Caller, Outbox
-from weir.broker.passing import Passing
-from weir.broker.registry import Registry
+from weir.broker.peers.clocks import Clocks
+from weir.broker.registry.catalog import Catalog
+from weir.broker.registry.moving import Moving, Transfer, give_away, heir, take
+from weir.broker.registry.registry import Registry
+from weir.broker.registry.standing import Standing, standing_of
+from weir.broker.replica.group import Group
 from weir.broker.sessions import Session
-from weir.broker.standing import Standing, standing_of
 from weir.broker.topics import Topics
 from weir.errors import Halted, NotLeader, Refused, UnknownOpcode
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from weir import raft
-from weir.broker.catalog import Catalog
-from weir.broker.group import Group, Machine, Ties
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
-from weir.broker.partition import Partition
-from weir.broker.past import LogStorage, node_for
-from weir.broker.peers import Peers
-from weir.broker.replication import Replication
-from weir.broker.state import PartitionState
+from weir.broker.partition.partition import Partition
+from weir.broker.peers.peers import Peers
+from weir.broker.registry.catalog import Catalog
+from weir.broker.replica.group import Group, Machine, Ties
+from weir.broker.replica.past import LogStorage, node_for
+from weir.broker.replica.replication import Replication
+from weir.broker.state.state import PartitionState
 from weir.broker.surroundings import Surroundings
 from weir.broker.topics import Topics
 from weir.broker.writer import Writer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.broker.admission import Budget
-from weir.broker.devices import Devices
+from weir.broker.devices.devices import Devices
 from weir.broker.effects import Hangup
-from weir.broker.neighbours import Neighbours
+from weir.broker.neighbours.neighbours import Neighbours
 from weir.broker.outbox import Outbox
 from weir.broker.requests import Requests
 from weir.broker.sessions import Session, Strangers

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weir.broker.admission import Authorize
+from weir.broker.clusters.steering import Change
 from weir.broker.identity import Identity
 from weir.broker.leaderless import no_registry
-from weir.broker.neighbours import Neighbours
+from weir.broker.neighbours.neighbours import Neighbours
 from weir.broker.outbox import Caller, Outbox
-from weir.broker.partition import Partition
-from weir.broker.registry import Registry
+from weir.broker.partition.partition import Partition
+from weir.broker.registry.registry import Registry
 from weir.broker.sessions import Session
-from weir.broker.steering import Change
 from weir.broker.topics import Topics
 from weir.errors import (
     Fenced,

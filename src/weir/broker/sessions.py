@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weir.broker.admission import ANONYMOUS, Budget
-from weir.broker.fan_in import ROW_BYTES, Seat
+from weir.broker.intake.fan_in import ROW_BYTES, Seat
 from weir.errors import BadRequest, NoHello
 from weir.model.ids import place_node
 from weir.model.limits import PARKED_BYTES_MAX

@@ -15,27 +15,27 @@ from dataclasses import dataclass
 from weir.broker import events as ev
 from weir.broker.admission import Authorize, Budget, allow_all
 from weir.broker.brokerset import BrokerSet
-from weir.broker.catalog import Catalog
-from weir.broker.clocks import Clocks
 from weir.broker.control import ControlRecord, ProducerOpened, TopicAltered, TopicCreated
-from weir.broker.devices import Devices
+from weir.broker.devices.devices import Devices
 from weir.broker.effects import Effect, HoldReads, Stopped
 from weir.broker.groups import Groups
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
-from weir.broker.moving import give_away
-from weir.broker.neighbours import Neighbours
+from weir.broker.neighbours.neighbours import Neighbours
+from weir.broker.neighbours.routes import Routes
 from weir.broker.outbox import Outbox
-from weir.broker.partition import Partition
-from weir.broker.peers import Peers
+from weir.broker.partition.partition import Partition
+from weir.broker.peers.clocks import Clocks
+from weir.broker.peers.peers import Peers
+from weir.broker.peers.refill import Refill
 from weir.broker.reads import Reads
 from weir.broker.reception import Reception
-from weir.broker.refill import Refill
-from weir.broker.registry import Registry
-from weir.broker.replication import REPLICATION_DEFAULT, Replication
+from weir.broker.registry.catalog import Catalog
+from weir.broker.registry.moving import give_away
+from weir.broker.registry.registry import Registry
+from weir.broker.replica.replication import REPLICATION_DEFAULT, Replication
+from weir.broker.replica.restore import Opened
 from weir.broker.requests import Requests
-from weir.broker.restore import Opened
-from weir.broker.routes import Routes
 from weir.broker.sessions import Session
 from weir.broker.surroundings import Surroundings
 from weir.broker.sweep import Sweep

@@ -12,7 +12,7 @@ from weir.broker.reads import Reads
 from weir.order.clock import Highest, Time
 
 if TYPE_CHECKING:
-    from weir.broker.partition import Partition
+    from weir.broker.partition.partition import Partition
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weir.broker.catalog import Catalog
-from weir.broker.partition import Partition
+from weir.broker.partition.partition import Partition
+from weir.broker.registry.catalog import Catalog
 from weir.errors import NotLeader, UnknownTopic
 from weir.model.ids import partition_of, topic_of
 from weir.model.topic import Topic, split_name

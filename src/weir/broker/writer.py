@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from weir import raft
 from weir.broker.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
 from weir.broker.events import ChoreDone, SpareMade
-from weir.broker.group import Group
 from weir.broker.outbox import Outbox
-from weir.broker.partition import Partition
-from weir.broker.past import installed
-from weir.broker.restore import (
+from weir.broker.partition.partition import Partition
+from weir.broker.replica.group import Group
+from weir.broker.replica.past import installed
+from weir.broker.replica.restore import (
     CHECKPOINT,
     Opened,
     States,
     covered,
     decode_checkpoint,
 )
+from weir.broker.replica.staging import Token
 from weir.broker.scrubber import Scrubber
-from weir.broker.staging import Token
 from weir.errors import Overloaded
 from weir.log.chore import Chore
 from weir.log.copying import CopyPiece

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from weir.broker import control
-from weir.broker.catalog import Catalog
 from weir.broker.control import TopicCreated
-from weir.broker.restore import decode_checkpoint
+from weir.broker.registry.catalog import Catalog
+from weir.broker.replica.restore import decode_checkpoint
 from weir.errors import Damaged, WeirError
 from weir.log import checkpoint
 from weir.log.class_scan import FoundCopies

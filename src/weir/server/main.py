@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weir.broker.layout import Layout
-from weir.broker.restore import Opened
+from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.log.recovery import recover
 from weir.log.settings import Settings

@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Protocol
 
 import weir
-from weir.broker.clusters import ClusterState
 from weir.broker.counts import Histogram, PartitionCounts
 from weir.broker.shard import Shard
+from weir.broker.state.clusters import ClusterState
 from weir.errors import BY_CODE
 from weir.model.ids import partition_of, topic_of
 from weir.server.exposition import Family, Labels, Sample, one

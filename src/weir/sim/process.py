@@ -13,7 +13,7 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
-from weir.broker.restore import Opened
+from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.errors import RemoteProtocolError
 from weir.log import recovery

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weir.broker.events import TICK_MS
-from weir.broker.replication import Replication
+from weir.broker.replica.replication import Replication
 from weir.broker.shard import ShardSettings
 from weir.log.settings import Settings
 from weir.model.limits import KIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weir.broker.placement import REPLICAS_DEFAULT
+from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.sim.authors import Author, Pen
 from weir.sim.hasty import Hasty
 from weir.sim.hubs import Hub

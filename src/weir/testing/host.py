@@ -15,7 +15,7 @@ from typing import cast
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.identity import Identity
-from weir.broker.restore import Opened
+from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard
 from weir.errors import RemoteProtocolError
 from weir.log import checkpoint

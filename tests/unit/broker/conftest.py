@@ -11,7 +11,7 @@ import pytest
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.identity import Identity
-from weir.broker.restore import Opened
+from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.log import checkpoint
 from weir.log.recovery import recover

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from weir.broker import pickers
-from weir.broker.clusters import ClusterState
+from weir.broker.clusters.due_times import DueTimes, Passed
+from weir.broker.clusters.picking import Ground
 from weir.broker.control import MessagesGranted
-from weir.broker.delays import Delays, Row
-from weir.broker.due_times import DueTimes, Passed
 from weir.broker.events import Closed
-from weir.broker.picking import Ground
-from weir.broker.ranges import Ranges
+from weir.broker.state.clusters import ClusterState, pickers
+from weir.broker.state.delays import Delays, Row
+from weir.broker.state.ranges import Ranges
 from weir.errors import BadRequest, Overloaded
 from weir.model.batch import split
 from weir.model.clusters import Mode

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from weir.broker import caps, receivers
 from weir.broker import events as ev
-from weir.broker.partition import Partition
+from weir.broker.clusters import caps
+from weir.broker.devices import receivers
+from weir.broker.partition.partition import Partition
 from weir.errors import (
     BadBatch,
     DamagedRange,
@@ -118,7 +119,7 @@ def test_bytes_that_are_no_batch_end_the_rest(doors: Any, monkeypatch: pytest.Mo
     def fail(*_: Any) -> None:
         raise BadBatch("no batch")
 
-    monkeypatch.setattr("weir.broker.pulling.take", fail)
+    monkeypatch.setattr("weir.broker.devices.pulling.take", fail)
     assert doors.pull() == Delivery()
     assert let_pass(doors, 2_000) == []
 

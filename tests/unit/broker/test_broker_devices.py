@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from weir.broker import events as ev
-from weir.broker import fan_in
 from weir.broker.effects import Hangup
-from weir.broker.fan_in import OFFSET_UNKNOWN
+from weir.broker.intake import fan_in
+from weir.broker.intake.fan_in import OFFSET_UNKNOWN
 from weir.errors import BadRequest, NoHello, Overloaded, SequenceReused, UnknownTopic
 from weir.model.limits import DEDUPE_HORIZON_MS, DEVICE_WINDOW, MAX_AHEAD_MS, RETRY_AFTER_MS
 from weir.model.stamp import milliseconds_of

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from weir.broker import fan_in
 from weir.broker.effects import StartFlush
 from weir.broker.events import Flushed, Rested
-from weir.broker.fan_in import OFFSET_UNKNOWN
+from weir.broker.intake import fan_in
+from weir.broker.intake.fan_in import OFFSET_UNKNOWN
 from weir.broker.writer import CROWD, CROWD_FLUSH_MS
 from weir.errors import BadChecksum, Fenced, NoHello, Overloaded, SequenceGap, Unavailable
 from weir.model.batch import split

@@ -13,7 +13,7 @@ from weir.broker import events as ev
 from weir.broker import writer as writer_module
 from weir.broker.admission import Budget
 from weir.broker.outbox import Outbox
-from weir.broker.restore import Opened
+from weir.broker.replica.restore import Opened
 from weir.broker.writer import CHECKPOINT_RETRY_MS, SPARE_RETRY_MS, Writer
 from weir.errors import Overloaded
 from weir.log.frame import Kind

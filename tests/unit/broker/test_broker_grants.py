@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker import caps
+from weir.broker.clusters import caps
 from weir.broker.events import Closed
 from weir.errors import BadName, BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.batch import split

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from weir.broker.catalog import Catalog
 from weir.broker.control import ProducerOpened, TopicCreated
+from weir.broker.registry.catalog import Catalog
 from weir.errors import Fenced, ProducerExpired, UnknownProducer
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at

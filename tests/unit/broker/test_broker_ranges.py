@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker import ranges as room
-from weir.broker.frozen import pack, unpack
-from weir.broker.ranges import Ranges
+from weir.broker.state import ranges as room
+from weir.broker.state.frozen import pack, unpack
+from weir.broker.state.ranges import Ranges
 from weir.errors import UnknownVersion
 
 #: How many holes the large set has; a proof takes 10,000,000.

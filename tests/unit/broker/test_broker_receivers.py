@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker import asking, receivers, subscriptions
 from weir.broker import events as ev
+from weir.broker.devices import asking, receivers, subscriptions
 from weir.errors import (
     BadName,
     BadRequest,

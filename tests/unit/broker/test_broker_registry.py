@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from weir.broker.catalog import Catalog
 from weir.broker.control import ProducerOpened, TopicCreated
+from weir.broker.registry.catalog import Catalog
 from weir.errors import BadName, BadRequest, TopicExists, UnknownTopic, UnknownVersion
 from weir.wire import messages as m
 

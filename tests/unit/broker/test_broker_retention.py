@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from weir.broker.retention import new_start
-from weir.broker.state import PartitionState
+from weir.broker.partition.retention import new_start
+from weir.broker.state.state import PartitionState
 from weir.errors import OffsetOutOfRange
 from weir.model.batch import split
 from weir.model.topic import SettingsChange, TopicSettings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker import returns
+from weir.broker.clusters import returns
 from weir.broker.events import Closed, Stopping
 from weir.errors import (
     BadRequest,

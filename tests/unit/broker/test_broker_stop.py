@@ -11,8 +11,8 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.control import GrantsReleased, TopicCreated
 from weir.broker.entries import of_control, read_back
-from weir.broker.restore import CHECKPOINT, States, decode_checkpoint
-from weir.broker.state import PartitionState
+from weir.broker.replica.restore import CHECKPOINT, States, decode_checkpoint
+from weir.broker.state.state import PartitionState
 from weir.errors import Damaged, Halted, Unavailable
 from weir.log.checkpoint import load
 from weir.log.frame import Kind

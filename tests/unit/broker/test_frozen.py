@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.broker.clusters import ClusterState
-from weir.broker.dedupe import Answer
-from weir.broker.frozen import Frozen, Packing, crc_from, pack, pack_onto, taken, unpack
-from weir.broker.state import PartitionState
+from weir.broker.state.clusters import ClusterState
+from weir.broker.state.dedupe import Answer
+from weir.broker.state.frozen import Frozen, Packing, crc_from, pack, pack_onto, taken, unpack
+from weir.broker.state.state import PartitionState
 from weir.codec.crc import crc32c
 from weir.sim.disk import SimDisk
 

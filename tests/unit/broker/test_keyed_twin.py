@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from weir.broker.clusters.keyed import KeyWindow
 from weir.broker.events import Closed
-from weir.broker.keyed import KeyWindow
 from weir.model.clusters import Mode
 from weir.wire import messages as m
 

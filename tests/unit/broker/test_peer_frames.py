@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from weir import raft
 from weir.broker.control import MessagesAcked
 from weir.broker.entries import NOOP, Payload, applied_by, entry_of, of_control, read_back, unread
-from weir.broker.peer_frames import BadMessage, FrameKind, pack, pack_link, unpack, unpack_link
+from weir.broker.peers.peer_frames import (
+    BadMessage,
+    FrameKind,
+    pack,
+    pack_link,
+    unpack,
+    unpack_link,
+)
 from weir.codec.fields import Buffer
 from weir.log.frame import Kind
 from weir.model.batch import encode

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.broker.placement import (
+from weir.broker.registry.placement import (
     Load,
     Placement,
     check_replicas,

@@ -7,7 +7,6 @@ from collections import Counter
 import msgspec
 import pytest
 
-from weir.broker.catalog import Catalog
 from weir.broker.control import (
     NodeChanged,
     NodeJoined,
@@ -19,9 +18,10 @@ from weir.broker.control import (
 )
 from weir.broker.identity import Identity, Member
 from weir.broker.layout import Layout
-from weir.broker.membership import Membership
-from weir.broker.nodes import Nodes
 from weir.broker.outbox import Caller
+from weir.broker.registry.catalog import Catalog
+from weir.broker.registry.membership import Membership
+from weir.broker.registry.nodes import Nodes
 from weir.errors import (
     BadRequest,
     Halted,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from weir import raft
 from weir.broker.control import GroupsPlaced, NodeJoined
-from weir.broker.moving import LOOK_AT, STEADY_MS, Moving, Transfer, next_step
-from weir.broker.nodes import Nodes
+from weir.broker.registry.moving import LOOK_AT, STEADY_MS, Moving, Transfer, next_step
+from weir.broker.registry.nodes import Nodes
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.raft.membership import Change, Configuration
 from weir.raft.progress import Progress, ProgressState

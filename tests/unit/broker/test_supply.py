@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from weir import raft
-from weir.broker.supply import Supply
-from weir.broker.turns import TURNS, Turns
+from weir.broker.replica.supply import Supply
+from weir.broker.replica.turns import TURNS, Turns
 from weir.errors import DamagedRange, Refused
 from weir.log.frame import Kind
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.turns import TURNS, Turns
+from weir.broker.replica.turns import TURNS, Turns
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.broker.partition import Partition
+from weir.broker.partition.partition import Partition
 from weir.model.stamp import stamp_at
 from weir.wire import messages as m
 

@@ -12,8 +12,8 @@ import pytest
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.identity import Identity, Member
-from weir.broker.replication import Replication
-from weir.broker.restore import Opened
+from weir.broker.replica.replication import Replication
+from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.errors import NotLeader, Unavailable
 from weir.log import checkpoint

@@ -6,7 +6,7 @@ from typing import Any
 
 from weir import raft
 from weir.broker import events as ev
-from weir.broker.peer_frames import pack
+from weir.broker.peers.peer_frames import pack
 from weir.errors import NotLeader
 from weir.model.ids import group_of, place_of, voter_of
 from weir.raft import messages as r

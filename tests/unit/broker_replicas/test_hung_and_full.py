@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weir.broker import effects as ef
-from weir.broker.replication import Replication
+from weir.broker.replica.replication import Replication
 from weir.broker.writer import HUNG_FLUSH_MS
 from weir.model.stamp import stamp_at
 from weir.wire import messages as m

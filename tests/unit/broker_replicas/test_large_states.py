@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weir.broker import effects as ef
-from weir.broker.frozen import Packing, Unpacking, pack
+from weir.broker.state.frozen import Packing, Unpacking, pack
 from weir.model.limits import MIB
 from weir.model.topic import SettingsChange
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weir.broker import effects as ef
-from weir.broker.partition import Partition
+from weir.broker.partition.partition import Partition
 from weir.broker.reads import Pause
 
 
@@ -19,8 +19,8 @@ def test_much_is_applied_a_piece_at_a_time(trio: Any, produce: Any, monkeypatch:
     values = trio.same_everywhere(group)
     away = next(node for node in trio.live() if node is not trio.leader(group))
     away.kill()
-    monkeypatch.setattr("weir.broker.group._AT_ONCE_BYTES", 50_000)
-    monkeypatch.setattr("weir.broker.past._APPLY_BYTES_MAX", 20_000)
+    monkeypatch.setattr("weir.broker.replica.group._AT_ONCE_BYTES", 50_000)
+    monkeypatch.setattr("weir.broker.replica.past._APPLY_BYTES_MAX", 20_000)
     away.boot()
     applied, most = [], 0
     really = Partition.apply

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from weir.broker import events as ev
-from weir.broker.feed import TOLD_WITHIN_MS
-from weir.broker.following import NEWS_WITHIN_MS
+from weir.broker.neighbours.feed import TOLD_WITHIN_MS
+from weir.broker.neighbours.following import NEWS_WITHIN_MS
 from weir.errors import Fenced, Unavailable, UnknownOpcode, UnknownTopic
 from weir.wire import messages as m
 from weir.wire import trunk

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weir.broker import events as ev
-from weir.broker.lanes import SMALL
+from weir.broker.neighbours.lanes import SMALL
 from weir.errors import Overloaded, Unavailable
 from weir.model.batch import encode
 from weir.wire import device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.broker.intake import Intake
+from weir.broker.intake.intake import Intake
 from weir.sim.network import Link, Net
 from weir.sim.run import run_seed
 from weir.sim.shape import Shape

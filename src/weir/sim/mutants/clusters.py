@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from weir.broker.clusters import ClusterState, Grant
+from weir.broker.clusters.grants import Grants
 from weir.broker.control import MessagesGranted
-from weir.broker.grants import Grants
-from weir.broker.ranges import Ranges
+from weir.broker.state.clusters import ClusterState, Grant
+from weir.broker.state.ranges import Ranges
 from weir.sim.mutants.planting import Patch, mutant
 
 

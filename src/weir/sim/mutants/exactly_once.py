@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from weir.broker import feed
-from weir.broker.dedupe import OriginTable, ProducerTable
-from weir.broker.group import Group
-from weir.broker.growing import Growing
-from weir.broker.intake import Intake, Pending
-from weir.broker.large import ValueTable
-from weir.broker.partition import Partition
+from weir.broker.intake.growing import Growing
+from weir.broker.intake.intake import Intake, Pending
+from weir.broker.neighbours import feed
+from weir.broker.partition.partition import Partition
+from weir.broker.replica.group import Group
 from weir.broker.requests import Requests
+from weir.broker.state.dedupe import OriginTable, ProducerTable
+from weir.broker.state.large import ValueTable
 from weir.model.header import Header
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import Shape

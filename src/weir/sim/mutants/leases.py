@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from weir.broker.clusters import AT_ONCE, NOBODY, ClusterState, Grant
+from weir.broker.clusters.grants import Grants
+from weir.broker.clusters.leases import Leases
 from weir.broker.control import MessagesGranted, MessagesReturned
-from weir.broker.grants import Grants
-from weir.broker.leases import Leases
+from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.sim.mutants.planting import Patch, mutant
 
 

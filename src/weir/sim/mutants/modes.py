@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weir.broker import pick_keyed
-from weir.broker.clusters import ClusterState
-from weir.broker.delays import Delays
-from weir.broker.line import Line
-from weir.broker.pick_keyed import Keyed
-from weir.broker.pick_ordered import Ordered
-from weir.broker.pick_shared import Shared
-from weir.broker.picking import ANYBODY
-from weir.broker.ranges import Ranges
+from weir.broker.clusters import pick_keyed
+from weir.broker.clusters.line import Line
+from weir.broker.clusters.pick_keyed import Keyed
+from weir.broker.clusters.pick_ordered import Ordered
+from weir.broker.clusters.pick_shared import Shared
+from weir.broker.clusters.picking import ANYBODY
+from weir.broker.state.clusters import ClusterState
+from weir.broker.state.delays import Delays
+from weir.broker.state.ranges import Ranges
 from weir.sim.mutants.planting import Patch, mutant
 
 

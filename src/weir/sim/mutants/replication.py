@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weir import raft
-from weir.broker import producing
 from weir.broker.control import LevelRaised
 from weir.broker.events import TICK_MS
-from weir.broker.membership import Membership
+from weir.broker.intake import producing
 from weir.broker.outbox import Caller
-from weir.broker.partition import Partition
+from weir.broker.partition.partition import Partition
+from weir.broker.registry.membership import Membership
 from weir.raft import core, election
 from weir.raft.follower import Follower
 from weir.raft.ground import Ground

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weir.broker.layout import Layout
-from weir.broker.neighbours import Neighbours
-from weir.broker.passing import Passing
+from weir.broker.neighbours.neighbours import Neighbours
+from weir.broker.neighbours.passing import Passing
 from weir.model.ids import partition_of, topic_of
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import Shape

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from weir.broker.staging import Token
-from weir.broker.state import PartitionState
+from weir.broker.replica.staging import Token
+from weir.broker.state.state import PartitionState
 from weir.broker.writer import Writer
 from weir.errors import BadBatch
 from weir.log import index_file, recovery, scan

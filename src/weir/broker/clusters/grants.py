@@ -1,0 +1,344 @@
+"""The leader's side of consumer clusters: pull, grant, ack (DESIGN §5 Consume).
+
+A pull picks messages, as the cluster's mode has it (`weir.broker.clusters.picking`); the grant is
+an entry, and messages leave only after it is committed: so no grant is made after an ack committed,
+whoever leads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from weir.broker.clusters.caps import Caps
+from weir.broker.clusters.leases import Leases
+from weir.broker.clusters.line import Line
+from weir.broker.clusters.pickers import Pickers
+from weir.broker.clusters.picking import Ground, Pick
+from weir.broker.control import ClusterOpened, GrantsReleased, MessagesGranted
+from weir.broker.entries import of_control
+from weir.broker.intake.intake import Intake
+from weir.broker.outbox import Caller, Outbox
+from weir.broker.reads import Reads
+from weir.broker.replica.group import Group
+from weir.broker.state.clusters import Grant
+from weir.broker.state.ranges import Ranges
+from weir.broker.state.state import PartitionState
+from weir.broker.waits import Wait
+from weir.codec.fields import Buffer
+from weir.errors import BadRequest, Refused, Unavailable
+from weir.model.clusters import Mode
+from weir.model.limits import GRANT_MS_MAX, WAIT_MS_MAX
+from weir.model.stamp import milliseconds_of, stamp_at
+from weir.model.topic import check_name
+from weir.order.clock import Time
+from weir.wire.messages import Granted, Pull
+
+
+def _holders(state: PartitionState) -> dict[int, set[str]]:
+    """Return in which clusters each consumer holds messages."""
+    found: dict[int, set[str]] = {}
+    for name, cluster in state.clusters.items():
+        for consumer in cluster.held:
+            found.setdefault(consumer, set()).add(name)
+    return found
+
+
+class Grants:
+    """Grants messages of one partition to consumers while this node leads it."""
+
+    __slots__ = ("_caps", "_changing", "_draining", "_ground", "_intake", "_members", "_outbox",
+                 "_promised", "_queues", "leases", "pickers")  # fmt: skip
+
+    def __init__(
+        self, group: Group, state: PartitionState, intake: Intake, reads: Reads, outbox: Outbox,
+        time: Time,
+    ) -> None:  # fmt: skip
+        """Begin to lead; grants of earlier leaders are in the state."""
+        self._intake = intake
+        self._outbox = outbox
+        clocks = time.monotonic_ms(), time.wall_ms()
+        self.leases = Leases(state.clusters, state.last_stamp, *clocks)
+        self._ground = Ground(group, state, self.leases, reads, time, intake.clock, Ranges())
+        #: What decides in each cluster that was pulled for.
+        self.pickers = Pickers(self._ground, self.serve, self.tick)
+        self._caps = Caps(state.clusters, self.leases, time)
+        #: Only of clusters that somebody pulls for: a name costs nothing once it found nothing.
+        self._queues: dict[str, Line] = {}
+        self._promised: dict[int, tuple[Wait[Pull], Pick]] = {}
+        #: Clusters with a change under way, and how many.
+        self._changing: Counter[str] = Counter()
+        #: The clusters in which each peer waits or was granted messages, so that one that goes
+        #: costs what it had.
+        self._members = _holders(state)
+        self._draining = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits."""
+        return any(line.pulls or line.watches for line in self._queues.values())
+
+    def pull(self, caller: Caller, request: Pull) -> None:
+        """Put a pull in line, and grant what can be granted; one of no message is only told of it.
+
+        Raises `BadRequest`, `BadName`, `Overloaded`, and `Unavailable` once the node stops.
+        """
+        if self._draining:
+            raise Unavailable("this node is stopping: pull from another, or again shortly")
+        name = check_name(request.cluster, "cluster")
+        if not 0 < request.lease_ms <= GRANT_MS_MAX:
+            raise BadRequest(f"a pull asks for a lease of 1 to {GRANT_MS_MAX:,} ms")
+        now = self._ground.time.monotonic_ms()
+        self._caps.check_name(name, self._queues.keys())
+        line = self._queues.get(name)
+        if line is None:
+            line = Line()
+        self.pickers.check_mode(name, request.mode)
+        if request.max_messages:
+            self._caps.check_grant(name, caller.session, len(line.proposed))
+        waits = line.pulls if request.max_messages else line.watches
+        waits.check_room()
+        self._queues[name] = line
+        self.pickers.begin(name, request.mode)
+        self._members.setdefault(caller.session, set()).add(name)
+        waits.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX)))
+        self._serve(name, line)
+        self._end(name, line, now)
+
+    def wake(self) -> None:
+        """New messages are committed: serve the clusters in turn, none waits for another."""
+        for name, line in list(self._queues.items()):
+            self._serve(name, line)
+
+    def serve(self, name: str) -> None:
+        """Something happened by which a cluster may be granted more."""
+        if (line := self._queues.get(name)) is not None:
+            self._serve(name, line)
+            self._end(name, line, self._ground.time.monotonic_ms())
+
+    def tick(self) -> None:
+        """Grant again what expired; answer pulls whose time is up with nothing."""
+        now = self._ground.time.monotonic_ms()
+        for name, line in list(self._queues.items()):
+            self._serve(name, line)
+            self._end(name, line, now)
+
+    def drain(self) -> None:
+        """Answer all who wait with nothing, and grant nothing any more: the node stops."""
+        self._draining = True
+        for name, line in list(self._queues.items()):
+            for waiter in line.taken():
+                self._answer_nothing(name, line, waiter)
+            self._retire(name, line)
+
+    def closed(self, session: int) -> None:
+        """A consumer is gone: its grants go to others at once."""
+        names = self._members.pop(session, set())
+        for name in names:
+            self.pickers.closed(name, session)
+            if (line := self._queues.get(name)) is not None:
+                line.closed(session)
+                self._retire(name, line)
+        clusters = self._ground.state.clusters
+        if any(name in clusters and session in clusters[name].held for name in names):
+            self._release(session)
+
+    # -- entries -----------------------------------------------------------------------------
+
+    def granted(self, index: int, record: MessagesGranted, grant: Grant | None) -> None:
+        """A grant is committed: its messages may leave, if an ack before it left any."""
+        promise = self._promised.pop(index, None)
+        if promise is None:
+            return  # proposed by an earlier leader
+        waiter, pick = promise
+        name, session = record.cluster, waiter.caller.session
+        line, picker = self._queues[name], self.pickers[name]
+        line.proposed.remove((pick.first, pick.behind))
+        picker.granted(pick, grant)
+        if grant is None:
+            self._put_back(name, line, waiter)
+            return
+        self._retire(name, line)
+        due_ms = self._ground.time.monotonic_ms() + waiter.request.lease_ms
+        self.leases.begin(name, index, due_ms)
+        if not self._outbox.knows(session):
+            # It went while this was proposed; only an entry behind the grant can end it.
+            self.pickers.handed_out(name)
+            self._release(session)
+            return
+        self._members.setdefault(session, set()).add(name)
+        self._hand_out(index, record, grant, waiter, pick)
+
+    def _hand_out(
+        self, index: int, record: MessagesGranted, grant: Grant, waiter: Wait[Pull], pick: Pick
+    ) -> None:
+        # As of the commit: an ack behind it takes from `left` while the messages are being read.
+        runs, attempts = tuple(grant.left), grant.attempts
+        first, behind, reading = runs[0][0], runs[-1][1], pick.reading
+
+        def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
+            reached = pick.first if failure else min(reading.reached(payloads), behind)
+            if reached > first:
+                some = tuple((a, min(b, reached)) for a, b in runs if a < reached)
+                reply = Granted(
+                    waiter.request.address, index, record.deadline, first, some[-1][1], attempts,
+                    record.stamp, some if len(some) > 1 else (), tuple(payloads),
+                )  # fmt: skip
+                self._outbox.reply(waiter.caller, reply)
+            else:
+                text = f"the messages from offset {reached} on cannot be read"
+                self._outbox.refuse(waiter.caller, failure or Unavailable(text))
+            self._ground.doubtful.discard(pick.first, reached)
+            self.pickers.handed_out(record.cluster)
+            if reached < behind:
+                self.pickers.unread(record.cluster, index, reached, behind)
+            if reached < behind or self.pickers.keep_order(record.cluster):
+                self.serve(record.cluster)
+
+        self._ground.reads.start(reading, answer)
+
+    def acked(self, name: str) -> None:
+        """Messages of a cluster are done; where order matters, others may be granted by that."""
+        if self.pickers.keep_order(name):
+            self.serve(name)
+
+    def returned(self, name: str, fence: int, delay_ms: int) -> None:
+        """Messages were given back, under a fencing number of their own: they rest for a while."""
+        self.leases.begin(name, fence, self._ground.time.monotonic_ms() + delay_ms)
+        self.serve(name)
+
+    def released(self, consumer: int) -> None:
+        """A consumer that is gone is known to be: what it held goes to those who wait."""
+        for name in self._ground.state.clusters:
+            self.leases.end(name, consumer)
+        self.wake()
+
+    def start_moved(self, start: int) -> None:
+        """Messages below `start` are gone: nobody is granted them again."""
+        self.pickers.start_moved(start)
+        self._ground.doubtful.discard(0, start)
+
+    # -- changes of clusters -----------------------------------------------------------------
+
+    def consumers(self, name: str) -> int:
+        """Return how many peers wait in a cluster, or are here and hold messages of it."""
+        line, state = self._queues.get(name), self._ground.state.clusters.get(name)
+        peers = line.pulls.sessions | line.watches.sessions if line is not None else set()
+        held = state.held if state is not None else {}
+        return len(peers.union(filter(self._outbox.knows, held)))
+
+    def check_name(self, name: str) -> None:
+        """Raise `Overloaded` if a cluster is one too many beside those that begin just now."""
+        beginning = self._queues.keys() | self._changing.keys()
+        self._caps.check_name(name, beginning)
+
+    def hold(self, name: str) -> None:
+        """Grant a cluster nothing while a change of it is under way."""
+        self._changing[name] += 1
+
+    def let_go(self, name: str, forget: bool) -> None:
+        """A change is done: grant again, from the new place. With `forget`, nothing was read."""
+        self._changing[name] -= 1
+        if not self._changing[name]:
+            del self._changing[name]
+        if forget:
+            self.pickers.begin_anew(name, name in self._queues)
+        if (line := self._queues.get(name)) is not None:
+            self._serve(name, line)
+            self._retire(name, line)
+
+    def end(self, error: Refused) -> None:
+        """The topic is gone: refuse all who wait, and grant nothing any more."""
+        self._draining = True
+        for name, line in list(self._queues.items()):
+            for waiter in line.taken():
+                self._outbox.refuse(waiter.caller, error)
+            self._retire(name, line)
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: what it proposed to grant may be granted, but not by it."""
+        promised, self._promised = self._promised, {}
+        for waiter, _ in promised.values():
+            self._outbox.refuse(waiter.caller, error)
+        self.end(error)
+
+    # -- the line ----------------------------------------------------------------------------
+
+    def _serve(self, name: str, line: Line) -> None:
+        if not self._ground.group.accepts:
+            return
+        state = self._ground.state.clusters.get(name)
+        if name in self._changing or (state is not None and state.paused):
+            return
+        picker = self.pickers[name]
+        while line.pulls and not self._caps.is_full(name, len(line.proposed)):
+            turn = picker.turn(line)
+            if turn is None:
+                break
+            pick = picker.pick(line, line.pulls.first(turn).request)
+            if pick is not None:
+                if not self._propose(name, line, line.pulls.pop(turn), pick):
+                    return
+            elif (failure := picker.failure) is not None:
+                self._outbox.refuse(line.pulls.pop(turn).caller, failure)
+            else:
+                return
+        if line.watches and not self._caps.is_full(name, len(line.proposed)):
+            (first, behind), told = picker.told(line)
+            for waiter in told:
+                nothing = Granted(waiter.request.address, 0, 0, first, behind)
+                self._outbox.reply(waiter.caller, nothing)
+
+    def _propose(self, name: str, line: Line, waiter: Wait[Pull], pick: Pick) -> bool:
+        picker, cluster = self.pickers[name], self._ground.state.clusters.get(name)
+        group, session = self._ground.group, waiter.caller.session
+        stamp = self._intake.clock.stamp(self._ground.time.wall_ms())
+        deadline = stamp_at(milliseconds_of(stamp) + waiter.request.lease_ms)
+        record = MessagesGranted(
+            name, session, pick.first, pick.behind, deadline, stamp, list(pick.runs)
+        )
+        try:
+            if picker.mode is not Mode.SHARED and (cluster is None or cluster.mode is None):
+                opened = ClusterOpened(name, picker.mode)
+                group.propose(of_control(opened))  # if it was there, it changes nothing
+            index = group.propose(of_control(record))
+        except Refused as error:
+            picker.gave_up(pick)
+            self._outbox.refuse(waiter.caller, error)
+            return False
+        line.proposed.append((pick.first, pick.behind))
+        picker.took(session, waiter.request, pick)
+        self._promised[index] = (waiter, pick)
+        return True
+
+    def _put_back(self, name: str, line: Line, waiter: Wait[Pull]) -> None:
+        """All that was picked for a pull is done: it is the first in line again."""
+        if self._draining:
+            self._answer_nothing(name, line, waiter)
+        elif self._outbox.knows(waiter.caller.session):
+            line.pulls.add(waiter, front=True)
+            self._serve(name, line)
+        self._retire(name, line)
+
+    def _end(self, name: str, line: Line, now_ms: int) -> None:
+        for waits in (line.pulls, line.watches) if not self.pickers.is_looking(name) else ():
+            for waiter in waits.ended(now_ms):
+                self._answer_nothing(name, line, waiter)
+        self._retire(name, line)
+
+    def _answer_nothing(self, name: str, line: Line, waiter: Wait[Pull]) -> None:
+        self._outbox.reply(waiter.caller, Granted(waiter.request.address, 0, 0, 0, 0))
+        session = waiter.caller.session
+        if name not in self._ground.state.clusters and not line.holds(session):
+            self._members.get(session, set()).discard(name)
+
+    def _retire(self, name: str, line: Line) -> None:
+        if not line:
+            self._queues.pop(name, None)
+            if name not in self._ground.state.clusters:
+                self.pickers.forget(name)
+
+    def _release(self, session: int) -> None:
+        """Give back what a peer that is gone holds; where that cannot be, its leases end it."""
+        if self._ground.group.accepts:
+            self._ground.group.propose(of_control(GrantsReleased(session)))

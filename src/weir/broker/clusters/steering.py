@@ -1,0 +1,131 @@
+"""Clusters as an operator sees and steers them: list, seek, pause, delete (DESIGN §5 Consume).
+
+A change is an entry. While it is under way its cluster is granted nothing: a grant that was picked
+before a seek and committed after it would let the cluster go on at the wrong place.
+"""
+
+from __future__ import annotations
+
+from weir.broker.clusters.grants import Grants
+from weir.broker.control import ClusterDeleted, ClusterPaused, ClusterRecord, ClusterSought
+from weir.broker.entries import of_control
+from weir.broker.outbox import Caller, Outbox
+from weir.broker.replica.group import Group
+from weir.broker.state.state import PartitionState
+from weir.errors import ClusterInUse, OffsetOutOfRange, Refused, Unavailable, UnknownCluster
+from weir.model.stamp import milliseconds_of
+from weir.model.topic import check_name
+from weir.order.clock import Time
+from weir.wire.administration import (
+    ClusterChanged,
+    ClusterInfo,
+    ClusterList,
+    DeleteCluster,
+    ListClusters,
+    PauseCluster,
+    SeekCluster,
+)
+
+Change = SeekCluster | PauseCluster | DeleteCluster
+
+
+class Steering:
+    """Lists and changes the clusters of one partition while this node leads it."""
+
+    __slots__ = ("_draining", "_grants", "_group", "_outbox", "_state", "_time", "_waiting")
+
+    def __init__(
+        self, group: Group, state: PartitionState, grants: Grants, outbox: Outbox, time: Time
+    ) -> None:
+        """Begin to lead; no change is under way."""
+        self._group = group
+        self._state = state
+        self._grants = grants
+        self._outbox = outbox
+        self._time = time
+        self._waiting: dict[int, Caller] = {}
+        self._draining = False
+
+    def drain(self) -> None:
+        """Change nothing any more: the node stops."""
+        self._draining = True
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: another will know whether these changes were committed."""
+        waiting, self._waiting = self._waiting, {}
+        for caller in waiting.values():
+            self._outbox.refuse(caller, error)
+
+    def list(self, caller: Caller, request: ListClusters) -> None:
+        """Say how far one cluster is, or all."""
+        state = self._state
+        names = [name for name in sorted(state.clusters) if request.cluster in ("", name)]
+        infos = [self._info(name) for name in names]
+        self._outbox.reply(caller, ClusterList(state.log_start, state.next_offset, infos))
+
+    def change(self, caller: Caller, request: Change) -> None:
+        """Propose a change; the answer comes when it is committed.
+
+        Raises `BadName`, `OffsetOutOfRange`, `UnknownCluster`, `ClusterInUse` or `Overloaded`, and
+        `Unavailable` once the node stops.
+        """
+        if self._draining:
+            raise Unavailable("this node is stopping: ask another, or again shortly")
+        name = check_name(request.cluster, "cluster")
+        record = self._record(name, request)
+        self._grants.hold(name)
+        self._waiting[self._group.propose(of_control(record))] = caller
+
+    def applied(self, index: int, record: ClusterRecord) -> None:
+        """Answer for a change that is committed, and let the cluster be granted again."""
+        caller = self._waiting.pop(index, None)
+        if caller is None:
+            return
+        cluster = self._state.clusters.get(record.cluster)
+        cursor = self._state.log_start if cluster is None else cluster.cursor
+        self._outbox.reply(caller, ClusterChanged(cursor))
+        self._grants.let_go(record.cluster, forget=not isinstance(record, ClusterPaused))
+
+    def _record(self, name: str, request: Change) -> ClusterRecord:
+        state = self._state
+        if isinstance(request, DeleteCluster):
+            if name not in state.clusters:
+                raise UnknownCluster(f"there is no cluster {name!r} here")
+            if consumers := self._grants.consumers(name):
+                raise ClusterInUse(
+                    f"{consumers} consumers of cluster {name!r} are at work: stop them first",
+                    consumers,
+                )
+            return ClusterDeleted(name)
+        self._grants.check_name(name)
+        if isinstance(request, PauseCluster):
+            return ClusterPaused(name, request.paused)
+        start, behind = state.log_start, state.next_offset
+        if not start <= request.offset <= behind:
+            raise OffsetOutOfRange(
+                f"offset {request.offset} is not there: this partition holds {start} to {behind}",
+                min(max(request.offset, start), behind),
+            )
+        return ClusterSought(name, request.offset)
+
+    def _info(self, name: str) -> ClusterInfo:
+        state, cluster = self._state, self._state.clusters[name]
+        oldest_ms = -1
+        if cluster.cursor < state.next_offset:
+            stamp = self._group.log.stamp_of(self._group.id, cluster.cursor)
+            if stamp is not None:
+                oldest_ms = max(self._time.wall_ms() - milliseconds_of(stamp), 0)
+        return ClusterInfo(
+            name,
+            cluster.cursor,
+            cluster.lag(state.next_offset),
+            cluster.granted,
+            cluster.attempts,
+            oldest_ms,
+            cluster.skipped,
+            self._grants.consumers(name),
+            cluster.paused,
+            -1 if cluster.mode is None else int(cluster.mode),
+            cluster.held_back,
+            self._grants.pickers.delayed(name),
+        )

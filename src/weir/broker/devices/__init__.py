@@ -1,0 +1,1 @@
+"""The device dialect: subscribe, notify, pull and ack."""

@@ -1,0 +1,135 @@
+"""Requests of the device dialect, each to where it belongs."""
+
+from __future__ import annotations
+
+from weir.broker.admission import Authorize, Budget
+from weir.broker.devices.receivers import Receivers
+from weir.broker.effects import Hangup
+from weir.broker.identity import Identity
+from weir.broker.neighbours.neighbours import Neighbours
+from weir.broker.outbox import Outbox
+from weir.broker.sessions import Session
+from weir.broker.topics import Topics
+from weir.errors import NoHello, Refused, UnknownTopic
+from weir.model.ids import group_of
+from weir.order.clock import Time
+from weir.wire.deliveries import (
+    BY_HUB,
+    DeviceAck,
+    DeviceExtend,
+    DeviceNack,
+    DevicePull,
+    DeviceSubscribe,
+)
+from weir.wire.device import (
+    DeviceHello,
+    DeviceOpcode,
+    DevicePing,
+    DevicePublishes,
+    DeviceRefused,
+    DeviceRequest,
+    encode_code,
+    encode_confirms,
+    encode_welcome,
+)
+
+
+class Devices:
+    """Answers a device's frames; errors are numbers, and never cost it the connection."""
+
+    __slots__ = ("_authorize", "_identity", "_neighbours", "_outbox", "_topics", "receivers")
+
+    def __init__(
+        self,
+        identity: Identity,
+        topics: Topics,
+        outbox: Outbox,
+        authorize: Authorize,
+        time: Time,
+        neighbours: Neighbours,
+        budget: Budget,
+    ) -> None:
+        """Serve what `topics` knows; pass on to `neighbours` what is published to theirs."""
+        self._neighbours = neighbours
+        self._identity = identity
+        self._topics = topics
+        self._outbox = outbox
+        self._authorize = authorize
+        self.receivers = Receivers(topics, outbox, authorize, time, neighbours.passing, budget)
+
+    def handle(self, session: Session, request: DeviceRequest, final: bool = False) -> bool:
+        """Serve one frame, or the publishes of one read. See `Requests.handle` for the rest."""
+        if isinstance(request, DeviceHello):
+            return self._hello(session, request, final)
+        match request:
+            case DevicePublishes():
+                self._publish(session, request)
+            case DevicePing(sn):
+                code = NoHello.code if session.seat is None else 0
+                self._outbox.send(session.id, encode_code(DeviceOpcode.PING, sn, code))
+            case DeviceSubscribe():
+                self.receivers.subscribe(session, request)
+            case DevicePull():
+                self.receivers.pull(session, request)
+            case DeviceAck() | DeviceNack() | DeviceExtend():
+                self.receivers.settle(session, request)
+            case DeviceRefused(sn, opcode, code):
+                self._outbox.send(session.id, encode_code(opcode, sn, code))
+        return True
+
+    def _hello(self, session: Session, request: DeviceHello, final: bool) -> bool:
+        code = 0
+        try:
+            topic = self._topics.named(request.topic)
+            self._authorize(session.principal, "publish", topic.full_name)
+            partition = request.partition
+            if partition == BY_HUB:
+                partition = topic.partition_of_hub(request.hub)
+            elif partition >= topic.partitions:
+                raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
+            group = group_of(topic.id, partition)
+            passing = self._neighbours.passing
+            place = passing.routes.toward(group, session.foreign)
+            session.sit(request.hub, request.boot, group)
+            session.hub, session.seated = request.hub, place
+            if place != passing.shard:
+                passing.device(session, request)
+                return True
+        except UnknownTopic as error:
+            if self._neighbours.may_be_news() and not final:
+                return False
+            code = self._neighbours.certain(error).code
+        except Refused as error:
+            code = error.code
+        self._outbox.send(session.id, encode_welcome(request.sn, code, self._identity.system))
+        return True
+
+    def _publish(self, session: Session, publishes: DevicePublishes) -> None:
+        seat = session.seat
+        if seat is None:
+            self._refuse(session, publishes, NoHello("say hello first"))
+            return
+        passing = self._neighbours.passing
+        try:
+            place = passing.routes.toward(seat.group, session.foreign)
+            if place != session.seated:
+                # Who leads now knows nothing of this device, and who led may still answer it.
+                self._outbox.put(Hangup(session.id, "another node leads: connect again"))
+                return
+            if place != passing.shard:
+                passing.device(session, publishes)
+                return
+            _, partition = self._topics.partition(seat.group)
+            partition.publish_devices(seat, publishes)
+        except Refused as error:
+            self._refuse(session, publishes, error)
+
+    def _refuse(self, session: Session, publishes: DevicePublishes, error: Refused) -> None:
+        if session.seat is not None and session.seat.in_flight:
+            # Their confirms come later, and a refusal must not overtake them.
+            self._outbox.put(Hangup(session.id, str(error)))
+            return
+        codes = [code or error.code for code in publishes.codes]
+        details = [max(error.detail, 0)] * len(codes)
+        confirms = encode_confirms(publishes.sns, publishes.sequences, codes, details)
+        self._outbox.send(session.id, confirms)

@@ -1,0 +1,212 @@
+"""Devices that receive: subscribe, then notify, pull, ack (seed 001 §2.1.3; DESIGN §4).
+
+A subscription is a consumer of a cluster like any other: what it asks are the pulls, fetches and
+acks of the client dialect, and their replies come back through `Outbox.kept`. For devices alone the
+broker takes values out of batches.
+"""
+
+from __future__ import annotations
+
+from weir.broker.admission import Authorize, Budget
+from weir.broker.devices.asking import Asking
+from weir.broker.devices.pulling import Pulling
+from weir.broker.devices.subscriptions import WATCH_BYTES, Receiver, Subscription, partitions_of
+from weir.broker.devices.watching import Watching
+from weir.broker.neighbours.passing import Passing
+from weir.broker.outbox import Outbox
+from weir.broker.sessions import Session
+from weir.broker.topics import Topics
+from weir.errors import BadRequest, NoHello, NotSubscribed, Overloaded, Refused
+from weir.model.ids import Address, group_of
+from weir.model.limits import DEVICE_WATCHES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS
+from weir.model.topic import Topic, check_name
+from weir.order.clock import Time
+from weir.wire import messages as m
+from weir.wire.deliveries import (
+    ALL_PARTITIONS,
+    PULL_BYTES_MIN,
+    DeviceAck,
+    DeviceExtend,
+    DeviceNack,
+    DevicePull,
+    DeviceSettle,
+    DeviceSubscribe,
+)
+from weir.wire.device import DeviceOpcode, encode_code, encode_settled
+
+#: Of the budget, all subscriptions of a shard together: they are held for as long as they last.
+_SHARE = 4
+
+
+class Receivers:
+    """All connections of devices that receive."""
+
+    __slots__ = ("_asking", "_authorize", "_budget", "_charged", "_of", "_outbox", "_pulling",
+                 "_topics", "_watching")  # fmt: skip
+
+    def __init__(
+        self,
+        topics: Topics,
+        outbox: Outbox,
+        authorize: Authorize,
+        time: Time,
+        passing: Passing,
+        budget: Budget,
+    ) -> None:
+        """Begin with none. What lies in other shards is asked by way of `passing`; subscriptions
+        are charged to `budget`.
+        """
+        self._topics = topics
+        self._outbox = outbox
+        self._authorize = authorize
+        self._budget = budget
+        self._charged = 0
+        self._asking = Asking(topics, outbox, passing)
+        self._of: dict[int, Receiver] = {}
+        self._watching = Watching(self._asking, outbox, time, self._release)
+        self._pulling = Pulling(self._asking, self._watching, outbox, time)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def subscribe(self, session: Session, request: DeviceSubscribe) -> None:
+        """Join a cluster, and watch its partitions; the same again is confirmed again."""
+        code, fresh = 0, None
+        try:
+            known = self._of.get(session.id)
+            old = known.subscriptions.get(request.sn) if known else None
+            if old is None:
+                fresh = self._joined(session, request, known)
+                self._charge(fresh)
+            elif old.request != request:
+                raise BadRequest(f"device {request.sn} is subscribed: connect again to change it")
+        except Refused as error:
+            code, fresh = error.code, None
+        opcode = DeviceOpcode.SUBSCRIBE
+        self._outbox.send(session.id, encode_code(opcode, request.sn, code))
+        if fresh is not None:
+            receiver = self._of.setdefault(session.id, Receiver(session.id))
+            receiver.subscriptions[request.sn] = fresh
+            self._watching.watch(receiver, fresh, *fresh.addresses)
+
+    def _joined(
+        self, session: Session, request: DeviceSubscribe, known: Receiver | None
+    ) -> Subscription:
+        if not session.greeted:
+            raise NoHello("say hello first")
+        topic = self._topics.named(request.topic)
+        self._authorize(session.principal, "consume", topic.full_name)
+        check_name(request.cluster, "cluster")
+        if not 0 < request.lease_ms <= GRANT_MS_MAX:
+            raise BadRequest(f"a lease lasts 1 to {GRANT_MS_MAX:,} ms")
+        partitions = partitions_of(topic, request.partition, session.hub)
+        if len(partitions) + (known.watches if known else 0) > DEVICE_WATCHES_MAX:
+            raise BadRequest(f"a connection watches at most {DEVICE_WATCHES_MAX} partitions")
+        # The group names the partition; where it lies is for `Topics` to know.
+        addresses = {p: Address(0, 0, group_of(topic.id, p)) for p in partitions}
+        return Subscription(request, addresses)
+
+    def _charge(self, subscription: Subscription) -> None:
+        size = subscription.memory
+        most = self._share
+        if self._charged + size > most:
+            text = f"the devices of this shard hold {self._charged:,} of {most:,} bytes"
+            raise Overloaded(f"{text}: connect to another, or raise memory.budget", RETRY_AFTER_MS)
+        self._budget.charge(size)
+        self._charged += size
+
+    def grown(self, topic: Topic) -> None:
+        """Watch the partitions that a topic got, for those who subscribed to all it has.
+
+        A subscription that cannot have them ends: it would miss messages, and not know it.
+        """
+        for receiver in self._of.values():
+            for subscription in list(receiver.subscriptions.values()):
+                known = subscription.addresses
+                if subscription.request.partition != ALL_PARTITIONS or subscription.id != topic.id:
+                    continue
+                added = range(len(known), topic.partitions)
+                fits = receiver.watches + len(added) <= DEVICE_WATCHES_MAX
+                if not fits or self._charged + WATCH_BYTES * len(added) > self._share:
+                    self._watching.end(receiver, subscription, Overloaded.code)
+                    continue
+                known.update((p, Address(0, 0, group_of(topic.id, p))) for p in added)
+                self._budget.take(WATCH_BYTES * len(added))  # of its share: it is not refused
+                self._charged += WATCH_BYTES * len(added)
+                self._watching.watch(receiver, subscription, *added)
+
+    @property
+    def _share(self) -> int:
+        return self._budget.limit // _SHARE
+
+    def _release(self, subscription: Subscription) -> None:
+        self._charged -= subscription.memory
+        self._budget.release(subscription.memory)
+
+    def pull(self, session: Session, request: DevicePull) -> None:
+        """Hand out messages; nothing where there is nothing."""
+        try:
+            receiver, subscription = self._subscribed(session.id, request.sn)
+            if subscription.pull is not None:
+                raise BadRequest("one pull at a time: wait for the reply")
+            if request.max_messages < 1 or 0 < request.max_bytes < PULL_BYTES_MIN:
+                raise BadRequest(f"pull 1 or more messages into {PULL_BYTES_MIN} or more bytes")
+        except Refused as error:
+            code = encode_code(DeviceOpcode.PULL, request.sn, error.code)
+            self._outbox.send(session.id, code)
+            return
+        subscription.pull, subscription.told = request, False
+        self._pulling.pull(receiver, subscription)
+
+    def settle(self, session: Session, request: DeviceSettle) -> None:
+        """Ack messages, give them back, or keep them longer; confirmed once that is committed."""
+
+        def answer(reply: m.Reply) -> None:
+            code = reply.code if isinstance(reply, m.Refusal) else 0
+            if isinstance(request, DeviceExtend) and not code:
+                self._pulling.extended(subscription, request)
+            self._outbox.send(session.id, encode_settled(code, request))
+
+        try:
+            receiver, subscription = self._subscribed(session.id, request.sn)
+            address = subscription.addresses.get(request.partition)
+            if address is None:
+                raise BadRequest(f"partition {request.partition} is not subscribed")
+        except Refused as error:
+            self._outbox.send(session.id, encode_settled(error.code, request))
+            return
+        asked = _asked(address, subscription.request.cluster, request)
+        self._asking.ask(receiver, asked, answer)
+
+    # -- time and replies --------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Go on with whatever was answered."""
+        self._asking.advance(self._of)
+
+    def tick(self) -> None:
+        """Try again what was refused, where its pause is over."""
+        self._watching.tick(self._of)
+
+    def closed(self, session: int) -> None:
+        """A connection is gone; what it was granted is released by the partitions."""
+        receiver = self._of.pop(session, None)
+        if receiver is not None:
+            for subscription in receiver.subscriptions.values():
+                self._release(subscription)
+
+    def _subscribed(self, session: int, sn: int) -> tuple[Receiver, Subscription]:
+        receiver = self._of.get(session)
+        if receiver is None or sn not in receiver.subscriptions:
+            raise NotSubscribed(f"device {sn} must subscribe first")
+        return receiver, receiver.subscriptions[sn]
+
+
+def _asked(address: Address, cluster: str, request: DeviceSettle) -> m.Ack | m.Nack | m.Extend:
+    """Return a device's request as a client of the cluster would say it."""
+    match request:
+        case DeviceAck(_, _, fence, first, behind):
+            return m.Ack(address, cluster, [(fence, first, behind)])
+        case DeviceNack(_, _, fence, first, behind, delay_ms):
+            return m.Nack(address, cluster, fence, [(first, behind)], delay_ms)
+        case DeviceExtend(_, _, fence, lease_ms):
+            return m.Extend(address, cluster, [fence], lease_ms)

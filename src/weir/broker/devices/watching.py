@@ -1,0 +1,103 @@
+"""Partitions that the devices of a connection wait for: watched, told of, tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from weir.broker.devices.asking import Asking
+from weir.broker.devices.subscriptions import Receiver, Resting, Subscription
+from weir.broker.outbox import Outbox
+from weir.errors import BY_CODE, UnknownTopic
+from weir.model.limits import WAIT_MS_MAX
+from weir.order.clock import Time
+from weir.wire import messages as m
+from weir.wire.device import DeviceOpcode, encode_code
+
+
+class Watching:
+    """Watches partitions for subscriptions, and notifies."""
+
+    __slots__ = ("_asking", "_forget", "_outbox", "_resting", "_time")
+
+    def __init__(
+        self, asking: Asking, outbox: Outbox, time: Time, forget: Callable[[Subscription], None]
+    ) -> None:
+        """Tell `forget` of subscriptions that have come to their end."""
+        self._asking = asking
+        self._outbox = outbox
+        self._time = time
+        self._forget = forget
+        self._resting = Resting()
+
+    def tick(self, receivers: dict[int, Receiver]) -> None:
+        """Try again what was refused, where its pause is over."""
+        for session, sn in self._resting.over(self._time.monotonic_ms()):
+            receiver = receivers.get(session)
+            subscription = receiver.subscriptions.get(sn) if receiver is not None else None
+            if receiver is None or subscription is None or not subscription.rests:
+                continue
+            subscription.rests = subscription.hushed = False
+            quiet, subscription.quiet = subscription.quiet, {}
+            self.watch(receiver, subscription, *quiet)
+            self.notify(receiver, subscription)
+
+    def watch(self, receiver: Receiver, subscription: Subscription, *partitions: int) -> None:
+        """Ask to be told when there is something to pull."""
+        request = subscription.request
+        for partition in partitions:
+            if subscription.over:
+                return
+            address = subscription.addresses[partition]
+            pull = m.Pull(address, request.cluster, 0, 0, WAIT_MS_MAX, request.lease_ms)
+            then = partial(self._watched, receiver, subscription, partition)
+            self._asking.ask(receiver, pull, then)
+
+    def _watched(
+        self, receiver: Receiver, subscription: Subscription, partition: int, reply: m.Reply
+    ) -> None:
+        if subscription.over:
+            return
+        if isinstance(reply, m.Refusal):
+            if may_come_right(reply.code):
+                self.rest(receiver, subscription, partition)
+                return
+            subscription.lost += 1
+            if reply.code == UnknownTopic.code or subscription.lost == len(subscription.addresses):
+                self.end(receiver, subscription, reply.code)
+            return
+        assert isinstance(reply, m.Granted)
+        if reply.next_offset > reply.offset:
+            subscription.ready[partition] = None
+            self.notify(receiver, subscription)
+        else:
+            self.watch(receiver, subscription, partition)
+
+    def rest(self, receiver: Receiver, subscription: Subscription, *partitions: int) -> None:
+        """Watch these again after a pause."""
+        subscription.quiet.update(dict.fromkeys(partitions))
+        self._resting.add(receiver.session, subscription, self._time.monotonic_ms())
+
+    def notify(self, receiver: Receiver, subscription: Subscription) -> None:
+        """Say that there is something, once, until the device pulls."""
+        something = subscription.ready or subscription.rest is not None
+        silent = subscription.told or subscription.hushed or subscription.over
+        if something and not silent and subscription.pull is None:
+            subscription.told = True
+            notify = encode_code(DeviceOpcode.NOTIFY, subscription.request.sn, 0)
+            self._outbox.send(receiver.session, notify)
+
+    def end(self, receiver: Receiver, subscription: Subscription, code: int) -> None:
+        """There is nothing to receive any more, and never will be: say so, and forget it."""
+        subscription.over = True
+        del receiver.subscriptions[subscription.request.sn]
+        self._forget(subscription)
+        opcode = DeviceOpcode.NOTIFY if subscription.pull is None else DeviceOpcode.PULL
+        told = encode_code(opcode, subscription.request.sn, code)
+        self._outbox.send(receiver.session, told)
+
+
+def may_come_right(code: int) -> bool:
+    """Return whether what was refused with a code may be asked again."""
+    kind = BY_CODE.get(code)
+    return kind is not None and kind.retryable

@@ -1,0 +1,1 @@
+"""The leader's way in: batches are checked, stamped, gathered and proposed."""

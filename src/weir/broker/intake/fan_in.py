@@ -1,0 +1,277 @@
+"""Fan-in: device frames of many connections become batches of one partition (DESIGN §4 Fan-in).
+
+The one place where the broker spends time per message: dedupe by origin, (hub, sn), decided like a
+producer's by what is replicated and by what is under way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from weir.broker.entries import BatchRecord
+from weir.broker.intake.intake import Intake, Pending
+from weir.broker.state.dedupe import Origin, value_hash
+from weir.broker.state.state import PartitionState
+from weir.errors import Fenced, Overloaded, Refused, SequenceGap, SequenceReused
+from weir.model.batch import Batch, encode
+from weir.model.columns import NO_SEQUENCE, Origins
+from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
+from weir.wire.device import DevicePublishes, encode_confirms
+
+#: Where a repeat lies that is older than the last message: it was accepted, that much is sure.
+OFFSET_UNKNOWN = (1 << 64) - 1
+#: What a device's message costs in memory besides its bytes, roughly: list places and columns.
+ROW_BYTES = 64
+
+_ACCEPT = -1
+
+Send = Callable[[int, bytes], None]
+
+
+@dataclass(slots=True)
+class Seat:
+    """A hub's connection: who it is, where its messages go, and the highest stamp it was told.
+
+    There is one for a session: a later hello changes it, and only while nothing is in flight.
+    """
+
+    session: int
+    hub: int
+    boot: int
+    group: int
+    seen: int = 0
+    #: Publishes that wait for their replies.
+    in_flight: int = 0
+
+
+@dataclass(slots=True)
+class _Confirms:
+    """Replies to one connection, column by column, in the order of its frames."""
+
+    seat: Seat
+    sns: list[int] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+
+    def add(self, sn: int, sequence: int, code: int, offset: int) -> None:
+        self.sns.append(sn)
+        self.sequences.append(sequence)
+        self.codes.append(code)
+        self.offsets.append(offset)
+
+
+def refused(publishes: DevicePublishes, error: Refused) -> DevicePublishes:
+    """Return publishes that will all be answered with a refusal; they hold no values any more."""
+    codes = [code or error.code for code in publishes.codes]
+    return DevicePublishes(publishes.sns, publishes.sequences, [b""] * len(codes), codes)
+
+
+class _Gathering:
+    """The batch that is being built, and the replies that wait for it."""
+
+    __slots__ = ("boots", "bytes", "charged", "confirms", "fresh", "hubs", "known", "seen",
+                 "sequences", "sns", "values")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.hubs: list[int] = []
+        self.boots: list[int] = []
+        self.sequences: list[int] = []
+        self.sns: list[int] = []
+        self.confirms: dict[int, _Confirms] = {}
+        #: Standings once this batch is committed; dropped with it, then the table has them.
+        self.known: dict[tuple[int, int], Origin] = {}
+        #: How many of these were not known before.
+        self.fresh = 0
+        self.bytes = 0
+        self.seen = 0
+        self.charged = 0
+
+
+class FanIn:
+    """Gathers publishes until the next entry is cut, and confirms them after the commit."""
+
+    __slots__ = ("_arrived", "_flying", "_intake", "_producer", "_release", "_send", "_sequence",
+                 "_state")  # fmt: skip
+
+    def __init__(
+        self,
+        intake: Intake,
+        state: PartitionState,
+        producer: int,
+        send: Send,
+        release: Callable[[int], None],
+    ) -> None:
+        """Write as `producer`, the shard's own: go on behind what it wrote here when it led before.
+
+        All that it ever proposed is applied by now, or never will be.
+        """
+        self._intake = intake
+        self._state = state
+        self._producer = producer
+        self._send = send
+        self._release = release
+        known = state.producers.known(producer)
+        self._sequence = known.next_sequence if known is not None else 0
+        self._arrived: list[tuple[Seat, DevicePublishes, int, int]] = []
+        self._flying: deque[tuple[Pending, _Gathering]] = deque()
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether `cut` has something to do."""
+        return bool(self._arrived)
+
+    def add(self, seat: Seat, publishes: DevicePublishes, charged: int, detail: int = 0) -> None:
+        """Put publishes in line; `charged` bytes of the budget come back with the confirms.
+
+        `detail` goes with those that are refused already.
+        """
+        seat.in_flight += len(publishes.sns)
+        self._arrived.append((seat, publishes, charged, detail))
+
+    def cut(self) -> int:
+        """Turn what has arrived into batches for the intake; return how many reads that were."""
+        arrived, self._arrived = self._arrived, []
+        gathering = _Gathering()
+        for seat, publishes, charged, detail in arrived:
+            gathering.charged += charged
+            gathering.seen = max(gathering.seen, seat.seen)
+            self._gather(gathering, seat, publishes, detail)
+            if gathering.bytes > BATCH_BYTES_DEFAULT:
+                self._close(gathering)
+                gathering = _Gathering()
+        self._close(gathering)
+        return len(arrived)
+
+    def _gather(
+        self, into: _Gathering, seat: Seat, publishes: DevicePublishes, detail: int
+    ) -> None:
+        confirms = into.confirms.get(seat.session)
+        if confirms is None:
+            confirms = into.confirms[seat.session] = _Confirms(seat)
+        base = self._intake.next_offset
+        rows = zip(
+            publishes.sns, publishes.sequences, publishes.values, publishes.codes, strict=True
+        )
+        for sn, sequence, value, code in rows:
+            offset = detail
+            if not code:
+                place = base + len(into.values)
+                code, offset = self._judge(into, seat, sn, sequence, value, place)
+            if code == _ACCEPT:
+                code = 0
+                into.values.append(value)
+                into.hubs.append(seat.hub)
+                into.boots.append(seat.boot)
+                into.sequences.append(sequence)
+                into.sns.append(sn)
+                into.bytes += len(value) + ROW_BYTES
+            confirms.add(sn, sequence, code, offset)
+
+    def _judge(
+        self, into: _Gathering, seat: Seat, sn: int, sequence: int, value: bytes, place: int
+    ) -> tuple[int, int]:
+        """Return `_ACCEPT` and `place`, its offset then, or the code and offset to answer with."""
+        if sequence == NO_SEQUENCE:
+            return _ACCEPT, place
+        known = self._known(into, seat.hub, sn)
+        if known is None and self._is_full(into):
+            return Overloaded.code, RETRY_AFTER_MS
+        if known is not None and seat.boot < known.boot:
+            return Fenced.code, known.boot
+        here = known if known is not None and seat.boot == known.boot else Origin(seat.boot, 0, 0)
+        if sequence > here.next_sequence:
+            return SequenceGap.code, here.next_sequence
+        hash_ = value_hash(value)
+        if sequence == here.next_sequence:
+            into.known[seat.hub, sn] = here.after(sequence, place, hash_)
+            into.fresh += known is None
+            return _ACCEPT, place
+        if not here.holds(sequence, hash_):
+            return SequenceReused.code, 0
+        return 0, here.offset if sequence == here.next_sequence - 1 else OFFSET_UNKNOWN
+
+    def _is_full(self, into: _Gathering) -> bool:
+        """Whether a device that is not known would be one too many, once all is committed."""
+        coming = into.fresh + sum(gathering.fresh for _, gathering in self._flying)
+        return len(self._state.origins) + coming >= ORIGINS_PER_PARTITION_MAX
+
+    def _known(self, into: _Gathering, hub: int, sn: int) -> Origin | None:
+        key = (hub, sn)
+        if (known := into.known.get(key)) is not None:
+            return known
+        for _, gathering in reversed(self._flying):
+            if (known := gathering.known.get(key)) is not None:
+                return known
+        return self._state.origins.known(hub, sn)
+
+    def _close(self, gathering: _Gathering) -> None:
+        if not gathering.values:
+            self._answer_alone(gathering)
+            return
+        origins = Origins(gathering.hubs, gathering.boots, gathering.sequences, gathering.sns)
+        batch = encode(
+            gathering.values,
+            group=self._intake.group_id,
+            producer=self._producer,
+            sequence=self._sequence,
+            base_time=self._intake.wall_us(),
+            origins=origins,
+        )
+        opened = Batch(batch)
+        # A hub cannot tell a stamp that is too far ahead from a good one: it is not refused for it.
+        intake = self._intake
+        seen = intake.clock.clamp(intake.wall_us() // 1_000, gathering.seen)
+        pending = intake.accept(opened, seen)
+        self._sequence += len(gathering.values)
+        pending.waiting.append(self._confirm)
+        self._flying.append((pending, gathering))
+
+    def _answer_alone(self, gathering: _Gathering) -> None:
+        """Nothing was accepted: answer behind the batches under way, so that replies keep order."""
+        if not gathering.confirms:
+            return
+        if self._flying:
+            self._flying[-1][0].waiting.append(partial(self._answer, gathering))
+        else:
+            self._tell(gathering, 0)
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: refuse what was not cut yet, behind what `Intake.lose` refused.
+
+        What was decided by messages that may never be committed is not told: it is asked again.
+        """
+        arrived, self._arrived = self._arrived, []
+        gathering = _Gathering()
+        for seat, publishes, charged, detail in arrived:
+            gathering.charged += charged
+            self._gather(gathering, seat, refused(publishes, error), detail)
+        self._refuse(gathering, error)
+
+    def _confirm(self, outcome: BatchRecord | Refused) -> None:
+        _, gathering = self._flying.popleft()
+        self._answer(gathering, outcome)
+
+    def _answer(self, gathering: _Gathering, outcome: BatchRecord | Refused) -> None:
+        if isinstance(outcome, Refused):
+            self._refuse(gathering, outcome)
+        else:
+            self._tell(gathering, outcome.stamp)
+
+    def _refuse(self, gathering: _Gathering, error: Refused) -> None:
+        for confirms in gathering.confirms.values():
+            confirms.codes = [error.code] * len(confirms.codes)
+            confirms.offsets = [error.detail] * len(confirms.offsets)
+        self._tell(gathering, 0)
+
+    def _tell(self, gathering: _Gathering, stamp: int) -> None:
+        self._release(gathering.charged)
+        for session, c in gathering.confirms.items():
+            c.seat.seen = max(c.seat.seen, stamp)
+            c.seat.in_flight -= len(c.sns)
+            self._intake.counts.told_devices(c.codes)
+            self._send(session, encode_confirms(c.sns, c.sequences, c.codes, c.offsets))

@@ -1,0 +1,301 @@
+"""The leader's way in: check, dedupe, stamp, gather, propose (DESIGN §5 Produce).
+
+This state exists only while the partition is led here. Everything in it describes entries that
+are proposed or about to be; the replicated memory is `PartitionState`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from weir.broker.counts import Counts
+from weir.broker.entries import BatchRecord, of_batches, record_of
+from weir.broker.intake.growing import Growing
+from weir.broker.replica.group import Group
+from weir.broker.state.dedupe import Answer, Known, chunk_answer
+from weir.broker.state.state import PartitionState
+from weir.codec.fields import Buffer
+from weir.errors import (
+    BadBatch,
+    BadChecksum,
+    BadRequest,
+    Fenced,
+    MissingLibrary,
+    ProducerExpired,
+    Refused,
+    SequenceGap,
+    SequenceReused,
+)
+from weir.model.batch import Batch
+from weir.model.chunks import Piece
+from weir.model.header import HEADER_SIZE, Columns, Header, crc_holds, stamped
+from weir.model.limits import DEDUPE_HORIZON_MS, ENTRY_BYTES_MAX
+from weir.model.stamp import milliseconds_of
+from weir.order.clock import HybridClock, Time
+from weir.wire.messages import Confirm
+
+_ORIGIN = int(Columns.ORIGIN)
+_LARGE = int(Columns.CHUNK | Columns.REFERENCES)
+
+
+#: Told a batch, or why nobody here will know what became of it.
+Tell = Callable[[BatchRecord | Refused], None]
+
+
+@dataclass(slots=True)
+class Pending:
+    """A batch that is stamped and not committed yet, and all who wait for it."""
+
+    record: BatchRecord
+    head: bytes
+    body: Buffer
+    #: When it was put in line, in milliseconds of the monotonic clock.
+    since_ms: int
+    #: Bytes of the budget that come back with the commit.
+    charged: int = 0
+    #: Told once it is applied.
+    waiting: list[Tell] = field(default_factory=list)
+    #: Those who need not wait for more than this node's own disk.
+    early: list[Tell] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Its bytes, header included."""
+        return len(self.head) + len(self.body)
+
+
+class Intake:
+    """Takes batches into one partition, in order, while this node leads it."""
+
+    __slots__ = (
+        "_ahead",
+        "_entry_bytes_max",
+        "_flying",
+        "_group",
+        "_growing",
+        "_next_offset",
+        "_staged",
+        "_state",
+        "_time",
+        "clock",
+        "counts",
+    )
+
+    def __init__(
+        self,
+        group: Group,
+        state: PartitionState,
+        time: Time,
+        clock: HybridClock,
+        counts: Counts,
+    ) -> None:
+        """Begin to lead; `clock` stamps above the fence of the election, and above the log."""
+        self._group = group
+        self._state = state
+        self._time = time
+        self.clock = clock
+        self.counts = counts
+        self._next_offset = state.next_offset
+        self._entry_bytes_max = min(ENTRY_BYTES_MAX, group.log.settings.entry_bytes_max)
+        #: Producers with batches under way: what will be known of them once all is committed.
+        self._ahead: dict[int, Known] = {}
+        self._growing = Growing(state)
+        self._staged: deque[Pending] = deque()
+        self._flying: dict[tuple[int, int, int], Pending] = {}
+
+    @property
+    def group_id(self) -> int:
+        """The partition's group."""
+        return self._group.id
+
+    def wall_us(self) -> int:
+        """Microseconds since 1970."""
+        return self._time.wall_ms() * 1000
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next batch will get."""
+        return self._next_offset
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether `cut` has something to propose."""
+        return bool(self._staged)
+
+    def open(self, batch: memoryview) -> Batch:
+        """Open a client's batch: the first thing that happens to it, at a cost by its bytes alone.
+
+        Raises `BadChecksum` if it changed on the way, and `BadRequest` if it was meant so: then
+        sending it again would not help, and every reader would refuse it for ever.
+        """
+        try:
+            opened = Batch(batch)
+        except BadBatch as error:
+            kind = BadRequest if crc_holds(batch) else BadChecksum
+            raise kind(str(error)) from None
+        header = opened.header
+        if header.total_size != len(batch):
+            raise BadRequest("one batch a request: bytes follow the batch")
+        try:
+            opened.check(self._group.id)
+        except BadBatch as error:
+            raise BadChecksum(f"{error}: send it again") from None
+        if header.columns & _ORIGIN:
+            raise BadRequest("only a shard writes an origin column")
+        return opened
+
+    def look_into(self, batch: Batch) -> None:
+        """Raise `BadRequest` for a batch that readers could not open; compressed ones inflate.
+
+        What is inflated lives as long as `batch` does. The last thing before a batch is taken:
+        only who may publish, and what is next in line, costs it.
+        """
+        try:
+            batch.check_columns()
+        except BadBatch as error:
+            raise BadRequest(str(error)) from None
+        except MissingLibrary as error:
+            raise BadRequest(
+                f'this broker cannot check it, use compression="none": {error}'
+            ) from None
+
+    def judge(self, header: Header) -> Pending | Confirm | None:
+        """Decide by the whole log, pending entries included: None if the batch is the next one.
+
+        Else the pending batch that it repeats, or the answer that was given. Raises `SequenceGap`
+        (rewind to `detail`), `SequenceReused`, `Fenced` or `ProducerExpired`.
+        """
+        producer, epoch, sequence = header.producer, header.epoch, header.sequence
+        known = self._ahead.get(producer) or self._state.producers.known(producer)
+        if known is None and self._is_old(producer):
+            raise ProducerExpired(f"producer {producer} is past the dedupe horizon: open a new one")
+        if known is not None and epoch < known.epoch:
+            raise Fenced(f"producer {producer} goes on in epoch {known.epoch}", known.epoch)
+        expected = known.next_sequence if known is not None and epoch == known.epoch else 0
+        if sequence > expected:
+            raise SequenceGap(f"sequence {sequence} came, {expected} is missing", expected)
+        if sequence == expected:
+            return None
+        pending = self._flying.get((producer, epoch, sequence))
+        if pending is not None:
+            if (pending.record.hash, pending.record.messages) == (header.hash, header.count):
+                return pending
+            raise SequenceReused(f"sequence {sequence} is under way with other bytes")
+        answer = self._state.producers.answer(producer, sequence)
+        if answer is None or (answer.hash, answer.messages) != (header.hash, header.count):
+            raise SequenceReused(
+                f"sequence {sequence} was used with other bytes, or too long ago to tell"
+            )
+        return _told(answer, True)
+
+    def has_under_way(self, producer: int) -> bool:
+        """Return whether a batch of a producer is accepted and not committed yet."""
+        return producer in self._ahead
+
+    def check_seen(self, seen: int) -> None:
+        """Raise `StampTooFar` if a client's last seen stamp lies too far ahead."""
+        self.clock.check_seen(self._time.wall_ms(), seen)
+
+    def check_large(self, batch: Batch) -> None:
+        """Raise `ValueLost` or `Overloaded` unless a chunk or closing batch fits what is there."""
+        if batch.header.columns & _LARGE:
+            self._growing.check(batch, self._now_ms())
+
+    def accept(self, batch: Batch, seen: int) -> Pending:
+        """Stamp a batch that `judge` and `check_seen` let pass, and put it in line."""
+        wall = self._time.wall_ms()
+        stamp, offset = self.clock.stamp(wall, seen), self._next_offset
+        record = record_of(batch, offset, stamp)
+        head, since = stamped(batch.view, stamp, offset), self._time.monotonic_ms()
+        pending = Pending(record, head, batch.view[HEADER_SIZE:], since)
+        self._next_offset = record.next_offset
+        self._ahead[record.producer] = Known(record.epoch, record.sequence + record.messages)
+        self._flying[record.producer, record.epoch, record.sequence] = pending
+        self._growing.accepted(record)
+        self._staged.append(pending)
+        return pending
+
+    def confirm(self, record: BatchRecord, duplicate: bool) -> Confirm:
+        """Return what to tell about a batch that is applied; a chunk learns its entry's index."""
+        if not isinstance(record.large, Piece):
+            return Confirm(record.offset, record.stamp, duplicate)
+        answer = self._state.producers.answer(record.producer, record.sequence)
+        assert answer is not None  # its producer's last one
+        return _told(answer, duplicate)
+
+    def cut(self) -> None:
+        """Propose what is staged: entries of up to 1 MiB together, or one larger batch alone."""
+        staged = self._staged
+        while staged and self._group.accepts:
+            buffers: list[Buffer] = []
+            records: list[BatchRecord] = []
+            early: list[Pending] = []
+            size = 0
+            while staged and (not records or self._joins(records[-1], size)):
+                pending = staged.popleft()
+                buffers += (pending.head, pending.body)
+                records.append(pending.record)
+                size += pending.size
+                if pending.early:
+                    early.append(pending)
+            index = self._group.propose(of_batches(buffers, records))
+            if early:
+                self._group.when_durable(index, partial(_tell_early, early))
+
+    def _joins(self, last: BatchRecord, size: int) -> bool:
+        """Whether the next batch shares an entry with `last`; a chunk never does, so that
+        references to entries are references to chunks.
+        """
+        following = self._staged[0]
+        alone = isinstance(last.large, Piece) or isinstance(following.record.large, Piece)
+        return not alone and size + following.size <= self._entry_bytes_max
+
+    def committed(self, record: BatchRecord) -> int:
+        """Answer all who wait for a batch that is applied now; return what it had charged."""
+        key = (record.producer, record.epoch, record.sequence)
+        pending = self._flying.pop(key, None)
+        if pending is None:
+            return 0
+        if self._ahead.get(record.producer) == self._state.producers.known(record.producer):
+            del self._ahead[record.producer]
+            self._growing.settled(record.producer)
+        counts = self.counts
+        counts.latency.add(self._time.monotonic_ms() - pending.since_ms)
+        counts.partition(self._group.id).took(record.next_offset - record.offset, pending.size)
+        for answer in pending.waiting:
+            answer(record)
+        return pending.charged
+
+    def lose(self, error: Refused) -> int:
+        """This node leads no more: tell all who wait that another will know what became of their
+        batches; return what these had charged. What is staged was never proposed.
+        """
+        flying, self._flying = self._flying, {}
+        self._staged.clear()
+        for pending in flying.values():
+            for tell in (*pending.early, *pending.waiting):
+                tell(error)
+        return sum(pending.charged for pending in flying.values())
+
+    def _is_old(self, producer: int) -> bool:
+        return milliseconds_of(producer) < self._now_ms() - DEDUPE_HORIZON_MS
+
+    def _now_ms(self) -> int:
+        """Return the time that tables expire by, also when the wall clock went back since."""
+        return max(self._time.wall_ms(), milliseconds_of(self.clock.last))
+
+
+def _tell_early(batches: list[Pending]) -> None:
+    for pending in batches:
+        early, pending.early = pending.early, []
+        for tell in early:
+            tell(pending.record)
+
+
+def _told(answer: Answer, duplicate: bool) -> Confirm:
+    if answer.offset >= 0:
+        return Confirm(answer.offset, answer.stamp, duplicate)
+    return Confirm(-1, answer.stamp, duplicate, chunk_answer(answer.offset))

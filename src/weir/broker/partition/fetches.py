@@ -1,0 +1,130 @@
+"""Reads by offset from one partition, with long poll: a poll is a notify waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weir.broker.outbox import Caller, Outbox
+from weir.broker.reads import Reads
+from weir.broker.replica.group import Group
+from weir.broker.state.state import PartitionState
+from weir.broker.waits import Wait, Waits
+from weir.codec.fields import Buffer
+from weir.errors import DamagedRange, OffsetOutOfRange, Refused, Unavailable
+from weir.model.limits import FETCH_BYTES_MAX, WAIT_MS_MAX
+from weir.order.clock import Time
+from weir.wire.messages import Fetch, Fetched
+
+
+class Fetches:
+    """Serves fetches, and parks those that are at the end until data or their deadline comes."""
+
+    __slots__ = ("_draining", "_group", "_outbox", "_parked", "_reads", "_state", "_time")
+
+    def __init__(
+        self, group: Group, state: PartitionState, reads: Reads, outbox: Outbox, time: Time
+    ) -> None:
+        """Serve one partition; nobody waits yet."""
+        self._group = group
+        self._state = state
+        self._reads = reads
+        self._outbox = outbox
+        self._time = time
+        self._parked: Waits[Fetch] = Waits()
+        self._draining = False
+
+    def fetch(self, caller: Caller, request: Fetch) -> None:
+        """Answer now if there is data or no time to wait.
+
+        Raises `OffsetOutOfRange`, and `Overloaded` or `Unavailable` where nobody may wait.
+        """
+        start, behind = self._state.log_start, self._state.next_offset
+        if not start <= request.offset <= behind:
+            raise OffsetOutOfRange(
+                f"offset {request.offset} is not there: this partition holds {start} to {behind}",
+                min(max(request.offset, start), behind),
+            )
+        wait_ms = min(request.wait_ms, WAIT_MS_MAX)
+        if request.offset < behind:
+            self._serve(caller, request)
+        elif wait_ms > 0:
+            if self._draining:
+                raise Unavailable("this node is stopping: wait at another, or again shortly")
+            self._parked.check_room()
+            self._parked.add(Wait(caller, request, self._time.monotonic_ms() + wait_ms))
+        else:
+            self._answer(caller, request, request.offset, ())
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._parked)
+
+    def wake(self) -> None:
+        """New messages are committed: answer all, in turn, for all waited for the next offset."""
+        parked, self._parked = self._parked, Waits()
+        while parked:
+            waiter = parked.pop()
+            self._serve(waiter.caller, waiter.request)
+
+    def tick(self) -> None:
+        """Answer those whose time is up, with nothing."""
+        for waiter in self._parked.ended(self._time.monotonic_ms()):
+            self._answer(waiter.caller, waiter.request, waiter.request.offset, ())
+
+    def drain(self) -> None:
+        """Answer all with nothing, and let nobody wait any more: the node stops."""
+        self._draining = True
+        while self._parked:
+            waiter = self._parked.pop()
+            self._answer(waiter.caller, waiter.request, waiter.request.offset, ())
+
+    def end(self, error: Refused) -> None:
+        """The topic is gone: refuse all who wait."""
+        while self._parked:
+            self._outbox.refuse(self._parked.pop().caller, error)
+
+    def closed(self, session: int) -> None:
+        """Forget a peer that is gone."""
+        self._parked.closed(session)
+
+    def _serve(self, caller: Caller, request: Fetch) -> None:
+        reading = self._group.log.read(
+            self._group.id,
+            request.offset,
+            min(max(request.max_bytes, 1), FETCH_BYTES_MAX),
+            self._group.node.commit_index,
+        )
+        if reading is None:
+            self._answer_nothing(caller, request)
+            return
+
+        def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
+            if failure is not None:
+                self._outbox.refuse(caller, failure)
+            else:
+                self._answer(caller, request, reading.reached(payloads), tuple(payloads))
+
+        self._reads.start(reading, answer)
+
+    def _answer_nothing(self, caller: Caller, request: Fetch) -> None:
+        """There is nothing in the log: of what is committed, that means that it is lost."""
+        if not self._state.log_start <= request.offset < self._state.next_offset:
+            self._answer(caller, request, request.offset, ())
+            return
+        damage = self._group.damage
+        lost = DamagedRange(
+            f"the messages from offset {request.offset} on are lost on this node: read on behind "
+            "them, or restore its folder from a backup",
+            damage.position if damage is not None else 0,
+        )
+        self._outbox.refuse(caller, lost)
+
+    def _answer(
+        self, caller: Caller, request: Fetch, behind: int, batches: tuple[Buffer, ...]
+    ) -> None:
+        # While entries are being applied, those read may be ahead of those applied.
+        committed = max(self._state.next_offset, behind)
+        self._outbox.reply(
+            caller, Fetched(request.address, request.offset, behind, committed, batches)
+        )

@@ -1,0 +1,110 @@
+"""What of a partition exists only while this node leads: nobody else may answer for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weir.broker.admission import Budget
+from weir.broker.clusters.acks import Acks
+from weir.broker.clusters.grants import Grants
+from weir.broker.clusters.returns import Returns
+from weir.broker.clusters.steering import Steering
+from weir.broker.intake.fan_in import FanIn
+from weir.broker.intake.intake import Intake
+from weir.broker.intake.settling import Settling
+from weir.broker.outbox import Outbox
+from weir.broker.reads import Reads
+from weir.broker.replica.group import Group
+from weir.broker.state.state import PartitionState
+from weir.errors import Refused
+from weir.order.clock import HybridClock, Time
+
+
+class Leading:
+    """One term's leadership of a partition, from its first applied entry to its end."""
+
+    __slots__ = ("_state", "acks", "fan_in", "grants", "intake", "returns", "settling",
+                 "steering")  # fmt: skip
+
+    def __init__(
+        self,
+        group: Group,
+        state: PartitionState,
+        clock: HybridClock,
+        reads: Reads,
+        outbox: Outbox,
+        time: Time,
+    ) -> None:
+        """Begin with nobody waiting; `clock` stamps above all that is in the log or promised."""
+        self.intake = Intake(group, state, time, clock, outbox.counts)
+        self.grants = Grants(group, state, self.intake, reads, outbox, time)
+        self.acks = Acks(group, state, outbox)
+        self.returns = Returns(group, state, self.intake, self.grants, outbox, time)
+        self.steering = Steering(group, state, self.grants, outbox, time)
+        self.settling = Settling(group, self.intake, state, outbox, time)
+        self.fan_in: FanIn | None = None
+        self._state = state
+
+    def devices(self, producer: int, outbox: Outbox, budget: Budget) -> FanIn:
+        """Return what packs devices' messages, as the shard's own `producer`."""
+        if self.fan_in is None:
+            self.fan_in = FanIn(self.intake, self._state, producer, outbox.send, budget.release)
+        return self.fan_in
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits for data or a deadline."""
+        return self.grants.waiting or bool(self.settling)
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether something waits to be proposed."""
+        arrived = self.fan_in is not None and self.fan_in.has_arrived
+        return arrived or self.intake.has_staged
+
+    def cut(self) -> int:
+        """Propose what has gathered; return from how many reads of devices' connections."""
+        devices = 0
+        if self.fan_in is not None and self.fan_in.has_arrived:
+            devices = self.fan_in.cut()
+        self.intake.cut()
+        return devices
+
+    def wake(self) -> None:
+        """New messages are committed."""
+        self.grants.wake()
+        self.settling.wake()
+
+    def tick(self) -> None:
+        """Let waits end that are over."""
+        self.grants.tick()
+        self.settling.tick()
+
+    def closed(self, session: int) -> None:
+        """A peer is gone."""
+        self.grants.closed(session)
+        self.settling.closed(session)
+
+    def drain(self, acks: bool) -> None:
+        """The node stops: let nobody wait any more, but for `acks` for a while."""
+        self.grants.drain()
+        self.steering.drain()
+        if not acks:
+            self.acks.drain()
+            self.returns.drain()
+
+    def end(self, error: Refused) -> None:
+        """The topic is deleted: refuse all who wait; what is under way comes to its end."""
+        self.grants.end(error)
+        self.settling.end(error)
+
+    def lose(self, error: Refused, release: Callable[[int], None]) -> None:
+        """Another leads: refuse all who wait, `release` what was charged for them."""
+        release(self.intake.lose(error))
+        if self.fan_in is not None:
+            self.fan_in.lose(error)
+        self.grants.lose(error)
+        self.acks.lose(error)
+        self.returns.lose(error)
+        self.steering.lose(error)
+        self.settling.end(error)

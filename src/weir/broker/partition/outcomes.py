@@ -1,0 +1,93 @@
+"""What a committed control record means for a partition, on every replica and for its leader."""
+
+from __future__ import annotations
+
+from weir.broker.control import (
+    ClusterDeleted,
+    ClusterOpened,
+    ClusterPaused,
+    ClusterSought,
+    ControlRecord,
+    GrantsExtended,
+    GrantsReleased,
+    LogStartMoved,
+    MessagesAcked,
+    MessagesGranted,
+    MessagesReturned,
+    StampsRaised,
+)
+from weir.broker.partition.leading import Leading
+from weir.broker.replica.group import Group
+from weir.broker.state.state import PartitionState
+from weir.errors import Halted
+
+
+def apply_control(
+    index: int,
+    record: ControlRecord,
+    group: Group,
+    state: PartitionState,
+    leading: Leading | None,
+) -> None:
+    """Apply the record of the entry at Raft index `index`, then tell who waits for it where this
+    node is `leading`. Raises `Halted` for one that belongs elsewhere.
+    """
+    match record:
+        case MessagesGranted():
+            grant = state.cluster(record.cluster).grant(index, record)
+            state.last_stamp = max(state.last_stamp, record.stamp)
+            if leading is not None:
+                leading.grants.granted(index, record, grant)
+        case MessagesAcked():
+            _apply_ack(index, record, state, leading)
+        case MessagesReturned():
+            cluster = state.clusters.get(record.cluster)
+            whole = cluster is not None and cluster.give_back(index, record)
+            state.last_stamp = max(state.last_stamp, record.stamp)
+            if leading is not None:
+                leading.returns.returned(index, record, cluster, whole)
+        case GrantsExtended(name, fences, deadline, stamp):
+            cluster = state.clusters.get(name)
+            over = [f for f in fences if cluster is not None and not cluster.extend(f, deadline)]
+            state.last_stamp = max(state.last_stamp, stamp)
+            if leading is not None:
+                leading.returns.extended(index, record, cluster, over)
+        case GrantsReleased():
+            released = [one.release(record.consumer) for one in state.clusters.values()]
+            if any(released) and leading is not None:
+                leading.grants.released(record.consumer)
+        case ClusterOpened() | ClusterSought() | ClusterPaused() | ClusterDeleted():
+            state.steer(record)
+            if leading is not None:
+                leading.steering.applied(index, record)
+        case _:
+            _apply_bound(record, group, state, leading)
+
+
+def _apply_ack(
+    index: int, record: MessagesAcked, state: PartitionState, leading: Leading | None
+) -> None:
+    cluster = state.clusters.get(record.cluster)
+    if leading is not None and cluster is not None:
+        leading.grants.pickers.acking(record)
+    stale = [r for r in record.ranges if cluster is not None and not cluster.ack(*r)]
+    if leading is not None:
+        leading.acks.applied(index, cluster, stale)
+        leading.grants.acked(record.cluster)
+
+
+def _apply_bound(
+    record: ControlRecord, group: Group, state: PartitionState, leading: Leading | None
+) -> None:
+    match record:
+        case LogStartMoved():
+            state.move_start(record)
+            group.drop_below(state.first_index)
+            if leading is not None:
+                leading.grants.start_moved(state.log_start)
+        case StampsRaised():
+            state.last_stamp = max(state.last_stamp, record.stamp)
+            if leading is not None:
+                leading.settling.wake()
+        case _:
+            raise Halted(f"a {type(record).__name__} does not belong into a partition")

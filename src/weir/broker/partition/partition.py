@@ -1,0 +1,340 @@
+"""One partition on this shard: its replicated state, and what it does while it leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from weir import raft
+from weir.broker.clusters.steering import Change
+from weir.broker.entries import Payload, of_control
+from weir.broker.intake.fan_in import ROW_BYTES, FanIn, Seat, refused
+from weir.broker.intake.producing import publish
+from weir.broker.leaderless import no_leader
+from weir.broker.outbox import Caller
+from weir.broker.partition.chunk_reads import ChunkReads
+from weir.broker.partition.fetches import Fetches
+from weir.broker.partition.leading import Leading
+from weir.broker.partition.outcomes import apply_control
+from weir.broker.partition.retention import new_start
+from weir.broker.registry.standing import behind, holders
+from weir.broker.replica.assured import assured
+from weir.broker.replica.group import Group
+from weir.broker.state.state import PartitionState
+from weir.broker.surroundings import Surroundings
+from weir.errors import DamagedRange, Refused, Unavailable
+from weir.model.header import Header
+from weir.model.ids import node_of
+from weir.model.topic import TopicSettings
+from weir.order.clock import HybridClock
+from weir.wire.administration import ListClusters, PartitionInfo
+from weir.wire.device import DevicePublishes
+from weir.wire.messages import (
+    Ack,
+    Extend,
+    Fetch,
+    FetchChunks,
+    Nack,
+    PositionsReply,
+    Produce,
+    Pull,
+)
+
+
+class Partition:
+    """The machine of one partition's group."""
+
+    __slots__ = ("_fence", "_leading", "_shared", "fetches", "group", "state")
+
+    def __init__(self, group: Group, state: PartitionState, shared: Surroundings) -> None:
+        """Join a restored state with its group."""
+        self.group = group
+        self.state = state
+        self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time)
+        self._shared = shared
+        self._leading: Leading | None = None
+        self._fence = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads and has applied an entry of its own term."""
+        return self._leading is not None
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether it is known who answers for it; of a damaged one, others do, or nobody will."""
+        group = self.group
+        return self.leads or bool(group.damage) or group.leader not in (0, group.voter)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a fetch or pull waits here for data or its deadline."""
+        leading = self._leading
+        return self.fetches.waiting or (leading is not None and leading.waiting)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def positions(self, caller: Caller, stamp: int) -> None:
+        """Say where this partition begins, ends, and where messages from `stamp` on begin.
+
+        With a stamp, all that is stamped below it, now or later, lies before that end.
+        """
+        self._check_applied()
+
+        def tell() -> None:
+            if stamp and self._leading is not None:
+                self._shared.outbox.touches(caller.session, self.group.id)
+                self._may_wait()
+                self._leading.settling.ask(caller, stamp, partial(self._positions, stamp))
+            else:
+                self._shared.outbox.reply(caller, self._positions(stamp))
+
+        assured(self.group, self._shared.outbox, caller, tell)
+
+    def _positions(self, stamp: int) -> PositionsReply:
+        begin, end = self.state.log_start, self.state.next_offset
+        if not stamp:
+            return PositionsReply(begin, end, begin)
+        at = self.group.log.offset_at(self.group.id, stamp)
+        return PositionsReply(begin, end, end if at is None else min(max(at, begin), end))
+
+    def publish(self, caller: Caller, request: Produce, own: Callable[[Header], None]) -> None:
+        """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
+        self._shared.admit()
+        leading = self._led()
+        self._shared.outbox.touches(caller.session, self.group.id)
+        check_dues = leading.grants.pickers.check_dues
+        if publish(self._shared, leading.intake, caller, request, own, check_dues):
+            self._shared.dirty(self)
+
+    def publish_devices(self, seat: Seat, publishes: DevicePublishes) -> None:
+        """Take device publishes of one connection; confirms come after the commit."""
+        fan_in = self._fan_in()
+        charged = sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
+        try:
+            self._shared.admit()
+            self._shared.budget.charge(charged)
+        except Refused as error:
+            # In line too: a publish without a sequence knows its reply by its place alone.
+            fan_in.add(seat, refused(publishes, error), 0, error.detail)
+        else:
+            fan_in.add(seat, publishes, charged)
+        self._shared.dirty(self)
+
+    def fetch(self, caller: Caller, request: Fetch) -> None:
+        """Read by offset."""
+        if not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
+            self._led()  # what a damaged one held behind its end, nobody knows
+        self._shared.outbox.touches(caller.session, self.group.id)
+        self._may_wait()
+        self.fetches.fetch(caller, request)
+
+    def fetch_chunks(self, caller: Caller, request: FetchChunks) -> None:
+        """Read chunks by the Raft index of their entries."""
+        self._led()
+        ChunkReads(self.group, self._shared.reads, self._shared.outbox).fetch(caller, request)
+
+    def pull(self, caller: Caller, request: Pull) -> None:
+        """Ask for a grant."""
+        grants = self._led().grants
+        self._shared.outbox.touches(caller.session, self.group.id)
+        self._may_wait()
+        grants.pull(caller, request)
+
+    def settle(self, caller: Caller, request: Ack | Nack | Extend) -> None:
+        """Ack messages of grants, give them back, or let grants last longer."""
+        leading = self._led()
+        match request:
+            case Ack():
+                leading.acks.ack(caller, request)
+            case Nack():
+                leading.returns.nack(caller, request)
+            case Extend():
+                leading.returns.extend(caller, request)
+
+    def describe(self, caller: Caller) -> None:
+        """Say what this partition holds."""
+        self._check_applied()
+        outbox = self._shared.outbox
+        assured(self.group, outbox, caller, lambda: outbox.reply(caller, self._info()))
+
+    def _info(self) -> PartitionInfo:
+        state, group = self.state, self.group
+        stored = group.log.group_bytes(group.id) + state.values.stored
+        return PartitionInfo(
+            state.log_start, state.next_offset, stored, sorted(state.clusters),
+            holders(group), behind(group),
+        )  # fmt: skip
+
+    def list_clusters(self, caller: Caller, request: ListClusters) -> None:
+        """Say how far clusters are."""
+        self._led()
+
+        def tell() -> None:
+            self._led().steering.list(caller, request)
+
+        assured(self.group, self._shared.outbox, caller, tell)
+
+    def change_cluster(self, caller: Caller, request: Change) -> None:
+        """Seek, pause or delete a cluster."""
+        self._led().steering.change(caller, request)
+
+    # -- time and peers ----------------------------------------------------------------------
+
+    def cut(self) -> int:
+        """Propose all that has gathered since the last flush began; return from how many devices,
+        or rather from how many reads of their connections.
+        """
+        return self._leading.cut() if self._leading is not None else 0
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether something is left that `cut` could not propose."""
+        return self._leading is not None and self._leading.intake.has_staged
+
+    def _may_wait(self) -> None:
+        """Be told that time passes, until nobody waits: said first, for what follows may raise."""
+        self._shared.waiting[self.group.id] = self
+
+    def tick(self) -> None:
+        """Let waits end that are over."""
+        self.fetches.tick()
+        if self._leading is not None:
+            self._leading.tick()
+
+    def drain(self, acks: bool) -> None:
+        """The node stops: let nobody wait any more; fetches go on, and so do `acks` for a while."""
+        self.fetches.drain()
+        if self._leading is not None:
+            self._leading.drain(acks)
+
+    def retain(self, settings: TopicSettings) -> None:
+        """Propose a later start if its topic's settings let messages go."""
+        if self._leading is None or not self.group.accepts:
+            return
+        wall_ms = self._shared.time.wall_ms()
+        moved = new_start(self.group, self.state, settings, wall_ms)
+        if moved is not None:
+            self.group.propose(of_control(moved))
+
+    def end(self, error: Refused) -> None:
+        """The topic is deleted: refuse all who wait; what is under way comes to its end.
+
+        With other replicas it may not, for these end it as well.
+        """
+        if self.group.has_others:
+            self.lose(error)
+        self.fetches.end(error)
+        if self._leading is not None:
+            self._leading.end(error)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way."""
+        node, leading = self.group.node, self._leading
+        if leading is None:
+            return True
+        return not leading.has_gathered and node.applied_index == node.last_index
+
+    def has_under_way(self, producer: int) -> bool:
+        """Return whether a batch of a producer is accepted and not committed yet."""
+        return self._leading is not None and self._leading.intake.has_under_way(producer)
+
+    def closed(self, session: int) -> None:
+        """A peer is gone."""
+        self.fetches.closed(session)
+        if self._leading is not None:
+            self._leading.closed(session)
+
+    # -- the machine -------------------------------------------------------------------------
+
+    def lead(self, leadership: raft.Leadership) -> None:
+        """Keep the fence until the first entry of this term is applied."""
+        self._shared.outbox.counts.leads_begun += 1
+        self._fence = leadership.fence
+
+    def lose(self, error: Refused) -> None:
+        """Lead no more: all who wait are sent to who leads next, who alone knows what became of
+        what they asked for.
+        """
+        self.fetches.end(error)
+        self._shared.outbox.counts.leads_lost += 1
+        leading, self._leading = self._leading, None
+        if leading is None:
+            return
+        leading.lose(error, self._shared.budget.release)
+        if self.group.cut_off:
+            self._shared.outbox.hang_up(self.group.id, "this node lost touch with the others")
+
+    def decode(self, data: Any) -> PartitionState:
+        """See `Machine`."""
+        return PartitionState.decode(data)
+
+    def restore(self, state: PartitionState) -> None:
+        """Take a state as another node had it, in place of what is known here."""
+        self.state.become(state)
+
+    def apply(self, index: int, payload: Payload) -> None:
+        """Apply a committed entry, then tell who waits for it."""
+        if payload.batches:
+            before = self.state.next_offset
+            for batch in payload.batches:
+                self.state.apply(batch, index)
+                if self._leading is not None:
+                    self._shared.budget.release(self._leading.intake.committed(batch))
+            if self.state.next_offset > before:  # chunks are nobody's news
+                self._wake()
+        elif payload.control is not None:
+            if self._leading is not None:
+                self._may_wait()  # a pull is back in line if acks left nothing of its grant
+            apply_control(index, payload.control, self.group, self.state, self._leading)
+        elif self._leading is None and self.group.begins_own_term(index):
+            # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
+            self._lead_now()
+
+    def encode(self) -> object:
+        """Return the state for a snapshot."""
+        return self.state.encode()
+
+    @property
+    def first_needed(self) -> int:
+        """The Raft index of the first entry that holds messages to keep, or is to hold some."""
+        state, stored = self.state, self.group.log.cut_by_stamp(self.group.id, 0)
+        index = self.group.node.last_index + 1
+        if stored is not None and state.log_start < state.next_offset:
+            index = max(stored[0], state.first_index)
+        return state.values.first_needed_index(index, state.log_start)
+
+    def _wake(self) -> None:
+        self.fetches.wake()
+        if self._leading is not None:
+            self._leading.wake()
+
+    def _lead_now(self) -> None:
+        shared = self._shared
+        clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
+        self._leading = Leading(
+            self.group, self.state, clock, shared.reads, shared.outbox, shared.time
+        )
+
+    def _fan_in(self) -> FanIn:
+        shared, leading = self._shared, self._led()
+        if not shared.fan_in_producer:
+            raise Unavailable("the shard's own producer is being opened: try again shortly")
+        return leading.devices(shared.fan_in_producer, shared.outbox, shared.budget)
+
+    def _check_applied(self) -> None:
+        """Raise unless all that was ever confirmed is applied here, or never will be."""
+        if not self.group.is_read_as_it_lies:
+            self._led()
+
+    def _led(self) -> Leading:
+        if self._leading is None:
+            damage = self.group.damage
+            if damage is not None and self.group.is_read_as_it_lies:
+                raise DamagedRange(f"this partition can only be read: {damage}", damage.position)
+            if self.group.has_others and self.group.leader != self.group.voter:
+                raise no_leader(node_of(self.group.leader))
+            raise Unavailable("this partition is starting: try again shortly")
+        return self._leading

@@ -1,0 +1,55 @@
+"""Retention: which messages are to go (DESIGN §4: log start moves by an entry).
+
+The leader looks at ages and sizes now and then, and proposes; every replica lets go at the entry.
+So no replica's clock decides (counterexample 13). Whole entries go, never a part of one; what is
+left is never less than a size limit. Values that somebody began and left lying go with them.
+"""
+
+from __future__ import annotations
+
+from weir.broker.control import LogStartMoved
+from weir.broker.replica.group import Group
+from weir.broker.state.state import PartitionState
+from weir.model.limits import OPEN_VALUE_MS
+from weir.model.stamp import stamp_at
+from weir.model.topic import FOREVER, TopicSettings
+
+
+def new_start(
+    group: Group, state: PartitionState, settings: TopicSettings, wall_ms: int
+) -> LogStartMoved | None:
+    """Return where the log is to start by its topic's settings, and which open values are void;
+    None if all may stay as it is.
+    """
+    # The leader takes no chunk of such a value any more, so that none is on its way (`Growing`).
+    since = stamp_at(max(wall_ms - OPEN_VALUE_MS, 0))
+    if not state.values.untouched(since):
+        since = 0
+    index, offset = _cut(group, state, settings, wall_ms)
+    if offset > state.log_start:
+        # The chunks of a value lie before its message: what is kept of those keeps more entries.
+        needed = state.values.first_needed_index(index, offset, since)
+        return LogStartMoved(needed, offset, since)
+    return LogStartMoved(state.first_index, state.log_start, since) if since else None
+
+
+def _cut(
+    group: Group, state: PartitionState, settings: TopicSettings, wall_ms: int
+) -> tuple[int, int]:
+    """Return Raft index and offset of what is to stay; that may lie below where the log starts."""
+    if state.next_offset == state.log_start:
+        return 0, 0
+    log, cuts = group.log, []
+    # Behind all that is committed: what remains of a topic that was idle for too long.
+    everything = (group.node.applied_index + 1, state.next_offset)
+    if settings.retention_ms != FOREVER:
+        oldest = stamp_at(max(wall_ms - settings.retention_ms, 0))
+        cuts.append(log.cut_by_stamp(group.id, oldest) or everything)
+    if settings.retention_bytes != FOREVER:
+        cut = log.cut_by_size(group.id, settings.retention_bytes, state.values.stored_from)
+        if cut is not None:
+            cuts.append(cut)
+    index, offset = max(cuts, key=lambda cut: cut[1], default=(0, 0))
+    if offset > state.next_offset:
+        index, offset = everything
+    return index, offset

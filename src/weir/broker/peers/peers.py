@@ -1,0 +1,210 @@
+"""The other replicas of the groups here: what is sent to them, what they send, and the time that
+passes for all (`weir.raft.Multi`).
+
+A replica is on the shard of its node that serves the group's log there, one of as many as that node
+said it has. A message to where no link leads is dropped: Raft sends what matters again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from weir import raft
+from weir.broker.effects import SendToPeer
+from weir.broker.events import LinkClosed, LinkOpened, PeerSent
+from weir.broker.layout import Layout
+from weir.broker.outbox import Outbox
+from weir.broker.peers.clocks import TELL_EVERY_MS, Clocks
+from weir.broker.peers.peer_frames import (
+    BadMessage,
+    ClockTold,
+    FrameKind,
+    pack,
+    pack_link,
+    unpack,
+    unpack_link,
+)
+from weir.broker.peers.refill import Refill
+from weir.broker.replica.group import Group
+from weir.broker.replica.replication import Replication
+from weir.broker.replica.turns import Turns
+from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
+from weir.wire.link import LinkFrame
+
+#: Of groups that are not here yet, so many candidates are remembered: a group is opened on its
+#: nodes one after the other, and its first election must not wait for the second.
+_EARLY_MAX = 4_096
+_EARLY_MS = 2_000
+#: These carry entries or a state, and may take long.
+_LARGE = raft.Append | raft.InstallSnapshot
+
+
+class Peers:
+    """Joins the groups of a shard to their replicas on other nodes."""
+
+    __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_links", "_node", "_outbox",
+                 "_shards", "_tell_ms", "_ticked", "_time", "multi", "refill",
+                 "registry_comes_again", "turns")  # fmt: skip
+
+    def __init__(
+        self, node: int, layout: Layout, outbox: Outbox, time: Clocks, settings: Replication
+    ) -> None:
+        """Be `node`, whose groups lie as `layout` says; no link is open yet."""
+        self.multi = raft.Multi(self.place_of, settings.heartbeat_ms, settings.election_ms)
+        #: Told the voter that a damaged replica of the registry is from now on.
+        self.registry_comes_again: Callable[[int], None]
+        #: Fills in what rotted here.
+        self.refill: Refill
+        self._election_ms = settings.election_ms
+        self._node = node
+        self._layout = layout
+        self._outbox = outbox
+        self._time = time
+        #: Which groups' followers are being sent what lies on disk.
+        self.turns = Turns(time)
+        self._groups: dict[int, Group] = {}
+        #: By place, those that can be sent to.
+        self._links: set[int] = set()
+        #: By node, how many shards it said it runs.
+        self._shards: dict[int, int] = {}
+        self._ticked = time.monotonic_ms()
+        self._tell_ms = 0
+        #: Of each group that is not here, who seeks to lead it, and since when.
+        self._early: OrderedDict[tuple[int, int], tuple[int, LinkFrame]] = OrderedDict()
+
+    def place_of(self, group: int, voter: int) -> int:
+        """Return the place of a group's replica."""
+        node = node_of(voter)
+        shards = self._shards.get(node, self._layout.shards)
+        return place_of(node, self._layout.log_of(group) % shards)
+
+    def places(self, group: int) -> list[int]:
+        """Return the places of other nodes that can be reached, and that may have a group."""
+        log, known = self._layout.log_of(group), sorted(self._shards.items())
+        found = [place_of(node, log % shards) for node, shards in known if node != self._node]
+        return [place for place in found if place in self._links]
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def add(self, group: Group) -> None:
+        """A group runs here from now on: it hears what came too early for it."""
+        self._groups[group.id] = group
+        if group.damage is not None:
+            return  # it takes no part
+        self.multi.add(group.id, group.node)
+        if not self._early:
+            return
+        found = [key for key in self._early if key[0] == group.id]
+        since = self._time.monotonic_ms() - _EARLY_MS
+        for when, frame in [self._early.pop(key) for key in found]:
+            if when >= since:
+                group.step(unpack(frame))
+
+    def remove(self, group: int) -> None:
+        """A group is gone from here."""
+        self._groups.pop(group, None)
+        self.turns.forget(group)
+        self.refill.forget(group)
+        self.multi.remove(group)
+
+    # -- links -------------------------------------------------------------------------------
+
+    def handle(self, event: LinkOpened | LinkClosed | PeerSent) -> None:
+        """Take an event of a link."""
+        match event:
+            case PeerSent(place, frames):
+                self._received(place, frames)
+            case LinkOpened(place, shards, _):
+                self._shards[place_node(place)] = shards
+                self._links.add(place)
+                self._tell_time(place)  # before any vote: who is elected knows all their clocks
+                self.multi.link_up(place)
+            case LinkClosed(place):
+                self._links.discard(place)
+                self.multi.link_down(place)
+        self._serve()
+
+    def send(self, group: int, messages: Sequence[raft.Message]) -> None:
+        """Send messages to the replicas that they name."""
+        for message in messages:
+            place = self.place_of(group, message.to)
+            if place in self._links:
+                quick = not isinstance(message, _LARGE)
+                self._outbox.put(SendToPeer(place, quick, pack(group, message)))
+
+    def _received(self, place: int, frames: Sequence[LinkFrame]) -> None:
+        for frame in frames:
+            try:
+                if frame.kind >= FrameKind.BEAT:
+                    self._link_message(place, unpack_link(frame))
+                elif frame.kind >= FrameKind.REFILL_ASK:
+                    self.refill.take(place, frame)
+                else:
+                    self._message(place, frame)
+            except BadMessage:
+                self._outbox.counts.bad_frames += 1
+
+    def _link_message(self, place: int, message: raft.LinkMessage | ClockTold) -> None:
+        if isinstance(message, ClockTold):
+            self._time.told(place_node(place), message.wall_ms)
+        else:
+            self.multi.step_link(place, message)
+
+    def _message(self, place: int, frame: LinkFrame) -> None:
+        group = self._groups.get(frame.group)
+        message = unpack(frame)
+        if node_of(message.sender) != place_node(place) or node_of(message.to) != self._node:
+            raise BadMessage("a message of another node than the one at the other end")
+        if group is not None and group.damage is not None:
+            if group.id == REGISTRY_GROUP and message.to > group.voter:
+                if group.knows_its_voter:
+                    self.registry_comes_again(message.to)
+                    return
+                group.voter = message.to
+            group.overheard.take(message)
+        elif group is not None:
+            if message.to == group.voter:
+                group.step(message)
+        elif frame.kind == FrameKind.VOTE_REQUEST:
+            self._early[frame.group, message.sender] = self._time.monotonic_ms(), frame
+            self._early.move_to_end((frame.group, message.sender))
+            if len(self._early) > _EARLY_MAX:
+                self._early.popitem(last=False)
+
+    # -- time --------------------------------------------------------------------------------
+
+    @property
+    def is_late(self) -> bool:
+        """Whether so much time has passed unnoticed that others may have chosen new leaders."""
+        return self._time.monotonic_ms() - self._ticked >= self._election_ms
+
+    def tick(self) -> None:
+        """Let time pass for all groups."""
+        now = self._time.monotonic_ms()
+        elapsed, self._ticked = now - self._ticked, now
+        self.turns.tick()
+        self.refill.tick()
+        self._time.look()
+        if now >= self._tell_ms:
+            self._tell_ms = now + TELL_EVERY_MS
+            for place in sorted(self._links):
+                self._tell_time(place)
+        if elapsed > 0:
+            self.multi.tick(elapsed)
+            self._serve()
+
+    def advance(self) -> None:
+        """Send the beats that are due, after all that was said to groups one by one."""
+        if self._links:
+            for place, message in self.multi.take_beats():
+                if place in self._links:
+                    self._outbox.put(SendToPeer(place, True, pack_link(message)))
+
+    def _tell_time(self, place: int) -> None:
+        told = pack_link(ClockTold(self._time.own_ms()))
+        self._outbox.put(SendToPeer(place, True, told))
+
+    def _serve(self) -> None:
+        for id in self.multi.take_active():
+            self._groups[id].advance()

@@ -1,0 +1,101 @@
+"""Topics altered and deleted, through the registry's group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from weir.broker.control import TopicAltered, TopicDeleted
+from weir.broker.outbox import Caller
+from weir.broker.registry.catalog import Catalog, more_partitions
+from weir.errors import Refused, UnknownTopic
+from weir.model.topic import Topic, check_settings, split_name
+from weir.wire.administration import AlterTopic, Deleted, DeleteTopic
+from weir.wire.messages import Reply, TopicInfo
+
+
+class Replies(Protocol):
+    """Where the registry's answers go."""
+
+    def reply(self, caller: Caller, reply: Reply) -> None:
+        """Answer a request."""
+
+    def refuse(self, caller: Caller, error: Refused) -> None:
+        """Answer with a refusal."""
+
+
+class Administration:
+    """What is asked of topics that exist, and what becomes of it when it is committed."""
+
+    __slots__ = ("_altered", "_catalog", "_deleted", "_describe", "_outbox", "_propose", "_waiting")
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        outbox: Replies,
+        propose: Callable[[TopicAltered | TopicDeleted], int],
+        describe: Callable[[Topic], TopicInfo],
+        altered: Callable[[Topic], None],
+        deleted: Callable[[Topic], None],
+    ) -> None:
+        """Change `catalog` by entries that `propose` appends; the last two are told of changes."""
+        self._catalog = catalog
+        self._outbox = outbox
+        self._propose = propose
+        self._describe = describe
+        self._altered = altered
+        self._deleted = deleted
+        self._waiting: dict[int, Caller] = {}
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: refuse who waits for a change."""
+        waiting, self._waiting = self._waiting, {}
+        for caller in waiting.values():
+            self._outbox.refuse(caller, error)
+
+    def alter(self, caller: Caller, request: AlterTopic) -> None:
+        """Propose other settings, or more partitions. Raises `UnknownTopic` or `BadRequest`."""
+        topic = self._named(request.name)
+        check_settings(more_partitions(topic, request.partitions), topic.order)
+        request.settings.over(topic.settings)  # raises
+        # What others alter meanwhile stays: the entry says what to change, not what comes of it.
+        record = TopicAltered(topic.id, request.partitions, request.settings)
+        self._waiting[self._propose(record)] = caller
+
+    def delete(self, caller: Caller, request: DeleteTopic) -> None:
+        """Propose the end of a topic. Raises `UnknownTopic`.
+
+        One with an id that was deleted already is answered at once, so that a client that lost
+        the first answer may ask again.
+        """
+        if request.id and self._catalog.was_deleted(request.id):
+            self._outbox.reply(caller, Deleted(request.id))
+            return
+        topic = self._named(request.name)
+        if request.id not in (0, topic.id):
+            raise UnknownTopic(f"topic {topic.full_name} has id {topic.id}, not {request.id}")
+        self._waiting[self._propose(TopicDeleted(topic.id))] = caller
+
+    def apply(self, index: int, record: TopicAltered | TopicDeleted) -> None:
+        """Apply a committed record; a topic that was deleted meanwhile stays as it is: gone."""
+        caller = self._waiting.pop(index, None)
+        try:
+            if isinstance(record, TopicAltered):
+                topic = self._catalog.alter(record)
+                self._altered(topic)
+                reply: Reply = self._describe(topic)
+            else:
+                self._deleted(self._catalog.delete(record))
+                reply = Deleted(record.topic)
+        except Refused as error:
+            if caller is not None:
+                self._outbox.refuse(caller, error)
+        else:
+            if caller is not None:
+                self._outbox.reply(caller, reply)
+
+    def _named(self, name: str) -> Topic:
+        topic = self._catalog.find(*split_name(name))
+        if topic is None:
+            raise UnknownTopic(f"no topic {name!r}: `weir topic list` names those that are there")
+        return topic

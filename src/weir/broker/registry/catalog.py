@@ -1,0 +1,246 @@
+"""The registry's replicated state: topics, who holds which producer id, nodes and placement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from weir.broker.control import ProducerOpened, TopicAltered, TopicCreated, TopicDeleted
+from weir.broker.registry.nodes import Nodes
+from weir.errors import BadRequest, UnknownTopic, UnknownVersion
+from weir.model.limits import DEDUPE_HORIZON_MS
+from weir.model.stamp import stamp_at
+from weir.model.topic import Topic, TopicSettings
+
+_VERSION = 4
+#: No partition has to know an id any more when only half of this has passed since its grant.
+_KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
+_FORGET_EVERY = stamp_at(3600 * 1000)
+#: A grant of a new epoch has no stamp of its own: it gets the next one that comes.
+_NOT_STAMPED = 0
+
+
+def more_partitions(topic: Topic, asked: int) -> int:
+    """Return how many partitions a topic has when it is asked to have so many (0: as it has).
+
+    Raises `BadRequest` for fewer.
+    """
+    if 0 < asked < topic.partitions:
+        raise BadRequest(
+            f"topic {topic.full_name} has {topic.partitions} partitions, and never fewer: "
+            "what they hold would have no place. Make another topic and publish to it",
+            topic.partitions,
+        )
+    return asked or topic.partitions
+
+
+class Holding(NamedTuple):
+    """A producer id's newest epoch, who holds it, and a stamp not before that epoch's grant."""
+
+    epoch: int
+    principal: str
+    granted: int
+
+
+class Catalog:
+    """Topics by name and id, and producers by id. Topic ids rise from 1 and are never reused."""
+
+    __slots__ = (
+        "_by_id",
+        "_forgot_at",
+        "_next_topic",
+        "_not_stamped",
+        "_producers",
+        "_topics",
+        "last_stamp",
+        "nodes",
+    )
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._topics: dict[tuple[str, str], Topic] = {}
+        self._by_id: dict[int, Topic] = {}
+        self._producers: dict[int, Holding] = {}
+        self._not_stamped: list[int] = []
+        self._forgot_at = 0
+        self._next_topic = 1
+        #: The highest stamp that was ever given to a topic or as a producer id.
+        self.last_stamp = 0
+        #: The nodes, and which of them hold which groups.
+        self.nodes = Nodes()
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def find(self, namespace: str, name: str) -> Topic | None:
+        """Return a topic by its names."""
+        return self._topics.get((namespace, name))
+
+    def by_id(self, topic: int) -> Topic | None:
+        """Return a topic by its id."""
+        return self._by_id.get(topic)
+
+    def topics(self, namespace: str = "") -> list[Topic]:
+        """Return the topics of a namespace, or all, in the order of their names."""
+        return [t for key, t in sorted(self._topics.items()) if namespace in ("", key[0])]
+
+    def producer(self, producer: int) -> Holding | None:
+        """Return who holds a producer id; None if it was never granted, or is forgotten."""
+        return self._producers.get(producer)
+
+    @property
+    def forgotten_below(self) -> int:
+        """Ids that are not here were granted and forgotten below this one, or never."""
+        return max(self._forgot_at - _KEPT, 0)
+
+    def voters(self, group: int) -> tuple[int, ...]:
+        """Return who is to vote in a group, its preferred leader first; () before any node is
+        registered: it lies on this one alone then.
+        """
+        return self.nodes.voters(group)
+
+    def was_deleted(self, topic: int) -> bool:
+        """Return whether a topic of this id was there once and is not any more."""
+        return 0 < topic < self._next_topic and topic not in self._by_id
+
+    def become(self, other: Catalog) -> None:
+        """Hold what `other` holds, in place: many look into this one."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(other, name))
+
+    def create(self, record: TopicCreated) -> tuple[Topic, bool]:
+        """Apply a creation; return the topic of that name, and whether it is new."""
+        self._passed(record.stamp)
+        key = (record.namespace, record.name)
+        existing = self._topics.get(key)
+        if existing is not None:
+            return existing, False
+        topic = Topic(
+            self._next_topic,
+            record.namespace,
+            record.name,
+            record.partitions,
+            record.partitions,
+            "total" if record.order == "total" else "partition",
+            record.stamp,
+            record.settings,
+        )
+        self._next_topic += 1
+        self._add(topic)
+        self.nodes.place_new(topic.groups(), record.replicas)
+        return topic, True
+
+    def alter(self, record: TopicAltered) -> Topic:
+        """Apply a change to what is set now; return the topic as it is then.
+
+        Raises `UnknownTopic` if it is gone, `BadRequest` if it has more partitions meanwhile.
+        """
+        topic = self._known(record.topic)
+        partitions = more_partitions(topic, record.partitions)
+        settings = record.change.over(topic.settings)
+        more = replace(topic, partitions=partitions, settings=settings)
+        self._add(more)
+        added = more.groups()[topic.partitions :]
+        self.nodes.place_new(added, self.nodes.wanted(topic.groups()[0]))
+        return more
+
+    def delete(self, record: TopicDeleted) -> Topic:
+        """Apply a deletion; return the topic as it was. Raises `UnknownTopic` if it is gone."""
+        topic = self._known(record.topic)
+        del self._topics[topic.namespace, topic.name]
+        del self._by_id[topic.id]
+        self.nodes.drop(topic.groups())
+        return topic
+
+    def open(self, record: ProducerOpened) -> ProducerOpened:
+        """Apply a new producer id or epoch; return what was granted.
+
+        Two requests that were proposed together name the same epoch: the later one gets the next.
+        """
+        producer, granted = record.producer, record.producer
+        held = self._producers.get(producer)
+        if held is not None and record.epoch <= held.epoch:
+            record = ProducerOpened(producer, held.epoch + 1, record.principal)
+        if record.epoch:
+            granted = _NOT_STAMPED
+            self._not_stamped.append(producer)
+        else:
+            self._passed(producer)
+        self._producers[producer] = Holding(record.epoch, record.principal, granted)
+        return record
+
+    def _known(self, id: int) -> Topic:
+        topic = self._by_id.get(id)
+        if topic is None:
+            raise UnknownTopic(f"the topic with id {id} was deleted", id)
+        return topic
+
+    def _passed(self, stamp: int) -> None:
+        """Take note of a record's stamp; now and then, forget ids granted long before it.
+
+        By stamp and never by a clock, so that every replica forgets at the same entry. Partitions
+        that know such an id go on taking its batches.
+        """
+        self.last_stamp = max(self.last_stamp, stamp)
+        for producer in self._not_stamped:
+            self._producers[producer] = self._producers[producer]._replace(granted=stamp)
+        self._not_stamped.clear()
+        if stamp - self._forgot_at > _FORGET_EVERY:
+            self._forgot_at = stamp
+            below = self.forgotten_below
+            self._producers = {p: h for p, h in self._producers.items() if h.granted >= below}
+
+    def _add(self, topic: Topic) -> None:
+        self._topics[topic.namespace, topic.name] = topic
+        self._by_id[topic.id] = topic
+
+    def encode(self) -> object:
+        """Return the state as MessagePack can hold it."""
+        topics = [
+            (
+                t.id,
+                t.namespace,
+                t.name,
+                t.partitions,
+                t.founded_with,
+                t.order,
+                t.created,
+                t.settings,
+            )
+            for t in self._topics.values()
+        ]
+        producers = [(producer, *holding) for producer, holding in self._producers.items()]
+        return (
+            _VERSION,
+            self._next_topic,
+            self._forgot_at,
+            self.last_stamp,
+            topics,
+            producers,
+            self.nodes.encode(),
+        )
+
+    @classmethod
+    def decode(cls, data: Any) -> Catalog:
+        """Return the state that `encode` gave."""
+        version, *fields = data
+        if version != _VERSION:
+            raise UnknownVersion(
+                f"the checkpoint holds the registry in version {version}; this release reads "
+                f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
+            )
+        next_topic, forgot_at, last_stamp, topics, producers, nodes = fields
+        catalog = cls()
+        catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
+        catalog.last_stamp = last_stamp
+        catalog.nodes = Nodes.decode(nodes)
+        for id, namespace, name, partitions, founded_with, order, created, settings in topics:
+            kept = msgspec.convert(settings, TopicSettings)
+            catalog._add(Topic(id, namespace, name, partitions, founded_with, order, created, kept))
+        catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
+        catalog._not_stamped = [
+            producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED
+        ]
+        return catalog

@@ -1,0 +1,1 @@
+"""A replica of a Raft group: its node, its past, how entries become durable and are applied."""

@@ -1,0 +1,1 @@
+"""What every replica of a partition knows after the same entries: its state, and nothing else."""

@@ -1,0 +1,293 @@
+"""A consumer cluster's replicated state in one partition: what is done, and who holds what.
+
+Everything here changes by committed entries only, so every replica has the same (*AckedOnce*).
+Time is the stamp in an entry; nobody's clock decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weir.broker.control import MessagesGranted, MessagesReturned
+from weir.broker.state.holders import Holders
+from weir.broker.state.ranges import Ranges
+from weir.model.clusters import Mode
+
+#: The deadline of a grant whose consumer is gone: passed for every clock.
+AT_ONCE = 0
+#: The consumer of what was given back: a lease to nobody.
+NOBODY = 0
+
+
+@dataclass(slots=True)
+class Grant:
+    """A lease of the messages still in `left`; `deadline` is a stamp."""
+
+    consumer: int
+    deadline: int
+    attempts: int
+    left: Ranges
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """All below `cursor` is done, and so is `done`; all from `frontier` on was never granted.
+
+    What lies between and is neither done nor in a grant is a *hole*: nobody has it, and it is to be
+    granted. `skipped` counts messages that went past retention before they were done. A `paused`
+    cluster is granted nothing. Its `mode` is chosen by its first grant.
+    """
+
+    cursor: int = 0
+    frontier: int = 0
+    done: Ranges = field(default_factory=Ranges)
+    grants: dict[int, Grant] = field(default_factory=dict)
+    skipped: int = 0
+    paused: bool = False
+    mode: Mode | None = None
+    #: The fences of each consumer's grants: derived, so that one that goes costs what it held.
+    held: dict[int, dict[int, None]] = field(init=False, compare=False, default_factory=dict)
+    holders: Holders = field(init=False, compare=False, repr=False, default_factory=Holders)
+
+    def __post_init__(self) -> None:
+        """Derive who holds what."""
+        for fence, grant in self.grants.items():
+            self._note(fence, grant)
+
+    def grant(self, fence: int, record: MessagesGranted) -> Grant | None:
+        """Lease the first run of [first, next) that is not done, superseding grants it overlaps;
+        or, of the record's runs, all that is not done.
+
+        An ack may have come between the proposal of a grant and its commit: what is done is never
+        granted, and None is returned if all of it is. What lies behind the run stays where it is.
+        """
+        if self.mode is None:
+            self.mode = Mode.SHARED
+        if self.mode is Mode.ORDERED:
+            if not self._is_next(record):
+                return None
+            self._depose(record.first)
+        runs, attempts = record.runs or [(record.first, record.next)], 1
+        if record.first < self.frontier:  # else nobody had any of it yet
+            if record.runs:
+                runs = [run for whole in runs for run in self._not_done(*whole)]
+            else:
+                run = self.done.gap_from(max(record.first, self.cursor), record.next)
+                runs = [run] if run[0] < run[1] else []
+            attempts = self._take_over(runs)
+        self.frontier = max(self.frontier, record.next)
+        if not runs:
+            return None
+        return self._hold(fence, Grant(record.consumer, record.deadline, attempts, Ranges(runs)))
+
+    def _is_next(self, record: MessagesGranted) -> bool:
+        """Whether all in front of a grant is done or with the same consumer: since it was proposed,
+        that may have been given back.
+        """
+        for first, behind in self._not_done(self.cursor, record.first):
+            for fence, begin, end in self.holders.within(first, behind):
+                if begin > first or self.grants[fence].consumer != record.consumer:
+                    return False
+                first = end
+            if first < behind:
+                return False
+        return True
+
+    def _depose(self, first: int) -> None:
+        """Take from all consumers what lies from `first` on: nobody is to do that before `first`.
+
+        It is nobody's at once, with the attempts that it took, and its fencing numbers are void:
+        late acks take nothing of it.
+        """
+        for fence, begin, behind in self.holders.within(first, self.frontier):
+            grant = self.grants[fence]
+            if grant.consumer != NOBODY:
+                self._take(fence, grant, begin, behind)
+                known = self.grants.get(-fence)
+                if known is None:
+                    rest = Ranges([(begin, behind)])
+                    self._hold(-fence, Grant(NOBODY, AT_ONCE, grant.attempts, rest))
+                else:
+                    known.left.add(begin, behind)
+                    self.holders.put(begin, behind, -fence)
+
+    def _take_over(self, runs: Sequence[tuple[int, int]]) -> int:
+        """Take runs from whoever holds them; return their attempts, the new one counted."""
+        attempts = 1
+        for run in runs:
+            for old, first, behind in self.holders.within(*run):
+                grant = self.grants[old]
+                attempts = max(attempts, grant.attempts + 1)
+                self._take(old, grant, first, behind)
+        return attempts
+
+    def _not_done(self, first: int, behind: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        first = max(first, self.cursor)
+        while first < behind:
+            run = self.done.gap_from(first, behind)
+            if run[0] < run[1]:
+                found.append(run)
+            first = run[1]
+        return found
+
+    def ack(self, fence: int, first: int, behind: int) -> bool:
+        """Mark messages done that are of this grant; False if some are neither that nor done yet.
+
+        Those went to another consumer and are done there: an ack takes nothing from anybody else.
+        """
+        grant = self.grants.get(fence)
+        if grant is None:
+            return self._is_done(first, behind)
+        for run in grant.left.within(first, behind):
+            self.done.add(*run)
+            self._take(fence, grant, *run)
+        self._advance()
+        return self._is_done(first, behind)
+
+    def give_back(self, fence: int, record: MessagesReturned) -> bool:
+        """Let nobody have what a grant still holds of the record's ranges, under fencing number
+        `fence`, until the record's deadline; False if some are neither that nor done.
+        """
+        grant, runs, whole = self.grants.get(record.fence), Ranges(), True
+        for first, behind in record.ranges:
+            for run in grant.left.within(first, behind) if grant is not None else ():
+                whole = whole and self._is_done(first, run[0])
+                first = run[1]
+                runs.add(*run)
+            whole = whole and self._is_done(first, behind)
+        if grant is not None and runs:
+            for run in runs:
+                self._take(record.fence, grant, *run)
+            attempts = grant.attempts - record.untried
+            self._hold(fence, Grant(NOBODY, record.deadline, attempts, runs))
+            if self.mode is Mode.ORDERED:
+                self._depose(next(iter(runs))[0])
+        return whole
+
+    def extend(self, fence: int, deadline: int) -> bool:
+        """Let a grant end no sooner than at `deadline`; False if it is over, or of nobody here."""
+        grant = self.grants.get(fence)
+        if grant is None or grant.consumer == NOBODY or grant.deadline == AT_ONCE:
+            return False
+        grant.deadline = max(grant.deadline, deadline)
+        return True
+
+    def open(self, mode: Mode) -> None:
+        """Choose the cluster's mode, unless that is done."""
+        if self.mode is None:
+            self.mode = mode
+
+    def _advance(self) -> None:
+        run = self.done.first_run()
+        if run and run[0] <= self.cursor:
+            self.cursor = max(self.cursor, run[1])
+            self.done.discard(0, self.cursor)
+
+    def seek(self, offset: int) -> None:
+        """Go on at `offset`: nothing from there on is done, and nothing is with anybody."""
+        self.cursor = self.frontier = offset
+        self.done = Ranges()
+        self.grants.clear()
+        self.held.clear()
+        self.holders = Holders()
+
+    def drop_below(self, start: int) -> None:
+        """Messages below `start` are gone: nobody is granted them any more, who holds them ends."""
+        if start <= self.cursor:
+            return
+        done = self.done.count
+        self.done.discard(0, start)
+        self.skipped += start - self.cursor - (done - self.done.count)
+        self.cursor, self.frontier = start, max(self.frontier, start)
+        for fence, first, behind in self.holders.within(0, start):
+            self._take(fence, self.grants[fence], first, behind)
+        self._advance()
+
+    def lag(self, behind: int) -> int:
+        """Return how many messages below offset `behind` are not done."""
+        return behind - self.cursor - self.done.count
+
+    @property
+    def granted(self) -> int:
+        """How many messages are with consumers."""
+        return sum(grant.left.count for grant in self.grants.values()) - self.held_back
+
+    @property
+    def held_back(self) -> int:
+        """How many messages were given back and not granted again."""
+        return sum(self.grants[fence].left.count for fence in self.held.get(NOBODY, ()))
+
+    @property
+    def attempts(self) -> int:
+        """The most grants that a message took which is not done."""
+        return max((grant.attempts for grant in self.grants.values()), default=0)
+
+    def release(self, consumer: int) -> bool:
+        """Let a gone consumer's messages be granted at once; return whether it held any."""
+        held = self.held.get(consumer, {})
+        for fence in held:
+            self.grants[fence].deadline = AT_ONCE
+        return bool(held)
+
+    def _is_done(self, first: int, behind: int) -> bool:
+        first = max(first, self.cursor)
+        return first >= behind or self.done.covers(first, behind)
+
+    # -- who holds what ----------------------------------------------------------------------
+
+    def _hold(self, fence: int, grant: Grant) -> Grant:
+        self.grants[fence] = grant
+        self._note(fence, grant)
+        return grant
+
+    def _note(self, fence: int, grant: Grant) -> None:
+        self.held.setdefault(grant.consumer, {})[fence] = None
+        for run in grant.left:
+            self.holders.put(*run, fence)
+
+    def _take(self, fence: int, grant: Grant, first: int, behind: int) -> None:
+        """Take [first, behind) from a grant that holds all of it; an empty one is over."""
+        grant.left.discard(first, behind)
+        self.holders.clear(first, behind)
+        if grant.left:
+            return
+        del self.grants[fence]
+        fences = self.held[grant.consumer]
+        del fences[fence]
+        if not fences:
+            del self.held[grant.consumer]
+
+    # -- snapshots ---------------------------------------------------------------------------
+
+    def encode(self) -> tuple[object, ...]:
+        """Return the state for a snapshot: what it holds changes no more."""
+        grants = [
+            (fence, g.consumer, g.deadline, g.attempts, list(g.left))
+            for fence, g in self.grants.items()
+        ]
+        mode = -1 if self.mode is None else int(self.mode)
+        return (
+            self.cursor, self.frontier, self.done.encode(), grants, self.skipped, self.paused, mode
+        )  # fmt: skip
+
+    @classmethod
+    def decode(
+        cls,
+        cursor: int,
+        frontier: int,
+        done: tuple[int, list[Any]],
+        grants: list[tuple[int, int, int, int, list[tuple[int, int]]]],
+        skipped: int,
+        paused: bool,
+        mode: int,
+    ) -> ClusterState:
+        """Return the state of a snapshot."""
+        held = {
+            fence: Grant(consumer, deadline, attempts, Ranges(left))
+            for fence, consumer, deadline, attempts, left in grants
+        }
+        chosen = Mode(mode) if mode >= 0 else None
+        return cls(cursor, frontier, Ranges.decode(*done), held, skipped, paused, chosen)

@@ -1,0 +1,342 @@
+"""What was accepted before: the replicated memory behind *OneOffset* (DESIGN §5 *Dedupe*).
+
+Both tables keep millions of producers outside the garbage collector's view (counterexample 18):
+values are bytearrays or packed arrays, never objects that a collection would walk.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from functools import partial
+from typing import Any, NamedTuple
+
+import xxhash
+
+from weir.broker.state.frozen import Frozen, opened
+from weir.codec.fields import Buffer
+from weir.model.limits import DEVICE_WINDOW, PIPELINE_WINDOW
+
+_MASK = (1 << 64) - 1
+
+#: epoch u32, answers ever written u32 (it wraps), next sequence u64, last stamp i64.
+_HEAD = struct.Struct("<IIQq")
+#: sequence u64, messages u32, offset i64, stamp i64, hash u64.
+_ANSWER = struct.Struct("<QIqqQ")
+
+
+class Answer(NamedTuple):
+    """What an accepted batch was told, and the hash that a repeat must have.
+
+    A chunk has no offset: -1 - the Raft index of its entry stands there.
+    """
+
+    sequence: int
+    messages: int
+    offset: int
+    stamp: int
+    hash: int
+
+
+def chunk_answer(index: int) -> int:
+    """Return what stands for a chunk's offset, and turn it back into its entry's Raft index."""
+    return -1 - index
+
+
+class Known(NamedTuple):
+    """Where a producer stands: its epoch and the only sequence it may send next."""
+
+    epoch: int
+    next_sequence: int
+
+
+#: Tables are dealt to so many parts: each is small enough to be copied, grown or packed at once.
+PARTS = 256
+
+
+class _Part:
+    """Some producers' rows. What a snapshot of an earlier epoch holds is not written to."""
+
+    __slots__ = ("epoch", "rows")
+
+    def __init__(self, rows: dict[int, bytearray], epoch: int) -> None:
+        self.rows = rows
+        self.epoch = epoch
+
+
+class ProducerTable:
+    """Per producer its epoch, next sequence, and the last 64 answers (the pipelining window).
+
+    In `PARTS`, each there from its first producer on: a snapshot shares them all, and a part is
+    copied when it is next written to.
+    """
+
+    __slots__ = ("_epoch", "_parts")
+
+    def __init__(self) -> None:
+        """Know nobody."""
+        self._parts: dict[int, _Part] = {}
+        #: Counts the snapshots.
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return sum(len(part.rows) for part in self._parts.values())
+
+    def _row(self, producer: int) -> bytearray | None:
+        part = self._parts.get(producer % PARTS)
+        return part.rows.get(producer) if part is not None else None
+
+    def _own(self, number: int) -> dict[int, bytearray]:
+        """Return the rows of a part, to be written to."""
+        part = self._parts.get(number)
+        if part is None:
+            part = self._parts[number] = _Part({}, self._epoch)
+        elif part.epoch != self._epoch:
+            copies = {producer: row[:] for producer, row in part.rows.items()}
+            part = self._parts[number] = _Part(copies, self._epoch)
+        return part.rows
+
+    def known(self, producer: int) -> Known | None:
+        """Return where a producer stands; None if it never wrote here, or expired."""
+        row = self._row(producer)
+        if row is None:
+            return None
+        epoch, _, next_sequence, _ = _HEAD.unpack_from(row)
+        return Known(epoch, next_sequence)
+
+    def answer(self, producer: int, sequence: int) -> Answer | None:
+        """Return the kept answer for the batch that began with `sequence`, if it is kept still."""
+        row = self._row(producer) or b""
+        for at in range(_HEAD.size, len(row), _ANSWER.size):
+            answer = Answer._make(_ANSWER.unpack_from(row, at))
+            if answer.sequence == sequence:
+                return answer
+        return None
+
+    def record(self, producer: int, epoch: int, answer: Answer) -> None:
+        """Note a committed batch; a new epoch forgets the answers of the old one."""
+        rows = self._own(producer % PARTS)
+        row = rows.get(producer)
+        if row is None or _HEAD.unpack_from(row)[0] != epoch:
+            row = rows[producer] = bytearray(_HEAD.size)
+        written = _HEAD.unpack_from(row)[1]
+        at = _HEAD.size + written % PIPELINE_WINDOW * _ANSWER.size
+        if at == len(row):
+            row += bytes(_ANSWER.size)
+        _ANSWER.pack_into(row, at, *answer)
+        # 2^32 is a multiple of the window, so that wrapping keeps the turn.
+        written = (written + 1) & 0xFFFFFFFF
+        _HEAD.pack_into(row, 0, epoch, written, answer.sequence + answer.messages, answer.stamp)
+
+    def expire(self, horizon: int, number: int) -> int:
+        """Forget producers of a part whose last stamp is below `horizon`; return how many."""
+        part = self._parts.get(number)
+        rows = part.rows if part is not None else {}
+        old = [p for p, row in rows.items() if _HEAD.unpack_from(row)[3] < horizon]
+        if old:
+            rows = self._own(number)
+            for producer in old:
+                del rows[producer]
+        return len(old)
+
+    def encode(self) -> list[Frozen]:
+        """Return the table for a snapshot, part by part: producers, bytes of each row, rows."""
+        self._epoch += 1
+        return [Frozen(partial(_packed_rows, part.rows)) for part in self._parts.values()]
+
+    @classmethod
+    def decode(cls, parts: list[Any]) -> ProducerTable:
+        """Return the table of a snapshot."""
+        table = cls()
+        for packed, sizes, rows in map(opened, parts):
+            producers, lengths, at = array("Q"), array("I"), 0
+            producers.frombytes(packed)
+            lengths.frombytes(sizes)
+            for producer, length in zip(producers, lengths, strict=True):
+                table._own(producer % PARTS)[producer] = bytearray(rows[at : at + length])
+                at += length
+        return table
+
+
+def _packed_rows(rows: dict[int, bytearray]) -> tuple[bytes, bytes, bytes]:
+    lengths = array("I", map(len, rows.values()))
+    return array("Q", rows).tobytes(), lengths.tobytes(), b"".join(rows.values())
+
+
+#: Each value under (sequence modulo the window) is the u32 hash of what was sent under it.
+_RING = struct.Struct(f"<{DEVICE_WINDOW}I")
+_NO_RING = bytes(_RING.size)
+_HASH = struct.Struct("<I")
+
+
+def value_hash(value: Buffer) -> int:
+    """Return the 32 bits that stand for a device's value: the lower half of its xxh3-64."""
+    return int(xxhash.xxh3_64_intdigest(value)) & 0xFFFFFFFF
+
+
+class Origin(NamedTuple):
+    """Where a device, (hub, sn), stands: its boot, next sequence, the last offset it got, and the
+    hashes of its last `DEVICE_WINDOW` values.
+    """
+
+    boot: int
+    next_sequence: int
+    offset: int
+    ring: bytes = _NO_RING
+
+    def after(self, sequence: int, offset: int, hash: int) -> Origin:
+        """Return where the device stands after its next message."""
+        at = sequence % DEVICE_WINDOW * _HASH.size
+        ring = self.ring[:at] + _HASH.pack(hash) + self.ring[at + _HASH.size :]
+        return Origin(self.boot, sequence + 1, offset, ring)
+
+    def holds(self, sequence: int, hash: int) -> bool:
+        """Whether an earlier sequence is kept still, and was used with a value of that hash."""
+        kept = 0 < self.next_sequence - sequence <= DEVICE_WINDOW
+        at = sequence % DEVICE_WINDOW * _HASH.size
+        return kept and _HASH.unpack_from(self.ring, at)[0] == hash
+
+
+#: A row: hub u64, sn u8, 3 bytes of nothing, boot u32, next sequence u32, last offset u64, ring.
+_ROW = struct.Struct(f"<QB3xIIQ{_RING.size}s")
+_DEVICE = struct.Struct("<QB")
+_STANDING = struct.Struct("<IIQ")
+_STANDING_AT = 12
+_RING_AT = _STANDING_AT + _STANDING.size
+_STRIPES = 256
+_ROOM = 8
+_FREE = 0xFFFFFFFF
+
+
+class _Stripe:
+    """A small open-addressing hash table: row numbers in `places`, up to two thirds of them used,
+    and the rows without a gap, so that a place that is free costs four bytes.
+    """
+
+    __slots__ = ("epoch", "places", "rows")
+
+    def __init__(self, epoch: int, places: Buffer = b"", rows: Buffer = b"") -> None:
+        self.epoch = epoch
+        self.places = array("I", bytes(places) or _FREE.to_bytes(4, "little") * _ROOM)
+        self.rows = bytearray(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows) // _ROW.size
+
+    def packed(self) -> tuple[Buffer, Buffer]:
+        """Return places and rows as they are now; not copied."""
+        return memoryview(self.places).cast("B"), self.rows
+
+    def find(self, hub: int, sn: int, mixed: int) -> tuple[int, int]:
+        """Return the place of (hub, sn), or the free one where it belongs, and its row's byte.
+
+        The byte is -1 for a free place.
+        """
+        places, rows, wanted = self.places, self.rows, (hub, sn)
+        mask = len(places) - 1
+        place = mixed & mask
+        while (number := places[place]) != _FREE:
+            at = number * _ROW.size
+            if _DEVICE.unpack_from(rows, at) == wanted:
+                return place, at
+            place = (place + 1) & mask
+        return place, -1
+
+    def add(self, place: int, hub: int, sn: int) -> int:
+        """Append a row of a device that is not here yet; return the row's byte."""
+        at = len(self.rows)
+        self.places[place] = len(self)
+        self.rows += _ROW.pack(hub, sn, 0, 0, 0, _NO_RING)
+        if 3 * len(self) > 2 * len(self.places):
+            self._grow()
+        return at
+
+    def _grow(self) -> None:
+        mask = 2 * len(self.places) - 1
+        self.places = places = array("I", [_FREE]) * (mask + 1)
+        for number in range(len(self)):
+            place = _mix(*_DEVICE.unpack_from(self.rows, number * _ROW.size)) >> 8 & mask
+            while places[place] != _FREE:
+                place = (place + 1) & mask
+            places[place] = number
+
+
+class OriginTable:
+    """Per device its boot, next sequence and last answers; 256 stripes, so that growing one moves
+    a small part and never stops the loop. A stripe exists from its first device on. A snapshot
+    shares them all, and a stripe is copied when it is next written to.
+
+    Devices do not expire: their number is bounded instead (docs/adr/0004).
+    """
+
+    __slots__ = ("_count", "_epoch", "_stripes")
+
+    def __init__(self) -> None:
+        """Know nobody."""
+        self._stripes: dict[int, _Stripe] = {}
+        self._count = 0
+        #: Counts the snapshots.
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def known(self, hub: int, sn: int) -> Origin | None:
+        """Return where a device stands; None if it never sent a sequence here."""
+        mixed = _mix(hub, sn)
+        stripe = self._stripes.get(mixed & (_STRIPES - 1))
+        if stripe is None:
+            return None
+        _, at = stripe.find(hub, sn, mixed >> 8)
+        return None if at < 0 else Origin._make(_ROW.unpack_from(stripe.rows, at)[2:])
+
+    def record(self, hub: int, sn: int, boot: int, sequence: int, offset: int, hash: int) -> None:
+        """Note a committed message of a device: its sequence, offset, and value's hash."""
+        mixed = _mix(hub, sn)
+        number = mixed & (_STRIPES - 1)
+        stripe = self._stripes.get(number)
+        if stripe is None:
+            stripe = self._stripes[number] = _Stripe(self._epoch)
+        elif stripe.epoch != self._epoch:
+            stripe = self._stripes[number] = _Stripe(self._epoch, *stripe.packed())
+        place, at = stripe.find(hub, sn, mixed >> 8)
+        if at < 0:
+            at = stripe.add(place, hub, sn)
+            self._count += 1
+        # What an earlier boot left in the ring is never asked for: it lies before sequence 0.
+        _STANDING.pack_into(stripe.rows, at + _STANDING_AT, boot, sequence + 1, offset)
+        _HASH.pack_into(stripe.rows, at + _RING_AT + sequence % DEVICE_WINDOW * _HASH.size, hash)
+
+    def encode(self) -> list[Frozen]:
+        """Return the table for a snapshot, stripe by stripe: number, places, rows."""
+        self._epoch += 1
+        return [
+            Frozen(partial(_packed_stripe, number, stripe))
+            for number, stripe in self._stripes.items()
+        ]
+
+    @classmethod
+    def decode(cls, stripes: list[Any]) -> OriginTable:
+        """Return the table of a snapshot."""
+        table = cls()
+        table._stripes = {
+            number: _Stripe(0, places, rows) for number, places, rows in map(opened, stripes)
+        }
+        table._count = sum(map(len, table._stripes.values()))
+        return table
+
+
+def _packed_stripe(number: int, stripe: _Stripe) -> tuple[int, Buffer, Buffer]:
+    return number, *stripe.packed()
+
+
+def _mix(hub: int, sn: int) -> int:
+    """Spread (hub, sn) over 64 bits: hubs of one maker differ in a few bits only, wherever.
+
+    The finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+    generators, 2014).
+    """
+    x = hub * 0x9E3779B97F4A7C15 + sn * 0xD1B54A32D192ED03 & _MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
+    return x ^ x >> 31

@@ -1,0 +1,191 @@
+"""A partition's replicated state: what every replica knows after the same entries."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from weir.broker.control import (
+    ClusterDeleted,
+    ClusterOpened,
+    ClusterPaused,
+    ClusterRecord,
+    ClusterSought,
+    LogStartMoved,
+)
+from weir.broker.entries import BatchRecord
+from weir.broker.state.clusters import ClusterState
+from weir.broker.state.dedupe import (
+    PARTS,
+    Answer,
+    OriginTable,
+    ProducerTable,
+    chunk_answer,
+    value_hash,
+)
+from weir.broker.state.delays import Delays, Row
+from weir.broker.state.frozen import Frozen, opened
+from weir.broker.state.large import ValueTable
+from weir.errors import UnknownVersion
+from weir.model.batch import Batch
+from weir.model.chunks import Piece
+from weir.model.columns import NO_SEQUENCE
+from weir.model.limits import DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX
+from weir.model.stamp import milliseconds_of, stamp_at
+
+_VERSION = 5
+_HORIZON = stamp_at(DEDUPE_HORIZON_MS)
+#: Each of the parts of its table is looked at once an hour, few of them at one entry.
+_EXPIRE_EVERY = stamp_at(3600 * 1000) // PARTS
+_EXPIRE_AT_ONCE = 8
+
+
+class PartitionState:
+    """Next offset, last stamp, dedupe, clusters (DESIGN §5 Raft, the list of a snapshot)."""
+
+    __slots__ = (
+        "_expired_at",
+        "clusters",
+        "delays",
+        "first_index",
+        "last_stamp",
+        "log_start",
+        "next_offset",
+        "origins",
+        "producers",
+        "values",
+    )
+
+    def __init__(self) -> None:
+        """Begin as a new partition."""
+        #: The first offset that is kept; all below is past retention.
+        self.log_start = 0
+        #: Entries of messages below this Raft index are not needed any more.
+        self.first_index = 0
+        self.next_offset = 0
+        self.last_stamp = 0
+        self.producers = ProducerTable()
+        self.origins = OriginTable()
+        self.values = ValueTable()
+        self.clusters: dict[str, ClusterState] = {}
+        self.delays = Delays()
+        self._expired_at = 0
+
+    def apply(self, batch: BatchRecord, index: int) -> None:
+        """Take note of a committed batch of the entry at Raft index `index`."""
+        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in, large, size, dues = batch
+        self.values.at(producer, epoch, stamp)
+        behind, answer = offset + messages, offset
+        if large is not None:
+            if isinstance(large, Piece):
+                behind, answer = offset, chunk_answer(index)
+                self.values.grow(producer, epoch, large, hash_, index, stamp, size)
+            else:
+                self.values.close(producer, large, offset)
+        self.producers.record(producer, epoch, Answer(sequence, messages, answer, stamp, hash_))
+        if fan_in is not None:
+            self._note_origins(fan_in, offset)
+        if dues is not None:
+            row = Row(offset, behind, *dues)
+            self.delays.add(row, milliseconds_of(stamp), DELAYED_BATCHES_MAX)
+        self.next_offset = behind
+        # A grant may be stamped after a batch and yet lie before it in the log.
+        self.last_stamp = max(self.last_stamp, stamp)
+        if stamp - self._expired_at >= _EXPIRE_EVERY:
+            self._expire(stamp)
+
+    def _expire(self, stamp: int) -> None:
+        """Forget old producers, a few parts of the table in turn: by stamp and never by a clock, so
+        that every replica forgets at the same entry.
+        """
+        turn = stamp // _EXPIRE_EVERY
+        first = max(self._expired_at // _EXPIRE_EVERY + 1, turn - PARTS + 1)
+        last = min(turn, first + _EXPIRE_AT_ONCE - 1)
+        for part in range(first, last + 1):
+            self.producers.expire(stamp - _HORIZON, part % PARTS)
+        self._expired_at = last * _EXPIRE_EVERY
+
+    def cluster(self, name: str) -> ClusterState:
+        """Return a cluster's state; one that nothing is known of begins at the first message."""
+        state = self.clusters.get(name)
+        if state is None:
+            state = self.clusters[name] = ClusterState(self.log_start, self.log_start)
+        return state
+
+    def steer(self, record: ClusterRecord) -> None:
+        """Apply a change of a cluster; a seek never goes below the log's start."""
+        match record:
+            case ClusterSought(name, offset):
+                self.cluster(name).seek(max(offset, self.log_start))
+            case ClusterOpened(name, mode):
+                self.cluster(name).open(mode)
+            case ClusterPaused(name, paused):
+                self.cluster(name).paused = paused
+            case ClusterDeleted(name):
+                self.clusters.pop(name, None)
+
+    def move_start(self, record: LogStartMoved) -> None:
+        """Let the log start later; what clusters had not done below it they never will.
+
+        First, open values go that nobody touched since the record's stamp.
+        """
+        self.values.void(record.untouched_since)
+        if record.offset <= self.log_start:
+            return
+        self.log_start, self.first_index = record.offset, record.index
+        self.values.forget_below(self.log_start)
+        self.delays.drop_below(self.log_start)
+        for cluster in self.clusters.values():
+            cluster.drop_below(self.log_start)
+
+    def _note_origins(self, batch: Batch, offset: int) -> None:
+        origins = batch.origins
+        assert origins is not None  # BatchRecord keeps only such batches
+        hashes = map(value_hash, batch.values())
+        columns = origins.hubs, origins.sns, origins.epochs, origins.sequences, hashes
+        for at, (hub, sn, boot, sequence, value) in enumerate(zip(*columns, strict=True), offset):
+            if sequence != NO_SEQUENCE:
+                self.origins.record(hub, sn, boot, sequence, at, value)
+
+    def encode(self) -> object:
+        """Return the state as MessagePack can hold it."""
+        return (
+            _VERSION,
+            self.log_start,
+            self.first_index,
+            self.next_offset,
+            self.last_stamp,
+            self._expired_at,
+            self.producers.encode(),
+            self.origins.encode(),
+            [Frozen(partial(tuple, (n, *c.encode()))) for n, c in self.clusters.items()],
+            self.values.encode(),
+            self.delays.encode(),
+        )
+
+    def become(self, other: PartitionState) -> None:
+        """Take another replica's state, as `decode` gave it, in place of this one."""
+        for name in PartitionState.__slots__:
+            setattr(self, name, getattr(other, name))
+
+    @classmethod
+    def decode(cls, data: Any) -> PartitionState:
+        """Return the state that `encode` gave."""
+        version, *fields = data
+        if version != _VERSION:
+            raise UnknownVersion(
+                f"the checkpoint holds a partition in version {version}; this release reads "
+                f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
+            )
+        start, first_index, *fields = fields
+        next_offset, last_stamp, expired_at, producers, origins, clusters, values, delays = fields
+        state = cls()
+        state.log_start, state.first_index = start, first_index
+        state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
+        state.producers = ProducerTable.decode(producers)
+        state.origins = OriginTable.decode(origins)
+        state.values = ValueTable.decode(*values)
+        state.delays = Delays.decode(*delays)
+        rows = map(opened, clusters)
+        state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}
+        return state
