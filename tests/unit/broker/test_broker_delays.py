@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from weir.broker.clusters import pickers
 from weir.broker.clusters.due_times import DueTimes, Passed
 from weir.broker.clusters.picking import Ground
 from weir.broker.control import MessagesGranted
 from weir.broker.events import Closed
-from weir.broker.state.clusters import ClusterState, pickers
+from weir.broker.state.clusters import ClusterState
 from weir.broker.state.delays import Delays, Row
 from weir.broker.state.ranges import Ranges
 from weir.errors import BadRequest, Overloaded
