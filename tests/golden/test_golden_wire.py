@@ -54,8 +54,11 @@ def message(case: dict[str, Any]) -> Any:
     kind, fields = getattr(room, case["kind"]), list(case["message"])
     if issubclass(kind, m.Control):
         return msgspec.convert(fields, kind)
-    batches = tuple(bytes.fromhex(batch) for batch in fields[-1])
     fields[0] = Address(*fields[0])
+    if kind is m.Fetched:
+        fields[4] = tuple(map(bytes.fromhex, fields[4]))
+        return m.Fetched(*fields)
+    batches = tuple(bytes.fromhex(batch) for batch in fields[-1])
     if kind is m.Granted:
         fields[-2] = tuple(map(tuple, fields[-2]))
     return kind(*fields[:-1], memoryview(batches[0]) if kind is m.Produce else batches)

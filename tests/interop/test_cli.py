@@ -164,7 +164,7 @@ def test_a_tail_whose_reader_has_enough_ends_quietly(node: Node, topic: str) -> 
         (["tail", "absent"], "no topic 'absent'"),
         (["topic", "create", "a b"], "topic 'a b' is not allowed"),
         (["topic", "create", "t", "--partitions", "9999"], "9999 partitions: a topic has 1"),
-        (["topic", "create", "t", "--order", "total"], "order='total' is not served"),
+        (["topic", "create", "t", "--order", "none"], "order='none': give 'partition'"),
     ],
 )
 def test_a_refusal_is_one_line(node: Node, arguments: list[str], what: str) -> None:

@@ -174,7 +174,7 @@ def test_refusals_have_numbers_and_say_what_to_do(tmp_path: Path) -> None:
                 with pytest.raises(Refused):
                     await w.create_topic(bad)
             with pytest.raises(Refused, match="order"):
-                await w.create_topic("u", order="total")
+                await w.create_topic("u", order="causal")
 
     run(tmp_path, body)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -63,7 +64,8 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Follow: st.builds(m.Follow, NATURAL),
     m.ReachRegistry: st.just(m.ReachRegistry()),
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
-    m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL),
+    m.AskBarriers: st.builds(m.AskBarriers, NATURAL, NATURAL, NATURAL),
+    m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL, st.booleans()),
     m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),
     m.Pull: st.builds(m.Pull, ADDRESS, TEXT, *[NATURAL] * 4, st.sampled_from(Mode)),
     m.Ack: st.builds(m.Ack, ADDRESS, TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))),
@@ -115,6 +117,15 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
         Opcode.POSITIONS,
         st.builds(m.PositionsReply, INT64, INT64, INT64),
     ),
+    m.Barriers: (
+        Opcode.ASK_BARRIERS,
+        st.builds(
+            m.Barriers,
+            NATURAL,
+            st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=3),
+            st.lists(st.tuples(NATURAL, NATURAL), max_size=3).map(tuple),
+        ),
+    ),
     m.Confirm: (Opcode.PRODUCE, st.builds(m.Confirm, INT64, INT64, st.booleans(), NATURAL)),
     m.Acked: (Opcode.ACK, st.builds(m.Acked, INT64)),
     m.Nacked: (Opcode.NACK, st.builds(m.Nacked, INT64)),
@@ -122,7 +133,9 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     m.Refusal: (Opcode.FETCH, st.builds(m.Refusal, NATURAL, TEXT, INT64)),
     m.Fetched: (
         Opcode.FETCH,
-        st.builds(m.Fetched, ADDRESS, *[INT64] * 3, st.lists(BODY, max_size=3).map(tuple)),
+        st.builds(
+            m.Fetched, ADDRESS, *[INT64] * 3, st.lists(BODY, max_size=3).map(tuple), INT64, NATURAL
+        ),
     ),
     m.FetchedChunks: (
         Opcode.FETCH_CHUNKS,
@@ -170,8 +183,7 @@ def with_joined_batches(reply: Any) -> Any:
     if not isinstance(reply, m.Fetched | m.FetchedChunks | m.Granted):
         return reply
     glued = b"".join(bytes(batch) for batch in reply.batches)
-    fields = [getattr(reply, name) for name in type(reply).__slots__]
-    return type(reply)(*fields[:-1], batches=(glued,) if glued else ())
+    return replace(reply, batches=(glued,) if glued else ())
 
 
 @pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)

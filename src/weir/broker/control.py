@@ -176,6 +176,33 @@ class StampsRaised(Record, frozen=True, array_like=True, tag="stamps"):
     stamp: int
 
 
+class AcksPrepared(Record, frozen=True, array_like=True, tag="prepared"):
+    """Partition: of a scattering's attempt at `stamp`, acks (cluster, ranges as `MessagesAcked` has
+    them) are undecided; `parts` are all of its parts.
+    """
+
+    producer: int
+    epoch: int
+    number: int
+    stamp: int
+    parts: tuple[int, ...]
+    acks: list[tuple[str, list[tuple[int, int, int]]]]
+
+
+class ScatteringsDecided(Record, frozen=True, array_like=True, tag="decided"):
+    """Partition: what became of parts of scatterings: (producer, epoch, number, stamp, whether it
+    is acks, `Outcome`).
+    """
+
+    rows: list[tuple[int, int, int, int, bool, int]]
+
+
+class ScatteringsBarred(Record, frozen=True, array_like=True, tag="barred"):
+    """Partition: no attempt of a scattering at or below `stamp` is prepared from here on."""
+
+    stamp: int
+
+
 class ClusterSought(Record, frozen=True, array_like=True, tag="seek"):
     """Partition: a cluster goes on at `offset`; all its grants are over."""
 
@@ -196,6 +223,7 @@ class ClusterDeleted(Record, frozen=True, array_like=True, tag="forget"):
     cluster: str
 
 
+ScatterRecord = AcksPrepared | ScatteringsDecided | ScatteringsBarred
 ClusterRecord = ClusterOpened | ClusterSought | ClusterPaused | ClusterDeleted
 NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
 ControlRecord = (
@@ -211,6 +239,7 @@ ControlRecord = (
     | GrantsReleased
     | LogStartMoved
     | StampsRaised
+    | ScatterRecord
     | ClusterRecord
 )
 _decoder = msgspec.msgpack.Decoder(ControlRecord)

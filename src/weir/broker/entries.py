@@ -14,10 +14,12 @@ from weir.log.frame import Kind
 from weir.model.batch import Batch
 from weir.model.chunks import Piece, References
 from weir.model.header import Columns
+from weir.model.scattered import Scattered
 
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 _DUE, _CHUNK = int(Columns.DUE), int(Columns.CHUNK)
+_SCATTERED = int(Columns.SCATTERED)
 
 
 class BatchRecord(NamedTuple):
@@ -38,6 +40,8 @@ class BatchRecord(NamedTuple):
     stored: int = 0
     #: Between which times its messages are due, in ms since 1970, if any is to come late.
     dues: tuple[int, int] | None = None
+    #: Of a part of a scattering what it says of the whole.
+    scattered: Scattered | None = None
 
     @property
     def next_offset(self) -> int:
@@ -63,7 +67,7 @@ def record_of(batch: Batch, offset: int, stamp: int) -> BatchRecord:
     dues = due_span(batch) if h.columns & _DUE and not h.columns & _CHUNK else None
     return BatchRecord(
         h.producer, h.epoch, h.sequence, h.count, h.hash, offset, stamp, fan_in, large,
-        h.total_size, dues,
+        h.total_size, dues, batch.scattered if h.columns & _SCATTERED else None,
     )  # fmt: skip
 
 

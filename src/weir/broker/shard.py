@@ -17,6 +17,8 @@ from weir.broker.admission import Authorize, Budget, allow_all
 from weir.broker.brokerset import BrokerSet
 from weir.broker.control import ControlRecord, ProducerOpened, TopicAltered, TopicCreated
 from weir.broker.devices.devices import Devices
+from weir.broker.domain.domains import Domains
+from weir.broker.domain.promises import Promises
 from weir.broker.effects import Effect, HoldReads, Stopped
 from weir.broker.groups import Groups
 from weir.broker.identity import Identity
@@ -50,6 +52,7 @@ from weir.model.limits import (
 )
 from weir.model.topic import Topic
 from weir.order.clock import Highest, HybridClock, Time
+from weir.wire.ordering import AskBarriers
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,11 @@ class Shard:
         self._writer = {writer.number: writer for writer in self._writers}
         #: What writes to each of its logs.
         self.writers: Sequence[Writer] = self._writers
+        self._peers = Peers(identity.node, layout, outbox, time, settings.replication)
         self._shared = Surroundings(
-            outbox, self._reads, self.budget, time, Highest(), self._dirty, self._admit
-        )
+            outbox, self._reads, self.budget, time, Highest(), self._dirty, self._admit,
+            self._peers.multi.fenced,
+        )  # fmt: skip
         sessions: dict[int, Session] = {}
         self._has_registry = identity.shard == layout.registry_shard
         snapshot = None
@@ -113,7 +118,6 @@ class Shard:
         catalog = Catalog.decode(snapshot.data) if snapshot else Catalog()
         clock = HybridClock(catalog.last_stamp, self._shared.highest)
         self.topics = Topics(catalog)
-        self._peers = Peers(identity.node, layout, outbox, self._time, settings.replication)
         self._peers.refill = refill = Refill(
             self._writer, layout, self._reads, outbox, time, self._peers.places
         )
@@ -163,6 +167,9 @@ class Shard:
             authorize, self._time,
         )  # fmt: skip
         requests.serve(self._set.handlers())
+        promises = Promises(self._peers.multi, self._shared.highest, time)
+        self._domains = Domains(topics, promises, outbox, authorize, time)
+        requests.serve({AskBarriers: self._domains.ask})
         self._set.is_hopeful = self._peers.refill.is_hopeful
         self._peers.registry_comes_again = self._registry_comes_again
 
@@ -237,6 +244,7 @@ class Shard:
                 self._reception.opened(session, principal, place)
                 return []  # a peer that has said nothing yet makes nothing possible
             case ev.Closed(session):
+                self._domains.closed(session)
                 self._reception.closed(session)
             case ev.Ticked():
                 self._tick()
@@ -278,6 +286,7 @@ class Shard:
     def _tick(self) -> None:
         self._peers.tick()  # first: nobody here is told anything by who leads no more
         self._shared.tick()
+        self._domains.tick()
         self._devices.receivers.tick()
         self._neighbours.tick()
         if self._stopping:
@@ -304,6 +313,7 @@ class Shard:
         self._neighbours.advance()
         self._devices.receivers.advance()
         self._groups.advance()
+        self._domains.advance()
         for writer in self._writers:
             writer.advance()
         self._peers.advance()

@@ -28,6 +28,8 @@ class Surroundings:
     dirty: Callable[[Partition], None]
     #: Raises `Unavailable` once the shard takes no more publishes.
     admit: Callable[[], None]
+    #: The highest stamp that the voters of a group led here have promised to stand by.
+    fenced: Callable[[int], int]
     #: The producer id that the shard itself writes device messages with; 0 until it is granted.
     fan_in_producer: int = 0
     #: By group, the partitions in which somebody may wait: no other is told that time passes.

@@ -32,7 +32,10 @@ def topic(context: typer.Context) -> None:
 def create(
     name: Topic,
     partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 1,
-    order: Annotated[str, typer.Option(help="What has one order: `partition`.")] = "partition",
+    order: Annotated[
+        str,
+        typer.Option(help="What has one order: each `partition`, or all together: `total`."),
+    ] = "partition",
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
     replicas: Annotated[

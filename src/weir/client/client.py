@@ -119,6 +119,8 @@ class Client:
         max_bytes: int = 4 * MIB,
         follow: bool = True,
         value_bytes_max: int = VALUE_BYTES_LOADED_MAX,
+        order: str | None = None,
+        read_from: str = "leader",
     ) -> Reader:
         """Return a reader of all or some partitions, of some keys or tags only if they are given.
 
@@ -127,10 +129,22 @@ class Client:
         partitions it does not name begin at their earliest. `until`: a time that has passed, or
         {partition: offset}; it ends there, with `follow=False` or a time at today's end.
 
+        `order`: "total", one order of all partitions, the same for every reader; "partition", each
+        in its own, sooner; None: as the topic has it. `read_from="any"` spreads readers over the
+        replicas of a partition.
         A value over `value_bytes_max` is not loaded: `async for piece in message.chunks()`.
         """
         options = ReaderOptions(
-            start, partitions, max_bytes, follow, until, key, tag, value_bytes_max
+            start,
+            partitions,
+            max_bytes,
+            follow,
+            until,
+            key,
+            tag,
+            value_bytes_max,
+            order,
+            read_from,
         )
         return Reader(self._link, topic, options)
 

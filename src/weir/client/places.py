@@ -53,6 +53,11 @@ class Places:
         """The number of the topic."""
         return self._info.id
 
+    @property
+    def order(self) -> str:
+        """What of the topic has one order: each "partition", or all together ("total")."""
+        return self._info.order
+
     def __len__(self) -> int:
         """Return the number of partitions."""
         return len(self._info.addresses)

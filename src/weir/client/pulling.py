@@ -17,7 +17,7 @@ from weir.client.granted import Grant, sorted_out
 from weir.client.growth import watch
 from weir.client.link import Link
 from weir.client.places import Places
-from weir.client.reader import EMPTY_PAUSE, LONG_POLL
+from weir.client.portions import EMPTY_PAUSE, LONG_POLL
 from weir.errors import ValueLost
 from weir.model.clusters import Mode
 from weir.model.ids import Address

@@ -5,32 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
+from typing import Protocol
 
-from weir.client.chunked import Chunks, loaded
-from weir.client.delivered import Delivered, deliver
+from weir.client.barriers import Barriers
+from weir.client.chunked import loaded
+from weir.client.delivered import Delivered
 from weir.client.feed import Feed
 from weir.client.growth import watch
 from weir.client.link import Link
+from weir.client.merging import Merging, room_for
 from weir.client.picking import Pick
 from weir.client.places import Places
-from weir.client.seeking import exact
+from weir.client.portions import EMPTY_PAUSE, Portion, Portions
+from weir.client.replicas import Replicas
+from weir.client.span import Span
 from weir.client.start import Begin, End, Start, Until, begin_of, end_of
 from weir.client.values import key_bytes
-from weir.errors import BadRequest, OffsetOutOfRange
-from weir.model.ids import Address
+from weir.errors import BadRequest
 from weir.model.limits import FETCH_BYTES_MAX, MIB, VALUE_BYTES_LOADED_MAX
 from weir.model.message import Message
 from weir.model.stamp import STAMP_MAX
-from weir.wire import messages as m
+from weir.model.topic import check_order
 
-LONG_POLL = 5.0
 #: Answers of one partition that are with the user or ahead of him.
 PREFETCH = 2
-#: After an answer with nothing in it, so that a broker that does not wait is not stormed.
-EMPTY_PAUSE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ class ReaderOptions:
     tag: str | Sequence[str] | None = None
     #: A larger value, which lies in chunks, is not loaded: its message streams it.
     value_bytes_max: int = VALUE_BYTES_LOADED_MAX
+    #: What has one order: each "partition", all together ("total"), or None: as the topic says.
+    order: str | None = None
+    read_from: str = "leader"
 
     def check(self) -> None:
         """Raise `BadRequest` for options that cannot work."""
@@ -58,6 +62,10 @@ class ReaderOptions:
             isinstance(number, int) and number >= 0 for number in numbers
         ):
             raise BadRequest(f"partitions={numbers!r}: give a list of numbers from 0 on")
+        if self.order is not None:
+            check_order(self.order)
+        if self.read_from not in ("leader", "any"):
+            raise BadRequest(f"read_from={self.read_from!r}: give 'leader', or 'any' replica")
 
     def pick(self, begin: Begin, end: End | None) -> Pick:
         """Return which messages are wanted. Raises `BadRequest`."""
@@ -74,20 +82,20 @@ class ReaderOptions:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """What one fetch brought, and the position behind it."""
+class _Feed(Protocol):
+    """Whatever gives portions, in the order in which they are handed out."""
 
-    partition: int
-    delivered: list[Delivered]
-    next_offset: int
-    over: bool
-    slots: asyncio.Semaphore = field(repr=False)
+    async def take(self) -> Portion | None:
+        """Return the next portion; None at the end."""
+
+    async def close(self) -> None:
+        """End all that runs for it."""
 
 
 class Reader:
     """Iterate it for messages, or `batches()` for batches, each partition in offset order.
 
+    In total order all of them come in one order, which is the same for every reader of the topic.
     `positions` is {partition: offset behind what was handed out}; kept and given back as `start`,
     it continues there without gap or repeat. So does iterating again after an error.
     """
@@ -96,19 +104,19 @@ class Reader:
         """Take the link; the first iteration talks to the broker."""
         options.check()
         self.topic = topic
-        self._begin = begin_of(options.start)
-        self._end = None if options.until is None else end_of(options.until)
-        self._pick = options.pick(self._begin, self._end)
-        self.positions: dict[int, int] = dict(self._begin.offsets or {})
+        begin = begin_of(options.start)
+        end = None if options.until is None else end_of(options.until)
+        self._pick = options.pick(begin, end)
+        self._span = Span(begin, end, self._pick, options.follow)
+        self.positions = self._span.positions
         #: By partition, the offset behind the last committed message, as of the last fetch.
-        self.committed: dict[int, int] = {}
+        self.committed = self._span.committed
+        #: "partition" or "total", once it is open.
+        self.order = options.order or ""
         self._link = link
         self._options = options
-        self._ends: dict[int, int] | None = None
-        #: Where partitions began for which the user named no offset.
-        self._found: dict[int, int] = {}
-        self._feed: Feed[_Piece] | None = None
-        self._piece: _Piece | None = None
+        self._feed: _Feed | None = None
+        self._portion: Portion | None = None
         self._rest: deque[Delivered] = deque()
         self._delivered: Delivered | None = None
         self._messages: Iterator[Message] | None = None
@@ -125,7 +133,7 @@ class Reader:
     async def close(self) -> None:
         """Stop fetching. Iterating again would continue at `positions`."""
         feed, self._feed = self._feed, None
-        self._piece = self._delivered = self._messages = None
+        self._portion = self._delivered = self._messages = None
         self._rest.clear()
         if feed is not None:
             await feed.close()
@@ -176,22 +184,22 @@ class Reader:
     async def _next(self) -> Delivered | None:
         """Return the next batch; None at the end. `positions` moves over what holds no messages."""
         while (delivered := self._wanted()) is None:
-            if self._piece is not None:
-                piece, self._piece = self._piece, None
-                self.positions[piece.partition] = piece.next_offset
-                piece.slots.release()
+            if self._portion is not None:
+                portion, self._portion = self._portion, None
+                self.positions[portion.partition] = portion.next_offset
+                portion.done()
             feed = self._feed or await self._start()
             try:
-                self._piece = await feed.take()
+                self._portion = await feed.take()
             except BaseException:
                 await self.close()
                 raise
-            if self._piece is None:
+            if self._portion is None:
                 return None
             # Moved, not copied: what is handed out is in nobody's hands but the user's, since an
             # opened batch may be a thousand times as large as what came.
-            self._rest.extend(self._piece.delivered)
-            self._piece.delivered.clear()
+            self._rest.extend(self._portion.delivered)
+            self._portion.delivered.clear()
         return await self._whole(delivered)
 
     def _wanted(self) -> Delivered | None:
@@ -210,111 +218,53 @@ class Reader:
             await self.close()  # to go on at `positions`, with this very message
             raise
 
-    async def _start(self) -> Feed[_Piece]:
-        options = self._options
+    async def _start(self) -> _Feed:
+        options, span = self._options, self._span
         places = await Places.find(self._link, self.topic)
-        mine = [*dict.fromkeys(options.partitions or range(len(places)))]
-        for partition in [*self.positions, *mine, *((self._end and self._end.offsets) or ())]:
-            places[partition]  # raises if the topic has no such partition
-        await self._settle()
-        found = await places.positions(self._begin.stamp, mine)
-        new = {p: reply for p, reply in found.items() if p not in self.positions}
-        begins = {p: self._begin.offset(p, reply) for p, reply in new.items()}
-        if self._begin.stamp:
-            # Offsets say nothing of times: whoever goes on at them must get nothing older.
-            begins = await exact(places, self._begin.stamp, new)
-        self.positions.update(begins)
-        self._found.update(begins)
-        if self._ends is None and (self._end is not None or not options.follow):
-            end = self._end or End()
-            if end.needs_clock:
-                # Asked for this very stamp: what is stamped below it lies before the end then.
-                found = await places.positions(end.stamp, mine)
-            self._ends = {p: end.offset(p, reply, options.follow) for p, reply in found.items()}
-        self._feed = Feed(partial(self._pull, places, partition) for partition in mine)
-        if options.partitions is None and self._ends is None:
-            self._feed.add(partial(self._watch, places))
-        return self._feed
+        self.order = options.order or places.order
+        barriers = Barriers(self._link, places) if self.order == "total" else None
+        mine = await span.ask(self._link, places, options.partitions, barriers)
+        replicas = None
+        if options.read_from == "any":
+            replicas = Replicas(self._link, places)
+            await replicas.find(mine)
+        max_bytes = options.max_bytes
+        if barriers is not None:
+            max_bytes = min(max_bytes, room_for(len(mine)))
+        portions = Portions(self._link, places, span, max_bytes, replicas)
+        grows = options.partitions is None and span.ends is None
+        if barriers is not None:
+            begins = {partition: span.positions[partition] for partition in mine}
+            joined = span.joined if grows else None
+            self._feed = Merging(portions, barriers, begins, span.ends, joined)
+            return self._feed
+        feed = self._feed = Feed(partial(self._pull, portions, partition) for partition in mine)
+        if grows:
+            feed.add(partial(self._watch, portions))
+        return feed
 
-    async def _settle(self) -> None:
-        """Turn times into stamps, once: iterating again goes on with the same ones."""
-        begin, end = self._begin, self._end
-        if begin.needs_clock or (end is not None and end.needs_clock):
-            now_ms = await self._link.wall_ms()
-            self._begin = begin.settled(now_ms)
-            self._end = None if end is None else end.settled(now_ms)
-            self._pick.floor = self._begin.stamp
-            self._pick.ceiling = STAMP_MAX if self._end is None else self._end.stamp
-
-    async def _watch(self, places: Places, feed: Feed[_Piece]) -> None:
+    async def _watch(self, portions: Portions, feed: Feed[Portion]) -> None:
         """Read partitions that are added later, too: all that is in them is new."""
 
         def grown(partitions: range) -> None:
             for partition in partitions:
-                if partition not in self.positions:
-                    self.positions[partition] = self._found[partition] = 0
-                feed.add(partial(self._pull, places, partition))
+                self._span.joined(partition)
+                feed.add(partial(self._pull, portions, partition))
 
-        await watch(places, grown)
+        await watch(portions.places, grown)
 
-    async def _pull(self, places: Places, partition: int, feed: Feed[_Piece]) -> None:
-        position = self.positions[partition]
-        end = None if self._ends is None else self._ends[partition]
+    async def _pull(self, portions: Portions, partition: int, feed: Feed[Portion]) -> None:
+        ends = self._span.ends
+        position, end = self.positions[partition], None if ends is None else ends[partition]
         slots = asyncio.Semaphore(PREFETCH)
         while end is None or position < end:
             await slots.acquire()
-            piece = await self._fetch(places, partition, position, end, slots)
-            if piece.next_offset == position and not piece.over:
+            portion = await portions.fetch(partition, position, end)
+            if portion.next_offset == position and not portion.over:
                 slots.release()
                 await asyncio.sleep(EMPTY_PAUSE)
                 continue
-            position = piece.next_offset
-            feed.put(piece)
-            if piece.over:
+            position = portion.next_offset
+            feed.put(replace(portion, done=slots.release))
+            if portion.over:
                 return
-
-    async def _fetch(
-        self, places: Places, partition: int, position: int, end: int | None,
-        slots: asyncio.Semaphore,
-    ) -> _Piece:  # fmt: skip
-        delivered: list[Delivered] = []
-
-        def request(address: Address) -> m.Request:
-            return m.Fetch(address, position, self._options.max_bytes, int(LONG_POLL * 1_000))
-
-        def behind(fetched: m.Fetched) -> int:
-            return fetched.next_offset if end is None else min(fetched.next_offset, end)
-
-        def check(fetched: m.Fetched) -> None:
-            group = places[partition].group
-            delivered[:] = deliver(
-                fetched.batches, group, self.topic, partition, position, behind(fetched),
-                Chunks(places),
-            )  # fmt: skip
-
-        try:
-            fetched = await places.ask(partition, request, m.Fetched, wait=LONG_POLL, check=check)
-        except OffsetOutOfRange as error:
-            if self._found.get(partition) == position < error.detail:
-                # Nobody named this offset: retention was faster than the first fetch.
-                return _Piece(partition, [], error.detail, False, slots)
-            raise self._out_of_range(partition, position, error.detail) from error
-        self.committed[partition] = fetched.committed
-        for part in delivered:
-            self._link.saw(part.batch.header.stamp)
-        wanted, ceiling = self._pick.passes(delivered)
-        over = ceiling is not None
-        next_offset = max(behind(fetched), position) if ceiling is None else ceiling
-        return _Piece(partition, wanted, next_offset, over, slots)
-
-    def _out_of_range(self, partition: int, position: int, nearest: int) -> OffsetOutOfRange:
-        why = (
-            "Messages before it are past retention."
-            if nearest > position
-            else "The partition ends there: is this the topic, and the system, it was read from?"
-        )
-        return OffsetOutOfRange(
-            f"{self.topic}/{partition} has no offset {position}; the nearest one is {nearest}. "
-            f"{why} To go on, read with start={{{partition}: {nearest}}} or start='earliest'",
-            nearest,
-        )

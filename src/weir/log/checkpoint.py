@@ -5,7 +5,7 @@ position from which a scan is needed, and the broker's snapshots, which are opaq
 little-endian:
 
     magic "WCKP", u16 version, u16 0, u32 log, u64 system, u64 serial, u64 replay, u64 durable,
-    u64 lost at, u32 groups, u32 segments, u32 class segments, u64 bytes of the broker's part
+    u64 lost at, u64 bound, u32 groups, u32 segments, u32 class segments, u64 bytes of the broker's part
     a group:    u64 group, term, vote, fence, start, applied; i64 base, behind; u64 floor, last,
                 before
     a segment:  u32 number in the file's name, u32 generation, u64 base, u64 size
@@ -35,11 +35,11 @@ from weir.log.segment import Segment, segment_name, segment_number
 CHECKPOINT = "checkpoint"
 COPY = "checkpoint-copy"
 MAGIC = b"WCKP"
-VERSION = 3
+VERSION = 4
 
 #: The CRC-32C of a file is taken in pieces: what is large must not keep others waiting.
 _PIECE_BYTES = 1 << 20
-_HEAD = struct.Struct("<4sHHIQQQQQIIIQ")
+_HEAD = struct.Struct("<4sHHIQQQQQQIIIQ")
 _GROUP = struct.Struct("<QQQQQQqqQQQ")
 _SEGMENT = struct.Struct("<IIQQ")
 _COPIES = struct.Struct("<IIQQIQ")
@@ -90,6 +90,7 @@ class Checkpoint:
     `durable` were durable when it was made. `serial` rises with each. `copies` are class segments,
     each with the byte where its copies end: what lies behind is not believed. Up to position
     `lost_at`, 0 if there was no such place, frames were lost of which nobody knows whose they were.
+    `bound` is how far promises were allowed to go.
     """
 
     log: int
@@ -102,6 +103,7 @@ class Checkpoint:
     body: bytes | Body
     copies: tuple[tuple[Segment, int], ...] = ()
     lost_at: int = 0
+    bound: int = 0
 
     def pack(self) -> bytearray:
         """Return the file; takes long where the body is large, and not all of it at once."""
@@ -125,6 +127,7 @@ class Checkpoint:
             self.replay,
             self.durable,
             self.lost_at,
+            self.bound,
             len(self.groups),
             len(self.segments),
             len(self.copies),
@@ -158,7 +161,7 @@ def unpack(data: bytes) -> Checkpoint:
     if len(body) < _HEAD.size or U32.unpack_from(data, len(body))[0] != crc32c(body):
         raise Damaged("it fails its CRC-32C")
     magic, version, _, log, system, serial, *fields = _HEAD.unpack_from(body)
-    replay, durable, lost_at, groups, segments, copied, _ = fields
+    replay, durable, lost_at, bound, groups, segments, copied, _ = fields
     if magic != MAGIC or version != VERSION:
         raise UnknownKind(
             f"the checkpoint has version {version}, and this release knows {VERSION}: start this "
@@ -179,7 +182,10 @@ def unpack(data: bytes) -> Checkpoint:
         for number, *fields, end in _COPIES.iter_unpack(body[at : at + copied * _COPIES.size])
     )
     at += copied * _COPIES.size
-    return Checkpoint(log, system, serial, replay, durable, kept, row, body[at:], copies, lost_at)
+    rest = body[at:]
+    return Checkpoint(
+        log, system, serial, replay, durable, kept, row, rest, copies, lost_at, bound
+    )
 
 
 def save(disk: Disk, found: Checkpoint) -> None:

@@ -23,12 +23,15 @@ class Run(NamedTuple):
 
 
 class Flush(NamedTuple):
-    """Log positions `start` to `end`, with the tokens given to `append`, in order."""
+    """Log positions `start` to `end`, with the tokens given to `append`, in order, and the bound
+    that it makes durable.
+    """
 
     start: int
     end: int
     runs: tuple[Run, ...]
     tokens: tuple[object, ...]
+    bound: int = 0
 
     def run(self, disk: Disk) -> None:
         """Write and sync; blocks. When it returns, all is durable.
@@ -47,11 +50,12 @@ class Flush(NamedTuple):
 class Staged:
     """What the next flush will write, in the order of its positions."""
 
-    __slots__ = ("_runs", "buffers", "start", "tokens")
+    __slots__ = ("_runs", "bound", "buffers", "start", "tokens")
 
-    def __init__(self, start: int) -> None:
-        """Begin at position `start`, with no run open yet."""
+    def __init__(self, start: int, bound: int) -> None:
+        """Begin at position `start`, with no run open yet; the MARK names `bound`."""
         self.start = start
+        self.bound = bound
         self.tokens: list[object] = []
         #: The bytes of the run that is open; appending to it is all that staging a frame takes.
         self.buffers: list[Buffer] = []
@@ -64,4 +68,4 @@ class Staged:
 
     def seal(self, end: int) -> Flush:
         """Return the flush; nothing may be staged here any more."""
-        return Flush(self.start, end, tuple(self._runs), tuple(self.tokens))
+        return Flush(self.start, end, tuple(self._runs), tuple(self.tokens), self.bound)

@@ -39,7 +39,9 @@ _NO_CRC = bytes(U32.size)
 
 
 class Kind(IntEnum):
-    """What a frame's payload is. MARK and END are the log's own and belong to no group."""
+    """What a frame's payload is. MARK and END are the log's own and belong to no group; the index
+    of a MARK is the promise bound of the whole log.
+    """
 
     BATCHES = 1
     CONTROL = 2

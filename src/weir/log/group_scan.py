@@ -84,7 +84,9 @@ class GroupScan:
                 self.damage.setdefault(group, error)
 
     def lose_all(self, error: LogDamaged, position: int) -> None:
-        """Nobody knows whose frames lay in a place up to a position, at or above `replay`."""
+        """Nobody knows whose frames lay in a place that reaches up to a position at or above
+        `replay`, however far below it began.
+        """
         self.lost_at = max(self.lost_at, position)
         self.lost = error
 

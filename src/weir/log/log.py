@@ -46,8 +46,9 @@ class Log(Lookups):
         groups: dict[int, GroupIndex],
         upkeep: Upkeep,
         tail: int,
+        bound: int,
     ) -> None:
-        """Go on at position `tail`, below which all is durable."""
+        """Go on at position `tail`, below which all is durable, with the bound found there."""
         super().__init__(disk, settings, segments, groups, tail)
         self._reserve = reserve
         self._upkeep = upkeep
@@ -57,6 +58,8 @@ class Log(Lookups):
         self._staged: Staged | None = None
         self._flight: Flush | None = None
         self._marked = -1
+        #: How far promises may go: durable, on its way, and as it was found.
+        self.bound = self._next_bound = self.found_bound = bound
         #: How many frames were staged since the log was opened, marks aside.
         self.frames = 0
         #: The groups of which an entry was put into the last segment.
@@ -115,15 +118,9 @@ class Log(Lookups):
             elif record.index <= index.last:
                 self._upkeep.supersede(position, index.position_of(record.index))
             index.add(
-                record.index,
-                record.term,
-                kind,
-                position,
-                size,
-                record.first_offset,
-                record.next_offset,
-                record.stamp,
-            )
+                record.index, record.term, kind, position, size,
+                record.first_offset, record.next_offset, record.stamp,
+            )  # fmt: skip
             self._touched.add(record.group)
             # A chunk is read once and late, if ever: it must not drive out what is new.
             if kind is not Kind.BATCHES or record.first_offset < record.next_offset:
@@ -172,7 +169,19 @@ class Log(Lookups):
         if flush is not self._flight:
             raise ValueError("this flush is not the one in flight: report each once, in order")
         self._durable = flush.end
+        self.bound = max(self.bound, flush.bound)
         self._flight = None
+
+    def extend_bound(self, bound: int) -> None:
+        """Stage a higher promise bound; it is `bound` once the flush that takes it is durable."""
+        self._next_bound = bound
+        staged = self._staged
+        if staged is None:
+            self._stage()
+        else:
+            staged.bound = bound
+            position = self._place(staged, SMALL_FRAME)
+            staged.buffers.extend(mark_frame(self._generation, position, staged.start, bound))
 
     def mark_idle(self) -> None:
         """Stage a lone MARK unless the last flush was one or something is staged anyway.
@@ -224,7 +233,7 @@ class Log(Lookups):
         """Return the next checkpoint: `body` is the broker's, and holds the state of each group
         through the Raft index in `applied`. Tell `checkpoint_saved` when it is durable.
         """
-        return self._upkeep.checkpoint(applied, body, self._durable)
+        return self._upkeep.checkpoint(applied, body, self._durable, self.bound)
 
     def checkpoint_saved(self) -> None:
         """The last checkpoint is durable, in both places."""
@@ -263,16 +272,10 @@ class Log(Lookups):
         position = self._place(staged, frame_size(size))
         staged.buffers.append(
             pack(
-                self._generation,
-                position,
-                record.kind,
-                record.payload,
-                size,
-                group=record.group,
-                term=record.term,
-                index=record.index,
+                self._generation, position, record.kind, record.payload, size,
+                group=record.group, term=record.term, index=record.index,
             )
-        )
+        )  # fmt: skip
         staged.buffers.extend(record.payload)
         if size & 7:
             staged.buffers.append(padding(size))
@@ -287,12 +290,12 @@ class Log(Lookups):
         only when everything before it is durable.
         """
         start = self._tail
-        staged = self._staged = Staged(start)
+        staged = self._staged = Staged(start, self._next_bound)
         if start + SMALL_FRAME <= self._limit:
             segment = self._segments.last
             staged.open(segment.name, start - segment.base)
         position = self._place(staged, SMALL_FRAME)
-        staged.buffers.extend(mark_frame(self._generation, position, start))
+        staged.buffers.extend(mark_frame(self._generation, position, start, staged.bound))
         return staged
 
     def _place(self, staged: Staged, room: int) -> int:

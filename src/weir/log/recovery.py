@@ -134,7 +134,7 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     upkeep.begin_with(groups, scan.tail)
     for file in unwritten:
         upkeep.closed(file)
-    log = Log(disk, settings, segments, reserve, groups.index, upkeep, scan.tail)
+    log = Log(disk, settings, segments, reserve, groups.index, upkeep, scan.tail, scan.bound)
     log.mark_idle()
     body = found.body if found else b""
     assert isinstance(body, bytes)  # it was read from a file

@@ -45,7 +45,7 @@ class _Bad(NamedTuple):
 class Scan:
     """Takes segments in the order of their bases, then judges.
 
-    `mark` is the highest position known to have been durable, `tail` the first position without a
+    `mark` is the highest position known to have been durable, `bound` the promise bound, `tail` the first position without a
     sound frame, `live` the segments below the tail, `holes` all that was found damaged below the
     mark, and `groups` what was learnt of the groups.
     """
@@ -57,6 +57,7 @@ class Scan:
         copies that it names among the segments.
         """
         self.mark = found.durable if found else 0
+        self.bound = found.bound if found else 0
         self.tail = 0
         self.live: list[Segment] = []
         self.holes: list[LogDamaged] = []
@@ -196,16 +197,20 @@ class Scan:
         if frame is None:
             if not ahead and not self._saved:  # not even what groups there are is known
                 raise error
-            if position >= self._replay:
-                self.groups.lose_all(error, position)
             self.holes.append(error)
             sound = next_frame(data, at + ahead, generation=segment.generation, base=segment.base)
             # Where nothing sound follows, what is lost ends with what had been durable.
-            return sound if sound < len(data) else min(sound, self.mark - segment.base)
+            behind = sound if sound < len(data) else min(sound, self.mark - segment.base)
+            # It may begin below `replay`, and reach into what every group needs.
+            if segment.base + behind > self._replay:
+                self.groups.lose_all(error, segment.base + behind - 1)
+            return behind
         self.holes.append(error)
         if frame.kind is Kind.END:
             return len(data)
-        if frame.kind is not Kind.MARK:
+        if frame.kind is Kind.MARK:
+            self.bound = max(self.bound, frame.index)
+        else:
             self.groups.lose(segment, frame, error)
         return at + frame_size(frame.length)
 
@@ -254,6 +259,7 @@ class Scan:
     def _keep(self, segment: Segment, frame: Frame, payload: memoryview) -> None:
         if frame.kind is Kind.MARK:
             self.mark = max(self.mark, U64.unpack(payload)[0])
+            self.bound = max(self.bound, frame.index)
             return
         self.groups.take(segment, frame, payload)
 

@@ -76,10 +76,14 @@ class Segment:
         return header, payload
 
 
-def mark_frame(generation: int, position: int, durable: int) -> tuple[bytes, bytes]:
-    """Return the frame that begins a flush: all below `durable` was durable before it."""
+def mark_frame(generation: int, position: int, durable: int, bound: int) -> tuple[bytes, bytes]:
+    """Return the frame that begins a flush: all below `durable` was durable before it.
+
+    Its header has the promise bound in place of an index, so that rot of the payload leaves it.
+    """
     payload = U64.pack(durable)
-    return pack(generation, position, Kind.MARK, (payload,), len(payload)), payload
+    header = pack(generation, position, Kind.MARK, (payload,), len(payload), index=bound)
+    return header, payload
 
 
 def pack_header(segment: Segment, log: int, system: int) -> bytes:

@@ -126,7 +126,7 @@ class Upkeep:
     # -- checkpoints -------------------------------------------------------------------------
 
     def checkpoint(
-        self, applied: Mapping[int, int], body: bytes | Body, durable: int
+        self, applied: Mapping[int, int], body: bytes | Body, durable: int, bound: int
     ) -> Checkpoint:
         """Return the next checkpoint, to be saved, then to be told to `saved`.
 
@@ -178,6 +178,7 @@ class Upkeep:
             body,
             copies,
             self._lost_at,
+            bound,
         )
 
     def saved(self) -> None:

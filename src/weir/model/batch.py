@@ -35,6 +35,7 @@ from weir.model.limits import (
     TAGS_PER_BATCH_MAX,
 )
 from weir.model.message import LargeMessage, Message
+from weir.model.scattered import Scattered
 
 __all__ = ["Batch", "check_batches", "encode", "headers", "split"]
 
@@ -44,8 +45,9 @@ _VALUE, _KEY, _TAG = int(Columns.VALUE), int(Columns.KEY), int(Columns.TAG)
 _TIME, _DUE, _EXPIRES = int(Columns.TIME), int(Columns.DUE), int(Columns.EXPIRES)
 _HEADERS, _ORIGIN = int(Columns.HEADERS), int(Columns.ORIGIN)
 _CHUNK, _REFERENCES = int(Columns.CHUNK), int(Columns.REFERENCES)
+_SCATTERED = int(Columns.SCATTERED)
 #: What is checked beside the values, where a batch has it.
-_MORE = _CHUNK | _REFERENCES | _KEY | _TAG | _HEADERS
+_MORE = _CHUNK | _REFERENCES | _SCATTERED | _KEY | _TAG | _HEADERS
 _NO_HEADERS: Mapping[str, bytes] = {}
 
 
@@ -66,13 +68,15 @@ def encode(
     origins: Origins | None = None,
     chunk_at: int | None = None,
     references: References | None = None,
+    scattered: Scattered | None = None,
     compression: int = 0,
     level: int | None = None,
 ) -> bytearray:
     """Return the sealed batch of `values` and whichever columns are given, one item a message.
 
     Times are microseconds since 1970. `chunk_at`: the one value is a piece of a larger one, from
-    that byte on; `references`: it stands for a value of chunks, and `values` is left empty.
+    that byte on; `references`: it stands for a value of chunks, and `values` is left empty;
+    `scattered`: it is a part of a scattering.
     `compression` is kept only where it makes the batch smaller, and not over 256 times smaller.
     Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
     column's length is not that of `values`.
@@ -94,6 +98,9 @@ def encode(
     if chunk_at is not None:
         flags |= _CHUNK
         bare.append(Piece(chunk_at, len(values[0])).pack())
+    if scattered is not None:
+        flags |= _SCATTERED
+        bare.append(scattered.pack())
     flags |= _put_numbers(bare, (_DUE, dues))
     col.put_bytes(parts, values)
     if keys is not None:
@@ -231,7 +238,7 @@ class Batch:
             return
         if (piece := self.piece) is not None and piece.size != len(self.value_column.data):
             raise BadBatch(f"a chunk says {piece.size:,} bytes and holds others")
-        _ = self.references  # raises for those that make no sense
+        _ = self.references, self.scattered  # they raise for what makes no sense
         if (keys := self.key_column) is not None:
             keys[1].check()
         if (tags := self.tag_column) is not None:
@@ -254,6 +261,8 @@ class Batch:
         tag_list = cursor.tag_list() if flags & _TAG else []
         if flags & _CHUNK:
             cursor.take(len(Piece(0, 0).pack()))
+        if flags & _SCATTERED:
+            cursor.take(Scattered.unpack(self.view[cursor.at :]).packed_size)
         if flags & _DUE:
             found[_DUE] = cursor.numbers("q", n)
         if self.header.compression:
@@ -294,6 +303,16 @@ class Batch:
         if not self.header.columns & _REFERENCES:
             return None
         return References.unpack(self.value_column.data)
+
+    @property
+    def scattered(self) -> Scattered | None:
+        """What a part of a scattering knows of the whole; None for any other batch."""
+        if not self.header.columns & _SCATTERED:
+            return None
+        cursor = Cursor(self.view, HEADER_SIZE)
+        if self.header.columns & _TAG:
+            cursor.tag_list()
+        return Scattered.unpack(self.view[cursor.at :])
 
     @property
     def value_column(self) -> BytesColumn:

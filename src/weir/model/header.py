@@ -17,11 +17,11 @@ the leader can stamp a batch without touching its columns. Its seed is the group
 wrong place never pass. The CRC covers the stamped fields too.
 
 Behind the header lie the columns (`weir.model.columns`). With compression, the TAG list and the
-CHUNK and DUE columns, if there are any, lie as they are; everything behind them is one compressed
-part of the size that byte 52 tells, padded with zeros to a multiple of 8: an LZ4 block (without a
-size of its own), or a zstd frame that tells its content size. Inflated, it makes the columns' size
-at byte 48, which are at most 256 times the batch's total size. A batch with origins or references
-is never compressed.
+CHUNK, SCATTERED and DUE columns, if there are any, lie as they are; everything behind them is one
+compressed part of the size that byte 52 tells, padded with zeros to a multiple of 8: an LZ4 block
+(without a size of its own), or a zstd frame that tells its content size. Inflated, it makes the
+columns' size at byte 48, which are at most 256 times the batch's total size. A batch with origins
+or references is never compressed.
 
 A batch with CHUNK holds a part of a value too large for one batch. It has one "message", uses one
 sequence, and takes no offset: its first offset is that of the next message (`weir.model.chunks`).
@@ -70,6 +70,7 @@ class Columns(IntFlag):
     FOREIGN = 1 << 16
     CHUNK = 1 << 17
     REFERENCES = 1 << 18
+    SCATTERED = 1 << 19
 
 
 #: The columns that this release reads and writes; a batch with others is refused, never guessed.
@@ -84,10 +85,13 @@ KNOWN = int(
     | Columns.ORIGIN
     | Columns.CHUNK
     | Columns.REFERENCES
+    | Columns.SCATTERED
 )
 #: Whoever applies a committed batch reads these columns, and must not have to inflate them.
 _NEVER_COMPRESSED = int(Columns.ORIGIN | Columns.REFERENCES)
-_CHUNK = int(Columns.CHUNK)
+_CHUNK, _SCATTERED = int(Columns.CHUNK), int(Columns.SCATTERED)
+#: What no batch of a scattering has.
+_NEVER_SCATTERED = int(Columns.ORIGIN | Columns.CHUNK | Columns.REFERENCES | Columns.DUE)
 #: All columns that any batch may have are below this; the flags above say what a batch is.
 _PLAIN = 0xFF
 _VALUE = int(Columns.VALUE)  # plain numbers: flag arithmetic would cost more than all else here
@@ -170,6 +174,10 @@ def _check_flags(header: Header) -> None:
     flags = header.columns
     if flags & ~KNOWN or not flags & _VALUE:
         raise BadBatch(f"batch has columns {flags:#x}; known are {KNOWN:#x}")
+    if flags & _SCATTERED:
+        if flags & _NEVER_SCATTERED:
+            raise BadBatch(f"no batch of a scattering has columns {flags:#x}")
+        return
     whole = not flags & int(Columns.ORIGIN) if not flags & _CHUNK else flags == _VALUE | _CHUNK
     if header.count != 1 or not whole:
         raise BadBatch(f"no chunk and no reference has columns {flags:#x}, {header.count:,} times")

@@ -65,6 +65,13 @@ DEVICE_WINDOW = 8
 # Devices do not expire, so they are bounded by count: 60 to 80 bytes each.
 ORIGINS_PER_PARTITION_MAX = 4_000_000
 
+# Scatterings (DESIGN §5): one, those that a shard coordinates at once, and those of a partition
+# that are undecided, or not forgotten.
+SCATTER_PARTS_MAX = 64
+SCATTER_BYTES_MAX = MIB
+SCATTERINGS_MAX = 1_024
+SCATTERINGS_KEPT_MAX = 4_096
+
 # Fetches, grants, waits.
 FETCH_BYTES_MAX = 8 * MIB
 WAIT_MS_MAX = 60_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import xxhash
@@ -20,6 +20,7 @@ from weir.model.limits import (
     RETENTION_MS_MIN,
 )
 
+#: What of a topic has one order for all who read it: each partition, or all of them together.
 Order = Literal["partition", "total"]
 #: The value of a retention without a limit.
 FOREVER = 0
@@ -121,14 +122,22 @@ class Topic:
 
 
 def check_settings(partitions: int, order: str) -> None:
-    """Raise `BadRequest` unless these settings make a topic that this release can serve."""
+    """Raise `BadRequest` unless these settings make a topic."""
     if not 1 <= partitions <= PARTITIONS_PER_TOPIC_MAX:
         raise BadRequest(
             f"{partitions} partitions: a topic has 1 to {PARTITIONS_PER_TOPIC_MAX}",
             PARTITIONS_PER_TOPIC_MAX,
         )
-    if order != "partition":
-        raise BadRequest(f"order={order!r} is not served by this release; use order='partition'")
+    check_order(order)
+
+
+def check_order(order: str) -> None:
+    """Raise `BadRequest` unless it is an `Order`."""
+    if order not in get_args(Order):
+        raise BadRequest(
+            f"order={order!r}: give 'partition' (each has one order) or 'total' (all together have "
+            "one)"
+        )
 
 
 def partition_for(key: bytes, partitions: int) -> int:

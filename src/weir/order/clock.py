@@ -88,6 +88,15 @@ class HybridClock:
         """
         return min(seen, stamp_at(wall_ms + self.max_ahead_ms))
 
+    def take(self, stamp: int) -> bool:
+        """Give exactly this stamp, which must be checked as one that was seen; False if it is not
+        above all that were given or promised.
+        """
+        if stamp <= max(self._last, self._highest.promised):
+            return False
+        self.raise_to(stamp)
+        return True
+
     def stamp(self, wall_ms: int, seen: int = 0) -> int:
         """Return max(now, last + 1, seen + 1, promised + 1) and make it the last; `seen` must be
         checked.

@@ -56,6 +56,7 @@ class Merge(Generic[Item]):
         self._bytes_max = bytes_max
         self._inputs = {partition: _Input(offset) for partition, offset in start.items()}
         self._heap: list[tuple[int, int, int, int, Item]] = []
+        self._highest = 0
 
     def add(self, partition: int, offset: int) -> None:
         """Take a partition that joined the roster, from `offset` on."""
@@ -73,6 +74,18 @@ class Merge(Generic[Item]):
     def held(self) -> int:
         """Bytes that wait for the barrier."""
         return sum(one.held for one in self._inputs.values())
+
+    @property
+    def highest(self) -> int:
+        """The highest stamp that waits for the barrier; 0 if nothing waits."""
+        return self._highest if self._heap else 0
+
+    def holds(self, partition: int) -> bool:
+        """Whether something of a partition waits for the barrier."""
+        return self._inputs[partition].held > 0
+
+    def __contains__(self, partition: int) -> bool:
+        return partition in self._inputs
 
     def push(
         self, partition: int, stamp: int, offset: int, behind: int, size: int, item: Item
@@ -94,7 +107,11 @@ class Merge(Generic[Item]):
             )
         heapq.heappush(self._heap, (stamp, partition, offset, size, item))
         one.held += size
+        self._highest = max(self._highest, stamp)
         self._reached(partition, one, behind)
+        # Stamps rise with offsets. Were only barriers counted, one whose room is full before the
+        # next barrier's offset would wait for itself.
+        self.roster.report(partition, stamp)
 
     def skip(self, partition: int, behind: int) -> None:
         """Note that nothing up to `behind` is for us: filtered, void, or past retention."""

@@ -34,11 +34,16 @@ class Roster:
     least of them, and a partition that nobody reports keeps its last value.
     """
 
-    __slots__ = ("_members",)
+    __slots__ = ("_barrier", "_members")
 
     def __init__(self, partitions: Iterable[int]) -> None:
         """Begin with the partitions that the domain was founded with."""
         self._members = {partition: _Member(0) for partition in partitions}
+        #: None once it may have changed: it is asked for far more often than it does.
+        self._barrier: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
 
     def __contains__(self, partition: int) -> bool:
         return partition in self._members
@@ -46,21 +51,28 @@ class Roster:
     def join(self, partition: int, floor: int) -> None:
         """Count a partition in: it was created to stamp above `floor` (counterexample 6)."""
         self._members.setdefault(partition, _Member(floor))
+        self._barrier = None
 
     def end(self, partition: int, stamp: int) -> None:
         """Count a partition out above `stamp`: it was sealed there."""
         member = self._members[partition]
         member.end = min(member.end, stamp)
+        self._barrier = None
 
     def report(self, partition: int, stamp: int) -> None:
         """Note that nothing at or below `stamp` comes of a partition any more, but what is here."""
         member = self._members[partition]
-        member.reached = max(member.reached, stamp)
+        if stamp > member.reached:
+            if self._barrier == member.bound:
+                self._barrier = None
+            member.reached = stamp
 
     @property
     def barrier(self) -> int:
         """All at or below it is here, of every partition."""
-        return min((member.bound for member in self._members.values()), default=0)
+        if self._barrier is None:
+            self._barrier = min((member.bound for member in self._members.values()), default=0)
+        return self._barrier
 
     def behind(self) -> list[int]:
         """The partitions that hold the barrier where it is: those to hear of first."""

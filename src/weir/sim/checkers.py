@@ -15,6 +15,7 @@ from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB
 from weir.sim.history import UNKNOWN, Ack, Grant, History, Record, Return, Seek
 from weir.sim.leasing import HeldBack, Leased
+from weir.sim.one_order import AllOrNone, BarrierHolds, Causal, OneOrder
 from weir.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
 from weir.sim.seeking import between
 from weir.sim.timely import Timely
@@ -381,6 +382,10 @@ CHECKERS: tuple[Checker, ...] = (
     Honest(),
     Live(),
     Timely(),
+    BarrierHolds(),
+    OneOrder(),
+    Causal(),
+    AllOrNone(),
 )
 
 

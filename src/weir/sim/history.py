@@ -46,6 +46,10 @@ class Publish:
     honest: bool = True
     #: Confirmed by the leader's disk alone: it may be lost with that.
     early: bool = False
+    #: Confirmed once the barrier of its topic has passed it.
+    visible: bool = False
+    #: The highest stamp that its client had seen when it was sent first.
+    after: int = 0
     sends: int = 0
     confirms: list[Confirmed] = field(default_factory=list)
 
@@ -160,6 +164,35 @@ class Look(NamedTuple):
     end: int
 
 
+class Row(NamedTuple):
+    """A message at its place in the one order of a topic."""
+
+    stamp: int
+    partition: int
+    offset: int
+    value: bytes
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a reader in total order gave without a break, from the offsets of `start` on.
+
+    Who joins the topic while it reads is read from its first message on.
+    """
+
+    reader: str
+    start: dict[int, int]
+    rows: list[Row] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Scattering:
+    """What was published at once, as partitions and values; `stamp` is the confirmed one, or 0."""
+
+    parts: tuple[tuple[int, bytes], ...]
+    stamp: int = 0
+
+
 class Record(NamedTuple):
     """A batch of the drained log: `rows` are (producer, epoch, sequence) of each message."""
 
@@ -185,6 +218,12 @@ class History:
     seeks: list[Seek] = field(default_factory=list)
     fences: list[Fence] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
+    #: By partition and offset, the highest barrier that was said to be complete through there.
+    barriers: dict[tuple[int, int], int] = field(default_factory=dict)
+    #: By the partitions that a reader counted, its highest barrier.
+    complete: dict[frozenset[int], int] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
+    scatterings: list[Scattering] = field(default_factory=list)
     #: The modes of clusters that keep order, by partition and name.
     modes: dict[tuple[int, str], Mode] = field(default_factory=dict)
     #: The keys of values that have one, and when those are due that come late, in ms since 1970.
@@ -218,6 +257,11 @@ class History:
         operation = Operation(what, now)
         self.operations.append(operation)
         return operation
+
+    def hand_out(self, partition: int, stamp: int, through: int) -> None:
+        """Note a partition's barrier, as somebody was told it."""
+        place = partition, through
+        self.barriers[place] = max(stamp, self.barriers.get(place, 0))
 
 
 def record_of(batch: Batch) -> Record:

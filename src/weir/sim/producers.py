@@ -190,6 +190,8 @@ class Producer(Client):
             self.world.now,
             honest,
             early=self.level is m.Level.RECEIVED,
+            visible=self.level is m.Level.VISIBLE,
+            after=self._seen,
         )
         self.history.publishes.append(publish)
         if honest:
@@ -210,7 +212,7 @@ class Producer(Client):
         batch.send = send = self._sends
         batch.publish.sends += 1
         address, data = self.addresses[self._partition], memoryview(batch.data)
-        request = m.Produce(address, self._seen, data, self.level)
+        request = m.Produce(address, batch.publish.after, data, self.level)
         self.ask(request, lambda reply: self._answered(batch, send, reply))
 
     def _answered(self, batch: Batch, send: int, reply: m.Reply) -> None:
@@ -242,7 +244,10 @@ class Producer(Client):
             return
         if confirmed:
             return  # a repeat, sent for the fun of it
-        # All behind it were refused too, or will be: rewind.
+        self._rewind(batch)
+
+    def _rewind(self, batch: Batch) -> None:
+        """All behind a batch were refused too, or will be: send them again in a while."""
         for later in self._held[self._held.index(batch) :]:
             later.send = 0
         self._paused = True

@@ -54,6 +54,10 @@ class Reader(Client):
         """Whether the end was reached."""
         return self.at_end and not self._wholes.under_way
 
+    def end(self) -> None:
+        """Read until there is nothing more."""
+        self.ending, self.at_end = True, False
+
     def ready(self) -> None:
         """Go on from the position."""
         self._fetch()

@@ -132,7 +132,8 @@ class _Run:
             world, brokers, history, shape.partitions, shape.pace, shape.patience, shape.sites
         )
         operated = shape.operators[seed % len(shape.operators)]
-        self._workload = Workload(self._scene, shape, operated)
+        ordered = shape.ordered[seed % len(shape.ordered)]
+        self._workload = Workload(self._scene, shape, operated, ordered)
 
     def play(self) -> None:
         """Faults, then peace, then a last power cut, after which the log is drained."""

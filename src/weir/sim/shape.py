@@ -80,6 +80,8 @@ class Shape:
     retentions: tuple[int, ...] = (0, 0, 2 * KIB, 600)
     #: Whether an operator seeks and pauses.
     operators: tuple[bool, ...] = (True, False, False, True)
+    #: How many readers in total order there are, and clients that tell of what those read.
+    ordered: tuple[int, ...] = (0,)
     #: How many places rot in the end, while the node is down.
     rots: tuple[int, ...] = (0, 1, 0, 2, 1)
 

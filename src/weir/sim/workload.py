@@ -10,6 +10,7 @@ from weir.sim.hasty import Hasty
 from weir.sim.hubs import Hub
 from weir.sim.keepers import KeyedConsumer, OrderedConsumer
 from weir.sim.operators import Operator
+from weir.sim.order_readers import OrderReader
 from weir.sim.producers import Producer
 from weir.sim.programs import Program
 from weir.sim.readers import Consumer, Onlooker, Reader
@@ -17,6 +18,7 @@ from weir.sim.receivers import Receiver
 from weir.sim.scene import Scene
 from weir.sim.shape import LEAST_BUDGET, Shape, cast
 from weir.sim.stewards import Steward
+from weir.sim.tellers import Teller
 from weir.sim.world import MS
 
 CLUSTER = "crew"
@@ -27,8 +29,10 @@ ORDER = "order"
 class Workload:
     """The programs of one run."""
 
-    def __init__(self, scene: Scene, shape: Shape, operated: bool) -> None:
-        """Make them; `start` lets them go, each when chance has it."""
+    def __init__(self, scene: Scene, shape: Shape, operated: bool, ordered: int) -> None:
+        """Make them; `start` lets them go, each when chance has it. So many as are `ordered` read
+        in total order, and tell of it.
+        """
         self._world = scene.world
         shape = cast(scene.world, shape)
         parts, batches, each = shape.partitions, shape.batches, shape.device_messages
@@ -40,7 +44,13 @@ class Workload:
             *(Author(scene, f"author{n}", -1 % parts, 2 * batches, pen)
               for n in range(shape.authors)),
         ]  # fmt: skip
-        self.readers = [Reader(scene, f"reader{n}", n) for n in range(parts)]
+        self.readers: list[Reader | OrderReader] = [
+            Reader(scene, f"reader{n}", n) for n in range(parts)
+        ]
+        for n in range(ordered):
+            reader = OrderReader(scene, f"order{n}")
+            self.readers.append(reader)
+            self.producers.append(Teller(scene, f"teller{n}", n % parts, batches, reader))
         self.consumers = [
             Consumer(scene, f"consumer{n}", 0, CLUSTER) for n in range(shape.consumers)
         ]
@@ -74,7 +84,7 @@ class Workload:
     def end_consuming(self) -> None:
         """Work off what is left, readers to the end, consumers until there is nothing to grant."""
         for reader in self.readers:
-            reader.ending, reader.at_end = True, False
+            reader.end()
         for consumer in self.consumers:
             consumer.ending, consumer.ending_since = True, self._world.now
         for receiver in self.receivers:

@@ -30,8 +30,8 @@ from weir.wire.messages import Opcode
 
 #: Behind the address: the highest stamp seen, the level.
 _PRODUCE = struct.Struct("<qB7x")
-#: Behind the address: offset, next offset, committed.
-_FETCHED = struct.Struct("<qqq")
+#: Behind the address: offset, next offset, committed, barrier, partitions.
+_FETCHED = struct.Struct("<qqqqq")
 #: Behind the address: Raft index of the first chunk.
 _CHUNKS = struct.Struct("<q")
 #: Behind the address: fence, deadline, offset, next offset, attempts, stamp, number of runs; then
@@ -54,6 +54,7 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.CREATE_TOPIC: m.CreateTopic,
     Opcode.OPEN_PRODUCER: m.OpenProducer,
     Opcode.POSITIONS: m.Positions,
+    Opcode.ASK_BARRIERS: m.AskBarriers,
     Opcode.FOLLOW: m.Follow,
     Opcode.REACH_REGISTRY: m.ReachRegistry,
     Opcode.FETCH: m.Fetch,
@@ -87,6 +88,7 @@ _REPLIES: dict[int, type[Any]] = {
     Opcode.OPEN_PRODUCER: m.ProducerGrant,
     Opcode.REACH_REGISTRY: m.RegistryReached,
     Opcode.POSITIONS: m.PositionsReply,
+    Opcode.ASK_BARRIERS: m.Barriers,
     Opcode.PRODUCE: m.Confirm,
     Opcode.ACK: m.Acked,
     Opcode.NACK: m.Nacked,
@@ -174,7 +176,7 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
     if isinstance(reply, m.Fetched):
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _FETCHED.pack(
-            reply.offset, reply.next_offset, reply.committed
+            reply.offset, reply.next_offset, reply.committed, reply.barrier, reply.partitions
         )
         return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
     if isinstance(reply, m.Granted):
@@ -203,9 +205,9 @@ def decode_reply(frame: ClientFrame) -> m.Reply:
             return refusal
         if frame.opcode == Opcode.FETCH:
             address, at = _address(frame.body, _FETCHED.size)
-            offset, behind, committed = _FETCHED.unpack_from(frame.body, at)
+            offset, behind, committed, *order = _FETCHED.unpack_from(frame.body, at)
             batches = _batches(frame.body, at + _FETCHED.size)
-            return m.Fetched(address, offset, behind, committed, batches)
+            return m.Fetched(address, offset, behind, committed, batches, *order)
         if frame.opcode == Opcode.PULL:
             return _granted(frame.body)
         if frame.opcode == Opcode.FETCH_CHUNKS:

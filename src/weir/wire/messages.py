@@ -26,6 +26,8 @@ from weir.wire.consuming import Nack as Nack
 from weir.wire.consuming import Nacked as Nacked
 from weir.wire.consuming import Pull as Pull
 from weir.wire.control import Control
+from weir.wire.ordering import AskBarriers as AskBarriers
+from weir.wire.ordering import Barriers as Barriers
 
 PROTOCOL = 1
 
@@ -45,6 +47,7 @@ class Opcode(IntEnum):
     POSITIONS = 7
     FOLLOW = 8
     REACH_REGISTRY = 9
+    ASK_BARRIERS = 10
     ALTER_TOPIC = 12
     DELETE_TOPIC = 13
     DESCRIBE_PARTITION = 14
@@ -214,6 +217,8 @@ class Level(IntEnum):
     REPLICATED = 0
     #: Once the leader has it on disk: it may be lost with this one machine.
     RECEIVED = 1
+    #: Once nothing can come before it in the one order of all partitions of the topic any more.
+    VISIBLE = 2
 
 
 class Produce(NamedTuple):
@@ -242,19 +247,25 @@ class Confirm(Control, frozen=True, array_like=True):
 
 
 class Fetch(Control, frozen=True, array_like=True):
-    """Read from `offset` on; wait up to `wait_ms` for the first message there."""
+    """Read from `offset` on; wait up to `wait_ms` for the first message there.
+
+    With `replica`, any replica answers, with what it has applied; it may lag behind.
+    """
 
     address: Address
     offset: Natural
     max_bytes: Natural
     wait_ms: Natural = 0
+    replica: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """Whole batches that cover [offset, next_offset), or none. The first may begin before `offset`.
 
-    `committed` is the offset behind the last committed message, for lag.
+    `committed` is the offset behind the last committed message, for lag. All that is ever stamped
+    at or below `barrier` lies below `committed`; 0 says nothing. So many `partitions` belong to the
+    topic's order as of that barrier: partition 0 tells it, and 0 is said by all others.
     """
 
     address: Address
@@ -262,6 +273,8 @@ class Fetched:
     next_offset: int
     committed: int
     batches: tuple[Buffer, ...] = ()
+    barrier: int = 0
+    partitions: int = 0
 
 
 class FetchChunks(Control, frozen=True, array_like=True):
@@ -303,6 +316,7 @@ ControlRequest = (
     | Follow
     | ReachRegistry
     | Positions
+    | AskBarriers
     | Fetch
     | Pull
     | Ack
@@ -321,6 +335,7 @@ ControlReply = (
     | ProducerGrant
     | RegistryReached
     | PositionsReply
+    | Barriers
     | Confirm
     | Acked
     | Nacked

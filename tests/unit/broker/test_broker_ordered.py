@@ -217,3 +217,24 @@ def test_an_ordered_watch_is_told_if_it_is_its_turn(crew: Crew) -> None:
     crew.rig.settle()
     assert span(crew.reply(1, active)) == (3, 10)
     assert crew.reply(2, standby) is None
+
+
+def test_what_is_being_given_back_is_not_free_when_another_grant_ends(crew: Crew) -> None:
+    """Simulated set 860: its return had no commit yet when who gave it back was deposed."""
+    first = crew.ask(1, 1)
+    crew.rig.time.pass_ms(LEASE_MS // 2)
+    address, lease = crew.info.addresses[0], LEASE_MS
+    assert isinstance(
+        crew.rig.answer(1, m.Extend(address, "crew", [first.fence], lease)), m.Extended
+    )
+    short = m.Pull(address, "crew", 1, 1 << 20, 0, LEASE_MS // 4, Mode.ORDERED)
+    assert span(crew.rig.answer(1, short)) == (1, 2)
+    crew.rig.time.pass_ms(LEASE_MS // 4)
+    crew.rig.ask(1, m.Nack(address, "crew", first.fence, [(0, 1)], 700))
+    early = crew.rig.ask(2, crew.pull(3))
+    crew.rig.settle()
+    assert span(crew.reply(2, early)) == (0, 0)
+    crew.rig.time.pass_ms(699)
+    assert span(crew.ask(2)) == (0, 0)
+    crew.rig.time.pass_ms(1)
+    assert crew.ask(2).offset == 0

@@ -32,7 +32,8 @@ def test_the_bytes_of_a_control_frame_never_change() -> None:
 
 
 def test_the_bytes_of_a_mark_and_an_end_never_change() -> None:
-    assert b"".join(mark_frame(7, 4096, 4000)).hex() == GOLDEN["mark"]
+    assert b"".join(mark_frame(7, 4096, 4000, 0)).hex() == GOLDEN["mark"]
+    assert b"".join(mark_frame(7, 4096, 4000, 111411200000000002)).hex() == GOLDEN["bound"]
     segment = Segment("segment-00000003", 7, 1 << 20, 1 << 16)
     assert b"".join(segment.end_frame(1_100_000)).hex() == GOLDEN["end"]
 

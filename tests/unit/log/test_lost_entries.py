@@ -16,7 +16,7 @@ from weir.log.index import GroupIndex
 from weir.log.index_file import is_index
 from weir.log.joining import Joining
 from weir.log.log import Log
-from weir.log.record import Record
+from weir.log.record import HardState, Record
 from weir.log.recovery import recover
 from weir.log.segment import BLOCK
 from weir.log.settings import Settings
@@ -221,3 +221,36 @@ def test_the_first_messages_of_a_group_may_be_the_lost_ones(
     assert reading is not None
     assert reading.next_offset == 15
     assert len(reading.run(disk)) == 1
+
+
+def test_a_hole_that_begins_below_what_must_be_applied_may_reach_into_it(
+    disk: SimDisk,
+    small: Settings,
+    log: Log,
+    batches: Callable[..., Any],
+    settle: Callable[[Log], object],
+) -> None:
+    """A file that was cut short took a vote, and an entry that nobody had applied (simulated sets
+    916 and 989): the group took part, and stopped the node when it came to that entry.
+    """
+    group = 65536
+    first = log.append(batches(1, 0))
+    log.append(batches(2, 1))
+    settle(log)
+    vote = HardState(7, 2, 0).pack()
+    log.append(Record(group, 7, 0, Kind.HARD_STATE, (vote,), len(vote)))
+    log.append(batches(3, 2))
+    settle(log)
+    checkpoint = log.checkpoint({group: 2}, b"state")
+    save(disk, checkpoint)
+    log.checkpoint_saved()
+    (name,) = (name for name in disk.names() if name.startswith("segment"))
+    assert first + 8 < checkpoint.replay < log.tail
+    disk.truncate(name, first + 8)
+    for _ in range(2):
+        found = recover(disk, small)
+        assert found.groups[group].damage is not None
+        assert found.groups[group].hard_state_lost
+    found.log.install(group, 3, 7, 3, 7, (b"from another",))
+    settle(found.log)
+    assert recover(disk, small).groups[group].damage is None

@@ -62,7 +62,7 @@ def test_the_default_namespace_goes_without_saying() -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "order"), [(0, "partition"), (1_025, "partition"), (1, "total"), (1, "")]
+    ("partitions", "order"), [(0, "partition"), (1_025, "partition"), (1, "totl"), (1, "")]
 )
 def test_settings_that_cannot_be_served(partitions: int, order: str) -> None:
     with pytest.raises(BadRequest):

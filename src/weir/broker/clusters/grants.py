@@ -163,7 +163,7 @@ class Grants:
         self.leases.begin(name, index, due_ms)
         if not self._outbox.knows(session):
             # It went while this was proposed; only an entry behind the grant can end it.
-            self.pickers.handed_out(name)
+            self.pickers.handed_out(name, index, 0)
             self._release(session)
             return
         self._members.setdefault(session, set()).add(name)
@@ -189,7 +189,7 @@ class Grants:
                 text = f"the messages from offset {reached} on cannot be read"
                 self._outbox.refuse(waiter.caller, failure or Unavailable(text))
             self._ground.doubtful.discard(pick.first, reached)
-            self.pickers.handed_out(record.cluster)
+            self.pickers.handed_out(record.cluster, index, reached)
             if reached < behind:
                 self.pickers.unread(record.cluster, index, reached, behind)
             if reached < behind or self.pickers.keep_order(record.cluster):

@@ -78,6 +78,10 @@ class Leases:
         """Let a grant not end before `let_go`."""
         self._kept[name, fence] += 1
 
+    def is_kept(self, name: str, fence: int) -> bool:
+        """Whether something of a grant is being given back."""
+        return (name, fence) in self._kept
+
     def let_go(self, name: str, fence: int) -> None:
         """Let a grant end when its time is up, if it is not kept by others."""
         self._kept[name, fence] -= 1

@@ -128,7 +128,7 @@ class Keyed(Picking):
         now_ms = self._ground.time.monotonic_ms()
         while (
             not self._looking
-            and self._looked < state.next_offset
+            and self._looked < state.decided_offset
             and now_ms >= self._wait_until_ms
             and (window.candidates < wanted or window.first() is None)
             and (not window or window.room >= len(window) // _ROOM_PART)
@@ -160,7 +160,7 @@ class Keyed(Picking):
     def _look(self) -> bool:
         """Look into the next messages; return whether that is done."""
         ground = self._ground
-        reading = ground.read(self._looked, ground.state.next_offset, _LOOK_BYTES)
+        reading = ground.read(self._looked, ground.state.decided_offset, _LOOK_BYTES)
         if reading is None:
             self._fail(f"the messages from offset {self._looked} on are lost on this node")
             return False
@@ -222,8 +222,9 @@ class Keyed(Picking):
     def _not_done(self, first: int, behind: int) -> Iterator[Run]:
         cluster = self._cluster
         while first < behind:
-            run = (first, behind)
-            if cluster is not None:
+            if cluster is None:
+                run = self._ground.state.voids.gap_from(first, behind)
+            else:
                 run = cluster.done.gap_from(max(first, cluster.cursor), behind)
             if run[0] < run[1]:
                 yield run

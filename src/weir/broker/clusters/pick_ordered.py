@@ -18,12 +18,14 @@ from weir.model.limits import FETCH_BYTES_MAX, WATCHED_MAX
 from weir.wire.messages import Pull
 
 _NOTHING = (0, 0)
+#: Beyond twice those that are live and so many, grants that ended are forgotten.
+_SLACK = 256
 
 
 class Ordered(Picking):
     """Knows whose turn it is, and up to where that one was granted messages."""
 
-    __slots__ = ("_active", "_is_granting", "_lease_ms", "_unread", "_until_ms")
+    __slots__ = ("_active", "_is_granting", "_lease_ms", "_left", "_until_ms")
 
     mode = Mode.ORDERED
 
@@ -33,9 +35,10 @@ class Ordered(Picking):
         self._active = ANYBODY
         #: Whether something is being granted, or read: nothing leaves before it has left.
         self._is_granting = False
-        #: Of grants that could not be read as a whole, from where on: that rests until the lease
-        #: ends, and nothing behind it is to be done before it.
-        self._unread: dict[int, int] = {}
+        #: By grant, the offset below which its messages have left. The others rest until the lease
+        #: ends, and nothing behind them is to be done before them: they could not be read, or an
+        #: earlier leader's answer may have died with it.
+        self._left: dict[int, int] = {}
         #: An active one that holds nothing and asks for nothing is given up then: a lease after it
         #: asked last.
         self._until_ms = self._lease_ms = 0
@@ -75,15 +78,13 @@ class Ordered(Picking):
         held back, or with somebody else.
         """
         state, cluster = self._ground.state, self._cluster
-        first, done = state.log_start, Ranges()
+        first, done = state.log_start, state.voids
         if cluster is not None:
             first, done = cluster.cursor, cluster.done
         if self._is_granting:
             return _NOTHING
-        mine, others = Ranges(), Ranges()
-        for consumer, run in self._held():
-            (mine if consumer == self._active != ANYBODY else others).add(*run)
-        limit = state.next_offset
+        mine, others = self._shares()
+        limit = state.decided_offset
         while first < limit:
             first, behind = done.gap_from(first, limit)
             free, _ = mine.gap_from(first, limit)
@@ -110,7 +111,7 @@ class Ordered(Picking):
         if self._active != ANYBODY and not self._is_granting and self._is_over(line):
             self._active = ANYBODY
         if self._active == ANYBODY:
-            holders = {consumer for consumer, _ in self._held()} - {ANYBODY}
+            holders = {consumer for consumer, *_ in self._held()} - {ANYBODY}
             self._active = next(iter(holders), ANYBODY)
         return self._active
 
@@ -123,27 +124,39 @@ class Ordered(Picking):
             self._until_ms = now_ms + self._lease_ms
         if now_ms < self._until_ms:
             return False
-        return all(consumer != self._active for consumer, _ in self._held())
+        return all(consumer != self._active for consumer, *_ in self._held())
 
     def _ended(self) -> set[int]:
         """Return the consumers of whom a grant has ended."""
         cluster = self._cluster
         return set() if cluster is None else {g.consumer for g in self._over(cluster).values()}
 
-    def _held(self) -> Iterator[tuple[int, Run]]:
-        """Yield what is held back (with 0), or with consumers of whom no grant has ended."""
+    def _held(self) -> Iterator[tuple[int, int, Grant]]:
+        """Yield what is held back (with 0), or with consumers of whom no grant has ended; and what
+        such a one is giving back: it is on its way to nobody (simulated set 860).
+        """
         cluster = self._cluster
         if cluster is not None:
             over = self._over(cluster)
             ended = {grant.consumer for grant in over.values()} - {ANYBODY}
+            is_kept = self._ground.leases.is_kept
             for fence, grant in cluster.grants.items():
                 if fence not in over and grant.consumer not in ended:
-                    unread = self._unread.get(fence, self._ground.state.next_offset)
-                    for first, behind in grant.left:
-                        if first < unread:
-                            yield grant.consumer, (first, min(behind, unread))
-                        if behind > unread:
-                            yield ANYBODY, (max(first, unread), behind)
+                    yield grant.consumer, fence, grant
+                elif is_kept(self._name, fence):
+                    yield ANYBODY, fence, grant
+
+    def _shares(self) -> tuple[Ranges, Ranges]:
+        """Return what the active one holds and was sent, and what is held besides."""
+        mine, others = Ranges(), Ranges()
+        for consumer, fence, grant in self._held():
+            left = self._left.get(fence, 0) if consumer == self._active != ANYBODY else 0
+            for first, behind in grant.left:
+                if first < left:
+                    mine.add(first, min(behind, left))
+                if behind > left:
+                    others.add(max(first, left), behind)
+        return mine, others
 
     def _over(self, cluster: ClusterState) -> dict[int, Grant]:
         ground = self._ground
@@ -172,15 +185,13 @@ class Ordered(Picking):
         """It is with the active one now, unless it cannot be any more."""
         self._is_granting = grant is not None
 
-    def handed_out(self) -> None:
-        """It has left."""
+    def handed_out(self, fence: int, behind: int) -> None:
+        """What of it lies below an offset has left."""
         self._is_granting = False
-
-    def unread(self, fence: int, first: int, behind: int) -> None:
-        """It is with nobody until the lease ends."""
         grants = self._cluster.grants if self._cluster is not None else {}
-        self._unread = {known: at for known, at in self._unread.items() if known in grants}
-        self._unread[fence] = first
+        if len(self._left) > 2 * len(grants) + _SLACK:
+            self._left = {known: at for known, at in self._left.items() if known in grants}
+        self._left[fence] = behind
 
     def closed(self, session: int) -> None:
         """The next in line takes over, once what a peer held that is gone is released."""

@@ -13,6 +13,7 @@ from weir.broker.clusters.picking import Ground, Pick, Picking, Run
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.model.clusters import Mode
+from weir.model.ids import LIMIT_MAX
 from weir.model.limits import FETCH_BYTES_MAX, GRANT_RUNS_MAX, WATCHED_MAX
 from weir.wire.messages import Pull
 
@@ -97,7 +98,7 @@ class Shared(Picking):
         """Return the first messages that nobody had and that are due; pass by what is not."""
         state, cluster = self._ground.state, self._cluster
         frontier = state.log_start if cluster is None else cluster.frontier
-        first = max(self._reached, frontier)
+        first, limit = state.voids.gap_from(max(self._reached, frontier), state.decided_offset)
         if len(state.delays):
             now_ms = self._ground.due_ms()
             while (row := state.delays.live(first, first + most, now_ms)) is not None:
@@ -108,8 +109,8 @@ class Shared(Picking):
                 first = row.next
             self._reached = first
             if row is not None:
-                return first, row.first
-        return first, state.next_offset
+                return first, min(row.first, limit)
+        return first, limit
 
     def _look_back(self, holes: _Holes) -> None:
         """Find some more of what earlier leaders passed by."""
@@ -189,7 +190,8 @@ class _Holes:
         self._at = max(first, cluster.cursor)
         self._behind = cluster.frontier if behind < 0 else behind
         held = sum(grant.left.count for grant in cluster.grants.values())
-        if behind < 0 and self._behind - self._at == cluster.done.count + held:
+        ahead = sum(b - a for a, b in cluster.done.within(self._behind, LIMIT_MAX))  # voids
+        if behind < 0 and self._behind - self._at == cluster.done.count - ahead + held:
             self._at = self._behind  # as it is where nothing was ever delayed
         self._held = Ranges()
         if not self.over:

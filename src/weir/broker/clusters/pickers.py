@@ -108,10 +108,10 @@ class Pickers:
                 if fence in grants:
                     self._of[record.cluster].done(grants[fence].left.within(first, behind))
 
-    def handed_out(self, name: str) -> None:
-        """What a cluster was granted last has left, or will not."""
+    def handed_out(self, name: str, fence: int, behind: int) -> None:
+        """Of what a cluster was granted last, all below `behind` has left; the rest will not."""
         if (picker := self._of.get(name)) is not None:
-            picker.handed_out()
+            picker.handed_out(fence, behind)
 
     def unread(self, name: str, fence: int, first: int, behind: int) -> None:
         """Of a grant, what lies from `first` on cannot be read."""

@@ -136,8 +136,10 @@ class Picking:
     def granted(self, pick: Pick, grant: Grant | None) -> None:
         """What was picked is granted, as far as no ack came before it."""
 
-    def handed_out(self) -> None:
-        """What was granted last has left, or could not be read, or its consumer is gone."""
+    def handed_out(self, fence: int, behind: int) -> None:
+        """Of the last grant, what lies below `behind` has left: the rest could not be read, or its
+        consumer is gone.
+        """
 
     def done(self, runs: Sequence[Run]) -> None:
         """Messages that were granted are done."""

@@ -83,8 +83,13 @@ class Returns:
             request.cluster, request.fence, request.ranges,
             deadline if request.delay_ms else AT_ONCE, stamp, request.untried,
         )  # fmt: skip
-        self._waiting[self._group.propose(of_control(record))] = caller
-        self._grants.leases.keep(request.cluster, request.fence)
+        leases = self._grants.leases
+        leases.keep(request.cluster, request.fence)
+        try:
+            self._waiting[self._group.propose(of_control(record))] = caller
+        except Refused:
+            leases.let_go(request.cluster, request.fence)
+            raise
 
     def extend(self, caller: Caller, request: Extend) -> None:
         """Propose to let grants last longer; that is confirmed once it is committed.

@@ -61,20 +61,24 @@ class Steering:
         state = self._state
         names = [name for name in sorted(state.clusters) if request.cluster in ("", name)]
         infos = [self._info(name) for name in names]
-        self._outbox.reply(caller, ClusterList(state.log_start, state.next_offset, infos))
+        self._outbox.reply(caller, ClusterList(state.log_start, state.decided_offset, infos))
 
     def change(self, caller: Caller, request: Change) -> None:
         """Propose a change; the answer comes when it is committed.
 
         Raises `BadName`, `OffsetOutOfRange`, `UnknownCluster`, `ClusterInUse` or `Overloaded`, and
-        `Unavailable` once the node stops.
+        `Unavailable` once the node stops or while leadership is handed over.
         """
         if self._draining:
             raise Unavailable("this node is stopping: ask another, or again shortly")
         name = check_name(request.cluster, "cluster")
         record = self._record(name, request)
-        self._grants.hold(name)
-        self._waiting[self._group.propose(of_control(record))] = caller
+        self._grants.hold(name)  # first: to propose may apply others, and grant by what they say
+        try:
+            self._waiting[self._group.propose(of_control(record))] = caller
+        except Refused:
+            self._grants.let_go(name, forget=False)
+            raise
 
     def applied(self, index: int, record: ClusterRecord) -> None:
         """Answer for a change that is committed, and let the cluster be granted again."""

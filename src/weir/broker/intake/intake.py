@@ -28,6 +28,7 @@ from weir.errors import (
     Refused,
     SequenceGap,
     SequenceReused,
+    Unavailable,
 )
 from weir.model.batch import Batch
 from weir.model.chunks import Piece
@@ -39,6 +40,7 @@ from weir.wire.messages import Confirm
 
 _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
+_SCATTERED = int(Columns.SCATTERED)
 
 
 #: Told a batch, or why nobody here will know what became of it.
@@ -77,6 +79,7 @@ class Intake:
         "_group",
         "_growing",
         "_next_offset",
+        "_preparing",
         "_staged",
         "_state",
         "_time",
@@ -105,6 +108,8 @@ class Intake:
         self._growing = Growing(state)
         self._staged: deque[Pending] = deque()
         self._flying: dict[tuple[int, int, int], Pending] = {}
+        #: Producers with a part of a scattering under way.
+        self._preparing: dict[int, Pending] = {}
 
     @property
     def group_id(self) -> int:
@@ -121,12 +126,20 @@ class Intake:
         return self._next_offset
 
     @property
+    def lowest_under_way(self) -> int:
+        """The lowest stamp that was given and is not committed yet; 0 if there is none."""
+        for pending in self._flying.values():
+            return pending.record.stamp
+        return 0
+
+    @property
     def has_staged(self) -> bool:
         """Whether `cut` has something to propose."""
         return bool(self._staged)
 
-    def open(self, batch: memoryview) -> Batch:
-        """Open a client's batch: the first thing that happens to it, at a cost by its bytes alone.
+    def open(self, batch: memoryview, is_part: bool = False) -> Batch:
+        """Open a client's batch, which `is_part` of a scattering or not: the first thing that
+        happens to it, at a cost by its bytes alone.
 
         Raises `BadChecksum` if it changed on the way, and `BadRequest` if it was meant so: then
         sending it again would not help, and every reader would refuse it for ever.
@@ -145,6 +158,8 @@ class Intake:
             raise BadChecksum(f"{error}: send it again") from None
         if header.columns & _ORIGIN:
             raise BadRequest("only a shard writes an origin column")
+        if bool(header.columns & _SCATTERED) is not is_part:
+            raise BadRequest("parts of scatterings, and no other batches, are sent by SCATTER")
         return opened
 
     def look_into(self, batch: Batch) -> None:
@@ -169,6 +184,8 @@ class Intake:
         (rewind to `detail`), `SequenceReused`, `Fenced` or `ProducerExpired`.
         """
         producer, epoch, sequence = header.producer, header.epoch, header.sequence
+        if producer in self._preparing or producer in self._state.scatterings.producers:
+            raise Unavailable("a scattering of this producer is not decided: try again shortly")
         known = self._ahead.get(producer) or self._state.producers.known(producer)
         if known is None and self._is_old(producer):
             raise ProducerExpired(f"producer {producer} is past the dedupe horizon: open a new one")
@@ -204,10 +221,20 @@ class Intake:
         if batch.header.columns & _LARGE:
             self._growing.check(batch, self._now_ms())
 
-    def accept(self, batch: Batch, seen: int) -> Pending:
-        """Stamp a batch that `judge` and `check_seen` let pass, and put it in line."""
+    def preparing(self, producer: int) -> Pending | None:
+        """Return the part of a scattering that a producer has under way, if there is one."""
+        return self._preparing.get(producer)
+
+    def decided(self, producer: int) -> None:
+        """A producer's scattering is decided: the state knows what it may send next."""
+        self._ahead.pop(producer, None)
+
+    def accept(self, batch: Batch, seen: int, taken: int = 0) -> Pending:
+        """Stamp a batch that `judge` and `check_seen` let pass, and put it in line; as `taken` from
+        the clock, if that is given.
+        """
         wall = self._time.wall_ms()
-        stamp, offset = self.clock.stamp(wall, seen), self._next_offset
+        stamp, offset = taken or self.clock.stamp(wall, seen), self._next_offset
         record = record_of(batch, offset, stamp)
         head, since = stamped(batch.view, stamp, offset), self._time.monotonic_ms()
         pending = Pending(record, head, batch.view[HEADER_SIZE:], since)
@@ -215,6 +242,8 @@ class Intake:
         self._ahead[record.producer] = Known(record.epoch, record.sequence + record.messages)
         self._flying[record.producer, record.epoch, record.sequence] = pending
         self._growing.accepted(record)
+        if record.scattered is not None:
+            self._preparing[record.producer] = pending
         self._staged.append(pending)
         return pending
 
@@ -247,10 +276,11 @@ class Intake:
 
     def _joins(self, last: BatchRecord, size: int) -> bool:
         """Whether the next batch shares an entry with `last`; a chunk never does, so that
-        references to entries are references to chunks.
+        references to entries are references to chunks, nor a part of a scattering, so that what is
+        undecided, or void, is whole entries.
         """
         following = self._staged[0]
-        alone = isinstance(last.large, Piece) or isinstance(following.record.large, Piece)
+        alone = _is_alone(last) or _is_alone(following.record)
         return not alone and size + following.size <= self._entry_bytes_max
 
     def committed(self, record: BatchRecord) -> int:
@@ -259,6 +289,8 @@ class Intake:
         pending = self._flying.pop(key, None)
         if pending is None:
             return 0
+        if record.scattered is not None:
+            del self._preparing[record.producer]
         if self._ahead.get(record.producer) == self._state.producers.known(record.producer):
             del self._ahead[record.producer]
             self._growing.settled(record.producer)
@@ -275,6 +307,7 @@ class Intake:
         """
         flying, self._flying = self._flying, {}
         self._staged.clear()
+        self._preparing.clear()
         for pending in flying.values():
             for tell in (*pending.early, *pending.waiting):
                 tell(error)
@@ -286,6 +319,10 @@ class Intake:
     def _now_ms(self) -> int:
         """Return the time that tables expire by, also when the wall clock went back since."""
         return max(self._time.wall_ms(), milliseconds_of(self.clock.last))
+
+
+def _is_alone(record: BatchRecord) -> bool:
+    return record.scattered is not None or isinstance(record.large, Piece)
 
 
 def _tell_early(batches: list[Pending]) -> None:

@@ -71,7 +71,7 @@ class Settling:
         return bound
 
     def _is_kept(self, behind: int, bound: int) -> bool:
-        return self._state.next_offset >= behind and self._state.last_stamp >= bound
+        return self._state.decided_offset >= behind and self._state.last_stamp >= bound
 
     def wake(self) -> None:
         """More is committed: answer those who waited for it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
@@ -19,12 +19,16 @@ from weir.wire.messages import Fetch, Fetched
 class Fetches:
     """Serves fetches, and parks those that are at the end until data or their deadline comes."""
 
-    __slots__ = ("_draining", "_group", "_outbox", "_parked", "_reads", "_state", "_time")
+    __slots__ = ("_draining", "_group", "_order", "_outbox", "_parked", "_reads", "_state", "_time")
 
     def __init__(
-        self, group: Group, state: PartitionState, reads: Reads, outbox: Outbox, time: Time
-    ) -> None:
-        """Serve one partition; nobody waits yet."""
+        self, group: Group, state: PartitionState, reads: Reads, outbox: Outbox, time: Time,
+        order: Callable[[], tuple[int, int]],
+    ) -> None:  # fmt: skip
+        """Serve one partition; nobody waits yet. `order` tells its barrier, and how many partitions
+        it is of; see `Fetched`.
+        """
+        self._order = order
         self._group = group
         self._state = state
         self._reads = reads
@@ -126,5 +130,6 @@ class Fetches:
         # While entries are being applied, those read may be ahead of those applied.
         committed = max(self._state.next_offset, behind)
         self._outbox.reply(
-            caller, Fetched(request.address, request.offset, behind, committed, batches)
+            caller,
+            Fetched(request.address, request.offset, behind, committed, batches, *self._order()),
         )

@@ -27,6 +27,7 @@ from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.header import Header
 from weir.model.ids import node_of
 from weir.model.topic import TopicSettings
+from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
 from weir.wire.administration import ListClusters, PartitionInfo
 from weir.wire.device import DevicePublishes
@@ -51,7 +52,7 @@ class Partition:
         """Join a restored state with its group."""
         self.group = group
         self.state = state
-        self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time)
+        self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time, self._order)
         self._shared = shared
         self._leading: Leading | None = None
         self._fence = 0
@@ -72,6 +73,20 @@ class Partition:
         """Whether a fetch or pull waits here for data or its deadline."""
         leading = self._leading
         return self.fetches.waiting or (leading is not None and leading.waiting)
+
+    @property
+    def barrier(self) -> Barrier:
+        """What this leader may say now; stamp 0, nothing, if this node does not lead."""
+        leading, state = self._leading, self.state
+        if leading is None:
+            return Barrier(0, 0)
+        fenced = self._shared.fenced(self.group.id)
+        return barrier_at(
+            fenced, state.last_stamp, leading.intake.lowest_under_way, state.next_offset
+        )
+
+    def _order(self) -> tuple[int, int]:
+        return self.barrier.stamp, 0
 
     # -- requests ----------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ def new_start(
     None if all may stay as it is.
     """
     # The leader takes no chunk of such a value any more, so that none is on its way (`Growing`).
+    if state.undecided:
+        return None  # soon
     since = stamp_at(max(wall_ms - OPEN_VALUE_MS, 0))
     if not state.values.untouched(since):
         since = 0

@@ -13,12 +13,16 @@ from typing import Any
 from weir.broker.control import MessagesGranted, MessagesReturned
 from weir.broker.state.holders import Holders
 from weir.broker.state.ranges import Ranges
+from weir.broker.state.scatterings import Taken
 from weir.model.clusters import Mode
+from weir.model.stamp import STAMP_MAX
 
 #: The deadline of a grant whose consumer is gone: passed for every clock.
 AT_ONCE = 0
 #: The consumer of what was given back: a lease to nobody.
 NOBODY = 0
+#: The deadline of what undecided acks hold: it ends by their decision alone.
+NEVER = STAMP_MAX
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class ClusterState:
             else:
                 run = self.done.gap_from(max(record.first, self.cursor), record.next)
                 runs = [run] if run[0] < run[1] else []
+            runs = self._not_aside(runs, bool(record.runs))
             attempts = self._take_over(runs)
         self.frontier = max(self.frontier, record.next)
         if not runs:
@@ -166,6 +171,61 @@ class ClusterState:
             if self.mode is Mode.ORDERED:
                 self._depose(next(iter(runs))[0])
         return whole
+
+    def put_aside(
+        self, name: str, fence: int, ranges: Sequence[tuple[int, int, int]]
+    ) -> list[Taken] | None:
+        """Move ranges (fence, first, next) of grants into one of nobody's under `fence` that never
+        ends; return what they were. None, and nothing is done, unless those grants hold all of it.
+        """
+        taken, runs = [], Ranges()
+        for old, first, behind in ranges:
+            grant = self.grants.get(old)
+            if grant is None or grant.consumer == NOBODY or not grant.left.covers(first, behind):
+                return None
+            runs.add(first, behind)
+            row = Taken(name, old, grant.consumer, grant.deadline, grant.attempts, first, behind)
+            taken.append(row)
+        if not taken or runs.count != sum(one.behind - one.first for one in taken):
+            return None
+        for one in taken:
+            self._take(one.fence, self.grants[one.fence], one.first, one.behind)
+        attempts = max(one.attempts for one in taken)
+        self._hold(fence, Grant(NOBODY, NEVER, attempts, runs))
+        return taken
+
+    def give_again(self, fence: int, one: Taken) -> bool:
+        """Put back what `put_aside` took, as far as it is there; return whether some of it is."""
+        aside = self.grants.get(fence)
+        runs = aside.left.within(one.first, one.behind) if aside is not None else []
+        for run in runs:
+            assert aside is not None  # it holds these runs
+            self._take(fence, aside, *run)
+            grant = self.grants.get(one.fence)
+            if grant is None:
+                rest = Ranges([run])
+                self._hold(one.fence, Grant(one.consumer, one.deadline, one.attempts, rest))
+            else:
+                grant.left.add(*run)
+                self.holders.put(*run, one.fence)
+        return bool(runs)
+
+    def skip(self, first: int, behind: int) -> None:
+        """Messages [first, behind) never were, and nobody was granted any of them."""
+        self.done.add(max(first, self.cursor), behind)
+        self._advance()
+        self.frontier = max(self.frontier, self.cursor)
+
+    def _not_aside(self, runs: list[tuple[int, int]], several: bool) -> list[tuple[int, int]]:
+        """Return what of `runs` is not with undecided acks; or the first of it."""
+        if NOBODY not in self.held:
+            return runs
+        free = Ranges(runs)
+        for run in runs:
+            for fence, *held in self.holders.within(*run):
+                if self.grants[fence].deadline == NEVER:
+                    free.discard(*held)
+        return list(free) if several else list(free)[:1]
 
     def extend(self, fence: int, deadline: int) -> bool:
         """Let a grant end no sooner than at `deadline`; False if it is over, or of nobody here."""

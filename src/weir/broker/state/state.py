@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from weir.broker.control import (
+    AcksPrepared,
     ClusterDeleted,
     ClusterOpened,
     ClusterPaused,
@@ -26,14 +27,17 @@ from weir.broker.state.dedupe import (
 from weir.broker.state.delays import Delays, Row
 from weir.broker.state.frozen import Frozen, opened
 from weir.broker.state.large import ValueTable
+from weir.broker.state.ranges import Ranges
+from weir.broker.state.scatterings import PreparedAcks, PreparedBatch, Scatterings, Taken
 from weir.errors import UnknownVersion
 from weir.model.batch import Batch
 from weir.model.chunks import Piece
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX
+from weir.model.scattered import Attempt
 from weir.model.stamp import milliseconds_of, stamp_at
 
-_VERSION = 5
+_VERSION = 6
 _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 #: Each of the parts of its table is looked at once an hour, few of them at one entry.
 _EXPIRE_EVERY = stamp_at(3600 * 1000) // PARTS
@@ -53,6 +57,7 @@ class PartitionState:
         "next_offset",
         "origins",
         "producers",
+        "scatterings",
         "values",
     )
 
@@ -69,11 +74,29 @@ class PartitionState:
         self.values = ValueTable()
         self.clusters: dict[str, ClusterState] = {}
         self.delays = Delays()
+        self.scatterings = Scatterings()
         self._expired_at = 0
+
+    @property
+    def decided_offset(self) -> int:
+        """The offset of the first message that is undecided, or `next_offset`: readers of every
+        mode stop here.
+        """
+        return self.scatterings.first_offset(self.next_offset)
+
+    @property
+    def undecided(self) -> int:
+        """The lowest stamp of messages that are undecided; 0 if there are none."""
+        return self.scatterings.undecided
+
+    @property
+    def voids(self) -> Ranges:
+        """Offsets of messages that never were: their scatterings were aborted."""
+        return self.scatterings.voids
 
     def apply(self, batch: BatchRecord, index: int) -> None:
         """Take note of a committed batch of the entry at Raft index `index`."""
-        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in, large, size, dues = batch
+        producer, epoch, sequence, messages, hash_, offset, stamp, fan_in, large, size, *_ = batch
         self.values.at(producer, epoch, stamp)
         behind, answer = offset + messages, offset
         if large is not None:
@@ -82,11 +105,18 @@ class PartitionState:
                 self.values.grow(producer, epoch, large, hash_, index, stamp, size)
             else:
                 self.values.close(producer, large, offset)
-        self.producers.record(producer, epoch, Answer(sequence, messages, answer, stamp, hash_))
+        told = Answer(sequence, messages, answer, stamp, hash_)
+        if batch.scattered is None:
+            self.producers.record(producer, epoch, told)
+        else:
+            number, parts = batch.scattered
+            prepared = PreparedBatch(parts, told)
+            if not self.scatterings.prepare(Attempt(producer, epoch, number, stamp), prepared):
+                self._skip(offset, behind)
         if fan_in is not None:
             self._note_origins(fan_in, offset)
-        if dues is not None:
-            row = Row(offset, behind, *dues)
+        if batch.dues is not None:
+            row = Row(offset, behind, *batch.dues)
             self.delays.add(row, milliseconds_of(stamp), DELAYED_BATCHES_MAX)
         self.next_offset = behind
         # A grant may be stamped after a batch and yet lie before it in the log.
@@ -110,19 +140,70 @@ class PartitionState:
         state = self.clusters.get(name)
         if state is None:
             state = self.clusters[name] = ClusterState(self.log_start, self.log_start)
+            self._skip_voids(state)
         return state
 
     def steer(self, record: ClusterRecord) -> None:
         """Apply a change of a cluster; a seek never goes below the log's start."""
         match record:
             case ClusterSought(name, offset):
-                self.cluster(name).seek(max(offset, self.log_start))
+                cluster = self.cluster(name)
+                cluster.seek(max(offset, self.log_start))
+                self._skip_voids(cluster)
             case ClusterOpened(name, mode):
                 self.cluster(name).open(mode)
             case ClusterPaused(name, paused):
                 self.cluster(name).paused = paused
             case ClusterDeleted(name):
                 self.clusters.pop(name, None)
+
+    def prepare_acks(self, record: AcksPrepared, fence: int) -> bool:
+        """Put aside what acks of a scattering name, under `fence`; False if they are barred, or
+        some of it is not in those grants: no such attempt is prepared here any more then.
+        """
+        attempt = Attempt(record.producer, record.epoch, record.number, record.stamp)
+        known, taken = self.scatterings, list[Taken]()
+        whole = attempt.stamp > known.barred and attempt not in known.acks
+        for name, ranges in record.acks if whole else ():
+            cluster = self.clusters.get(name)
+            found = cluster.put_aside(name, fence, ranges) if cluster is not None else None
+            if found is None:
+                whole = False
+                break
+            taken += found
+        self.last_stamp = max(self.last_stamp, record.stamp)
+        if whole:
+            known.acks[attempt] = PreparedAcks(record.parts, fence, tuple(taken))
+            return True
+        for one in taken:
+            self.clusters[one.cluster].give_again(fence, one)
+        self.bar(record.stamp)
+        return False
+
+    def bar(self, stamp: int) -> None:
+        """Let no attempt at or below `stamp` be prepared any more."""
+        self.scatterings.barred = max(self.scatterings.barred, stamp)
+        self.last_stamp = max(self.last_stamp, stamp)
+
+    def decide_batch(self, attempt: Attempt, committed: bool) -> bool:
+        """Let a prepared batch count, or make it void; False if there is none."""
+        prepared = self.scatterings.decide_batch(attempt, committed)
+        if prepared is None:
+            return False
+        if committed:
+            self.producers.record(attempt.producer, attempt.epoch, prepared.answer)
+        else:
+            self.bar(attempt.stamp)
+            self._skip(prepared.answer.offset, prepared.behind)
+        return True
+
+    def _skip(self, first: int, behind: int) -> None:
+        for cluster in self.clusters.values():
+            cluster.skip(first, behind)
+
+    def _skip_voids(self, cluster: ClusterState) -> None:
+        for run in self.voids.within(cluster.cursor, self.next_offset):
+            cluster.skip(*run)
 
     def move_start(self, record: LogStartMoved) -> None:
         """Let the log start later; what clusters had not done below it they never will.
@@ -135,6 +216,7 @@ class PartitionState:
         self.log_start, self.first_index = record.offset, record.index
         self.values.forget_below(self.log_start)
         self.delays.drop_below(self.log_start)
+        self.voids.discard(0, self.log_start)
         for cluster in self.clusters.values():
             cluster.drop_below(self.log_start)
 
@@ -161,6 +243,7 @@ class PartitionState:
             [Frozen(partial(tuple, (n, *c.encode()))) for n, c in self.clusters.items()],
             self.values.encode(),
             self.delays.encode(),
+            self.scatterings.encode(),
         )
 
     def become(self, other: PartitionState) -> None:
@@ -178,7 +261,8 @@ class PartitionState:
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
             )
         start, first_index, *fields = fields
-        next_offset, last_stamp, expired_at, producers, origins, clusters, values, delays = fields
+        next_offset, last_stamp, expired_at, producers, origins, clusters, *fields = fields
+        values, delays, scatterings = fields
         state = cls()
         state.log_start, state.first_index = start, first_index
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
@@ -186,6 +270,7 @@ class PartitionState:
         state.origins = OriginTable.decode(origins)
         state.values = ValueTable.decode(*values)
         state.delays = Delays.decode(*delays)
+        state.scatterings = Scatterings.decode(*scatterings)
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}
         return state

@@ -1,0 +1,167 @@
+"""What a partition knows of scatterings (docs/adr/0024): prepared, decided, prevented, void.
+
+Changed by committed entries only, so every replica has the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from weir.broker.state.dedupe import Answer
+from weir.broker.state.ranges import Ranges
+from weir.model.scattered import Attempt
+
+
+class Outcome(IntEnum):
+    """What is written of an attempt, once it is known."""
+
+    ABORTED = 0
+    COMMITTED = 1
+    #: Every part has decided to commit: nobody will ask any more.
+    CLOSED = 2
+
+
+class PreparedBatch(NamedTuple):
+    """An undecided batch: all parts, and what its producer is told if it comes to count."""
+
+    parts: tuple[int, ...]
+    answer: Answer
+
+    @property
+    def behind(self) -> int:
+        """The offset behind its last message."""
+        return self.answer.offset + self.answer.messages
+
+
+class Taken(NamedTuple):
+    """Messages [first, behind) that undecided acks took from a grant, and what it was."""
+
+    cluster: str
+    fence: int
+    consumer: int
+    deadline: int
+    attempts: int
+    first: int
+    behind: int
+
+
+class PreparedAcks(NamedTuple):
+    """Acks that are undecided: what they took lies in grants of nobody, with this `fence`."""
+
+    parts: tuple[int, ...]
+    fence: int
+    taken: tuple[Taken, ...]
+
+
+class Scatterings:
+    """The parts of scatterings in one partition.
+
+    No attempt at or below stamp `barred` is prepared any more. Messages in `voids` are of
+    attempts that were aborted: they never were, for anybody.
+    """
+
+    __slots__ = ("acks", "barred", "batches", "committed", "producers", "voids")
+
+    def __init__(self) -> None:
+        """Know of none."""
+        #: Undecided, in the order of their offsets.
+        self.batches: dict[Attempt, PreparedBatch] = {}
+        self.acks: dict[Attempt, PreparedAcks] = {}
+        #: Decided to be committed and not closed: (attempt, whether it is acks) and all parts.
+        self.committed: dict[tuple[Attempt, bool], tuple[int, ...]] = {}
+        self.barred = 0
+        self.voids = Ranges()
+        #: The undecided attempt of each producer that has one here.
+        self.producers: dict[int, Attempt] = {}
+
+    @property
+    def undecided(self) -> int:
+        """The lowest stamp of messages that are undecided; 0 if there are none."""
+        for attempt in self.batches:
+            return attempt.stamp
+        return 0
+
+    @property
+    def kept(self) -> int:
+        """How many attempts are remembered."""
+        return len(self.batches) + len(self.acks) + len(self.committed)
+
+    def first_offset(self, behind: int) -> int:
+        """Return the offset of the first undecided message; `behind` if there is none."""
+        for prepared in self.batches.values():
+            return prepared.answer.offset
+        return behind
+
+    def unfinished(self) -> Iterator[tuple[Attempt, bool, tuple[int, ...], bool]]:
+        """Yield what is remembered: attempt, whether it is acks, all parts, whether undecided."""
+        for attempt, batch in self.batches.items():
+            yield attempt, False, batch.parts, True
+        for attempt, acks in self.acks.items():
+            yield attempt, True, acks.parts, True
+        for (attempt, is_acks), parts in self.committed.items():
+            yield attempt, is_acks, parts, False
+
+    def is_prepared(self, attempt: Attempt, is_acks: bool) -> bool:
+        """Return whether a part is prepared and undecided."""
+        return attempt in (self.acks if is_acks else self.batches)
+
+    def prepare(self, attempt: Attempt, prepared: PreparedBatch) -> bool:
+        """Take a batch's entry; False if it is void: it came too late, or its producer has another
+        one that is undecided.
+        """
+        if attempt.stamp <= self.barred or attempt.producer in self.producers:
+            self.voids.add(prepared.answer.offset, prepared.behind)
+            return False
+        self.batches[attempt] = prepared
+        self.producers[attempt.producer] = attempt
+        return True
+
+    def decide_batch(self, attempt: Attempt, committed: bool) -> PreparedBatch | None:
+        """Let a batch count, or make it void; return it if it was undecided."""
+        prepared = self.batches.pop(attempt, None)
+        if prepared is None:
+            return None
+        del self.producers[attempt.producer]
+        if committed:
+            self.committed[attempt, False] = prepared.parts
+        else:
+            self.voids.add(prepared.answer.offset, prepared.behind)
+        return prepared
+
+    def decide_acks(self, attempt: Attempt, committed: bool) -> PreparedAcks | None:
+        """Take acks out that are decided; return them if they were undecided."""
+        prepared = self.acks.pop(attempt, None)
+        if prepared is not None and committed:
+            self.committed[attempt, True] = prepared.parts
+        return prepared
+
+    def encode(self) -> tuple[object, ...]:
+        """Return the state for a snapshot."""
+        return (
+            self.barred,
+            list(self.batches.items()),
+            list(self.acks.items()),
+            list(self.committed.items()),
+            self.voids.encode(),
+        )
+
+    @classmethod
+    def decode(
+        cls, barred: int, batches: Any, acks: Any, committed: Any, voids: tuple[int, list[Any]]
+    ) -> Scatterings:
+        """Return the state of a snapshot."""
+        self = cls()
+        self.barred = barred
+        for key, (parts, answer) in batches:
+            attempt = Attempt(*key)
+            self.batches[attempt] = PreparedBatch(tuple(parts), Answer(*answer))
+            self.producers[attempt.producer] = attempt
+        for key, (parts, fence, taken) in acks:
+            rows = tuple(Taken(*row) for row in taken)
+            self.acks[Attempt(*key)] = PreparedAcks(tuple(parts), fence, rows)
+        for (key, is_acks), parts in committed:
+            self.committed[Attempt(*key), is_acks] = tuple(parts)
+        self.voids = Ranges.decode(*voids)
+        return self

@@ -1,0 +1,226 @@
+"""One sequence of all partitions: fetched ahead, held until the barrier, handed out in one order.
+
+Every reader gets the same sequence, from whichever replica, live or replayed (DESIGN §6 OneOrder).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+from weir.client.barriers import Barriers
+from weir.client.delivered import Delivered
+from weir.client.growth import watch
+from weir.client.portions import EMPTY_PAUSE, Portion, Portions
+from weir.errors import Unavailable
+from weir.model.limits import MIB
+from weir.order.barrier import Barrier
+from weir.order.merge import Merge, Merged
+from weir.order.roster import NO_BOUND, Roster
+from weir.wire import messages as m
+
+#: What all partitions together may hold that waits for the barrier; as much may wait for the user.
+HELD_BYTES = 64 * MIB
+_HELD_BYTES_MIN = 64 * 1024
+#: No question for barriers begins sooner after the last one, in seconds.
+ASK_EVERY = 0.005
+#: How often, and after how many seconds, it is asked again who joined.
+_TRIES = 200
+_AGAIN_AFTER = 0.05
+
+
+class _Held(NamedTuple):
+    """A batch that waits for the barrier, and where its partition goes on behind it."""
+
+    delivered: Delivered
+    behind: int
+
+
+def room_for(partitions: int) -> int:
+    """Return how many bytes each of so many partitions may hold."""
+    return max(HELD_BYTES // max(partitions, 1), _HELD_BYTES_MIN)
+
+
+class Merging:
+    """Pullers of all partitions, and one order of what they bring; `take` gives it in portions.
+
+    Barriers come with what leaders answer. They are asked for only while something is held that
+    lies above them: nothing goes over the wire while nothing is published.
+    """
+
+    def __init__(
+        self,
+        portions: Portions,
+        barriers: Barriers,
+        begins: Mapping[int, int],
+        ends: Mapping[int, int] | None = None,
+        joined: Callable[[int], None] | None = None,
+    ) -> None:
+        """Read each partition from `begins` on, up to `ends` if they are given.
+
+        `joined` is told of partitions that are added later, before anything of them comes; without
+        it they are not read.
+        """
+        self._portions = portions
+        self._barriers = barriers
+        self._ends = ends
+        self._joined = joined
+        self._merge: Merge[_Held] = Merge(Roster(begins), begins, room_for(len(begins)))
+        self._ready: deque[Portion] = deque()
+        #: By partition, up to where it was received, with nothing behind what was handed out.
+        self._passed: dict[int, int] = {}
+        self._rooms = {partition: asyncio.Event() for partition in begins}
+        self._news = asyncio.Event()
+        self._waits = asyncio.Event()
+        self._error: Exception | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._live = len(begins)
+        for partition in begins:
+            self._begin(self._pull(partition))
+        if ends is None:
+            self._begin(self._ask())
+        if joined is not None:
+            self._begin(watch(portions.places, self._grown))
+
+    async def take(self) -> Portion | None:
+        """Return what comes next, None at the end; raise what a puller raised."""
+        while not self._ready:
+            self._let_out()
+            if self._ready:
+                break
+            if self._error is not None:
+                raise self._error
+            if not self._live and not self._merge.highest:
+                return None
+            self._news.clear()
+            if self._merge.highest:
+                self._waits.set()
+            await self._news.wait()
+        return self._ready.popleft()
+
+    async def close(self) -> None:
+        """End every puller."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._run(work), name="weir merging"))
+
+    async def _run(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            self._error = self._error or error
+            self._news.set()
+
+    # -- batches -------------------------------------------------------------------------------
+
+    async def _pull(self, partition: int) -> None:
+        merge, room = self._merge, self._rooms[partition]
+        end = None if self._ends is None else self._ends[partition]
+        position = merge.next(partition)
+        while end is None or position < end:
+            while not merge.wants(partition):
+                room.clear()
+                await room.wait()
+            portion = await self._portions.fetch(partition, position, end)
+            await self._learn(portion.partitions)
+            self._take_in(portion)
+            if portion.over:
+                break
+            if portion.next_offset == position:
+                await asyncio.sleep(EMPTY_PAUSE)
+            position = portion.next_offset
+        merge.barrier(partition, Barrier(NO_BOUND, merge.next(partition)))
+        self._live -= 1
+        self._news.set()
+
+    def _take_in(self, portion: Portion) -> None:
+        merge, partition, delivered = self._merge, portion.partition, portion.delivered
+        for at, part in enumerate(delivered, 1):
+            behind = delivered[at].offset if at < len(delivered) else portion.next_offset
+            header = part.batch.header
+            merge.skip(partition, part.offset)
+            held = _Held(part, behind)
+            merge.push(partition, header.stamp, part.offset, behind, header.total_size, held)
+            self._passed.pop(partition, None)
+        if portion.next_offset > merge.next(partition):
+            merge.skip(partition, portion.next_offset)
+            self._passed[partition] = portion.next_offset
+        if portion.barrier:
+            merge.barrier(partition, Barrier(portion.barrier, portion.committed))
+        self._news.set()
+
+    def _let_out(self) -> None:
+        taken = self._merge.take()
+        for partition, some in groupby(taken, _partition_of):
+            run = [merged.item for merged in some]
+            self._ready.append(Portion(partition, [one.delivered for one in run], run[-1].behind))
+        for partition in {merged.partition for merged in taken}:
+            self._rooms[partition].set()
+        for partition in [one for one in self._passed if not self._merge.holds(one)]:
+            self._ready.append(Portion(partition, [], self._passed.pop(partition)))
+
+    # -- barriers and partitions that join -------------------------------------------------------
+
+    async def _ask(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._waits.wait()
+            self._waits.clear()
+            if stamp := self._merge.highest:
+                began = loop.time()
+                await self._heed(await self._barriers.ask(stamp))
+                await asyncio.sleep(max(began + ASK_EVERY - loop.time(), 0.0))
+
+    async def _heed(self, told: m.Barriers) -> None:
+        await self._join(told)
+        for partition, stamp, through in told.registers:
+            if stamp and partition in self._merge:
+                if through > self._merge.next(partition):
+                    self._portions.expect(partition, through)
+                self._merge.barrier(partition, Barrier(stamp, through))
+        self._news.set()
+
+    async def _join(self, told: m.Barriers) -> None:
+        """Read who joined the order, before anything is used that was said of it since."""
+        if self._joined is None or all(p in self._merge for p, _ in told.roster):
+            return
+        await self._barriers.known(told)
+        for partition, floor in told.roster:
+            if partition not in self._merge:
+                self._joined(partition)
+                self._rooms[partition] = asyncio.Event()
+                self._merge.roster.join(partition, floor)
+                self._merge.add(partition, 0)
+                self._live += 1
+                self._begin(self._pull(partition))
+
+    async def _learn(self, partitions: int) -> None:
+        """Wait until all partitions are read that belong to the order by now."""
+        if self._joined is None:
+            return
+        tries = 0
+        while len(self._merge.roster) < partitions:
+            await self._heed(await self._barriers.ask(0))
+            tries += 1
+            if tries > _TRIES:
+                raise Unavailable(
+                    f"{partitions} partitions belong to the order, and it is not told which: "
+                    "read again shortly"
+                )
+            if len(self._merge.roster) < partitions:
+                await asyncio.sleep(_AGAIN_AFTER)
+
+    def _grown(self, partitions: Iterable[int]) -> None:
+        self._begin(self._learn(max(partitions) + 1))
+
+
+def _partition_of(merged: Merged[_Held]) -> int:
+    return merged.partition

@@ -1,0 +1,165 @@
+"""What a topic's one order promises: barriers, readers in total order, causes, scatterings (§6)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from weir.sim.history import History, Publish, Reading, Row
+
+#: By partition and offset: a message's stamp and value.
+Log = dict[int, dict[int, tuple[int, bytes]]]
+
+
+class BarrierHolds:
+    """After a barrier was handed out, no message that is stamped at or below it comes any more."""
+
+    name = "BarrierHolds"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare each partition with what was said of it, then those that joined with the barriers
+        of before, then what was sent after something had become visible.
+        """
+        log = _log(history)
+        barriers: dict[int, dict[int, int]] = defaultdict(dict)
+        for (partition, through), stamp in history.barriers.items():
+            barriers[partition][through] = stamp
+        for partition, said in barriers.items():
+            yield from self._of_one(partition, said, log[partition])
+        for partitions, barrier in history.complete.items():
+            for partition in sorted(set(log) - set(partitions)):
+                early = [at for at, (stamp, _) in log[partition].items() if stamp <= barrier]
+                if early:
+                    text = f"all up to {barrier} was said to lie in {sorted(partitions)}"
+                    yield f"{text}: partition {partition} has {min(early)} below"
+        yield from self._visible(history, _stamps(log))
+
+    @staticmethod
+    def _of_one(
+        partition: int, said: dict[int, int], log: dict[int, tuple[int, bytes]]
+    ) -> Iterator[str]:
+        behind = max(log, default=-1) + 1
+        beyond = max(said)
+        if log and beyond > behind:
+            yield f"partition {partition} was said to go on to {beyond}, and ends at {behind}"
+        left, barrier = sorted(said, reverse=True), 0
+        for offset in sorted(log):
+            while left and left[-1] <= offset:
+                barrier = max(barrier, said[left.pop()])
+            stamp = log[offset][0]
+            if stamp <= barrier:
+                text = f"offset {offset} of {partition} is stamped {stamp}"
+                yield f"{text}, all up to {barrier} was said to lie before"
+
+    @staticmethod
+    def _visible(history: History, stamps: dict[bytes, int]) -> Iterator[str]:
+        """Sends and confirms in the order of their times; a send comes first of equals."""
+        happened: list[tuple[int, bool, int]] = []
+        for publish in history.publishes:
+            stamp = _stamp_of(publish, stamps)
+            happened += [(publish.sent, False, stamp)] if stamp else []
+            if publish.visible:
+                happened += [(c.at, True, c.stamp) for c in publish.confirms if c.stamp]
+        barrier = 0
+        for _, visible, stamp in sorted(happened):
+            if visible:
+                barrier = max(barrier, stamp)
+            elif stamp <= barrier:
+                yield f"{barrier} was visible, and what was sent later is stamped {stamp}"
+
+
+class OneOrder:
+    """All readers in total order see the same sequence, from wherever they begin."""
+
+    name = "OneOrder"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare what each reader gave with all that is there from its start on, sorted."""
+        if not history.readings:
+            return
+        log = _log(history)
+        order = sorted(
+            Row(stamp, partition, offset, value)
+            for partition, rows in log.items()
+            for offset, (stamp, value) in rows.items()
+        )
+        for reading in history.readings:
+            yield from self._compare(reading, order)
+
+    @staticmethod
+    def _compare(reading: Reading, order: list[Row]) -> Iterator[str]:
+        start = reading.start
+        expected = (row for row in order if row.offset >= start.get(row.partition, 0))
+        for number, given in enumerate(reading.rows):
+            belongs = next(expected, None)
+            if given != belongs:
+                yield f"{reading.reader} gave {given} as number {number}, where {belongs} belongs"
+                return
+
+
+class Causal:
+    """What a client saw before it sent is ordered before what it sent."""
+
+    name = "Causal"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Compare each message's stamp with the highest that its client had seen."""
+        if not any(publish.after for publish in history.publishes):
+            return
+        stamps = _stamps(_log(history))
+        for publish in history.publishes:
+            stamp = _stamp_of(publish, stamps)
+            if stamp and stamp <= publish.after:
+                text = f"{publish.producer} {publish.sequence} in partition {publish.partition}"
+                yield f"{text} is stamped {stamp}, and its client had seen {publish.after}"
+
+
+class AllOrNone:
+    """Every part of a scattering is there, at one stamp, or none is."""
+
+    name = "AllOrNone"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Look every part up; one that may be past retention says nothing by being away."""
+        if not history.scatterings:
+            return
+        log = _log(history)
+        stamps = {p: {value: stamp for stamp, value in rows.values()} for p, rows in log.items()}
+        for one in history.scatterings:
+            found = [(p, value, stamps.get(p, {}).get(value)) for p, value in one.parts]
+            there = {stamp for _, _, stamp in found if stamp is not None}
+            away = [
+                value for p, value, stamp in found if stamp is None and not history.starts.get(p)
+            ]
+            if len(there) > 1:
+                yield f"{one.parts[0][1]!r} and what belongs to it are stamped {sorted(there)}"
+            if away and (there or one.stamp):
+                yield f"{away} are away, and what belongs to them is there or was confirmed"
+            if one.stamp and there - {one.stamp}:
+                yield f"{one.parts[0][1]!r} was confirmed at {one.stamp}, and is at {min(there)}"
+
+
+def _log(history: History) -> Log:
+    """Return what was drained; below a log's start, what anybody saw."""
+    log: Log = defaultdict(dict)
+    for partition, records in history.drained.items():
+        for record in records:
+            for offset, value in enumerate(record.values, record.offset):
+                log[partition][offset] = record.stamp, value
+    for seen in history.seen:
+        start, rows = history.starts.get(seen.partition, 0), log[seen.partition]
+        if seen.offset < start and seen.stamp:  # devices are told none
+            for offset, value in enumerate(seen.values, seen.offset):
+                if offset < start:
+                    rows.setdefault(offset, (seen.stamp, value))
+    return log
+
+
+def _stamps(log: Log) -> dict[bytes, int]:
+    """Return the stamp of each message by its value: no two values are the same."""
+    return {value: stamp for rows in log.values() for stamp, value in rows.values()}
+
+
+def _stamp_of(publish: Publish, stamps: dict[bytes, int]) -> int:
+    """Return the stamp of what was published; 0 if it is not there, or a chunk."""
+    return stamps.get(publish.values[0], 0) if publish.values else 0

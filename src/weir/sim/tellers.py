@@ -1,0 +1,38 @@
+"""Simulated clients that publish because of what they have read: causes and their effects."""
+
+from __future__ import annotations
+
+from weir.errors import Refused, StampTooFar
+from weir.model.stamp import milliseconds_of
+from weir.sim.order_readers import OrderReader
+from weir.sim.producers import Batch, Producer
+from weir.sim.scene import Scene
+from weir.sim.world import EPOCH_MS, MS
+
+#: What was read may lie so far ahead of the time, and an answer is still sent.
+_AHEAD_MS = 500
+
+
+class Teller(Producer):
+    """Sends to one partition, each time after all that a reader in total order has given it."""
+
+    def __init__(
+        self, scene: Scene, name: str, partition: int, batches: int, reader: OrderReader
+    ) -> None:
+        """Publish so many batches, and have seen what `reader` has."""
+        super().__init__(scene, name, partition, batches)
+        self._reader = reader
+
+    def _compose(self) -> Batch | None:
+        """Return the next batch; None while what was read lies in the future of sound clocks."""
+        heard = self._reader.heard
+        if milliseconds_of(heard) > EPOCH_MS + self.world.now // MS + _AHEAD_MS:
+            return None
+        self._seen = max(self._seen, heard)
+        return super()._compose()
+
+    def _refused(self, batch: Batch, send: int, error: Refused) -> None:
+        if isinstance(error, StampTooFar) and batch.send == send and batch.publish.honest:
+            self._rewind(batch)  # its leader's clock is behind: it goes on
+        else:
+            super()._refused(batch, send, error)

@@ -1,0 +1,109 @@
+"""Grants that are committed though who proposed them leads no more, and its answer is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir.errors import NotLeader, refusal
+from weir.model.clusters import Mode
+from weir.wire import administration as a
+from weir.wire import messages as m
+
+LEASE_MS = 2_000
+
+
+class Crew:
+    """Four messages in one partition, and the consumer of an ordered cluster at its leader."""
+
+    def __init__(self, trio: Any, produce: Any) -> None:
+        self.trio = trio
+        self.info, grant = trio.topic(), trio.producer()
+        self.group = self.info.addresses[0].group
+        for sequence in range(4):
+            self.trio.told(produce(self.info, grant, sequence, b"v%d" % sequence), self.group)
+        self.leader = trio.leader(self.group)
+
+    def pull(self, most: int) -> m.Pull:
+        return m.Pull(self.info.addresses[0], "crew", most, 1 << 20, 0, LEASE_MS, Mode.ORDERED)
+
+    def ask(self, most: int, session: int = 1) -> tuple[int, int]:
+        granted = self.trio.answer(self.leader, self.pull(most), session)
+        assert isinstance(granted, m.Granted)
+        return granted.offset, granted.next_offset
+
+    def hand_over(self, old: Any, new: Any) -> None:
+        """Let another lead, in the middle of what is under way."""
+        old.group(self.group).node.transfer_leadership(new.group(self.group).voter)
+        old.group(self.group).advance()
+        self.trio.until(lambda: self.trio.leader(self.group) is new)
+
+    def hand_over_quickly(self, old: Any, new: Any) -> None:
+        """Let another lead before the old leader's own disk has what it proposed."""
+        old.group(self.group).node.transfer_leadership(new.group(self.group).voter)
+        old.group(self.group).advance()
+        jobs, old.jobs = old.jobs, []
+        (_, partition) = old.shard.topics.partition(self.group)
+        while partition.leads:
+            assert self.trio._deliver() or any(node.jobs for node in self.trio.live())
+            for node in self.trio.live():
+                while node is not old and node.jobs:
+                    node.step()
+        old.jobs = jobs + old.jobs
+        self.trio.until(lambda: self.trio.leader(self.group) is new)
+
+
+@pytest.fixture
+def crew(trio: Any, produce: Any) -> Crew:
+    return Crew(trio, produce)
+
+
+def test_what_is_behind_a_grant_waits_for_it_if_its_answer_died(crew: Crew) -> None:
+    """Simulated set 844: back at its first leader, the consumer was taken for one that had it."""
+    trio, first = crew.trio, crew.leader
+    second = next(node for node in trio.live() if node is not first)
+    asked = first.ask(crew.pull(1))
+    crew.hand_over_quickly(first, second)
+    assert first.reply_to(asked).code == NotLeader.code
+    crew.hand_over(second, first)
+    (_, partition) = first.shard.topics.partition(crew.group)
+    (grant,) = partition.state.clusters["crew"].grants.values()
+    assert list(grant.left) == [(0, 1)], "it is committed all the same"
+    assert crew.ask(3) == (0, 0)
+    trio.run(LEASE_MS)
+    assert crew.ask(1) == (0, 1)
+    assert crew.ask(3) == (1, 4)
+
+
+def test_a_consumer_goes_on_behind_what_it_has_done(crew: Crew) -> None:
+    trio, first = crew.trio, crew.leader
+    second = next(node for node in trio.live() if node is not first)
+    granted = trio.answer(first, crew.pull(1))
+    crew.hand_over(first, second)
+    crew.hand_over(second, first)
+    assert crew.ask(3) == (0, 0), "nobody here knows that it came"
+    assert crew.ask(3, session=2) == (0, 0)
+    ranges = [(granted.fence, granted.offset, granted.next_offset)]
+    ack = trio.answer(first, m.Ack(crew.info.addresses[0], "crew", ranges))
+    assert ack.done == 1
+    assert crew.ask(3) == (1, 4)
+
+
+def test_a_change_that_is_refused_while_leadership_is_handed_over_holds_nothing(crew: Crew) -> None:
+    """Simulated set 1107: nobody took over, and the cluster was granted nothing any more."""
+    trio, leader, address = crew.trio, crew.leader, crew.info.addresses[0]
+    heir = next(node for node in trio.live() if node is not leader)
+    granted = trio.answer(leader, crew.pull(1))
+    trio.isolate(heir.id)
+    leader.group(crew.group).node.transfer_leadership(heir.group(crew.group).voter)
+    leader.group(crew.group).advance()
+    assert not leader.group(crew.group).accepts
+    nack = m.Nack(address, "crew", granted.fence, [(0, 1)])
+    for request in (a.SeekCluster(address, "crew", 2), nack):
+        refused = trio.answer(leader, request)
+        assert refusal(refused.code, refused.message).retryable
+    trio.until(lambda: leader.group(crew.group).accepts)
+    assert crew.ask(3) == (1, 4)
+    trio.run(LEASE_MS)
+    assert crew.ask(3, session=2) == (0, 3)
