@@ -38,6 +38,7 @@ from weir.wire.frame import (
     client_frame_size,
 )
 from weir.wire.messages import Opcode
+from weir.wire.scattering import Part, Standing, Step
 
 NATURAL = st.integers(0, 2**63 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -54,6 +55,11 @@ COUNTS = st.dictionaries(NODE, NATURAL, max_size=3)
 NODE_ROW = st.builds(n.NodeRow, NATURAL, TEXT, PORT, TEXT, *[NATURAL] * 5)
 CHANGE = st.builds(SettingsChange, st.none() | NATURAL, st.none() | NATURAL)
 
+EPOCH = st.integers(0, 2**32 - 1)
+PARTS = st.lists(NATURAL, min_size=1, max_size=3).map(tuple)
+ACKS = st.lists(st.tuples(TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))), max_size=2)
+PART = st.builds(Part, ADDRESS, BODY, ACKS)
+
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Hello: st.builds(m.Hello, TEXT, NATURAL, NATURAL),
     m.Ping: st.just(m.Ping()),
@@ -67,6 +73,13 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.AskBarriers: st.builds(m.AskBarriers, NATURAL, NATURAL, NATURAL),
     m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL, st.booleans()),
     m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),
+    m.Scatter: st.builds(
+        m.Scatter, NATURAL, EPOCH, NATURAL, NATURAL, st.lists(PART, min_size=1, max_size=3)
+    ),
+    m.Prepare: st.builds(m.Prepare, ADDRESS, NATURAL, EPOCH, NATURAL, NATURAL, PARTS, BODY, ACKS),
+    m.Decide: st.builds(
+        m.Decide, ADDRESS, NATURAL, EPOCH, NATURAL, NATURAL, st.booleans(), st.sampled_from(Step)
+    ),
     m.Pull: st.builds(m.Pull, ADDRESS, TEXT, *[NATURAL] * 4, st.sampled_from(Mode)),
     m.Ack: st.builds(m.Ack, ADDRESS, TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))),
     m.Nack: st.builds(m.Nack, ADDRESS, TEXT, NATURAL, RUNS, NATURAL, st.booleans()),
@@ -150,6 +163,14 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
             RUNS.map(tuple),
             st.lists(BODY, max_size=3).map(tuple),
         ),
+    ),
+    m.ScatterConfirm: (
+        Opcode.SCATTER,
+        st.builds(m.ScatterConfirm, NATURAL, st.lists(st.tuples(NATURAL, NATURAL)), st.booleans()),
+    ),
+    m.PartState: (
+        Opcode.DECIDE,
+        st.builds(m.PartState, st.sampled_from(Standing), NATURAL, NATURAL),
     ),
     a.Deleted: (Opcode.DELETE_TOPIC, st.builds(a.Deleted, NATURAL)),
     a.PartitionInfo: (

@@ -4,7 +4,50 @@ what it costs to know what is done.
 
 from __future__ import annotations
 
-from weir.bench.claims import NONE_LOST, WHOLE, Figure, Goal, bench, tests
+from weir.bench.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
+
+
+def _killed(name: str, what: str, options: str, processes: int, leaders: int, *more: Goal) -> Proof:
+    figures = {
+        "consumers": Figure("consumers_seen"),
+        "processes killed": Figure("handlers_killed"),
+        "nodes killed": Figure("leaders_killed"),
+        **WHOLE,
+        "lost without the inbox": Figure("never_begun"),
+        "repeated without the inbox": Figure("begun_again"),
+        "least of a consumer, of the mean": Figure("least"),
+        "most of a consumer, of the mean": Figure("most"),
+    }
+    goals = [
+        Goal("consumers", "≥", 100),
+        Goal("processes killed", "≥", processes),
+        Goal("nodes killed", "≥", leaders),
+        *NONE_LOST,
+        Goal("lost without the inbox", "=", 0),
+        *more,
+    ]
+    if processes:
+        # Else nothing was shown: half of the processes die between a commit and its ack.
+        goals.append(Goal("repeated without the inbox", "≥", 1))
+    words = ("python", "-m", "weir.bench.killed", *options.split(), "--json")
+    return Proof(name, what, words, figures, tuple(goals))
+
+
+def _lag(name: str, what: str, options: str) -> Proof:
+    figures = {
+        "restarts": Figure("restarts"),
+        "times they disagreed": Figure("disagreed"),
+        "counted against the ledger": Figure("wrong"),
+        "messages": Figure("published"),
+        "not done, at most": Figure("most_left"),
+    }
+    goals = (
+        Goal("restarts", "≥", 20),
+        Goal("times they disagreed", "=", 0),
+        Goal("counted against the ledger", "=", 0),
+    )
+    return Proof(name, what, ("python", "-m", "weir.bench.lag", *options.split()), figures, goals)
+
 
 OF_HANDLERS = (
     bench(
@@ -23,32 +66,62 @@ OF_HANDLERS = (
         Goal("pulled of read", "≥", 0.5),
         *NONE_LOST,
     ),
-    tests(
+    _killed(
         "handlers-killed",
-        "100 handler processes with an inbox in PostgreSQL, 30 of them and the node killed with -9 "
-        "at any moment, while 100,000 messages flow: each has its effect, and has it once",
-        "{TESTS:WEIR_HANDLER_KILLS}",
-        3_600,
-        WEIR_HANDLER_KILLS="30",
-        WEIR_HANDLERS="100",
-        WEIR_HANDLED="100000",
+        "100 consumers of a topic with 2 partitions, 5 in a process; 30 of the 20 processes and "
+        "the node are killed with -9 while 100,000 messages flow: with an inbox in PostgreSQL each "
+        "has its effect once",
+        "",
+        30,
+        1,
     ),
-    tests(
+    _killed(
         "handlers-leader-killed",
         "the same on three nodes, whose leader is killed with -9 five times meanwhile",
-        "{TESTS:WEIR_HANDLER_KILLS}",
-        3_600,
-        WEIR_HANDLER_KILLS="30",
-        WEIR_HANDLERS="100",
-        WEIR_HANDLED="100000",
-        WEIR_HANDLER_NODES="3",
-        WEIR_HANDLER_LEADER_KILLS="5",
+        "--nodes 3 --leader-kills 5",
+        30,
+        5,
+    ),
+    _killed(
+        "handlers-even",
+        "100 consumers of a topic with 2 partitions, nobody killed: what each has of 100,000",
+        "--kills 0 --leader-kills 0",
+        0,
+        0,
+        Goal("least of a consumer, of the mean", "≥", 0.5),
+        Goal("most of a consumer, of the mean", "≤", 2),
+    ),
+    _lag(
+        "lag",
+        "`weir cluster lag` beside a full count of what is not done, after each of 20 restarts of "
+        "a node that was killed with -9 under load",
+        "",
+    ),
+    _lag("lag-set", "the same on three nodes, of which one that leads is killed", "--nodes 3"),
+    Proof(
+        "work",
+        "`weir work --max 8` before 100,000 messages of 2 ms: more processes, and then fewer",
+        ("python", "-m", "weir.bench.pool", "--json"),
+        {
+            "processes at most": Figure("most_processes"),
+            "seconds until they are there": Figure("to_most_s"),
+            "messages/s": Figure("messages_per_s"),
+            "seconds from the last message to one process": Figure("to_least_s"),
+            **WHOLE,
+        },
+        (
+            Goal("processes at most", "=", 8),
+            Goal("seconds until they are there", "≤", 15),
+            # It cools down for 10 s before it lets any go.
+            Goal("seconds from the last message to one process", "≤", 30),
+            *NONE_LOST,
+        ),
     ),
     tests(
         "holes",
         "10,000,000 holes in what a cluster has done: 5 bytes each at most, in memory and in a "
         "checkpoint",
-        "tests/unit/broker/test_broker_ranges.py",
+        "{TESTS:WEIR_HOLES}",
         1_800,
         WEIR_HOLES="10000000",
     ),

@@ -28,7 +28,8 @@ _LOOK_SECONDS = 0.02
 _ANSWER_SECONDS = 1.0
 #: Below those that connections are given by themselves, so that they stay free until they are used.
 _PORTS_TO = 32_000
-_ports_from = [20_000 + os.getpid() % 10_000]
+#: Processes that begin together have numbers in a row: each looks for ports somewhere else.
+_ports_from = [20_000 + os.getpid() * 997 % 10_000]
 #: What a throw-away node needs less of than a real one; the environment wins.
 SMALL = {
     "WEIR__MEMORY__BUDGET_MIB": "128",

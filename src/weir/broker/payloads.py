@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from weir.broker.state.ranges import Ranges
 from weir.codec.fields import Buffer
 from weir.model.batch import Batch
 from weir.model.header import HEADER_SIZE
@@ -22,3 +23,13 @@ def batches_in(payloads: Sequence[Buffer]) -> Iterator[Batch]:
             batch = Batch(whole, at)
             at += batch.header.total_size
             yield batch
+
+
+def without(payloads: Sequence[Buffer], voids: Ranges) -> list[Buffer]:
+    """Leave the batches out that are void."""
+    kept: list[Buffer] = []
+    for batch in batches_in(payloads):
+        behind = batch.header.next_offset
+        if not voids.covers(behind - 1, behind):
+            kept.append(batch.view)
+    return kept

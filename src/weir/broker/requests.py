@@ -149,6 +149,8 @@ class Requests:
             group = REGISTRY_GROUP
         elif address is not None:
             group = address.group
+            if type(request) is m.Fetch and request.replica and group in self._topics:
+                return self._passing.shard
         elif isinstance(request, n.DescribeShard) and request.place and not session.passed:
             return self._passing.routes.from_here(request.place)
         else:

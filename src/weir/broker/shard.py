@@ -136,10 +136,9 @@ class Shard:
             routes, layout, identity.node, sessions, outbox, self.budget, time, self._is_settled,
         )  # fmt: skip
         opened, closed = self._open_topic, self._groups.close_topic
-        feed = self._neighbours.feed
         self.registry = Registry(
-            catalog, feed, time, clock, routes.address, opened, closed, identity, layout,
-            settings.level,
+            catalog, self._neighbours.feed, time, clock, routes.address, opened, closed, identity,
+            layout, settings.level,
         )  # fmt: skip
         at = layout.registry_shard
         self._neighbours.join(self.registry, at, self._fan_in_opened, self._go_on)
@@ -167,8 +166,10 @@ class Shard:
             authorize, self._time,
         )  # fmt: skip
         requests.serve(self._set.handlers())
-        promises = Promises(self._peers.multi, self._shared.highest, time)
-        self._domains = Domains(topics, promises, outbox, authorize, time)
+        promises = Promises(self._peers.multi, self._shared.highest, self.writers, time)
+        self._domains = Domains(
+            topics, promises, neighbours.passing, self._layout, outbox, authorize, time
+        )
         requests.serve({AskBarriers: self._domains.ask})
         self._set.is_hopeful = self._peers.refill.is_hopeful
         self._peers.registry_comes_again = self._registry_comes_again
@@ -252,6 +253,8 @@ class Shard:
                 self._of_disk(event)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._neighbours.handle(event)
+                if isinstance(event, ev.TrunkClosed):
+                    self._domains.cut(event.shard)
             case ev.PeerSent() | ev.LinkOpened() | ev.LinkClosed():
                 self._of_link(event)
             case ev.Stopping(acks_ms):
@@ -309,6 +312,7 @@ class Shard:
         """Do what any event may have made possible."""
         if not self._groups.all_open and self._knows_topics:
             self._groups.open_all()
+        self._shared.advance()
         self._reads.advance()
         self._neighbours.advance()
         self._devices.receivers.advance()

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 from weir.broker.admission import Budget
 from weir.broker.outbox import Outbox
 from weir.broker.reads import Reads
+from weir.broker.state.scatterings import Recover
+from weir.model.scattered import Attempt
 from weir.order.clock import Highest, Time
 
 if TYPE_CHECKING:
     from weir.broker.partition.partition import Partition
+
+
+def _nobody(attempt: Attempt, parts: tuple[int, ...]) -> None:
+    """Stand for who is to come: nothing is recovered before the shard serves."""
 
 
 @dataclass(slots=True)
@@ -30,10 +36,20 @@ class Surroundings:
     admit: Callable[[], None]
     #: The highest stamp that the voters of a group led here have promised to stand by.
     fenced: Callable[[int], int]
+    #: Finishes a scattering with these parts that nobody else does.
+    recover: Recover = _nobody
     #: The producer id that the shard itself writes device messages with; 0 until it is granted.
     fan_in_producer: int = 0
     #: By group, the partitions in which somebody may wait: no other is told that time passes.
     waiting: dict[int, Partition] = field(default_factory=dict)
+    #: By group, the partitions whose new messages are applied, and nobody was told yet.
+    woken: dict[int, Partition] = field(default_factory=dict)
+
+    def advance(self) -> None:
+        """Tell who waits of all that was applied: together, for an answer holds all there is."""
+        woken, self.woken = self.woken, {}
+        for partition in woken.values():
+            partition.fetches.wake()
 
     def tick(self) -> None:
         """Let waits end that are over, and forget the partitions in which nobody waits."""

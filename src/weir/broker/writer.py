@@ -28,6 +28,7 @@ from weir.log.flush import Flush
 from weir.log.mending import MendPiece
 from weir.log.scrub import ScrubPiece
 from weir.model.limits import MIB
+from weir.order.bound import Bound
 from weir.order.clock import Time
 
 CHECKPOINT_BYTES = 256 * MIB
@@ -70,6 +71,8 @@ class Writer:
         self.number = number
         self._checkpoint_bytes = checkpoint_bytes
         self.log = opened.log
+        #: How far voters here may promise.
+        self.bound = Bound(opened.log.bound)
         self.recovered = dict(opened.groups)
         #: The newest state of each group that is durable, where a checkpoint or a peer gave it.
         self.snapshots = decode_checkpoint(opened.checkpoint) | installed(opened.groups)
@@ -183,6 +186,7 @@ class Writer:
         next one gathers until `rested`.
         """
         self.log.flushed(flush)
+        self.bound.written(flush.bound)
         self._outbox.counts.flushes += 1
         self._outbox.counts.flushed_bytes += flush.end - flush.start
         self._in_flight, self._rests = False, rests
@@ -205,6 +209,11 @@ class Writer:
         else:
             self.log.spare_failed(event.spare)
             self._asks_after = self._time.monotonic_ms() + SPARE_RETRY_MS
+
+    def extend_bound(self) -> None:
+        """Write how far promises may go, unless there is enough in hand."""
+        if bound := self.bound.extension(self._time.wall_ms()):
+            self.log.extend_bound(bound)
 
     def mend(self, piece: MendPiece, then: Mended) -> None:
         """Fill in an entry when the chores before it are done."""

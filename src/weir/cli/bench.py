@@ -9,6 +9,7 @@ import typer
 from weir.cli.bench_compare import compare, spark
 from weir.cli.bench_handlers import handlers
 from weir.cli.bench_load import burst, latency, throughput
+from weir.cli.bench_order import order
 from weir.cli.bench_runs import (
     Folder,
     Json,
@@ -30,7 +31,7 @@ app = typer.Typer(
 )
 
 
-for verb in (throughput, burst, latency, handlers, spark, compare):
+for verb in (throughput, burst, latency, order, handlers, spark, compare):
     app.command()(verb)
 
 

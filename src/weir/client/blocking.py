@@ -118,6 +118,14 @@ class BlockingClient:
         assert all(isinstance(reply, m.PositionsReply) for reply in replies)
         return info, cast(list[m.PositionsReply], replies)
 
+    def barriers(self, topic: int, stamp: int, wait_ms: int) -> m.Barriers:
+        """Return how far the one order of a topic's partitions is complete, once that is `stamp`,
+        or after `wait_ms`.
+        """
+        reply = self.request(m.AskBarriers(topic, stamp, wait_ms), wait_ms / 1_000)
+        assert isinstance(reply, m.Barriers)  # decoded by the opcode of the request
+        return reply
+
     def fetch(self, address: Address, offset: int, max_bytes: int, wait_ms: int = 0) -> m.Fetched:
         """Return whole batches from `offset` on, in one buffer whose batches are 8-aligned.
 

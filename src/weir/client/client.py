@@ -135,16 +135,7 @@ class Client:
         A value over `value_bytes_max` is not loaded: `async for piece in message.chunks()`.
         """
         options = ReaderOptions(
-            start,
-            partitions,
-            max_bytes,
-            follow,
-            until,
-            key,
-            tag,
-            value_bytes_max,
-            order,
-            read_from,
+            start, partitions, max_bytes, follow, until, key, tag, value_bytes_max, order, read_from
         )
         return Reader(self._link, topic, options)
 

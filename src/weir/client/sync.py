@@ -209,6 +209,11 @@ class Reader(Twin[readers.Reader]):
         """By partition, the offset behind the last committed message, as of the last fetch."""
         return self._of.committed
 
+    @property
+    def order(self) -> str:
+        """What has one order: each "partition", or all together ("total"); "" until it is open."""
+        return self._of.order
+
     def open(self) -> Reader:
         """Fill `positions`, and begin to fetch. Raises `UnknownTopic`."""
         self._background.run(self._of.open())

@@ -75,6 +75,8 @@ SCATTERINGS_KEPT_MAX = 4_096
 # Fetches, grants, waits.
 FETCH_BYTES_MAX = 8 * MIB
 WAIT_MS_MAX = 60_000
+# Who reads in total order asks for barriers one at a time, and so long after the last at the least.
+PROMISE_EVERY_MS = 5
 GRANT_MS_DEFAULT = 30_000
 GRANT_MS_MAX = 12 * 3600 * 1000
 GRANTS_PER_CLUSTER_MAX = 10_000

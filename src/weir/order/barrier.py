@@ -15,6 +15,10 @@ class Barrier(NamedTuple):
     through: int
 
 
+#: What is said of a partition of which nothing is known.
+NO_BARRIER = Barrier(0, 0)
+
+
 def barrier_at(fenced: int, committed: int, undecided: int, through: int) -> Barrier:
     """Return what a leader may say now.
 

@@ -88,11 +88,16 @@ class HybridClock:
         """
         return min(seen, stamp_at(wall_ms + self.max_ahead_ms))
 
+    @property
+    def floor(self) -> int:
+        """The highest stamp that was given, or promised not to be."""
+        return max(self._last, self._highest.promised)
+
     def take(self, stamp: int) -> bool:
         """Give exactly this stamp, which must be checked as one that was seen; False if it is not
         above all that were given or promised.
         """
-        if stamp <= max(self._last, self._highest.promised):
+        if stamp <= self.floor:
             return False
         self.raise_to(stamp)
         return True

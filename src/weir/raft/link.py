@@ -14,9 +14,12 @@ class Outward:
         "_since",
         "_told",
         "answered",
+        "asked",
+        "asked_by",
         "contact",
         "dropped",
         "led",
+        "number",
         "promised",
         "silent",
         "version",
@@ -41,6 +44,11 @@ class Outward:
         #: The fence that the peer's newest answer promised, for what it was told by this version.
         self.promised = 0
         self.answered = 0
+        #: The number of the newest beat that was answered.
+        self.number = 0
+        #: The highest fence that the peer was asked for, and the number of the first beat that did.
+        self.asked = 0
+        self.asked_by = 0
 
     def lead(self, group: int, term: int, leader: int) -> None:
         """`group` is led here, as far as the peer is concerned."""
@@ -76,12 +84,22 @@ class Outward:
         elif not self.led and self._told:
             return None
         self._told = not self.led
+        if fence > self.asked:
+            self.asked, self.asked_by = fence, number
         return Beat(number, self.version, led, fence)
 
     def confirms(self, group: int, reply: BeatReply) -> bool:
         """Whether an answer says that the peer follows in `group`."""
         since = self._since.get(group)
         return since is not None and since <= reply.version and group not in self.dropped
+
+    def owes(self, fence: int) -> bool:
+        """Whether the peer, as far as it is there and follows anybody here, has not answered yet
+        what it was asked for `fence`.
+        """
+        if not self.led or self.silent or not self.contact.up:
+            return False
+        return self.asked < fence or self.number < self.asked_by
 
     def promises(self, group: int) -> int:
         """The fence that the peer promised as a follower in `group`; 0 if it said nothing of it."""
@@ -93,7 +111,7 @@ class Outward:
 class Inward:
     """The peer's leaderships with members here, and what we answer."""
 
-    __slots__ = ("contact", "dropped", "fence", "led", "owed", "version")
+    __slots__ = ("answered", "contact", "dropped", "fence", "led", "owed", "promised", "version")
 
     def __init__(self) -> None:
         #: When the peer last beat, for all its followers here.
@@ -106,6 +124,9 @@ class Inward:
         #: The number of the beat to answer, or 0, and the fence it asked for.
         self.owed = 0
         self.fence = 0
+        #: The number of the beat that was answered last, and the fence that was promised then.
+        self.answered = 0
+        self.promised = 0
 
     def reply(self, fence_bound: int) -> BeatReply | None:
         """The answer to the newest beat, once."""
@@ -113,7 +134,13 @@ class Inward:
         if not number:
             return None
         fence = min(self.fence, fence_bound)
+        self.answered, self.promised = number, fence
         return BeatReply(number, self.version, tuple(self.dropped.items()), fence)
+
+    def answer_again(self, fence_bound: int) -> None:
+        """Owe the newest beat another answer if more can be promised by now than it was told."""
+        if min(self.fence, fence_bound) > self.promised:
+            self.owed = self.owed or self.answered
 
 
 class Link:

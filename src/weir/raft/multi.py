@@ -49,6 +49,8 @@ class Multi:
         self._beat_at = 0
         #: The fence that beats ask peers to promise; opaque. See ask().
         self.fence_asked = 0
+        #: The highest fence that anybody asked this side for, itself included.
+        self.fence_wanted = 0
         #: The highest fence this side promises to whoever asks, itself included. The host makes it
         #: durable first; a host that starts again gives it to its nodes as Config.fence.
         self.fence_bound = 0
@@ -146,7 +148,20 @@ class Multi:
     def ask(self, fence: int) -> None:
         """Ask all who follow a leader here to promise `fence`; beats that say so go out at once."""
         self.fence_asked = max(self.fence_asked, fence)
+        self.fence_wanted = max(self.fence_wanted, fence)
         self._beat_at = 0
+
+    @property
+    def all_answered(self) -> bool:
+        """Whether everybody who is there has answered what was asked for last, if with less."""
+        asked = self.fence_asked
+        return not any(link.outward.owes(asked) for link in self._seats.links.values())
+
+    def raise_bound(self, bound: int) -> None:
+        """Promise fences up to `bound`, which is durable: who asked for more is answered again."""
+        self.fence_bound = max(self.fence_bound, bound)
+        for link in self._seats.links.values():
+            link.inward.answer_again(self.fence_bound)
 
     def fenced(self, group: int) -> int:
         """The highest fence that a majority of a group led here has promised; 0 if there is none.
@@ -194,6 +209,7 @@ class Multi:
         self._seats.settle()
         link = self._seats.link(peer)
         link.outward.contact.up = False
+        link.inward.answered = 0
         for seat in self._seats.followers(link):
             self._seats.let_go(seat, _SOON_MS + int(_SPREAD_MS * seat.draw()))
         self._seats.forget_claims(link)
@@ -212,6 +228,7 @@ class Multi:
     def _beat_came(self, link: Link, beat: Beat) -> None:
         inward = link.inward
         inward.owed, inward.fence = beat.number, beat.fence
+        self.fence_wanted = max(self.fence_wanted, beat.fence)
         if beat.led is not None:
             self._claimed(link, {group: (term, leader) for group, term, leader in beat.led})
             inward.version = beat.version
@@ -253,6 +270,7 @@ class Multi:
         outward.contact.heard_at = self._clock.now
         outward.silent = False
         outward.promised, outward.answered = reply.fence, reply.version
+        outward.number = reply.number
         self._dropped(link, dict(reply.dropped))
         for group, leader in list(self._seats.reading.items()):
             if outward.confirms(group, reply):

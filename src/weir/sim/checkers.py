@@ -228,7 +228,8 @@ class Retained:
     def check(self, history: History) -> Iterator[str]:
         """Add up what is left of the partitions of which something is gone."""
         for partition, start in history.starts.items():
-            kept = sum(record.size for record in history.drained[partition])
+            records = history.drained[partition]
+            kept = sum(record.size for record in records if record.offset >= start)
             # The newest entry stays, however large it is.
             least = max(history.retention_bytes - ENTRY_BYTES_MAX, 0)
             if not history.retention_bytes or kept <= least:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from weir.errors import Refused, SequenceGap
+from weir.errors import Fenced, Refused, SequenceGap
 from weir.sim.history import UNKNOWN
+from weir.sim.network import Link
 from weir.sim.producers import Batch, Producer
+from weir.sim.scene import Scene
 from weir.wire import messages as m
 
 
@@ -17,6 +19,13 @@ class Hasty(Producer):
 
     level = m.Level.RECEIVED
 
+    def __init__(self, scene: Scene, name: str, partition: int, batches: int) -> None:
+        """Publish so many batches, then be finished."""
+        super().__init__(scene, name, partition, batches)
+        #: The connection on which it asked for its next epoch, and how often it ever asked.
+        self._asked_on: Link | None = None
+        self._asks = 0
+
     def _cheat(self) -> None:
         """Be honest: where a batch was lost its sequence is free, and other bytes are as good."""
 
@@ -26,13 +35,15 @@ class Hasty(Producer):
 
     def _refused(self, batch: Batch, send: int, error: Refused) -> None:
         first = self._held[0].publish.sequence if self._held else None
-        if not isinstance(error, SequenceGap) or first is None or batch.send != send:
+        if isinstance(error, SequenceGap) and batch.publish.confirms:
+            return  # it is sent for the fun of it, and was lost: what is held will find that out
+        if isinstance(error, Fenced) and self._grant is not None and self._asks > self._grant.epoch:
+            # Of two times that it asked, what it heard of was done first.
+            self._drop_epoch(self._grant.producer)
+        elif not isinstance(error, SequenceGap) or first is None or batch.send != send:
             super()._refused(batch, send, error)
         elif error.detail < first and self._grant is not None:
-            producer, self._grant = self._grant.producer, None
-            for later in self._held:
-                later.send = 0
-            self._begin_anew(producer)
+            self._drop_epoch(self._grant.producer)
         else:
             super()._refused(batch, send, error)
 
@@ -53,14 +64,20 @@ class Hasty(Producer):
         if not self._held:  # else it is another epoch that it waits for
             super()._opened(reply)
 
+    def _drop_epoch(self, producer: int) -> None:
+        self._grant = None
+        for later in self._held:
+            later.send = 0
+        self._begin_anew(producer)
+
     def _begin_anew(self, producer: object) -> None:
-        if self._grant is None:
+        if self._grant is None and self.link is not None and self.link is not self._asked_on:
             assert isinstance(producer, int)
+            self._asked_on, self._asks = self.link, self._asks + 1
             self.ask(m.OpenProducer(producer), lambda reply: self._begun(producer, reply))
 
     def _begun(self, producer: int, reply: m.Reply) -> None:
-        if self._grant is not None:
-            return
+        self._asked_on = None
         if not isinstance(reply, m.ProducerGrant):
             self.soon(self._begin_anew, producer)
             return

@@ -18,8 +18,11 @@ _AGAIN = (1 * MS, 20 * MS)
 _ROOMS = (0, 60, 2_000)
 #: How an ack may be refused that comes late, or on a new connection before the subscription.
 _LATE_CODES = (StaleGrant.code, NotSubscribed.code)
-#: How long there was nothing new when all is over: what is there may be heard of late.
+#: How long there was nothing new when all is over: what is there may be heard of late, and of
+#: several nodes as late as a new leader is found, or the old one keeps what it tried to hand over.
 _QUIET = 300 * MS
+_QUIET_FAR = 3_000 * MS
+_LULL = (10 * MS, 100 * MS)
 _FORGET = 0.1
 _LATE = 0.1
 _DIE = 0.05
@@ -129,8 +132,9 @@ class Receiver(Program):
             self.world.after(self.rhythm(_AGAIN), self._ask)
         elif self.ending:
             over = self.ending_since + (max(_LEASES_MS) + 100) * MS
-            self._drained = self._pulled > max(over, self._news + _QUIET)
-            self.soon(self._ask)
+            quiet = _QUIET_FAR if self.scene.brokers.far else _QUIET
+            self._drained = self._pulled > max(over, self._news + quiet)
+            self.world.after(self.world.between(*_LULL), self._ask)
         # Else it waits to be notified.
 
     def _granted(self, delivery: Delivery) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weir.errors import DamagedRange, OffsetOutOfRange, refusal
+from weir.errors import DamagedRange, OffsetOutOfRange, Refused, refusal
 from weir.log.checkpoint import CHECKPOINT, COPY
 from weir.log.index_file import is_index
 from weir.sim.checkers import ENTRY_BYTES_MAX, values_by_offset
@@ -79,6 +79,8 @@ class Survey(Client):
             if error.retryable:
                 self.soon(self._fetch, partition, offset)
                 return
+            if self._moved_up(partition, offset, error):
+                return
             damaged = isinstance(error, DamagedRange) and " at position " in reply.message
             if damaged or (isinstance(error, OffsetOutOfRange) and self.refused[partition]):
                 self.refused[partition].add(offset)
@@ -86,6 +88,15 @@ class Survey(Client):
                 return
         self.complain("Durable", text)
         self._open.discard(partition)
+
+    def _moved_up(self, partition: int, offset: int, error: Refused) -> bool:
+        """Go on where a partition begins now: what let go of the rest was under way until then."""
+        behind, kept = offset < error.detail, not self.refused[partition]
+        if isinstance(error, OffsetOutOfRange) and self.history.retention_bytes and behind and kept:
+            self.history.starts[partition] = error.detail
+            self._fetch(partition, error.detail)
+            return True
+        return False
 
     def judge(self, spoilt: list[str]) -> None:
         """Complain if more is refused than the entries that the rot is in."""

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from weir.spark import planning
 from weir.spark.bounds import Latest
+from weir.spark.complete import Complete
 from weir.spark.cuts import Cuts
 from weir.spark.fetching import Source, record_batches
 from weir.spark.options import Options
@@ -46,8 +47,9 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Raises `BadOption` for bounds that are not there."""
         options, cuts = self._options, Cuts(self._options)
-        begin = cuts.resolve("startingOffsets", options.starting)
-        behind = cuts.resolve("endingOffsets", options.ending or Latest())
+        complete = Complete(cuts)
+        begin = complete.resolve("startingOffsets", options.starting)
+        behind = complete.resolve("endingOffsets", options.ending or Latest())
         planning.check_order(options.topic, begin, behind)
         if self._selection is not None:
             begin, behind = self._selection.narrow(cuts, begin, behind)

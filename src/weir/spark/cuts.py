@@ -53,11 +53,11 @@ class Cuts:
 
     def standing(self, stamp: int = 0) -> Standing:
         """Ask where the topic stands; `at` of each place is meant for `stamp`."""
-        return Standing(*self._ask(lambda client: client.positions(self.options.topic, stamp)))
+        return Standing(*self.ask(lambda client: client.positions(self.options.topic, stamp)))
 
     def describe(self) -> TopicInfo:
         """Ask where the topic's partitions are served. Raises `UnknownTopic`."""
-        return self._ask(lambda client: client.describe(self.options.topic))
+        return self.ask(lambda client: client.describe(self.options.topic))
 
     def resolve(self, name: str, bound: Bound) -> Cut:
         """Return the cut that a bound means now; `name` is its option's, for errors.
@@ -93,14 +93,26 @@ class Cuts:
         known = self._found.get((partition, stamp))
         if known is not None:
             return min(max(known, place.start), place.end)
-        at = place.at
-        while at < place.end:
-            address = standing.info.addresses[partition]
-            found, at = self._ask(_first_stamped(address, self.options.topic, partition, at, stamp))
+        at = self._first_stamped(standing.info, partition, stamp, place.at, place.end)
+        if at < place.end:
+            self._found[partition, stamp] = at
+        return at
+
+    def first_above(
+        self, info: TopicInfo, partition: int, stamp: int, begin: int, behind: int
+    ) -> int:
+        """Return the first offset in [begin, behind) stamped above `stamp`, or `behind`."""
+        return self._first_stamped(info, partition, stamp + 1, begin, behind)
+
+    def _first_stamped(
+        self, info: TopicInfo, partition: int, stamp: int, at: int, behind: int
+    ) -> int:
+        while at < behind:
+            address = info.addresses[partition]
+            found, at = self.ask(_first_stamped(address, self.options.topic, partition, at, stamp))
             if found:
-                self._found[partition, stamp] = at
                 break
-        return min(at, place.end)
+        return min(at, behind)
 
     def _check(self, name: str, given: Mapping[int, int], standing: Standing) -> None:
         topic, places = self.options.topic, standing.places
@@ -117,7 +129,8 @@ class Cuts:
                     f"{first:,} to {behind:,}"
                 )
 
-    def _ask(self, question: Callable[[BlockingClient], T]) -> T:
+    def ask(self, question: Callable[[BlockingClient], T]) -> T:
+        """Ask a broker for half a minute if need be. Raises `UnknownTopic`."""
         options = self.options
         try:
             return ask(options.hosts, question)

@@ -13,6 +13,10 @@ endingOffsets       latest, or {"0": 90}: up to but not including; a partition t
                     stream never reads past an end, and ends there with trigger(availableNow=True)
 endingTime          instead: messages stamped before this moment
 endingBarrier       instead: messages stamped at or below this barrier
+order               total: queries are cut at barriers, so that what lies before a cut is all that was
+                    stamped up to then, in all partitions; partition: each is cut where it is
+                    (default: as the topic has it). A micro-batch then ends at a barrier, even if the
+                    next one lies beyond maxRowsPerBatch
 pushdown            true: `read` takes filters on partition, offset, stamp, key and tag over from
                     Spark; needs spark.sql.python.filterPushdown.enabled=true (default: false)
 maxRowsPerBatch     most messages in a micro-batch (default: all there are)
@@ -30,9 +34,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weir.client.url import PORT, parse_url
-from weir.errors import BadName
+from weir.errors import BadName, BadRequest
 from weir.model.limits import FETCH_BYTES_MAX, PARTITIONS_PER_TOPIC_MAX, VALUE_BYTES_LOADED_MAX
-from weir.model.topic import split_name
+from weir.model.topic import check_order, split_name
 from weir.spark.bounds import EARLIEST, Bound, parse_ending, parse_starting
 from weir.spark.errors import BadOption
 from weir.spark.large import LARGE_VALUES, LargeValues
@@ -51,6 +55,7 @@ NAMES = (
     "endingOffsets",
     "endingTime",
     "endingBarrier",
+    "order",
     "pushdown",
     "maxRowsPerBatch",
     "maxBytesPerFetch",
@@ -78,6 +83,7 @@ class Options:
     partitions_min: int = 1
     partition_rows_max: int | None = None
     large: LargeValues = LARGE_VALUES
+    order: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -99,6 +105,7 @@ class Options:
             partitions_min=_number(options, "minPartitions", PARTITIONS_PER_TOPIC_MAX) or 1,
             partition_rows_max=_number(options, "maxRowsPerPartition", _ROWS_MAX),
             large=_large(options),
+            order=_order(options),
         )
 
 
@@ -144,6 +151,17 @@ def _large(options: Mapping[str, str]) -> LargeValues:
         raise BadOption(f"option largeValues is {text!r}: give error or null")
     most = _number(options, "maxValueBytes", VALUE_BYTES_MAX) or VALUE_BYTES_LOADED_MAX
     return LargeValues(most, text == "null")
+
+
+def _order(options: Mapping[str, str]) -> str | None:
+    text = options.get("order")
+    if text is None:
+        return None
+    try:
+        check_order(text.strip().lower())
+    except BadRequest as error:
+        raise BadOption(f"option {error}") from None
+    return text.strip().lower()
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:

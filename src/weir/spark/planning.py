@@ -4,8 +4,8 @@ A *cut* says for each partition which offset comes next. Spark stores cuts in it
 compares them as JSON text, and replays the range between two of them after a crash, perhaps from
 another process: so a cut holds nothing that moves by itself, and its keys have one order.
 
-Until a broker hands out barriers, the cut at hand is the vector of committed positions, which may
-be shortened to any offset. A cut given by barriers may not; `advance` is where that rule will be.
+A vector of committed positions may be shortened to any offset (`advance`). A cut at a barrier, which
+has a stamp, may not: see `weir.spark.complete`.
 """
 
 from __future__ import annotations
@@ -27,24 +27,28 @@ class Cut:
     `epoch` is the topic's id: ids are never reused, so a topic that was deleted and made again
     under its old name is not taken for the one that the checkpoint speaks of. `begins` says where
     partitions begin that a cut before this one does not know, if not at 0: retention may have been
-    faster than the query.
+    faster than the query. One at a barrier has its `stamp`: what lies before it is what was stamped
+    at or below that; 0 is any other.
     """
 
     epoch: int
     positions: Mapping[int, int]
     begins: Mapping[int, int] = field(default_factory=dict)
+    stamp: int = 0
 
     def to_json(self) -> dict[str, object]:
-        """Return what Spark stores: {"e": 1, "p": {"00000": 120, "00001": 7}}, and in "b" the
-        `begins`, if there are any.
+        """Return what Spark stores: {"e": 1, "p": {"00000": 120, "00001": 7}}, and if there are any,
+        in "b" the `begins`, in "s" the stamp.
         """
         text: dict[str, object] = {"e": self.epoch, "p": _by_number(self.positions)}
-        return {**text, "b": _by_number(self.begins)} if self.begins else text
+        if self.begins:
+            text["b"] = _by_number(self.begins)
+        return {**text, "s": self.stamp} if self.stamp else text
 
     @property
     def bare(self) -> Cut:
         """The same cut, as one that no other comes before."""
-        return Cut(self.epoch, self.positions)
+        return Cut(self.epoch, self.positions, stamp=self.stamp)
 
     def first(self, partition: int, end: Cut) -> int:
         """Return where a micro-batch from this cut to `end` begins in a partition."""
@@ -55,9 +59,9 @@ class Cut:
         """Read what `to_json` wrote. Raises `CheckpointMismatch` for anything else."""
         match offset:
             case {"e": int(epoch), "p": dict(positions)}:
-                begins = offset.get("b", {})
-                if isinstance(begins, dict):
-                    return cls(epoch, _from_numbers(positions), _from_numbers(begins))
+                begins, stamp = offset.get("b", {}), offset.get("s", 0)
+                if isinstance(begins, dict) and isinstance(stamp, int):
+                    return cls(epoch, _from_numbers(positions), _from_numbers(begins), stamp)
         raise CheckpointMismatch(
             f"{offset!r} is no offset of format('weir'): this checkpoint belongs to another "
             "source; give the query a checkpointLocation of its own"
@@ -148,6 +152,11 @@ def advance(start: Cut, end: Cut, rows_max: int | None) -> Cut:
     shares = fill(lags, None if rows_max is None else max(rows_max, 1))
     begins = {p: at for p, at in begin.items() if at > 0 and p not in start.positions}
     return Cut(start.epoch, {p: begin[p] + share for p, share in shares.items()}, begins)
+
+
+def rows_between(start: Cut, end: Cut) -> int:
+    """Return how many messages lie between two cuts."""
+    return sum(max(behind - start.first(p, end), 0) for p, behind in end.positions.items())
 
 
 def moved(start: Cut, end: Cut) -> bool:

@@ -30,6 +30,7 @@ from weir.model.arrow import SCHEMA
 from weir.spark import planning
 from weir.spark.batch import BatchReader, FilteringReader, Task, tasks
 from weir.spark.bounds import Latest, Offsets, Stamped
+from weir.spark.complete import Complete
 from weir.spark.cuts import Cuts
 from weir.spark.errors import BadOption
 from weir.spark.fetching import record_batches
@@ -74,6 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Keep the options; no socket, since this is pickled."""
         self._options = options
         self._cuts = Cuts(options)
+        self._complete = Complete(self._cuts)
         self._initial: Cut | None = None
         self._target: Cut | None = None
 
@@ -97,20 +99,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the cut that the next micro-batch ends at, or `start` itself if nothing is new.
 
-        Two round trips to the broker. Raises `RangeLost` and `CheckpointMismatch`.
+        Two round trips to the broker; in total order a few more, for the cut lies at a barrier.
+        Raises `RangeLost` and `CheckpointMismatch`.
         """
         begin = Cut.from_json(start)
+        if self._target is None and self._complete.wanted and not self._complete.moved(begin):
+            return start
         end = self._target or self._end()
         if self._target is None:
             planning.check_growth(self._options.topic, begin, end)
         if not planning.moved(begin, end):
             # The same text: Spark takes any other for new data and runs an empty batch.
             return start
-        return planning.advance(begin, end, _rows_max(limit)).to_json()
+        rows_max = _rows_max(limit)
+        if end.stamp:
+            return self._complete.within(begin, end, rows_max).to_json()
+        return planning.advance(begin, end, rows_max).to_json()
 
     def reportLatestOffset(self) -> Offset:
         """Return the committed end, which the query's progress shows beside its own position."""
-        return self._end().bare.to_json()
+        return self._committed().bare.to_json()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the tasks of the micro-batch [start, end); a replay gets the same ranges."""
@@ -139,11 +147,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A pinned end counts as the latest, lest a query begin behind where it must end.
         if isinstance(self._options.starting, Latest):
             return self._target or self._end()
-        begin, end = self._cuts.resolve("startingOffsets", self._options.starting), self._end()
+        begin = self._complete.resolve("startingOffsets", self._options.starting)
+        end = self._end()
         planning.check_order(self._options.topic, begin, end)
         return begin
 
     def _end(self) -> Cut:
+        """Return the end as of now: a barrier in total order, else the committed end; or where the
+        options say that the stream ends if it is less.
+        """
+        if not self._complete.wanted:
+            return self._committed()
+        end = self._complete.end()
+        match self._options.ending:
+            case Stamped(stamp) if stamp <= end.stamp:
+                return self._complete.at(stamp - 1, Cut(end.epoch, {}), end)
+            case Offsets(by_partition):
+                least = {p: min(at, by_partition.get(p, at)) for p, at in end.positions.items()}
+                return Cut(end.epoch, least, end.begins, end.stamp)
+        return end
+
+    def _committed(self) -> Cut:
         """Return the committed end, or where the options say that the stream ends if it is less;
         and where each partition begins.
         """

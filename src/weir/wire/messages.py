@@ -28,6 +28,11 @@ from weir.wire.consuming import Pull as Pull
 from weir.wire.control import Control
 from weir.wire.ordering import AskBarriers as AskBarriers
 from weir.wire.ordering import Barriers as Barriers
+from weir.wire.scattering import Decide as Decide
+from weir.wire.scattering import PartState as PartState
+from weir.wire.scattering import Prepare as Prepare
+from weir.wire.scattering import Scatter as Scatter
+from weir.wire.scattering import ScatterConfirm as ScatterConfirm
 
 PROTOCOL = 1
 
@@ -62,6 +67,9 @@ class Opcode(IntEnum):
     PAUSE_CLUSTER = 26
     DELETE_CLUSTER = 27
     FETCH_CHUNKS = 32
+    SCATTER = 33
+    PREPARE = 34
+    DECIDE = 35
     LIST_NODES = 44
     DESCRIBE_SHARD = 45
     CHANGE_NODE = 46
@@ -323,6 +331,9 @@ ControlRequest = (
     | Nack
     | Extend
     | FetchChunks
+    | Scatter
+    | Prepare
+    | Decide
     | a.Request
     | n.Request
 )
@@ -340,6 +351,8 @@ ControlReply = (
     | Acked
     | Nacked
     | Extended
+    | ScatterConfirm
+    | PartState
     | Refusal
     | a.Reply
     | n.Reply

@@ -143,6 +143,13 @@ class FakeGroup:
     node: Any
     id: int = 1 << 16
 
+    @property
+    def machine(self) -> FakeGroup:
+        return self
+
+    def changing(self) -> None:
+        """It has promised nothing to anybody."""
+
     def advance(self) -> None:
         """There is nothing to go on with."""
 

@@ -28,6 +28,14 @@ def rot(node: Any, group: int, index: int) -> None:
     node.disk.flip(segment.name, at + stored.length // 2)
 
 
+def rot_header(node: Any, group: int, index: int) -> None:
+    """Spoil the header of an entry, so that nothing says what lay there."""
+    log = node.shard.writers[0].log
+    stored = log.stored(group, index)
+    segment = log._segments.find(stored.place)
+    node.disk.flip(segment.name, stored.place - segment.base + 12)
+
+
 def fill(trio: Any, produce: Any, info: Any, grant: Any, first: int, count: int) -> list[bytes]:
     values = [bytes([65 + n % 26]) * 300 for n in range(first, first + count)]
     for number, value in enumerate(values, first):
@@ -279,4 +287,24 @@ def test_what_a_reader_finds_rotten_comes_from_the_others(trio: Any, produce: An
     fetched = trio.told(m.Fetch(address, offset, 1), address.group)
     assert fetched.next_offset == offset + 1
     mended(trio, address.group)
+    assert trio.same_everywhere(address.group) == values
+
+
+def test_what_has_no_header_to_be_put_behind_is_read_elsewhere(trio: Any, produce: Any) -> None:
+    """Simulated set 1124: it was written in vain again and again, and readers told to wait."""
+    info, grant = trio.topic(), trio.producer()
+    address = info.addresses[0]
+    values = fill(trio, produce, info, grant, 0, 250)  # more than a segment, and than the cache
+    for node in trio.live():
+        node.shard.writers[0].checkpoint()
+    trio.run(300)
+    victim = trio.leader(address.group)
+    index = victim.shard.writers[0].log.read(address.group, 20, 1, 1 << 40).entries[0].index
+    rot_header(victim, address.group, index)
+    first = trio.answer(victim, m.Fetch(address, 20, 1))
+    assert first.code == Unavailable.code
+    trio.until(lambda: trio.leader(address.group) is not victim, "it leads on")
+    assert trio.told(m.Fetch(address, 20, 1), address.group).next_offset == 21
+    trio.until(lambda: victim.group(address.group).voter == voter_of(victim.id, 1), "it stays")
+    trio.until(lambda: victim.group(address.group).is_current, "it did not come back")
     assert trio.same_everywhere(address.group) == values

@@ -10,7 +10,7 @@ import pytest
 
 from weir.model.batch import Batch
 from weir.model.header import HEADER_SIZE, stamped
-from weir.model.ids import Address, group_of
+from weir.model.ids import Address, group_of, partition_of, topic_of
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_request, encode_reply
 from weir.wire.frame import ClientFrame
@@ -35,6 +35,11 @@ class FakeBroker:
         self.chunks: dict[int, Batch] = {}
         self.acked: dict[int, list[tuple[int, int, int]]] = {}
         self.granted: dict[int, int] = {}
+        #: By group, the barrier that its leader keeps to, though more is published; by topic, how
+        #: many partitions belong to its order, if not all, and the floors of those that joined.
+        self.stalled: dict[int, tuple[int, int]] = {}
+        self.members: dict[int, int] = {}
+        self.floors: dict[int, list[tuple[int, int]]] = {}
         #: What was given back; it is granted to nobody again.
         self.returned: list[m.Nack] = []
         self.producers = self.stamp = 0
@@ -82,6 +87,10 @@ class FakeBroker:
     def end_of(self, group: int) -> int:
         log = self.logs[group]
         return log[-1].header.next_offset if log else 0
+
+    def barrier(self, group: int) -> tuple[int, int]:
+        """Stamps are given in turn, so that all up to the last one is there."""
+        return self.stalled.get(group) or (self.stamp, self.end_of(group))
 
     def values(self, name: str, partition: int = 0) -> list[bytes]:
         group = self.topics[name].addresses[partition].group
@@ -143,6 +152,11 @@ class FakeBroker:
             group = request.address.group
             start = self.starts.get(group, 0)
             return m.PositionsReply(start, self.end_of(group), start)
+        if isinstance(request, m.AskBarriers):
+            (info,) = [one for one in self.topics.values() if one.id == request.topic]
+            groups = [a.group for a in info.addresses[: self.members.get(info.id)]]
+            told = [(p, *self.barrier(group)) for p, group in enumerate(groups)]
+            return m.Barriers(info.id, told, self.floors.get(info.id, []))
         if isinstance(request, m.Ack | m.Nack | m.Extend):
             return self._settle(request)
         if isinstance(request, m.FetchChunks):
@@ -209,7 +223,12 @@ class FakeBroker:
         views = tuple(batch.view for batch in batches)
         behind = batches[-1].header.next_offset if batches else offset
         if isinstance(request, m.Fetch):
-            fetched = m.Fetched(request.address, offset, behind, self.end_of(group), views)
+            stamp, through = self.barrier(group)
+            count = self.members.get(topic_of(group), 0) if not partition_of(group) else 0
+            barrier = stamp if through == self.end_of(group) else 0
+            fetched = m.Fetched(
+                request.address, offset, behind, self.end_of(group), views, barrier, count
+            )
             self._reply(fetched, frame, writer)
             return
         self.granted[group] = behind

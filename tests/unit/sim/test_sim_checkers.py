@@ -230,6 +230,11 @@ def too_much_is_gone(history: History) -> None:
     history.retention_bytes = 600 + ENTRY_BYTES_MAX
 
 
+def too_much_is_gone_since_it_was_drained(history: History) -> None:
+    too_much_is_gone(history)
+    history.drained[0].insert(0, record(0, 5, 0, b"a", b"b")._replace(size=700))
+
+
 def gone_without_retention(history: History) -> None:
     retained(history)
     history.retention_bytes = 0
@@ -267,6 +272,7 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("Fenced", an_older_epoch_goes_on),
     ("Retained", all_is_gone),
     ("Retained", too_much_is_gone),
+    ("Retained", too_much_is_gone_since_it_was_drained),
     ("Retained", gone_without_retention),
     ("AckedOnce", granted_after_ack),
     ("AckedOnce", attempts_forgotten),

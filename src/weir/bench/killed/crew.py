@@ -17,6 +17,8 @@ from weir.errors import WeirError
 _END_SECONDS = 60.0
 #: Who handles nothing any more does not come to a commit to die behind.
 _DIES_WITHIN_SECONDS = 5.0
+#: One that was only just started dies of what it does not heed yet.
+_KILLED = (-signal.SIGKILL, -signal.SIGUSR1)
 
 
 class CrewFailed(WeirError):
@@ -48,8 +50,9 @@ class Crew:
         """Let all seats be taken. Raises `CrewFailed` if one ended that nobody killed."""
         for seat in self._seats:
             if seat.process is not None and seat.process.poll() is not None:
-                if seat.dies_at is None or seat.process.returncode != -signal.SIGKILL:
-                    raise CrewFailed(f"a process ended by itself: {self._said()}")
+                code = seat.process.returncode
+                if seat.dies_at is None or code not in _KILLED:
+                    raise CrewFailed(f"a process ended with code {code}: {self._said()}")
                 seat.process, seat.dies_at = None, None
                 self.kills += 1
             if seat.process is None:

@@ -168,21 +168,29 @@ class _Run:
         async with connect(self._nodes.url) as client:
             await client.create_topic(TOPIC, partitions=_PARTITIONS)
             self.crew.fill()
+            publishing = asyncio.ensure_future(self._publish(client))
             try:
-                async with asyncio.timeout(self._shape.deadline_s), asyncio.TaskGroup() as group:
-                    published = group.create_task(self._publish(client))
-                    while not (await self._look(client) and published.done()):
+                async with asyncio.timeout(self._shape.deadline_s):
+                    while not await self._look(client):
+                        if publishing.done():
+                            publishing.result()  # it may have failed
                         await asyncio.sleep(_LOOK_SECONDS)
             except TimeoutError:
                 raise WeirError(
                     f"{self._waiting:,} messages wait after {self._shape.deadline_s:g} s: {self!r}"
                 ) from None
+            finally:
+                publishing.cancel()
+                await asyncio.wait((publishing,))
 
     async def _publish(self, client: Client) -> None:
         async with client.producer(TOPIC) as producer:
-            while self.consumers_seen < self._shape.consumers:  # so that all may have their share
+            # A cluster is there from its first grant on. All consumers may have their share of
+            # what comes then.
+            await producer.send(b"0")
+            while self.consumers_seen < self._shape.consumers:
                 await asyncio.sleep(_LOOK_SECONDS)
-            for first in range(0, self._shape.messages, _PUBLISHED_AT_ONCE):
+            for first in range(1, self._shape.messages, _PUBLISHED_AT_ONCE):
                 behind = min(first + _PUBLISHED_AT_ONCE, self._shape.messages)
                 await producer.send_many([b"%d" % number for number in range(first, behind)])
                 await producer.flush()
@@ -191,7 +199,7 @@ class _Run:
                     await asyncio.sleep(_LOOK_SECONDS)
 
     async def _look(self, client: Client) -> bool:
-        """Kill whoever is due; return whether all is over, as far as what was published goes."""
+        """Kill whoever is due; return whether all is over."""
         self.crew.fill()
         for one in await client.clusters(TOPIC, CLUSTER):
             self._waiting = one.lag

@@ -207,6 +207,12 @@ class Grants:
         self.leases.begin(name, fence, self._ground.time.monotonic_ms() + delay_ms)
         self.serve(name)
 
+    def given_again(self, name: str, fence: int, left_ms: int) -> None:
+        """Messages are with their consumer again, for what was left of their lease."""
+        due_ms = self._ground.time.monotonic_ms() + min(left_ms, GRANT_MS_MAX)
+        self.leases.begin(name, fence, due_ms)
+        self.acked(name)
+
     def released(self, consumer: int) -> None:
         """A consumer that is gone is known to be: what it held goes to those who wait."""
         for name in self._ground.state.clusters:

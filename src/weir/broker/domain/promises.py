@@ -1,34 +1,92 @@
-"""What this shard's leaders promise, and ask of their voters (DESIGN §5 Barrier safety).
+"""What this shard's leaders promise, and what its voters do (DESIGN §5 Barrier safety).
 
-One number stands for all groups led here. Nothing flows but when somebody asks.
+One number stands for all groups that are led over a link, and nothing flows but while somebody
+asks. Many who ask share a question: the next one goes out once all have answered the last, or
+after `PROMISE_EVERY_MS`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from weir import raft
-from weir.model.limits import MAX_AHEAD_MS
+from weir.model.limits import MAX_AHEAD_MS, PROMISE_EVERY_MS
 from weir.model.stamp import stamp_at
+from weir.order.bound import Bound
 from weir.order.clock import Highest, Time
+
+
+class Bounded(Protocol):
+    """A log of this shard: promises of its voters are bounded by what lies in it."""
+
+    @property
+    def bound(self) -> Bound:
+        """How far they may go."""
+
+    def extend_bound(self) -> None:
+        """Write how far promises may go, unless there is enough in hand."""
 
 
 class Promises:
     """Lets all clocks of this shard go above a stamp, and asks the voters to remember that."""
 
-    __slots__ = ("_highest", "_multi", "_time")
+    __slots__ = ("_asked_ms", "_highest", "_logs", "_multi", "_next", "_time", "_wanted")
 
-    def __init__(self, multi: raft.Multi, highest: Highest, time: Time) -> None:
-        """Promise nothing yet."""
+    def __init__(
+        self, multi: raft.Multi, highest: Highest, logs: Sequence[Bounded], time: Time
+    ) -> None:
+        """Nobody asks for anything yet; what was promised before this start holds."""
         self._multi = multi
         self._highest = highest
+        self._logs = logs
         self._time = time
+        #: What is to be promised next, and when the last question went out.
+        self._next = 0
+        self._asked_ms = -PROMISE_EVERY_MS
+        #: The highest fence that anybody asked for, when bounds were last looked at.
+        self._wanted = 0
+        multi.raise_bound(self._bound())
 
     def ask(self, stamp: int) -> None:
         """Promise that nothing is stamped at or below `stamp`, or the time if that is later, by any
         leader here from now on. What lies too far ahead is promised as far as a client may see.
         """
         wall = self._time.wall_ms()
-        promised = max(stamp_at(wall), min(stamp, stamp_at(wall + MAX_AHEAD_MS)))
-        if promised > self._highest.promised:
-            self._highest.promised = promised
-            self._multi.fence_bound = max(self._multi.fence_bound, promised)
-            self._multi.ask(promised)
+        self._next = max(stamp_at(wall), min(stamp, stamp_at(wall + MAX_AHEAD_MS)), self._next)
+        self._go_on()
+
+    def ask_again(self) -> None:
+        """Somebody waits for what was asked: the answers may have been less than that, or lost."""
+        self._next = max(self._next, stamp_at(self._time.wall_ms()), self._multi.fence_asked + 1)
+        self._go_on()
+
+    def advance(self) -> None:
+        """Ask what waited for answers to the last question, and extend bounds that are needed."""
+        self._go_on()
+        if self._multi.fence_wanted > self._wanted:
+            self._wanted = self._multi.fence_wanted
+            for log in self._logs:
+                log.extend_bound()
+        if self._multi.fence_bound < self._wanted:
+            self._raise_bound()
+
+    def _raise_bound(self) -> None:
+        bound = self._bound()
+        if bound > self._multi.fence_bound:
+            self._multi.raise_bound(bound)
+
+    def _bound(self) -> int:
+        return min((log.bound.durable for log in self._logs), default=0)
+
+    def _go_on(self) -> None:
+        now = self._time.monotonic_ms()
+        multi = self._multi
+        if self._next <= multi.fence_asked:
+            return
+        if now - self._asked_ms < PROMISE_EVERY_MS and not multi.all_answered:
+            return
+        self._next = max(self._next, stamp_at(self._time.wall_ms()))
+        self._asked_ms = now
+        self._highest.promised = max(self._highest.promised, self._next)
+        multi.ask(self._next)

@@ -70,6 +70,12 @@ class Settling:
             self._promised = bound
         return bound
 
+    def raise_above(self, promised: int) -> None:
+        """Propose an entry that is stamped above all that was `promised`, unless there is one."""
+        if promised > max(self._state.last_stamp, self._promised):
+            self._promised = self._intake.clock.stamp(self._time.wall_ms())
+            self._group.propose(of_control(StampsRaised(self._promised)))
+
     def _is_kept(self, behind: int, bound: int) -> bool:
         return self._state.decided_offset >= behind and self._state.last_stamp >= bound
 

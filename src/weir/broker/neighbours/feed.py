@@ -139,6 +139,9 @@ class Feed:
                     self._send(follower, body)
         self.advance()
 
+    def changing(self) -> None:
+        """See `Machine`."""
+
     def encode(self) -> object:
         """See `Machine`."""
         assert self.registry is not None

@@ -29,6 +29,8 @@ from weir.wire.frame import CLIENT_VERSION, ClientFrame, take_client_frame
 from weir.wire.messages import Opcode
 from weir.wire.trunk import OWN_SESSION, Kind, TrunkFrame
 
+#: No opcode: replies that nobody else listens for.
+_ANY = -1
 #: What may be asked again if there is no room for the answer: nothing changes by it.
 _READS = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS})
 
@@ -78,7 +80,8 @@ class Passing:
         self.lanes = Lanes(budget)
         #: By place, those that are open.
         self._trunks: dict[int, _Trunk] = {}
-        self._own: Callable[[ClientFrame], None] | None = None
+        #: By opcode, who is told what this shard asked for itself.
+        self._own: dict[int, Callable[[ClientFrame], None]] = {}
 
     @property
     def waiting(self) -> bool:
@@ -153,9 +156,12 @@ class Passing:
         frame = encode_request(request, correlation)
         self._put(shard, trunk.encode(Kind.CLIENT, OWN_SESSION, *frame))
 
-    def listen(self, own: Callable[[ClientFrame], None]) -> None:
-        """Hand replies to this shard itself to `own`."""
-        self._own = own
+    def listen(self, own: Callable[[ClientFrame], None], *opcodes: int) -> None:
+        """Hand replies to this shard itself to `own`: those to requests of `opcodes`, or all that
+        nobody else listens for.
+        """
+        for opcode in opcodes or (_ANY,):
+            self._own[opcode] = own
 
     # -- answers -----------------------------------------------------------------------------
 
@@ -170,8 +176,9 @@ class Passing:
                 self._to_peer(shard, session, body)
 
     def _to_own(self, body: memoryview) -> None:
-        assert self._own is not None
-        self._own(take_client_frame(body))
+        frame = take_client_frame(body)
+        own = self._own.get(frame.opcode) or self._own[_ANY]
+        own(frame)
 
     def _to_peer(self, shard: int, session: Session, body: memoryview) -> None:
         to = self._trunks[shard]

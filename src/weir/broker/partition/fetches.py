@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from weir.broker.outbox import Caller, Outbox
+from weir.broker.payloads import without
 from weir.broker.reads import Reads
 from weir.broker.replica.group import Group
 from weir.broker.state.state import PartitionState
@@ -38,18 +39,20 @@ class Fetches:
         self._draining = False
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
-        """Answer now if there is data or no time to wait.
+        """Answer now if there is data or no time to wait. A replica may lag: what lies ahead of it
+        is waited for.
 
         Raises `OffsetOutOfRange`, and `Overloaded` or `Unavailable` where nobody may wait.
         """
         start, behind = self._state.log_start, self._state.next_offset
-        if not start <= request.offset <= behind:
+        ahead = request.offset > behind and not request.replica
+        if request.offset < start or ahead:
             raise OffsetOutOfRange(
                 f"offset {request.offset} is not there: this partition holds {start} to {behind}",
                 min(max(request.offset, start), behind),
             )
         wait_ms = min(request.wait_ms, WAIT_MS_MAX)
-        if request.offset < behind:
+        if request.offset < self._state.decided_offset:
             self._serve(caller, request)
         elif wait_ms > 0:
             if self._draining:
@@ -65,11 +68,16 @@ class Fetches:
         return bool(self._parked)
 
     def wake(self) -> None:
-        """New messages are committed: answer all, in turn, for all waited for the next offset."""
+        """New messages are applied: answer all, in turn, for all waited for the next offset; but
+        not those who ask a replica that lags for what lies ahead of it.
+        """
         parked, self._parked = self._parked, Waits()
         while parked:
             waiter = parked.pop()
-            self._serve(waiter.caller, waiter.request)
+            if waiter.request.offset < self._state.decided_offset:
+                self._serve(waiter.caller, waiter.request)
+            else:
+                self._parked.add(waiter)
 
     def tick(self) -> None:
         """Answer those whose time is up, with nothing."""
@@ -97,7 +105,9 @@ class Fetches:
             self._group.id,
             request.offset,
             min(max(request.max_bytes, 1), FETCH_BYTES_MAX),
-            self._group.node.commit_index,
+            # What an entry means, and who belongs to the order by it, is known once it is applied.
+            self._group.node.applied_index,
+            self._state.decided_offset,
         )
         if reading is None:
             self._answer_nothing(caller, request)
@@ -107,7 +117,11 @@ class Fetches:
             if failure is not None:
                 self._outbox.refuse(caller, failure)
             else:
-                self._answer(caller, request, reading.reached(payloads), tuple(payloads))
+                behind = reading.reached(payloads)
+                voids = self._state.voids
+                if voids.within(request.offset, behind):
+                    payloads = without(payloads, voids)
+                self._answer(caller, request, behind, tuple(payloads))
 
         self._reads.start(reading, answer)
 
@@ -127,9 +141,7 @@ class Fetches:
     def _answer(
         self, caller: Caller, request: Fetch, behind: int, batches: tuple[Buffer, ...]
     ) -> None:
-        # While entries are being applied, those read may be ahead of those applied.
-        committed = max(self._state.next_offset, behind)
+        committed, order = self._state.decided_offset, self._order()
         self._outbox.reply(
-            caller,
-            Fetched(request.address, request.offset, behind, committed, batches, *self._order()),
+            caller, Fetched(request.address, request.offset, behind, committed, batches, *order)
         )

@@ -15,16 +15,19 @@ from weir.broker.intake.settling import Settling
 from weir.broker.outbox import Outbox
 from weir.broker.reads import Reads
 from weir.broker.replica.group import Group
+from weir.broker.scatter.participant import Participant
+from weir.broker.state.scatterings import Recover
 from weir.broker.state.state import PartitionState
 from weir.errors import Refused
+from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock, Time
 
 
 class Leading:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
-    __slots__ = ("_state", "acks", "fan_in", "grants", "intake", "returns", "settling",
-                 "steering")  # fmt: skip
+    __slots__ = ("_state", "acks", "fan_in", "grants", "intake", "parts", "returns",
+                 "settling", "steering")  # fmt: skip
 
     def __init__(
         self,
@@ -34,14 +37,20 @@ class Leading:
         reads: Reads,
         outbox: Outbox,
         time: Time,
+        budget: Budget,
+        recover: Recover,
     ) -> None:
-        """Begin with nobody waiting; `clock` stamps above all that is in the log or promised."""
+        """Begin with nobody waiting; `clock` stamps above all that is in the log or promised.
+
+        `recover` finishes scatterings that nobody else does.
+        """
         self.intake = Intake(group, state, time, clock, outbox.counts)
         self.grants = Grants(group, state, self.intake, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
         self.returns = Returns(group, state, self.intake, self.grants, outbox, time)
         self.steering = Steering(group, state, self.grants, outbox, time)
         self.settling = Settling(group, self.intake, state, outbox, time)
+        self.parts = Participant(group, state, self.intake, self.grants, budget, time, recover)
         self.fan_in: FanIn | None = None
         self._state = state
 
@@ -51,16 +60,22 @@ class Leading:
             self.fan_in = FanIn(self.intake, self._state, producer, outbox.send, budget.release)
         return self.fan_in
 
+    def barrier(self, fenced: int) -> Barrier:
+        """Return what may be said now, where `fenced` is what a majority has promised."""
+        state = self._state
+        undecided = state.undecided or self.intake.lowest_under_way  # committed before, so lower
+        return barrier_at(fenced, state.last_stamp, undecided, state.decided_offset)
+
     @property
     def waiting(self) -> bool:
         """Whether somebody waits for data or a deadline."""
-        return self.grants.waiting or bool(self.settling)
+        return self.grants.waiting or bool(self.settling) or self.parts.waiting
 
     @property
     def has_gathered(self) -> bool:
         """Whether something waits to be proposed."""
         arrived = self.fan_in is not None and self.fan_in.has_arrived
-        return arrived or self.intake.has_staged
+        return arrived or self.intake.has_staged or self.parts.has_decided
 
     def cut(self) -> int:
         """Propose what has gathered; return from how many reads of devices' connections."""
@@ -68,6 +83,7 @@ class Leading:
         if self.fan_in is not None and self.fan_in.has_arrived:
             devices = self.fan_in.cut()
         self.intake.cut()
+        self.parts.cut()
         return devices
 
     def wake(self) -> None:
@@ -79,6 +95,7 @@ class Leading:
         """Let waits end that are over."""
         self.grants.tick()
         self.settling.tick()
+        self.parts.tick()
 
     def closed(self, session: int) -> None:
         """A peer is gone."""
@@ -103,6 +120,7 @@ class Leading:
         release(self.intake.lose(error))
         if self.fan_in is not None:
             self.fan_in.lose(error)
+        self.parts.lose(error)
         self.grants.lose(error)
         self.acks.lose(error)
         self.returns.lose(error)

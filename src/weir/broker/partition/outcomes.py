@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weir.broker.control import (
+    AcksPrepared,
     ClusterDeleted,
     ClusterOpened,
     ClusterPaused,
@@ -14,8 +15,11 @@ from weir.broker.control import (
     MessagesAcked,
     MessagesGranted,
     MessagesReturned,
+    ScatteringsBarred,
+    ScatteringsDecided,
     StampsRaised,
 )
+from weir.broker.partition.decisions import apply_scattering
 from weir.broker.partition.leading import Leading
 from weir.broker.replica.group import Group
 from weir.broker.state.state import PartitionState
@@ -61,7 +65,7 @@ def apply_control(
             if leading is not None:
                 leading.steering.applied(index, record)
         case _:
-            _apply_bound(record, group, state, leading)
+            _apply_bound(index, record, group, state, leading)
 
 
 def _apply_ack(
@@ -77,7 +81,11 @@ def _apply_ack(
 
 
 def _apply_bound(
-    record: ControlRecord, group: Group, state: PartitionState, leading: Leading | None
+    index: int,
+    record: ControlRecord,
+    group: Group,
+    state: PartitionState,
+    leading: Leading | None,
 ) -> None:
     match record:
         case LogStartMoved():
@@ -89,5 +97,7 @@ def _apply_bound(
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:
                 leading.settling.wake()
+        case AcksPrepared() | ScatteringsDecided() | ScatteringsBarred():
+            apply_scattering(index, record, state, leading)
         case _:
             raise Halted(f"a {type(record).__name__} does not belong into a partition")

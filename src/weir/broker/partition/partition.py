@@ -17,27 +17,30 @@ from weir.broker.partition.chunk_reads import ChunkReads
 from weir.broker.partition.fetches import Fetches
 from weir.broker.partition.leading import Leading
 from weir.broker.partition.outcomes import apply_control
-from weir.broker.partition.retention import new_start
-from weir.broker.registry.standing import behind, holders
+from weir.broker.partition.replica_reads import check_replica, end_if_astray
+from weir.broker.partition.retention import first_needed, new_start
+from weir.broker.partition.told import info_of, positions_of
 from weir.broker.replica.assured import assured
 from weir.broker.replica.group import Group
+from weir.broker.scatter.participant import Tell
 from weir.broker.state.state import PartitionState
 from weir.broker.surroundings import Surroundings
 from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.header import Header
 from weir.model.ids import node_of
 from weir.model.topic import TopicSettings
-from weir.order.barrier import Barrier, barrier_at
+from weir.order.barrier import NO_BARRIER, Barrier
 from weir.order.clock import HybridClock
-from weir.wire.administration import ListClusters, PartitionInfo
+from weir.wire.administration import ListClusters
 from weir.wire.device import DevicePublishes
 from weir.wire.messages import (
     Ack,
+    Decide,
     Extend,
     Fetch,
     FetchChunks,
     Nack,
-    PositionsReply,
+    Prepare,
     Produce,
     Pull,
 )
@@ -77,13 +80,8 @@ class Partition:
     @property
     def barrier(self) -> Barrier:
         """What this leader may say now; stamp 0, nothing, if this node does not lead."""
-        leading, state = self._leading, self.state
-        if leading is None:
-            return Barrier(0, 0)
-        fenced = self._shared.fenced(self.group.id)
-        return barrier_at(
-            fenced, state.last_stamp, leading.intake.lowest_under_way, state.next_offset
-        )
+        leading = self._leading
+        return leading.barrier(self._shared.fenced(self.group.id)) if leading else NO_BARRIER
 
     def _order(self) -> tuple[int, int]:
         return self.barrier.stamp, 0
@@ -97,22 +95,17 @@ class Partition:
         """
         self._check_applied()
 
+        positions = partial(positions_of, self.group, self.state, stamp)
+
         def tell() -> None:
             if stamp and self._leading is not None:
                 self._shared.outbox.touches(caller.session, self.group.id)
                 self._may_wait()
-                self._leading.settling.ask(caller, stamp, partial(self._positions, stamp))
+                self._leading.settling.ask(caller, stamp, positions)
             else:
-                self._shared.outbox.reply(caller, self._positions(stamp))
+                self._shared.outbox.reply(caller, positions())
 
         assured(self.group, self._shared.outbox, caller, tell)
-
-    def _positions(self, stamp: int) -> PositionsReply:
-        begin, end = self.state.log_start, self.state.next_offset
-        if not stamp:
-            return PositionsReply(begin, end, begin)
-        at = self.group.log.offset_at(self.group.id, stamp)
-        return PositionsReply(begin, end, end if at is None else min(max(at, begin), end))
 
     def publish(self, caller: Caller, request: Produce, own: Callable[[Header], None]) -> None:
         """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
@@ -137,9 +130,24 @@ class Partition:
             fan_in.add(seat, publishes, charged)
         self._shared.dirty(self)
 
+    def prepare(self, request: Prepare, tell: Tell) -> None:
+        """Prepare a part of a scattering."""
+        self._shared.admit()
+        self._may_wait()
+        if self._led().parts.prepare(request, tell):
+            self._shared.dirty(self)
+
+    def decide(self, request: Decide, tell: Tell) -> None:
+        """Do a step with a part of a scattering."""
+        self._may_wait()
+        if self._led().parts.decide(request, tell):
+            self._shared.dirty(self)
+
     def fetch(self, caller: Caller, request: Fetch) -> None:
         """Read by offset."""
-        if not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
+        if request.replica and self._leading is None:
+            check_replica(self.group)
+        elif not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
             self._led()  # what a damaged one held behind its end, nobody knows
         self._shared.outbox.touches(caller.session, self.group.id)
         self._may_wait()
@@ -172,15 +180,8 @@ class Partition:
         """Say what this partition holds."""
         self._check_applied()
         outbox = self._shared.outbox
-        assured(self.group, outbox, caller, lambda: outbox.reply(caller, self._info()))
-
-    def _info(self) -> PartitionInfo:
-        state, group = self.state, self.group
-        stored = group.log.group_bytes(group.id) + state.values.stored
-        return PartitionInfo(
-            state.log_start, state.next_offset, stored, sorted(state.clusters),
-            holders(group), behind(group),
-        )  # fmt: skip
+        told = partial(info_of, self.group, self.state)
+        assured(self.group, outbox, caller, lambda: outbox.reply(caller, told()))
 
     def list_clusters(self, caller: Caller, request: ListClusters) -> None:
         """Say how far clusters are."""
@@ -214,6 +215,8 @@ class Partition:
 
     def tick(self) -> None:
         """Let waits end that are over."""
+        if self._leading is None:
+            end_if_astray(self.group, self.fetches)
         self.fetches.tick()
         if self._leading is not None:
             self._leading.tick()
@@ -282,6 +285,11 @@ class Partition:
         if self.group.cut_off:
             self._shared.outbox.hang_up(self.group.id, "this node lost touch with the others")
 
+    def changing(self) -> None:
+        """See `Machine`: whoever is elected by the new members has all promises in its log."""
+        promised = max(self._fence, self._shared.highest.promised)
+        self._led().settling.raise_above(promised)
+
     def decode(self, data: Any) -> PartitionState:
         """See `Machine`."""
         return PartitionState.decode(data)
@@ -292,14 +300,12 @@ class Partition:
 
     def apply(self, index: int, payload: Payload) -> None:
         """Apply a committed entry, then tell who waits for it."""
+        before = self.state.decided_offset
         if payload.batches:
-            before = self.state.next_offset
             for batch in payload.batches:
                 self.state.apply(batch, index)
                 if self._leading is not None:
                     self._shared.budget.release(self._leading.intake.committed(batch))
-            if self.state.next_offset > before:  # chunks are nobody's news
-                self._wake()
         elif payload.control is not None:
             if self._leading is not None:
                 self._may_wait()  # a pull is back in line if acks left nothing of its grant
@@ -307,6 +313,8 @@ class Partition:
         elif self._leading is None and self.group.begins_own_term(index):
             # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
             self._lead_now()
+        if self.state.decided_offset > before:  # chunks are nobody's news
+            self._wake()
 
     def encode(self) -> object:
         """Return the state for a snapshot."""
@@ -314,15 +322,11 @@ class Partition:
 
     @property
     def first_needed(self) -> int:
-        """The Raft index of the first entry that holds messages to keep, or is to hold some."""
-        state, stored = self.state, self.group.log.cut_by_stamp(self.group.id, 0)
-        index = self.group.node.last_index + 1
-        if stored is not None and state.log_start < state.next_offset:
-            index = max(stored[0], state.first_index)
-        return state.values.first_needed_index(index, state.log_start)
+        """See `Machine`."""
+        return first_needed(self.group, self.state)
 
     def _wake(self) -> None:
-        self.fetches.wake()
+        self._shared.woken[self.group.id] = self
         if self._leading is not None:
             self._leading.wake()
 
@@ -330,8 +334,11 @@ class Partition:
         shared = self._shared
         clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
         self._leading = Leading(
-            self.group, self.state, clock, shared.reads, shared.outbox, shared.time
-        )
+            self.group, self.state, clock, shared.reads, shared.outbox, shared.time, shared.budget,
+            shared.recover,
+        )  # fmt: skip
+        if self._leading.waiting:
+            self._may_wait()
 
     def _fan_in(self) -> FanIn:
         shared, leading = self._shared, self._led()

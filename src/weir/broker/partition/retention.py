@@ -35,6 +35,14 @@ def new_start(
     return LogStartMoved(state.first_index, state.log_start, since) if since else None
 
 
+def first_needed(group: Group, state: PartitionState) -> int:
+    """Return the Raft index of the first entry that holds messages to keep, or is to hold some."""
+    stored, index = group.log.cut_by_stamp(group.id, 0), group.node.last_index + 1
+    if stored is not None and state.log_start < state.next_offset:
+        index = max(stored[0], state.first_index)
+    return state.values.first_needed_index(index, state.log_start)
+
+
 def _cut(
     group: Group, state: PartitionState, settings: TopicSettings, wall_ms: int
 ) -> tuple[int, int]:

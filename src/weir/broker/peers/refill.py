@@ -53,6 +53,8 @@ class _Lack:
     filled: dict[int, Filled] = field(default_factory=dict)
     #: Entries that are being written to the disk.
     mending: set[int] = field(default_factory=set)
+    #: Those that came, and for which there is no sound header to put them behind.
+    unfillable: set[int] = field(default_factory=set)
     asked: int = 0
     asked_ms: int = -_ASK_EVERY_MS
     #: When something was gained last, or asked for first.
@@ -121,7 +123,9 @@ class Refill:
         if group is None or not group.has_others:
             return False
         self.rotted(number, first.index, first.place)
-        return self.is_hopeful(number)
+        lack = self._lacks.get(number)
+        # What cannot be filled in here is read from whoever leads next.
+        return lack is not None and (bool(lack.unfillable) or self.is_hopeful(number))
 
     def forget(self, group: int) -> None:
         """A group is gone from here, or begins anew."""
@@ -130,7 +134,7 @@ class Refill:
     def is_hopeful(self, group: int) -> bool:
         """Whether what a group lacks may come yet, so that nothing else need be done about it."""
         lack = self._lacks.get(group)
-        if lack is None:
+        if lack is None or lack.unfillable:
             return False
         return lack.gained_ms is None or self._time.monotonic_ms() - lack.gained_ms < HOPE_MS
 
@@ -150,7 +154,9 @@ class Refill:
         for index, stored in list(lack.wanted.items()):
             if log.stored(group, index) != stored:
                 del lack.wanted[index]  # retention let it go, or it was copied
-        waiting = [at for index, at in sorted(lack.wanted.items()) if index not in lack.mending]
+                lack.unfillable.discard(index)
+        passed = lack.mending | lack.unfillable
+        waiting = [at for index, at in sorted(lack.wanted.items()) if index not in passed]
         # What nobody has must not keep the others from being asked for.
         skipped = lack.asked // len(places) * _TOGETHER % (len(waiting) or 1)
         some = _as_many([*waiting[skipped:], *waiting[:skipped]])
@@ -195,6 +201,8 @@ class Refill:
             lack.wanted.pop(index, None)
             lack.filled[index] = filled_by(piece)
             lack.gained_ms = self._time.monotonic_ms()
+        else:
+            lack.unfillable.add(index)
         if not lack.mending:
             if lack.wanted and is_sound:
                 self._ask(group, lack)

@@ -16,7 +16,7 @@ from typing import Protocol
 from weir import raft
 from weir.broker.registry.nodes import Nodes
 from weir.broker.registry.placement import Placement
-from weir.errors import BadRequest
+from weir.errors import BadRequest, Refused
 from weir.model.ids import REGISTRY_GROUP, node_of
 from weir.order.clock import Time
 from weir.raft.membership import Change, Configuration
@@ -84,6 +84,13 @@ def current_members(node: raft.Node) -> Callable[[int], bool]:
     return current.__contains__
 
 
+class Changing(Protocol):
+    """What a group drives."""
+
+    def changing(self) -> None:
+        """The members are about to be changed. Raises `Refused` if that cannot be just now."""
+
+
 class Led(Protocol):
     """A group that is led here."""
 
@@ -91,6 +98,10 @@ class Led(Protocol):
     #: The id by which the group knows this node.
     voter: int
     node: raft.Node
+
+    @property
+    def machine(self) -> Changing:
+        """What it drives."""
 
     def advance(self) -> None:
         """Go on, for the node was told something."""
@@ -206,8 +217,9 @@ def take(group: Led, step: Change | Transfer) -> bool:
         if isinstance(step, Transfer):
             group.node.transfer_leadership(step.voter)
         else:
+            group.machine.changing()
             group.node.change(step)
-    except (raft.NotLeader, raft.NotReady, raft.Overloaded):
+    except (raft.NotLeader, raft.NotReady, raft.Overloaded, Refused):
         return False
     group.advance()
     return True

@@ -224,6 +224,9 @@ class Registry:
             topic.id, topic.namespace, topic.name, topic.order, addresses, topic.settings
         )
 
+    def changing(self) -> None:
+        """See `Machine`: nobody is promised anything of the registry."""
+
     def encode(self) -> object:
         """Return the state for a snapshot."""
         return self.catalog.encode()

@@ -46,6 +46,9 @@ class Machine(Protocol):
     def lose(self, error: NotLeader) -> None:
         """This node led and does not any more: `error` is for all who wait for it."""
 
+    def changing(self) -> None:
+        """The members are about to be changed. Raises `Refused` if that cannot be just now."""
+
     def decode(self, data: Any) -> object:
         """Return the state that another replica's `encode` gave; called in another thread."""
 

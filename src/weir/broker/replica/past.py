@@ -49,6 +49,11 @@ class LogStorage:
         self._rotten = len(recovered.rotten) if recovered else 0
 
     @property
+    def pledge(self) -> int:
+        """The highest fence that may have been promised before this start."""
+        return self._log.found_bound
+
+    @property
     def fence(self) -> int:
         """The fence that was durable."""
         state = self._recovered.hard_state if self._recovered else None
@@ -212,7 +217,7 @@ def node_for(
     config = raft.Config(
         id=voter,
         voters=founders,
-        fence=storage.fence,
+        fence=max(storage.fence, storage.pledge),
         applied=applied if storage.damage is None else storage.last_index(),
         max_pending_bytes=_PENDING_BYTES_MAX,
         max_apply_bytes=_APPLY_BYTES_MAX,

@@ -5,13 +5,16 @@ Changed by committed entries only, so every replica has the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from weir.broker.state.dedupe import Answer
 from weir.broker.state.ranges import Ranges
 from weir.model.scattered import Attempt
+
+#: Told that an attempt with these parts is to be finished, whatever its coordinator does.
+Recover = Callable[[Attempt, tuple[int, ...]], None]
 
 
 class Outcome(IntEnum):

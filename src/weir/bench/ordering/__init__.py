@@ -1,0 +1,1 @@
+"""What one order over all partitions costs, beside what one does without it."""

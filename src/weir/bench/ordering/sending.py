@@ -1,0 +1,160 @@
+"""Producers over several partitions: `python -m weir.bench.ordering.sending`, led over its pipes.
+
+It takes a `Plan`, reports `Ready`, and for each `Push` that is ordered a `Sent`. A *lane* is what a
+producer sends to one partition: its messages are numbered, and checked where they arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from contextlib import AsyncExitStack
+
+import msgspec
+
+from weir.bench.led import Orders, Ready, be_led, report
+from weir.bench.ordering.sequencer import Sequencer, connected
+from weir.bench.payload import Block
+from weir.client.connect import connect
+from weir.client.producer import Producer
+from weir.model.limits import MIB
+
+#: What came due within this time goes out as one batch.
+TICK_S = 0.005
+#: With more lanes each sends more seldom, so that the batches do not get tiny.
+LANES_A_TICK = 8
+_CONNECT_SECONDS = 30.0
+#: In front of each batch that a sequencer has numbered: the number, and when that was asked for, in
+#: µs since 1970.
+MARK = struct.Struct("<QQ")
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """What a producer sends to a partition; `number` tells it from the others."""
+
+    number: int
+    partition: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The lanes of each producer of this process; `sequencer` is (host, port), if there is one."""
+
+    url: str
+    topic: str
+    producers: list[list[Lane]]
+    #: How many lanes all processes have together.
+    lanes: int
+    size: int
+    chunk: int
+    window: int
+    sequencer: tuple[str, int] | None = None
+
+
+class Push(msgspec.Struct, frozen=True):
+    """Send so many messages in each lane: all at once, or within so many seconds."""
+
+    messages: int
+    seconds: float = 0.0
+
+
+class Sent(msgspec.Struct, frozen=True, tag="sent"):
+    """All of a push is confirmed. Times are on CLOCK_MONOTONIC."""
+
+    first_send_ns: int
+    last_confirm_ns: int
+    cpu_s: float
+
+
+#: A batch's number, as soon as it is known, and when it was asked for.
+_Numbered = tuple[asyncio.Future[int], int]
+
+
+class _Sending:
+    """One producer: a connection, its lanes in turn."""
+
+    def __init__(self, plan: Plan, lanes: list[Lane]) -> None:
+        self._plan = plan
+        self._lanes = lanes
+        self._block = Block(plan.size, plan.chunk)
+        self._sent = dict.fromkeys((lane.number for lane in lanes), 0)
+        self._producer: Producer
+        self._sequencer: Sequencer | None = None
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Connect to the node, and to the sequencer."""
+        plan = self._plan
+        client = await stack.enter_async_context(
+            connect(plan.url, name="weir-bench", request_timeout=_CONNECT_SECONDS)
+        )
+        # A chunk is a batch: nothing is cut, nothing lingers.
+        producer = client.producer(plan.topic, batch_bytes=MIB, window=plan.window)
+        self._producer = await stack.enter_async_context(producer)
+        if plan.sequencer is not None:
+            self._sequencer = await connected(*plan.sequencer)
+            stack.callback(self._sequencer.close)
+
+    async def push(self, push: Push) -> None:
+        """Send what is ordered and wait until it is confirmed."""
+        if push.seconds:
+            await self._paced(push)
+        else:
+            await self._at_once(push.messages)
+        await self._producer.flush()
+
+    async def _at_once(self, messages: int) -> None:
+        chunk = self._block.count_max
+        # The next batch's number is on its way while a batch is made and sent.
+        number = self._number()
+        for first in range(0, messages, chunk):
+            for lane in self._lanes:
+                following = self._number()
+                await self._send(lane, min(chunk, messages - first), number)
+                number = following
+        if number is not None:
+            await self._send(self._lanes[0], 0, number)
+
+    async def _paced(self, push: Push) -> None:
+        tick = TICK_S * max(1, self._plan.lanes // LANES_A_TICK)
+        turns = max(1, round(push.seconds / tick))
+        began = time.monotonic()
+        for turn in range(turns):
+            due = push.messages * (turn + 1) // turns - push.messages * turn // turns
+            for at, lane in enumerate(self._lanes):
+                # Lanes do not all send in the same moment.
+                when = began + tick * (
+                    turn + (lane.number + at) % self._plan.lanes / self._plan.lanes
+                )
+                if (early := when - time.monotonic()) > 0:
+                    await asyncio.sleep(early)
+                if due:
+                    await self._send(lane, due, self._number())
+
+    def _number(self) -> _Numbered | None:
+        if self._sequencer is None:
+            return None
+        return self._sequencer.ask(), time.time_ns() // 1_000
+
+    async def _send(self, lane: Lane, count: int, number: _Numbered | None) -> None:
+        values = self._block.values_of(lane.number, self._sent[lane.number], count)
+        self._sent[lane.number] += count
+        if number is not None:
+            values.insert(0, MARK.pack(await number[0], number[1]))
+        await self._producer.send_many(values, partition=lane.partition)
+
+
+async def send(plan: Plan, orders: Orders) -> msgspec.Struct:
+    """Open every producer, then do what is ordered, until the leader ends."""
+    sending = [_Sending(plan, lanes) for lanes in plan.producers]
+    async with AsyncExitStack() as stack:
+        await asyncio.gather(*(one.open(stack) for one in sending))
+        report(Ready())
+        while True:
+            push = msgspec.json.decode(await orders.get(), type=Push)
+            cpu, began = time.process_time(), time.monotonic_ns()
+            await asyncio.gather(*(one.push(push) for one in sending))
+            report(Sent(began, time.monotonic_ns(), time.process_time() - cpu))
+
+
+if __name__ == "__main__":
+    be_led(Plan, send)

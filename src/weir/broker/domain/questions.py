@@ -1,0 +1,85 @@
+"""What this shard asks others that lead partitions of a topic: one question each at a time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+
+from weir.broker.domain.askers import Scope
+from weir.broker.neighbours.passing import Passing
+from weir.errors import Refused
+from weir.order.clock import Time
+from weir.wire.ordering import AskBarriers
+
+#: How long others wait at most before they tell what they know: who leads may change meanwhile.
+_WAIT_MS_MAX = 1_000
+#: An answer that has not come so long after it was due is lost.
+_LATE_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was asked of the shard at `place`, until monotonic time `until_ms` at most."""
+
+    topic: int
+    scope: Scope
+    place: int
+    number: int
+    stamp: int
+    until_ms: int
+
+    @property
+    def key(self) -> tuple[int, Scope, int]:
+        """Only one of these is under way."""
+        return self.topic, self.scope, self.place
+
+
+class Questions:
+    """Asks the shards at other places how far topics' partitions are that they lead."""
+
+    __slots__ = ("_count", "_numbered", "_passing", "_time", "_under_way")
+
+    def __init__(self, passing: Passing, time: Time) -> None:
+        """Ask nobody yet."""
+        self._passing = passing
+        self._time = time
+        self._count = 0
+        self._under_way: dict[tuple[int, Scope, int], Question] = {}
+        self._numbered: dict[int, Question] = {}
+
+    def ask(self, topic: int, scope: Scope, place: int, stamp: int, wait_ms: int) -> None:
+        """Ask a place, unless a question is under way there that is answered no later."""
+        asked = self._under_way.get((topic, scope, place))
+        if asked is not None:
+            if asked.stamp <= stamp:
+                return
+            self._forget(asked)
+        self._count += 1
+        wait_ms = min(wait_ms, _WAIT_MS_MAX)
+        until = self._time.monotonic_ms() + wait_ms + _LATE_MS
+        question = Question(topic, scope, place, self._count, stamp, until)
+        with suppress(Refused):  # it is asked again with the next tick
+            self._passing.ask_own(place, AskBarriers(topic, stamp, wait_ms), question.number)
+            self._under_way[question.key] = self._numbered[question.number] = question
+
+    def answered(self, number: int) -> Question | None:
+        """A question is answered, or refused; return it unless nobody waits for that any more."""
+        question = self._numbered.get(number)
+        if question is not None:
+            self._forget(question)
+        return question
+
+    def lost(self, place: int) -> None:
+        """What was asked of a place has no answer any more."""
+        for question in [one for one in self._numbered.values() if one.place == place]:
+            self._forget(question)
+
+    def tick(self) -> None:
+        """Wait no longer for what does not come."""
+        now = self._time.monotonic_ms()
+        for question in [one for one in self._numbered.values() if one.until_ms <= now]:
+            self._forget(question)
+
+    def _forget(self, question: Question) -> None:
+        del self._under_way[question.key], self._numbered[question.number]

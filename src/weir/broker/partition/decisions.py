@@ -1,0 +1,82 @@
+"""What a decided scattering means for its parts in a partition, and for its leader."""
+
+from __future__ import annotations
+
+from weir.broker.control import (
+    AcksPrepared,
+    MessagesAcked,
+    ScatteringsBarred,
+    ScatteringsDecided,
+    ScatterRecord,
+)
+from weir.broker.partition.leading import Leading
+from weir.broker.state.scatterings import Outcome, PreparedAcks
+from weir.broker.state.state import PartitionState
+from weir.model.scattered import Attempt
+from weir.model.stamp import milliseconds_of
+
+
+def apply_scattering(
+    index: int, record: ScatterRecord, state: PartitionState, leading: Leading | None
+) -> None:
+    """Apply a record of the entry at Raft index `index`, then tell who waits for it where this node
+    is `leading`.
+    """
+    match record:
+        case AcksPrepared():
+            is_whole = state.prepare_acks(record, index)
+            if leading is not None:
+                leading.parts.acks_prepared(index, is_whole)
+        case ScatteringsBarred(stamp):
+            state.bar(stamp)
+            if leading is not None:
+                leading.parts.barred(index)
+        case ScatteringsDecided():
+            _decide(record, state, leading)
+
+
+def _decide(record: ScatteringsDecided, state: PartitionState, leading: Leading | None) -> None:
+    for producer, epoch, number, stamp, is_acks, outcome in record.rows:
+        attempt = Attempt(producer, epoch, number, stamp)
+        if outcome == Outcome.CLOSED:
+            state.scatterings.committed.pop((attempt, is_acks), None)
+            continue
+        committed = outcome == Outcome.COMMITTED
+        if not is_acks:
+            state.decide_batch(attempt, committed)
+        elif (prepared := state.scatterings.decide_acks(attempt, committed)) is not None:
+            if committed:
+                _ack(prepared, state, leading)
+            else:
+                state.bar(stamp)
+                _give_again(attempt, prepared, state, leading)
+        if leading is not None:
+            leading.parts.decided(attempt, is_acks)
+
+
+def _ack(prepared: PreparedAcks, state: PartitionState, leading: Leading | None) -> None:
+    for name in dict.fromkeys(one.cluster for one in prepared.taken):
+        cluster = state.clusters.get(name)
+        if cluster is None:
+            continue
+        ranges = [
+            (prepared.fence, one.first, one.behind) for one in prepared.taken if one.cluster == name
+        ]
+        if leading is not None:
+            leading.grants.pickers.acking(MessagesAcked(name, ranges))
+        for one in ranges:
+            cluster.ack(*one)
+        if leading is not None:
+            leading.grants.acked(name)
+
+
+def _give_again(
+    attempt: Attempt, prepared: PreparedAcks, state: PartitionState, leading: Leading | None
+) -> None:
+    """Whoever held these messages holds them again, until their lease is over."""
+    for one in prepared.taken:
+        cluster = state.clusters.get(one.cluster)
+        if cluster is None or not cluster.give_again(prepared.fence, one) or leading is None:
+            continue
+        left = milliseconds_of(one.deadline) - milliseconds_of(attempt.stamp)
+        leading.grants.given_again(one.cluster, one.fence, max(left, 0))

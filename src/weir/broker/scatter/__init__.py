@@ -1,0 +1,1 @@
+"""Scatterings: parts that are prepared, who coordinates them, who finds out what became of them."""

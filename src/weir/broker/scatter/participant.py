@@ -1,0 +1,264 @@
+"""A partition's part in scatterings while it is led here (docs/adr/0024)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weir.broker.admission import Budget
+from weir.broker.clusters.grants import Grants
+from weir.broker.control import AcksPrepared, ScatteringsBarred, ScatteringsDecided
+from weir.broker.entries import BatchRecord, of_control
+from weir.broker.intake.intake import Intake
+from weir.broker.replica.group import Group
+from weir.broker.scatter.overdue import Overdue
+from weir.broker.state.scatterings import Outcome, Recover
+from weir.broker.state.state import PartitionState
+from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, Unavailable, UnknownCluster
+from weir.model.limits import ACK_RANGES_MAX, RETRY_AFTER_MS, SCATTERINGS_KEPT_MAX
+from weir.model.scattered import Attempt, Scattered
+from weir.order.clock import Time
+from weir.wire.messages import Confirm
+from weir.wire.scattering import Decide, PartState, Prepare, Standing, Step
+
+#: Told how it is with a part, or why that is not known.
+Tell = Callable[[PartState | Refused], None]
+
+_Key = tuple[Attempt, bool]
+
+
+class Participant:
+    """Prepares parts, writes down what became of them, and sees to it that something does."""
+
+    __slots__ = ("_asking", "_budget", "_closing", "_deciding", "_grants", "_group", "_intake",
+                 "_overdue", "_rows", "_state", "_taking")  # fmt: skip
+
+    def __init__(
+        self, group: Group, state: PartitionState, intake: Intake, grants: Grants, budget: Budget,
+        time: Time, recover: Recover,
+    ) -> None:  # fmt: skip
+        """Begin to lead: what earlier leaders prepared is in the state."""
+        self._group = group
+        self._state = state
+        self._intake = intake
+        self._grants = grants
+        self._budget = budget
+        self._overdue = Overdue(state.scatterings, time, recover)
+        #: By Raft index: acks that are being put aside, and who asked.
+        self._taking: dict[int, tuple[_Key, AcksPrepared, Tell]] = {}
+        #: Who is told once no earlier attempt can be prepared any more.
+        self._asking: dict[int, list[tuple[_Key, Tell]]] = {}
+        #: What is to be written down at the next cut, and who waits for that.
+        self._rows: dict[_Key, Outcome] = {}
+        self._closing: dict[_Key, None] = {}
+        self._deciding: dict[_Key, list[Tell]] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether time brings something to do."""
+        return bool(self._closing) or self._state.scatterings.kept > 0
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether `cut` has something to propose."""
+        return bool(self._rows)
+
+    # -- preparing ---------------------------------------------------------------------------
+
+    def prepare(self, request: Prepare, tell: Tell) -> bool:
+        """Prepare a part, and `tell` once it is, or why it is not; return whether there is
+        something new to cut. Raises `Refused`.
+        """
+        key = _attempt(request), not request.batch
+        attempt, is_acks = key
+        if request.batch and request.acks:
+            raise BadRequest("a part of a scattering is a batch, or acks")
+        known = self._state.scatterings
+        if known.is_prepared(*key) or key in known.committed or attempt.stamp <= known.barred:
+            tell(self._standing(key))
+            return False
+        if known.kept + len(self._taking) >= SCATTERINGS_KEPT_MAX:
+            raise Overloaded(
+                f"{SCATTERINGS_KEPT_MAX:,} scatterings are unfinished here: try again shortly",
+                RETRY_AFTER_MS,
+            )
+        if is_acks:
+            self._prepare_acks(key, request, tell)
+            return False
+        return self._prepare_batch(key, request, tell)
+
+    def _prepare_batch(self, key: _Key, request: Prepare, tell: Tell) -> bool:
+        attempt, intake = key[0], self._intake
+        other = self._state.scatterings.producers.get(attempt.producer)
+        if other is not None:
+            tell(PartState(Standing.OTHER, other.stamp))
+            return False
+
+        def told(outcome: BatchRecord | Refused) -> None:
+            if isinstance(outcome, Refused):
+                tell(outcome)
+                return
+            state = self._standing(key)
+            if state.standing == Standing.NEVER:  # it is void
+                intake.decided(attempt.producer)
+            tell(state)
+
+        pending = intake.preparing(attempt.producer)
+        if pending is not None and pending.record.stamp == attempt.stamp:
+            pending.waiting.append(told)
+            return False
+        if pending is not None or intake.has_under_way(attempt.producer):
+            raise Unavailable("other batches of this producer are under way: try again shortly")
+        batch = intake.open(memoryview(request.batch), is_part=True)
+        header = batch.header
+        if (header.producer, header.epoch) != (attempt.producer, attempt.epoch):
+            raise BadRequest("a batch is another producer's than its scattering")
+        if batch.scattered != Scattered(attempt.number, request.parts):
+            raise BadRequest("a batch and its scattering do not name the same parts")
+        verdict = intake.judge(header)
+        if isinstance(verdict, Confirm):
+            tell(PartState(Standing.COMMITTED, verdict.stamp, max(verdict.offset, 0)))
+            return False
+        assert verdict is None  # nothing of its producer is under way
+        intake.check_seen(attempt.stamp)
+        self._budget.check(header.raw_size)
+        intake.look_into(batch)
+        if not intake.clock.take(attempt.stamp):
+            tell(PartState(Standing.TOO_LOW, intake.clock.floor))
+            return False
+        self._budget.charge(len(request.batch))
+        pending = intake.accept(batch, 0, attempt.stamp)
+        pending.charged = len(request.batch)
+        pending.waiting.append(told)
+        return True
+
+    def _prepare_acks(self, key: _Key, request: Prepare, tell: Tell) -> None:
+        attempt = key[0]
+        if any(key == taking for taking, _, _ in self._taking.values()):
+            raise Unavailable("this part is being prepared: try again shortly")
+        for name, ranges in request.acks:
+            self._check_held(name, ranges)
+        self._intake.check_seen(attempt.stamp)
+        self._intake.clock.raise_to(attempt.stamp)
+        record = AcksPrepared(*attempt, request.parts, request.acks)
+        index = self._group.propose(of_control(record))
+        self._taking[index] = key, record, tell
+        for name, ranges in request.acks:
+            for fence, _, _ in ranges:
+                self._grants.leases.keep(name, fence)
+
+    def _check_held(self, name: str, ranges: list[tuple[int, int, int]]) -> None:
+        cluster = self._state.clusters.get(name)
+        if cluster is None:
+            raise UnknownCluster(f"cluster {name!r} was never granted anything here")
+        if not 1 <= len(ranges) <= ACK_RANGES_MAX:
+            raise BadRequest(f"{len(ranges)} ranges in an ack: 1 to {ACK_RANGES_MAX:,}")
+        self._grants.pickers.check_live(name, [fence for fence, _, _ in ranges])
+        for fence, first, behind in ranges:
+            grant = cluster.grants.get(fence)
+            if first >= behind or grant is None or not grant.left.covers(first, behind):
+                raise _stale(fence)
+
+    # -- deciding ----------------------------------------------------------------------------
+
+    def decide(self, request: Decide, tell: Tell) -> bool:
+        """Do a step with a part, and `tell` once it is done; return whether there is something new
+        to cut. Raises `Refused`.
+        """
+        key = _attempt(request), request.is_acks
+        known = self._state.scatterings
+        if request.step == Step.ASK:
+            self._ask(key, tell)
+        elif request.step == Step.CLOSE:
+            if key in known.committed:
+                self._closing[key] = None
+            tell(self._standing(key))
+        elif known.is_prepared(*key):
+            commits = request.step == Step.COMMIT
+            self._rows.setdefault(key, Outcome.COMMITTED if commits else Outcome.ABORTED)
+            self._deciding.setdefault(key, []).append(tell)
+            return True
+        else:
+            tell(self._standing(key))
+        return False
+
+    def _ask(self, key: _Key, tell: Tell) -> None:
+        known, stamp = self._state.scatterings, key[0].stamp
+        if known.is_prepared(*key) or key in known.committed or stamp <= known.barred:
+            tell(self._standing(key))
+            return
+        self._intake.check_seen(stamp)
+        self._intake.clock.raise_to(stamp)
+        index = self._group.propose(of_control(ScatteringsBarred(stamp)))
+        self._asking.setdefault(index, []).append((key, tell))
+
+    def _standing(self, key: _Key) -> PartState:
+        attempt, is_acks = key
+        known = self._state.scatterings
+        if known.is_prepared(*key):
+            offset = 0 if is_acks else known.batches[attempt].answer.offset
+            return PartState(Standing.PREPARED, attempt.stamp, offset)
+        if key in known.committed:
+            return PartState(Standing.COMMITTED, attempt.stamp)
+        return PartState(Standing.NEVER, attempt.stamp)
+
+    def cut(self) -> None:
+        """Propose what became of parts, all in one entry."""
+        if not (self._rows or self._closing) or not self._group.accepts:
+            return
+        rows = [(*attempt, is_acks, int(told)) for (attempt, is_acks), told in self._rows.items()]
+        closing = [(*attempt, acks, int(Outcome.CLOSED)) for attempt, acks in self._closing]
+        self._rows.clear()
+        self._closing.clear()
+        self._group.propose(of_control(ScatteringsDecided(rows + closing)))
+
+    # -- entries -----------------------------------------------------------------------------
+
+    def acks_prepared(self, index: int, is_whole: bool) -> None:
+        """Acks were put aside by the entry at `index`, or, if not `is_whole`, could not be."""
+        taking = self._taking.pop(index, None)
+        if taking is None:
+            return
+        key, record, tell = taking
+        for name, ranges in record.acks:
+            for fence, _, _ in ranges:
+                self._grants.leases.let_go(name, fence)
+        tell(self._standing(key) if is_whole else _stale(record.acks[0][1][0][0]))
+
+    def barred(self, index: int) -> None:
+        """What is not prepared by now never will be."""
+        for key, tell in self._asking.pop(index, ()):
+            tell(self._standing(key))
+
+    def decided(self, attempt: Attempt, is_acks: bool) -> None:
+        """It is written down what became of a part."""
+        key = attempt, is_acks
+        if not is_acks:
+            self._intake.decided(attempt.producer)
+        for tell in self._deciding.pop(key, ()):
+            tell(self._standing(key))
+
+    # -- time and ends -----------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Forget what is closed; find out what is undecided for too long."""
+        if self._closing:
+            self.cut()
+        self._overdue.tick()
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: another will know how it is."""
+        told = [tell for _, _, tell in self._taking.values()]
+        told += [tell for asking in self._asking.values() for _, tell in asking]
+        told += [tell for tells in self._deciding.values() for tell in tells]
+        for table in (self._taking, self._asking, self._deciding, self._rows, self._closing):
+            table.clear()
+        for tell in told:
+            tell(error)
+
+
+def _attempt(request: Prepare | Decide) -> Attempt:
+    return Attempt(request.producer, request.epoch, request.number, request.stamp)
+
+
+def _stale(fence: int) -> StaleGrant:
+    return StaleGrant(f"what is to be acked is not grant {fence}'s any more", fence)
