@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from sqlalchemy import TextClause, text
 
 from weir.bench import postgres
 from weir.bench.killed.__main__ import main
@@ -47,8 +48,6 @@ def test_an_effect_that_is_lost_or_repeated_is_told(
     assert "with the inbox (sqlite): 1 lost, 1 repeated" in capsys.readouterr().out
 
 
-def spoiled(statement: str) -> object:
+def spoiled(statement: str) -> TextClause:
     """As if a message's effect had been written for another."""
-    from sqlalchemy import text
-
     return text(statement.replace("select value", "select replace(value, '17', '16')"))

@@ -71,6 +71,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.ReachRegistry: st.just(m.ReachRegistry()),
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
     m.AskBarriers: st.builds(m.AskBarriers, NATURAL, NATURAL, NATURAL),
+    m.ReportJoined: st.builds(m.ReportJoined, NATURAL, NATURAL, NATURAL),
     m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL, st.booleans()),
     m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),
     m.Scatter: st.builds(

@@ -34,13 +34,23 @@ class TopicCreated(Record, frozen=True, array_like=True, tag="topic"):
 
 
 class TopicAltered(Record, frozen=True, array_like=True, tag="altered"):
-    """Registry: what is to change in a topic's settings, and how many partitions it has from here
-    on, never fewer (0: as many as it has).
+    """Registry: what is to change in a topic's settings, and how many partitions it is to have,
+    never fewer (0: as many as it has); new ones are there once they have joined.
     """
 
     topic: int
     partitions: int
     change: SettingsChange
+
+
+class TopicGrown(Record, frozen=True, array_like=True, tag="grown"):
+    """Registry: the next partition of a topic has joined its order, above stamp `floor`, and takes
+    messages from here on.
+    """
+
+    topic: int
+    partition: int
+    floor: int
 
 
 class TopicDeleted(Record, frozen=True, array_like=True, tag="deleted"):
@@ -176,6 +186,13 @@ class StampsRaised(Record, frozen=True, array_like=True, tag="stamps"):
     stamp: int
 
 
+class PartitionJoined(Record, frozen=True, array_like=True, tag="joined"):
+    """Partition 0: another partition of its topic belongs to the order above stamp `floor`."""
+
+    partition: int
+    floor: int
+
+
 class AcksPrepared(Record, frozen=True, array_like=True, tag="prepared"):
     """Partition: of a scattering's attempt at `stamp`, acks (cluster, ranges as `MessagesAcked` has
     them) are undecided; `parts` are all of its parts.
@@ -229,6 +246,7 @@ NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRais
 ControlRecord = (
     TopicCreated
     | TopicAltered
+    | TopicGrown
     | TopicDeleted
     | ProducerOpened
     | NodeRecord
@@ -239,6 +257,7 @@ ControlRecord = (
     | GrantsReleased
     | LogStartMoved
     | StampsRaised
+    | PartitionJoined
     | ScatterRecord
     | ClusterRecord
 )

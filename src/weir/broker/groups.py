@@ -147,7 +147,7 @@ class Groups:
         """Open those of a topic's partitions that lie here, and leave those that moved away."""
         if not self.all_open:
             return  # the registry is still at its past: `open_all` comes
-        for id in topic.groups():
+        for id in topic.groups_to_be():
             writer = self._writers.get(self._layout.log_of(id))
             if writer is None:
                 continue

@@ -48,10 +48,11 @@ _OF_REGISTRY = frozenset[type](
         n.ReportNode,
         n.ReportSettled,
         n.ReportLost,
+        m.ReportJoined,
     }
 )
 #: What only another shard may ask.
-_OF_SHARDS = frozenset[type]({m.Follow, m.ReachRegistry})
+_OF_SHARDS = frozenset[type]({m.Follow, m.ReachRegistry, m.Prepare, m.Decide})
 #: A list of topics is cut where it gets about so long; a single topic is far below it.
 _PAGE_BYTES = 512 * KIB
 

@@ -38,6 +38,7 @@ from weir.broker.registry.registry import Registry
 from weir.broker.replica.replication import REPLICATION_DEFAULT, Replication
 from weir.broker.replica.restore import Opened
 from weir.broker.requests import Requests
+from weir.broker.scattering import Scatterings
 from weir.broker.sessions import Session
 from weir.broker.surroundings import Surroundings
 from weir.broker.sweep import Sweep
@@ -171,6 +172,9 @@ class Shard:
             topics, promises, neighbours.passing, self._layout, outbox, authorize, time
         )
         requests.serve({AskBarriers: self._domains.ask})
+        parts = Scatterings(topics, registry, neighbours.passing, self._shared, authorize)
+        requests.serve(parts.handlers())
+        self._coordinator = parts.coordinator
         self._set.is_hopeful = self._peers.refill.is_hopeful
         self._peers.registry_comes_again = self._registry_comes_again
 
@@ -252,9 +256,7 @@ class Shard:
             case ev.Rested() | ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():
                 self._of_disk(event)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
-                self._neighbours.handle(event)
-                if isinstance(event, ev.TrunkClosed):
-                    self._domains.cut(event.shard)
+                self._of_trunk(event)
             case ev.PeerSent() | ev.LinkOpened() | ev.LinkClosed():
                 self._of_link(event)
             case ev.Stopping(acks_ms):
@@ -280,6 +282,12 @@ class Shard:
             case ev.ChoreDone():
                 writer.chore_done(event)
 
+    def _of_trunk(self, event: ev.TrunkOpened | ev.TrunkClosed | ev.PassedBack) -> None:
+        self._neighbours.handle(event)
+        if isinstance(event, ev.TrunkClosed):
+            self._domains.cut(event.shard)
+            self._coordinator.closed(event.shard)
+
     def _of_link(self, event: ev.PeerSent | ev.LinkOpened | ev.LinkClosed) -> None:
         self._peers.handle(event)
         if not isinstance(event, ev.PeerSent):
@@ -290,6 +298,7 @@ class Shard:
         self._peers.tick()  # first: nobody here is told anything by who leads no more
         self._shared.tick()
         self._domains.tick()
+        self._coordinator.tick()
         self._devices.receivers.tick()
         self._neighbours.tick()
         if self._stopping:

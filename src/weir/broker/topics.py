@@ -27,7 +27,7 @@ class Topics:
 
     def take(self, topic: Topic) -> list[Partition]:
         """Serve a topic's partitions no more; return those that were served."""
-        taken = [self._partitions.pop(group, None) for group in topic.groups()]
+        taken = [self._partitions.pop(group, None) for group in topic.groups_to_be()]
         return [partition for partition in taken if partition is not None]
 
     def leave(self, group: int) -> Partition | None:

@@ -43,7 +43,7 @@ class Owner(Protocol):
         """The partition may be served elsewhere now."""
 
     def forgotten(self, lane: Lane, error: WeirError) -> None:
-        """What was confirmed as received is lost: the lane needs another producer id."""
+        """What was confirmed as received is lost: the lane is to begin anew, and needs a grant."""
 
     def strayed(self) -> None:
         """A batch was confirmed by way of others: the partition may be served elsewhere by now."""
@@ -110,6 +110,11 @@ class Lane:
     def error(self) -> WeirError | None:
         """What ended this lane, if something did."""
         return self._sequencer.error
+
+    @property
+    def producer(self) -> int:
+        """The producer id under which it sends."""
+        return self._grant.producer
 
     @property
     def room(self) -> bool:

@@ -20,7 +20,14 @@ from weir.client.link import Link
 from weir.client.patience import Patience
 from weir.client.places import LOOK_EVERY, Places
 from weir.client.receipts import Confirmed, Handed
-from weir.errors import BadRequest, Disconnected, Refused, UnknownTopic, WeirError
+from weir.errors import (
+    BadRequest,
+    Disconnected,
+    ProducerExpired,
+    Refused,
+    UnknownTopic,
+    WeirError,
+)
 from weir.model.ids import Address
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.model.topic import partition_for
@@ -101,16 +108,23 @@ class Outgoing:
         info, _ = await asyncio.gather(
             self._link.request(m.DescribeTopic(self.topic), m.TopicInfo), self._clock.learn()
         )
-        grant = await self._link.request(m.OpenProducer(), m.ProducerGrant)
         places = Places(self._link, self.topic, info)
-        self._lanes = [self._new_lane(p, places[p], grant) for p in range(len(places))]
+        grants = await self._granted(len(places))
+        self._lanes = [self._new_lane(p, places[p], grant) for p, grant in enumerate(grants)]
         # Programs that publish one message each must not all begin with the same partition.
         self._turn = self._link.random.randrange(len(self._lanes))
         self._lane(self._options.partition)
         self._link.senders.add(self)
         loop = asyncio.get_running_loop()
-        self._watching = loop.create_task(self._watch(places, grant), name="weir growth")
+        self._watching = loop.create_task(self._watch(places, grants[0]), name="weir growth")
         return self
+
+    async def _granted(self, lanes: int) -> list[m.ProducerGrant]:
+        """Ask for a producer id for all lanes; or for each, where it may have to begin anew."""
+        asked = m.OpenProducer(), m.ProducerGrant
+        if _LEVELS[self._options.ack] is not m.Level.RECEIVED:
+            return [await self._link.request(*asked)] * lanes
+        return await asyncio.gather(*(self._link.request(*asked) for _ in range(lanes)))
 
     def _new_lane(self, partition: int, address: Address, grant: m.ProducerGrant) -> Lane:
         options, welcome = self._options, self._link.welcome
@@ -231,14 +245,22 @@ class Outgoing:
             self._moving = asyncio.get_running_loop().create_task(self._find(), name="weir find")
 
     def forgotten(self, lane: Lane, error: WeirError) -> None:
-        """Get another producer id for a lane whose old one has lost what was only received."""
+        """Get another epoch, or producer id, for a lane whose old one has lost what was only
+        received: a new epoch ends what of the old one is still on its way.
+        """
         task = asyncio.get_running_loop().create_task(self._renew(lane), name="weir renew")
         self._renewing.add(task)
         task.add_done_callback(self._renewing.discard)
 
     async def _renew(self, lane: Lane) -> None:
+        shared = any(other is not lane and other.producer == lane.producer for other in self._lanes)
         try:
-            lane.renew(await self._link.request(m.OpenProducer(), m.ProducerGrant))
+            try:
+                asked = m.OpenProducer(0 if shared else lane.producer)
+                grant = await self._link.request(asked, m.ProducerGrant)
+            except ProducerExpired:  # it is so old that it is forgotten
+                grant = await self._link.request(m.OpenProducer(), m.ProducerGrant)
+            lane.renew(grant)
         except WeirError as error:
             if lane.error is None:
                 lane.fail(error)

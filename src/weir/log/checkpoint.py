@@ -5,7 +5,8 @@ position from which a scan is needed, and the broker's snapshots, which are opaq
 little-endian:
 
     magic "WCKP", u16 version, u16 0, u32 log, u64 system, u64 serial, u64 replay, u64 durable,
-    u64 lost at, u64 bound, u32 groups, u32 segments, u32 class segments, u64 bytes of the broker's part
+    u64 lost at, u64 bound, u32 groups, u32 segments, u32 class segments, u64 bytes of the broker's
+    part
     a group:    u64 group, term, vote, fence, start, applied; i64 base, behind; u64 floor, last,
                 before
     a segment:  u32 number in the file's name, u32 generation, u64 base, u64 size

@@ -45,9 +45,9 @@ class _Bad(NamedTuple):
 class Scan:
     """Takes segments in the order of their bases, then judges.
 
-    `mark` is the highest position known to have been durable, `bound` the promise bound, `tail` the first position without a
-    sound frame, `live` the segments below the tail, `holes` all that was found damaged below the
-    mark, and `groups` what was learnt of the groups.
+    `mark` is the highest position known to have been durable, `bound` how far promises may have
+    gone, `tail` the first position without a sound frame, `live` the segments below the tail,
+    `holes` all that was found damaged below the mark, `groups` what was learnt of the groups.
     """
 
     def __init__(

@@ -94,6 +94,8 @@ class Topic:
     """A named stream of partitions. `id` is never reused; `created` is the stamp of its entry.
 
     It was `founded_with` so many partitions: by these, and not by later ones, a hub has its place.
+    Later ones join the topic's order one by one, until there are as many as `joining`, which is 0
+    if there are; `floors` are what those that have joined are stamped above.
     """
 
     id: int
@@ -104,6 +106,8 @@ class Topic:
     order: Order = "partition"
     created: int = 0
     settings: TopicSettings = DEFAULT_SETTINGS
+    joining: int = 0
+    floors: tuple[int, ...] = ()
 
     @property
     def full_name(self) -> str:
@@ -113,6 +117,15 @@ class Topic:
     def groups(self) -> list[int]:
         """Return the group ids of all partitions, in order."""
         return [group_of(self.id, p) for p in range(self.partitions)]
+
+    def groups_to_be(self) -> list[int]:
+        """Return the group ids of all partitions, also of those that have not joined yet."""
+        return [group_of(self.id, p) for p in range(max(self.partitions, self.joining))]
+
+    def floor_of(self, partition: int) -> int:
+        """Return the stamp above which all of a partition is; 0 for those it was founded with."""
+        later = partition - self.founded_with
+        return self.floors[later] if 0 <= later < len(self.floors) else 0
 
     def partition_of_hub(self, hub: int) -> int:
         """Return where a hub publishes unless it names a partition. That never changes: only there

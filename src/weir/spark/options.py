@@ -13,10 +13,9 @@ endingOffsets       latest, or {"0": 90}: up to but not including; a partition t
                     stream never reads past an end, and ends there with trigger(availableNow=True)
 endingTime          instead: messages stamped before this moment
 endingBarrier       instead: messages stamped at or below this barrier
-order               total: queries are cut at barriers, so that what lies before a cut is all that was
-                    stamped up to then, in all partitions; partition: each is cut where it is
-                    (default: as the topic has it). A micro-batch then ends at a barrier, even if the
-                    next one lies beyond maxRowsPerBatch
+order               total: each micro-batch ends at a barrier, the next one at least, however many
+                    rows that is: what lies before it is all that was stamped up to then, in all
+                    partitions; partition: each ends by itself (default: as the topic has it)
 pushdown            true: `read` takes filters on partition, offset, stamp, key and tag over from
                     Spark; needs spark.sql.python.filterPushdown.enabled=true (default: false)
 maxRowsPerBatch     most messages in a micro-batch (default: all there are)

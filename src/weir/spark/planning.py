@@ -4,8 +4,8 @@ A *cut* says for each partition which offset comes next. Spark stores cuts in it
 compares them as JSON text, and replays the range between two of them after a crash, perhaps from
 another process: so a cut holds nothing that moves by itself, and its keys have one order.
 
-A vector of committed positions may be shortened to any offset (`advance`). A cut at a barrier, which
-has a stamp, may not: see `weir.spark.complete`.
+A vector of committed positions may be shortened to any offset (`advance`). A cut at a barrier,
+which has a stamp, may not: see `weir.spark.complete`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Cut:
     stamp: int = 0
 
     def to_json(self) -> dict[str, object]:
-        """Return what Spark stores: {"e": 1, "p": {"00000": 120, "00001": 7}}, and if there are any,
-        in "b" the `begins`, in "s" the stamp.
+        """Return what Spark stores: {"e": 1, "p": {"00000": 120, "00001": 7}}, and if there are
+        any, in "b" the `begins`, in "s" the stamp.
         """
         text: dict[str, object] = {"e": self.epoch, "p": _by_number(self.positions)}
         if self.begins:

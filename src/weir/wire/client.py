@@ -81,6 +81,7 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.REPORT_NODE: n.ReportNode,
     Opcode.REPORT_SETTLED: n.ReportSettled,
     Opcode.REPORT_LOST: n.ReportLost,
+    Opcode.REPORT_JOINED: m.ReportJoined,
 }
 _REPLIES: dict[int, type[Any]] = {
     Opcode.HELLO: m.Welcome,

@@ -28,6 +28,7 @@ from weir.wire.consuming import Pull as Pull
 from weir.wire.control import Control
 from weir.wire.ordering import AskBarriers as AskBarriers
 from weir.wire.ordering import Barriers as Barriers
+from weir.wire.ordering import ReportJoined as ReportJoined
 from weir.wire.scattering import Decide as Decide
 from weir.wire.scattering import PartState as PartState
 from weir.wire.scattering import Prepare as Prepare
@@ -78,6 +79,7 @@ class Opcode(IntEnum):
     REPORT_NODE = 52
     REPORT_SETTLED = 53
     REPORT_LOST = 54
+    REPORT_JOINED = 55
 
 
 class Hello(Control, frozen=True, array_like=True):
@@ -325,6 +327,7 @@ ControlRequest = (
     | ReachRegistry
     | Positions
     | AskBarriers
+    | ReportJoined
     | Fetch
     | Pull
     | Ack

@@ -12,13 +12,24 @@ class AskBarriers(Control, frozen=True, array_like=True):
     """Ask for the barriers of all partitions of a topic, by its id.
 
     The answer comes once all of them are at `stamp` or above, or after `wait_ms` with what is known
-    by then. Leaders are asked to promise what they need for it; with stamp 0, for nothing but what
-    holds now. Any shard of any node takes it. To another shard a shard tells of what it leads.
+    by then; stamp 0 stands for the time at the shard that takes the question, which any shard of
+    any node does. Leaders promise what they have to for it. Another shard is told of what is led
+    here.
     """
 
     topic: Natural
     stamp: Natural = 0
     wait_ms: Natural = 0
+
+
+class ReportJoined(Control, frozen=True, array_like=True):
+    """Only a shard sends this, to who leads the registry: a partition that is new in a topic has
+    joined its order above stamp `floor`, by an entry of partition 0.
+    """
+
+    topic: Natural
+    partition: Natural
+    floor: Natural
 
 
 class Barriers(Control, frozen=True, array_like=True):

@@ -29,8 +29,10 @@ class FakeBroker:
         self.topics: dict[str, m.TopicInfo] = {}
         self.logs: dict[int, list[Batch]] = {}
         self.starts: dict[int, int] = {}
-        self.answers: dict[tuple[int, int], dict[int, tuple[int, m.Confirm]]] = {}
-        self.next_sequence: dict[tuple[int, int], int] = {}
+        #: By group, producer and epoch.
+        self.answers: dict[tuple[int, int, int], dict[int, tuple[int, m.Confirm]]] = {}
+        self.next_sequence: dict[tuple[int, int, int], int] = {}
+        self.epochs: dict[int, int] = {}
         #: Chunks of large values by the index of their entry.
         self.chunks: dict[int, Batch] = {}
         self.acked: dict[int, list[tuple[int, int, int]]] = {}
@@ -146,8 +148,7 @@ class FakeBroker:
         if isinstance(request, m.ListTopics):
             return m.TopicList([*self.topics.values()])
         if isinstance(request, m.OpenProducer):
-            self.producers += 1
-            return m.ProducerGrant(1_000 + self.producers, 0)
+            return self._grant(request.producer)
         if isinstance(request, m.Positions):
             group = request.address.group
             start = self.starts.get(group, 0)
@@ -168,6 +169,13 @@ class FakeBroker:
             return m.Confirm(-1, reply.stamp, reply.duplicate)
         return reply
 
+    def _grant(self, producer: int) -> m.ProducerGrant:
+        if not producer:
+            self.producers += 1
+            return m.ProducerGrant(1_000 + self.producers, 0)
+        epoch = self.epochs[producer] = self.epochs.get(producer, 0) + 1
+        return m.ProducerGrant(producer, epoch)
+
     def _settle(self, request: m.Ack | m.Nack | m.Extend) -> m.Reply:
         if isinstance(request, m.Extend):
             return m.Extended(1 << 40)
@@ -180,20 +188,21 @@ class FakeBroker:
     async def _produce(self, request: m.Produce) -> m.Reply:
         group = request.address.group
         header = Batch(request.batch).check(group).header
-        answers = self.answers.setdefault((group, header.producer), {})
+        sender = (group, header.producer, header.epoch)
+        answers = self.answers.setdefault(sender, {})
         if header.sequence in answers:
             kept, confirm = answers[header.sequence]
             if kept != header.hash:
                 return m.Refusal(10, "other bytes under this sequence")
             return m.Confirm(confirm.offset, confirm.stamp, True, confirm.index)
-        expected = self.next_sequence.get((group, header.producer), 0)
+        expected = self.next_sequence.get(sender, 0)
         if header.sequence != expected:
             return m.Refusal(9, "a gap", expected)
         self.stamp = max(self.stamp, request.seen) + 1
         offset = self.end_of(group)
         head = stamped(request.batch, self.stamp, offset)
         stored = Batch(head + bytes(request.batch[HEADER_SIZE:]))
-        self.next_sequence[group, header.producer] = header.sequence + header.count
+        self.next_sequence[sender] = header.sequence + header.count
         if stored.piece is not None:
             index = max(self.chunks, default=6) + 1
             self.chunks[index] = stored

@@ -66,11 +66,11 @@ class Crew:
         return sum(seat.dies_at is not None for seat in self._seats)
 
     def kill(self, number: int, behind_commit: bool) -> None:
-        """Kill a process, at once or behind its next commit; one that is dying is killed."""
-        seat = self._seats[number % len(self._seats)]
+        """Kill a process that is not to die yet, at once or behind its next commit."""
+        living = [seat for seat in self._seats if seat.dies_at is None]
+        seat = living[number % len(living)]
         assert seat.process is not None  # all are taken
-        soon = behind_commit and seat.dies_at is None
-        seat.process.send_signal(signal.SIGUSR1 if soon else signal.SIGKILL)
+        seat.process.send_signal(signal.SIGUSR1 if behind_commit else signal.SIGKILL)
         seat.dies_at = time.monotonic() + _DIES_WITHIN_SECONDS
 
     def stop(self) -> None:

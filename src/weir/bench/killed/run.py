@@ -205,7 +205,8 @@ class _Run:
             self._waiting = one.lag
             self.consumers_seen = max(self.consumers_seen, one.consumers)
             done = sum(share.end for share in one.shares) - one.lag
-            if self._kills_at and done >= self._kills_at[-1]:
+            some_live = self.crew.dying < self._shape.processes
+            if some_live and self._kills_at and done >= self._kills_at[-1]:
                 self._kills_at.pop()
                 self.crew.kill(
                     self._dice.randrange(self._shape.processes), len(self._kills_at) % 2 > 0

@@ -8,6 +8,7 @@ those who ask and those who lead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from weir.broker.admission import Authorize
 from weir.broker.domain.askers import Asker, Askers, Scope
@@ -172,10 +173,8 @@ class Domains:
         places: dict[int, None] = {}
         for partition in domain.behind(asker.stamp, self._partitions(domain, topic)):
             group = group_of(domain.topic, partition)
-            try:
+            with suppress(NotLeader):  # whoever asks learns by itself who leads it
                 places[self._passing.routes.toward(group, domain.scope is Scope.LED)] = None
-            except NotLeader:
-                pass  # whoever asks learns by itself who leads it
         for place in places:
             if place != self._passing.shard:
                 wait_ms = max(asker.deadline_ms - self._time.monotonic_ms(), 1)

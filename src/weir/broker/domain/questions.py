@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-
 from weir.broker.domain.askers import Scope
 from weir.broker.neighbours.passing import Passing
 from weir.errors import Refused

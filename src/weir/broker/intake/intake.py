@@ -221,6 +221,11 @@ class Intake:
         if batch.header.columns & _LARGE:
             self._growing.check(batch, self._now_ms())
 
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a part of a scattering is under way."""
+        return bool(self._preparing)
+
     def preparing(self, producer: int) -> Pending | None:
         """Return the part of a scattering that a producer has under way, if there is one."""
         return self._preparing.get(producer)

@@ -1,4 +1,4 @@
-"""Reads from a replica that does not lead: what it has applied is committed, however far it lags."""
+"""Reads from a replica that does not lead: what it has applied is committed, if it lags or not."""
 
 from __future__ import annotations
 

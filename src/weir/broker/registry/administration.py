@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from weir.broker.control import TopicAltered, TopicDeleted
+from weir.broker.control import TopicAltered, TopicDeleted, TopicGrown
 from weir.broker.outbox import Caller
 from weir.broker.registry.catalog import Catalog, more_partitions
-from weir.errors import Refused, UnknownTopic
+from weir.errors import Refused, Unavailable, UnknownTopic
 from weir.model.topic import Topic, check_settings, split_name
+from weir.order.clock import Time
 from weir.wire.administration import AlterTopic, Deleted, DeleteTopic
 from weir.wire.messages import Reply, TopicInfo
+from weir.wire.ordering import ReportJoined
+
+#: Who waits for more partitions waits no longer: partition 0 has no leader, perhaps.
+_GROW_MS = 10_000
 
 
 class Replies(Protocol):
@@ -27,13 +32,15 @@ class Replies(Protocol):
 class Administration:
     """What is asked of topics that exist, and what becomes of it when it is committed."""
 
-    __slots__ = ("_altered", "_catalog", "_deleted", "_describe", "_outbox", "_propose", "_waiting")
+    __slots__ = ("_altered", "_catalog", "_deleted", "_describe", "_growing", "_outbox",
+                 "_propose", "_time", "_waiting")  # fmt: skip
 
     def __init__(
         self,
         catalog: Catalog,
         outbox: Replies,
-        propose: Callable[[TopicAltered | TopicDeleted], int],
+        time: Time,
+        propose: Callable[[TopicAltered | TopicGrown | TopicDeleted], int],
         describe: Callable[[Topic], TopicInfo],
         altered: Callable[[Topic], None],
         deleted: Callable[[Topic], None],
@@ -45,13 +52,35 @@ class Administration:
         self._describe = describe
         self._altered = altered
         self._deleted = deleted
+        self._time = time
         self._waiting: dict[int, Caller] = {}
+        #: By topic, who waits until all of its partitions are there, and how long at most.
+        self._growing: dict[int, list[tuple[Caller, int]]] = {}
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: refuse who waits for a change."""
         waiting, self._waiting = self._waiting, {}
+        growing, self._growing = self._growing, {}
         for caller in waiting.values():
             self._outbox.refuse(caller, error)
+        for callers in growing.values():
+            for caller, _ in callers:
+                self._outbox.refuse(caller, error)
+
+    def tick(self) -> None:
+        """Refuse those who waited for too long."""
+        now = self._time.monotonic_ms()
+        for topic, callers in list(self._growing.items()):
+            late = [caller for caller, until_ms in callers if until_ms <= now]
+            for caller in late:
+                error = Unavailable(
+                    "the new partitions join once partition 0 has a leader, which takes long: that "
+                    "goes on by itself; describe the topic to see them"
+                )
+                self._outbox.refuse(caller, error)
+            self._growing[topic] = [one for one in callers if one[0] not in late]
+            if not self._growing[topic]:
+                del self._growing[topic]
 
     def alter(self, caller: Caller, request: AlterTopic) -> None:
         """Propose other settings, or more partitions. Raises `UnknownTopic` or `BadRequest`."""
@@ -76,6 +105,21 @@ class Administration:
             raise UnknownTopic(f"topic {topic.full_name} has id {topic.id}, not {request.id}")
         self._waiting[self._propose(TopicDeleted(topic.id))] = caller
 
+    def joined(self, report: ReportJoined) -> None:
+        """Propose that a partition is there, which the leader of partition 0 says has joined."""
+        topic = self._catalog.by_id(report.topic)
+        if topic is not None and topic.partitions <= report.partition < topic.joining:
+            self._propose(TopicGrown(report.topic, report.partition, report.floor))
+
+    def grown(self, record: TopicGrown) -> None:
+        """Apply a committed record; tell those who waited for the last new partition."""
+        if self._catalog.by_id(record.topic) is None:
+            return
+        topic = self._catalog.grow(record)
+        self._altered(topic)
+        for caller, _ in self._growing.pop(topic.id, ()) if not topic.joining else ():
+            self._outbox.reply(caller, self._describe(topic))
+
     def apply(self, index: int, record: TopicAltered | TopicDeleted) -> None:
         """Apply a committed record; a topic that was deleted meanwhile stays as it is: gone."""
         caller = self._waiting.pop(index, None)
@@ -83,10 +127,16 @@ class Administration:
             if isinstance(record, TopicAltered):
                 topic = self._catalog.alter(record)
                 self._altered(topic)
+                if caller is not None and topic.joining:
+                    until_ms = self._time.monotonic_ms() + _GROW_MS
+                    self._growing.setdefault(topic.id, []).append((caller, until_ms))
+                    return
                 reply: Reply = self._describe(topic)
             else:
                 self._deleted(self._catalog.delete(record))
                 reply = Deleted(record.topic)
+                for waiting, _ in self._growing.pop(record.topic, ()):
+                    self._outbox.refuse(waiting, UnknownTopic("the topic was deleted"))
         except Refused as error:
             if caller is not None:
                 self._outbox.refuse(caller, error)

@@ -7,14 +7,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from weir.broker.control import ProducerOpened, TopicAltered, TopicCreated, TopicDeleted
+from weir.broker.control import (
+    ProducerOpened,
+    TopicAltered,
+    TopicCreated,
+    TopicDeleted,
+    TopicGrown,
+)
 from weir.broker.registry.nodes import Nodes
 from weir.errors import BadRequest, UnknownTopic, UnknownVersion
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic, TopicSettings
 
-_VERSION = 4
+_VERSION = 5
 #: No partition has to know an id any more when only half of this has passed since its grant.
 _KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
 _FORGET_EVERY = stamp_at(3600 * 1000)
@@ -23,17 +29,17 @@ _NOT_STAMPED = 0
 
 
 def more_partitions(topic: Topic, asked: int) -> int:
-    """Return how many partitions a topic has when it is asked to have so many (0: as it has).
-
-    Raises `BadRequest` for fewer.
+    """Return how many partitions a topic is to have when it is asked to have so many (0: as it has,
+    or is about to have). Raises `BadRequest` for fewer.
     """
-    if 0 < asked < topic.partitions:
+    there = max(topic.partitions, topic.joining)
+    if 0 < asked < there:
         raise BadRequest(
-            f"topic {topic.full_name} has {topic.partitions} partitions, and never fewer: "
+            f"topic {topic.full_name} has {there} partitions, and never fewer: "
             "what they hold would have no place. Make another topic and publish to it",
-            topic.partitions,
+            there,
         )
-    return asked or topic.partitions
+    return asked or there
 
 
 class Holding(NamedTuple):
@@ -54,6 +60,7 @@ class Catalog:
         "_not_stamped",
         "_producers",
         "_topics",
+        "growing",
         "last_stamp",
         "nodes",
     )
@@ -68,6 +75,8 @@ class Catalog:
         self._next_topic = 1
         #: The highest stamp that was ever given to a topic or as a producer id.
         self.last_stamp = 0
+        #: By id, the topics of which partitions are still to join.
+        self.growing: dict[int, None] = {}
         #: The nodes, and which of them hold which groups.
         self.nodes = Nodes()
 
@@ -140,10 +149,25 @@ class Catalog:
         topic = self._known(record.topic)
         partitions = more_partitions(topic, record.partitions)
         settings = record.change.over(topic.settings)
-        more = replace(topic, partitions=partitions, settings=settings)
+        joining = partitions if partitions > topic.partitions else 0
+        more = replace(topic, joining=joining, settings=settings)
         self._add(more)
-        added = more.groups()[topic.partitions :]
+        added = more.groups_to_be()[len(topic.groups_to_be()) :]
         self.nodes.place_new(added, self.nodes.wanted(topic.groups()[0]))
+        return more
+
+    def grow(self, record: TopicGrown) -> Topic:
+        """Let a partition be there that has joined, if it is the next one; return the topic as it
+        is then. Raises `UnknownTopic` if it is gone.
+        """
+        topic = self._known(record.topic)
+        if record.partition != topic.partitions or not topic.joining:
+            return topic  # it was said twice
+        there = topic.partitions + 1
+        joining = topic.joining if topic.joining > there else 0
+        floors = (*topic.floors, record.floor)
+        more = replace(topic, partitions=there, joining=joining, floors=floors)
+        self._add(more)
         return more
 
     def delete(self, record: TopicDeleted) -> Topic:
@@ -151,7 +175,8 @@ class Catalog:
         topic = self._known(record.topic)
         del self._topics[topic.namespace, topic.name]
         del self._by_id[topic.id]
-        self.nodes.drop(topic.groups())
+        self.growing.pop(topic.id, None)
+        self.nodes.drop(topic.groups_to_be())
         return topic
 
     def open(self, record: ProducerOpened) -> ProducerOpened:
@@ -195,6 +220,9 @@ class Catalog:
     def _add(self, topic: Topic) -> None:
         self._topics[topic.namespace, topic.name] = topic
         self._by_id[topic.id] = topic
+        self.growing.pop(topic.id, None)
+        if topic.joining:
+            self.growing[topic.id] = None
 
     def encode(self) -> object:
         """Return the state as MessagePack can hold it."""
@@ -208,6 +236,8 @@ class Catalog:
                 t.order,
                 t.created,
                 t.settings,
+                t.joining,
+                t.floors,
             )
             for t in self._topics.values()
         ]
@@ -236,9 +266,9 @@ class Catalog:
         catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
         catalog.last_stamp = last_stamp
         catalog.nodes = Nodes.decode(nodes)
-        for id, namespace, name, partitions, founded_with, order, created, settings in topics:
+        for *fields, settings, joining, floors in topics:
             kept = msgspec.convert(settings, TopicSettings)
-            catalog._add(Topic(id, namespace, name, partitions, founded_with, order, created, kept))
+            catalog._add(Topic(*fields, kept, joining, tuple(floors)))
         catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED

@@ -17,6 +17,7 @@ from weir.broker.control import (
     TopicAltered,
     TopicCreated,
     TopicDeleted,
+    TopicGrown,
 )
 from weir.broker.entries import Payload, of_control
 from weir.broker.identity import Identity
@@ -83,7 +84,7 @@ class Registry:
         self._opened = opened
         self._closed = closed
         self.administration = Administration(
-            catalog, outbox, self._propose, self.describe, opened, closed
+            catalog, outbox, time, self._propose, self.describe, opened, closed
         )
         self.membership = Membership(catalog, identity, layout, level, outbox, self._propose)
         self._clock = clock
@@ -183,6 +184,9 @@ class Registry:
                 self._created(index, record)
             case TopicAltered() | TopicDeleted() as record:
                 self.administration.apply(index, record)
+            case TopicGrown() as record:
+                self._clock.raise_to(record.floor)
+                self.administration.grown(record)
             case NodeJoined() | NodeChanged() | LevelRaised() as record:
                 self.membership.apply(index, record)
             case GroupsPlaced() | GroupsSettled() as record:
@@ -262,7 +266,9 @@ class Registry:
         )
 
     def _propose(
-        self, record: TopicCreated | TopicAltered | TopicDeleted | ProducerOpened | NodeRecord
+        self,
+        record: TopicCreated | TopicAltered | TopicGrown | TopicDeleted | ProducerOpened
+        | NodeRecord,
     ) -> int:
         if self.group is None or not self.ready:
             raise no_registry()

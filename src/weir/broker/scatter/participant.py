@@ -55,7 +55,8 @@ class Participant:
     @property
     def waiting(self) -> bool:
         """Whether time brings something to do."""
-        return bool(self._closing) or self._state.scatterings.kept > 0
+        coming = self._closing or self._taking or self._intake.is_preparing
+        return bool(coming) or self._state.scatterings.kept > 0
 
     @property
     def has_decided(self) -> bool:

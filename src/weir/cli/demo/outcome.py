@@ -18,6 +18,7 @@ from weir.cli.demo.ledger import (
     first_receipts,
     latency,
 )
+from weir.cli.demo.order import Orders
 from weir.cli.demo.tasks import Counted, paced_count
 
 
@@ -46,6 +47,7 @@ class Outcome(msgspec.Struct, frozen=True):
     shares: list[int]
     stale: int
     spark: Counted
+    orders: Orders
     seconds: dict[str, float]
 
     @property
@@ -55,8 +57,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether every message came to the cluster and to Spark exactly once."""
-        return all(a.clean for a in self.airports) and self.spark.flights == self.sent
+        """Whether every message came to the cluster and to Spark exactly once, and to all readers
+        in one order.
+        """
+        counted = all(a.clean for a in self.airports) and self.spark.flights == self.sent
+        return counted and self.orders.kept
 
     def total(self, field: str) -> int:
         """Return the sum of a field of all airports' accounts."""
@@ -64,7 +69,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def settle(
-    sent: Mapping[str, Sent], crew: Columns, spark: Counted, seconds: dict[str, float]
+    sent: Mapping[str, Sent],
+    crew: Columns,
+    spark: Counted,
+    orders: Orders,
+    seconds: dict[str, float],
 ) -> Outcome:
     """Compare the airports' ledgers with the crew's, whose columns are named `origin.column`."""
     received = by_origin(crew)
@@ -86,6 +95,7 @@ def settle(
         shares=[int(share) for share in crew["shares"]],
         stale=int(crew["stale"][0]),
         spark=spark,
+        orders=orders,
         seconds=seconds,
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from weir.bench.drawing import STYLE, Axis, Curve, Dots, chart, heat, number
 from weir.cli.demo.flights import ORIGINS
+from weir.cli.demo.order import Sameness
 from weir.cli.demo.outcome import Outcome
 from weir.cli.demo.recording import History, Points
 from weir.cli.demo.worst import HOUR_FLIGHTS_MIN
@@ -52,6 +53,10 @@ def page(
         "<h2>Every message, counted</h2>",
         "<p>What each airport sent against what the crew received, by the ledgers of both.</p>",
         _accounts(outcome),
+        "<h2>One order over all airports</h2>",
+        f"<p>{_about_orders(outcome)}</p>",
+        _orders(outcome),
+        f'<div class="pair">{"".join(map(_example, _both(outcome)))}</div>',
         "<h2>Rates over time</h2>",
         "<p>A paced beginning, for latencies without a queue; then as fast as it goes.</p>",
         _panel(_curves(rates, Axis("seconds since the first flight"), Axis("messages/s"))),
@@ -83,7 +88,8 @@ def _verdict(outcome: Outcome) -> str:
     if outcome.clean:
         said = (
             f"Each of {outcome.sent:,} flights was confirmed, reached the crew once and in order "
-            "of its airport, with not a byte changed, and was counted once by Spark."
+            "of its airport, with not a byte changed, and was counted once by Spark. Every reader "
+            "saw all airports in one order."
         )
     else:
         said = "Not as it should be: see the counts below."
@@ -102,6 +108,55 @@ def _accounts(outcome: Outcome) -> str:
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return _panel(f"<table><tr>{head}</tr>{lines}</table>")
+
+
+def _both(outcome: Outcome) -> tuple[Sameness, Sameness]:
+    return outcome.orders.total, outcome.orders.apart
+
+
+def _about_orders(outcome: Outcome) -> str:
+    total, apart = _both(outcome)
+    return (
+        f"{total.planes:,} planes left from more than one airport, and an airport is a partition: "
+        "no partition knows the order of such a plane's flights. Two readers followed the airports "
+        f"live and a third replayed everything afterwards. In total order {total.differing:,} "
+        "planes were seen in differing orders. What the third one read was then copied, in its "
+        "order, to a topic of which only each partition has an order, and read in the same way: "
+        f"there {apart.differing:,} planes were seen in differing orders."
+    )
+
+
+def _orders(outcome: Outcome) -> str:
+    head = "".join(
+        f"<th>{name}</th>"
+        for name in ("topic", "readers", "messages each", "planes", "in differing orders")
+    )
+    lines = "".join(
+        f"<tr><td>{escape(one.topic)}</td><td>{len(one.messages)}</td>"
+        f"<td>{min(one.messages):,}</td><td>{one.planes:,}</td><td>"
+        f"{f'{one.differing:,}' if one.complete else 'messages are missing'}</td></tr>"
+        for one in _both(outcome)
+    )
+    return _panel(f"<table><tr>{head}</tr>{lines}</table>")
+
+
+def _example(readers: Sameness) -> str:
+    example = readers.example
+    if example is None:
+        return ""
+    dots = [
+        Dots(name, [(x, y) for airport, x, y in example.flights if airport == n], n)
+        for n, name in enumerate(ORIGINS)
+    ]
+    title = f"<b>{escape(example.plane)}</b> in {escape(readers.topic)}"
+    return _panel(
+        title
+        + chart(
+            Axis("place with the first reader"),
+            Axis("place with another"),
+            [one for one in dots if one.points],
+        )
+    )
 
 
 def _curves(curves: Mapping[str, Points], x: Axis, y: Axis) -> str:

@@ -13,14 +13,23 @@ import numpy as np
 from rich.console import Console
 
 from weir.bench.node import Node, running_node
+from weir.cli.demo import order
 from weir.cli.demo.bars import Bars, Step
 from weir.cli.demo.child import Child, PartFailed
-from weir.cli.demo.flights import ORIGINS, TOPIC
-from weir.cli.demo.ledger import Sent
+from weir.cli.demo.flights import ORIGINS, TOPIC, planes
+from weir.cli.demo.ledger import Columns, Sent
 from weir.cli.demo.outcome import Outcome, by_origin, settle
 from weir.cli.demo.recording import Recording
 from weir.cli.demo.signals import Signals
-from weir.cli.demo.tasks import COUNTED, FULL_SPEED, AirportTask, Counted, CrewTask, PipelineTask
+from weir.cli.demo.tasks import (
+    COUNTED,
+    FULL_SPEED,
+    AirportTask,
+    Counted,
+    CrewTask,
+    OrderTask,
+    PipelineTask,
+)
 from weir.client.connect import connect
 
 #: With nothing at all moving for so long, what is missing is missing.
@@ -51,6 +60,7 @@ def play(
             "Spark", "pipeline", PipelineTask(node.url, str(scratch / "spark"), str(scratch))
         )
         crew = start("crew", "crew", CrewTask(node.url, _ledger(scratch, "crew")))
+        readers = start("order", "readers", OrderTask(node.url, _ledger(scratch, "order")))
         airports = [
             start(
                 origin,
@@ -60,36 +70,40 @@ def play(
             for origin in ORIGINS
         ]
         bars = running.enter_context(Bars(told))
-        performance = Play(node, airports, crew, spark, bars, signals)
+        performance = Play(node, airports, crew, readers, spark, bars, signals)
         performance.perform()
     seconds = performance.seconds | {"total": round(time.monotonic() - begun, 3)}
     sent = {origin: _sent(scratch, origin) for origin in ORIGINS}
-    with np.load(_ledger(scratch, "crew")) as ledger:
-        received = dict(ledger)
+    received, read = _columns(scratch, "crew"), _columns(scratch, "order")
+    orders = order.settle(sent, read, planes(limit)[0])
     counted = msgspec.json.decode((scratch / "spark" / COUNTED).read_bytes(), type=Counted)
-    return settle(sent, received, counted, seconds), Recording.of(sent, by_origin(received))
+    return settle(sent, received, counted, orders, seconds), Recording.of(sent, by_origin(received))
 
 
 def _ledger(scratch: Path, name: str) -> str:
     return str(scratch / f"{name}.npz")
 
 
+def _columns(scratch: Path, name: str) -> Columns:
+    with np.load(_ledger(scratch, name)) as columns:
+        return dict(columns)
+
+
 def _sent(scratch: Path, origin: str) -> Sent:
-    with np.load(_ledger(scratch, origin)) as columns:
-        return Sent.read(dict(columns))
+    return Sent.read(_columns(scratch, origin))
 
 
 async def _create_topic(url: str) -> None:
     async with connect(url, name="demo") as client:
-        await client.create_topic(TOPIC, partitions=len(ORIGINS))
+        await client.create_topic(TOPIC, partitions=len(ORIGINS), order="total")
 
 
 class Play:
     """Waits for one thing after the other, and draws the bars meanwhile."""
 
     def __init__(
-        self, node: Node, airports: list[Child], crew: Child, spark: Child, bars: Bars,
-        signals: Signals,
+        self, node: Node, airports: list[Child], crew: Child, readers: Child, spark: Child,
+        bars: Bars, signals: Signals,
     ) -> None:  # fmt: skip
         """Take processes that have been started."""
         #: When what had happened, in seconds since the play began.
@@ -97,6 +111,7 @@ class Play:
         self._node = node
         self._airports = airports
         self._crew = crew
+        self._readers = readers
         self._spark = spark
         self._bars = bars
         self._signals = signals
@@ -117,6 +132,7 @@ class Play:
         self._spark.cue()
         self._need(lambda: all(airport.done for airport in self._airports), "not done")
         self._mark("replayed")
+        self._readers.cue()
         self._wait(lambda: self._crew.status.done >= self._total)
         self._mark("delivered")
         self._wait(lambda: self._spark.status.done >= self._total)
@@ -125,20 +141,22 @@ class Play:
         self._pause(left)
         for part in (self._crew, self._spark):
             part.cue()
-        self._need(lambda: self._crew.done and self._spark.done, "not done")
+        self._need(lambda: all(part.done for part in self._parts), "not done")
         self._mark("counted")
 
     @property
     def _parts(self) -> list[Child]:
-        return [*self._airports, self._crew, self._spark]
+        return [*self._airports, self._crew, self._readers, self._spark]
 
     @property
     def _total(self) -> int:
         return sum(airport.status.of or 0 for airport in self._airports)
 
     def _all_ready(self) -> bool:
-        return self._crew.status.state == "pulls" and all(
-            airport.status.of is not None for airport in self._airports
+        return (
+            self._crew.status.state == "pulls"
+            and self._readers.status.state == "reads"
+            and all(airport.status.of is not None for airport in self._airports)
         )
 
     def _mark(self, what: str) -> None:

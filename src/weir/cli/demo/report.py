@@ -11,6 +11,7 @@ from rich.table import Table
 
 from weir.cli.demo.flights import DEVICE_ORIGIN
 from weir.cli.demo.ledger import Account, Latency
+from weir.cli.demo.order import Sameness
 from weir.cli.demo.outcome import Latencies, Outcome
 from weir.cli.demo.tasks import PACED_PER_SECOND
 from weir.cli.demo.worst import Delays
@@ -24,6 +25,7 @@ def results(
 ) -> dict[str, Any]:
     """Return the results for `--json`."""
     counted = ("sent", "confirmed", "delivered", *_FAULTS)
+    orders = outcome.orders
     return {
         "clean": outcome.clean,
         **{field: outcome.total(field) for field in counted},
@@ -35,6 +37,7 @@ def results(
         "full_speed": outcome.full,
         "messages_per_s": outcome.rates,
         "spark": outcome.spark,
+        "orders": {"total": _agreed(orders.total), "partition": _agreed(orders.apart)},
         "worst_delays": worst,
         "parquet": str(parquet),
         "report": str(report),
@@ -55,6 +58,8 @@ def tell(
     console.print(_ledgers(outcome))
     console.print()
     console.print(_latencies(outcome))
+    console.print()
+    console.print(_orders(outcome))
     console.print()
     console.print(_worst(worst, names))
     console.print()
@@ -132,6 +137,38 @@ def _pairs(measured: Latencies) -> list[tuple[str, Latency]]:
     return [("to confirm", measured.confirm), ("to consumer", measured.delivery)]
 
 
+def _agreed(readers: Sameness) -> dict[str, Any]:
+    return {
+        "topic": readers.topic,
+        "readers": len(readers.messages),
+        "messages": readers.messages,
+        "complete": readers.complete,
+        "planes_of_several_airports": readers.planes,
+        "planes_in_differing_orders": readers.differing,
+    }
+
+
+def _orders(outcome: Outcome) -> Table:
+    table = _table(
+        "[bold]one order?[/]", "readers", "messages each", "planes of several airports",
+        "seen in differing orders",
+    )  # fmt: skip
+    orders = outcome.orders
+    for title, readers in (("total order", orders.total), ("partition order", orders.apart)):
+        differing = _number(readers.differing) if readers.complete else "messages are missing"
+        if readers is orders.total:
+            good = readers.one_order
+            differing = f"[green]{differing}[/]" if good else f"[bold red]{differing}[/]"
+        table.add_row(
+            f"  {title} [dim]{readers.topic}[/]",
+            _number(len(readers.messages)),
+            _number(min(readers.messages)),
+            _number(readers.planes),
+            differing,
+        )
+    return table
+
+
 def _worst(worst: Sequence[Delays], names: dict[str, str]) -> Table:
     table = _table("[bold]worst delays[/]", "flights", "cancelled", "mean", "worst hour", "longest")
     for delays in worst[:_WORST]:
@@ -172,10 +209,13 @@ def _verdict(outcome: Outcome) -> str:
     if outcome.clean:
         return (
             f"  [bold green]Each of {_number(outcome.sent)} flights was confirmed, reached the "
-            "crew once and in order,\n  with not a byte changed, and was counted once by Spark.[/]"
+            "crew once and in order,\n  with not a byte changed, and was counted once by Spark; "
+            "every reader saw one order.[/]"
         )
     wrong = [f"{field.replace('_', ' ')} {outcome.total(field):,}" for field in _FAULTS]
     wrong.append(f"Spark counted {outcome.spark.flights:,} of {outcome.sent:,}")
+    if not outcome.orders.kept:
+        wrong.append("readers did not see one order, or not everything")
     if not all(account.intact for account in outcome.airports):
         wrong.append("the bytes delivered are not those sent")
     return f"  [bold red]Not as it should be: {', '.join(wrong)}.[/]"

@@ -36,6 +36,19 @@ class CrewTask(msgspec.Struct, frozen=True):
     ledger: str
 
 
+#: The copy of the flights in a topic of which only each partition has an order.
+APART = "flights-apart"
+#: Of each topic: all but the last read live.
+READERS = 3
+
+
+class OrderTask(msgspec.Struct, frozen=True):
+    """Where the broker is, and the file that the readers' ledger goes to."""
+
+    url: str
+    ledger: str
+
+
 class PipelineTask(msgspec.Struct, frozen=True):
     """Where the broker is, the folder Spark writes to, and one for scratch files."""
 

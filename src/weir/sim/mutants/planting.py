@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from weir.sim.outcome import Outcome
+from weir.sim.run import run_seed
 from weir.sim.shape import NODE, Shape
 
 _MISSING = object()
@@ -44,7 +46,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A change that takes one rule away, and the seed that shows it."""
+    """A change that takes one rule away, and the seed that shows it where it is played."""
 
     name: str
     #: The rule that is gone.
@@ -55,6 +57,8 @@ class Mutant:
     shape: Shape
     #: The promises of which a checker must name one.
     breaks: frozenset[str]
+    #: A whole world, as a rule.
+    play: Callable[[int, Shape], Outcome] = run_seed
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -68,14 +72,17 @@ class Mutant:
 
 
 def mutant(
-    seed: int, breaks: set[str], shape: Shape = NODE
+    seed: int,
+    breaks: set[str],
+    shape: Shape = NODE,
+    play: Callable[[int, Shape], Outcome] = run_seed,
 ) -> Callable[[Callable[[Patch], None]], Mutant]:
     """Make a function that plants a bug a `Mutant` of its name; its docstring is the rule."""
 
     def make(plant: Callable[[Patch], None]) -> Mutant:
         name = plant.__name__.replace("_", "-")
         rule = " ".join((plant.__doc__ or "").split())
-        return Mutant(name, rule, plant, seed, shape, frozenset(breaks))
+        return Mutant(name, rule, plant, seed, shape, frozenset(breaks), play)
 
     return make
 

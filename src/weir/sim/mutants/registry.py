@@ -16,7 +16,6 @@ from weir.sim.mutants import (
     storage,
 )
 from weir.sim.mutants.planting import Mutant, all_in
-from weir.sim.run import run_seed
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
@@ -63,7 +62,7 @@ def hunt(mutant: Mutant, more: int = MORE) -> Hunt:
         for seed in seeds:
             said = [
                 (promise, text)
-                for promise, text in run_seed(seed, mutant.shape).violations
+                for promise, text in mutant.play(seed, mutant.shape).violations
                 if promise in mutant.breaks and not text.startswith(_OUT_OF_DATE)
             ]
             if said:

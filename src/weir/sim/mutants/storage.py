@@ -12,11 +12,12 @@ from weir.errors import BadBatch
 from weir.log import index_file, recovery, scan
 from weir.log.disk import Disk
 from weir.log.flush import Flush
-from weir.log.frame import HEADER_SIZE, BadPayload, Frame, Kind, verify
+from weir.log.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
 from weir.log.index import GroupIndex
 from weir.log.log import Log
 from weir.log.segment import Segment
 from weir.model.header import parse
+from weir.sim.lone_log import play_log
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.outcome import CRASH
 from weir.sim.shape import Shape
@@ -113,6 +114,25 @@ def torn_tail_believed(patch: Patch) -> None:
             return replace(
                 frame, first_offset=first.first_offset, next_offset=behind, stamp=last.stamp
             )
+
+    patch.setattr(scan, "verify", believed)
+
+
+@mutant(seed=1, breaks={"Durable", "Honest"}, play=play_log)
+def old_generation_believed(patch: Patch) -> None:
+    """What a file held in an earlier life counts where it lies behind the tail (DESIGN §4 Log)."""
+
+    def believed(data: memoryview, at: int, *, generation: int, position: int | None) -> Frame:
+        try:
+            return verify(data, at, generation=generation, position=position)
+        except BadFrame as bad:
+            if position is None or len(data) - at < HEADER_SIZE:
+                raise
+            known, there, _ = place(data, at)
+            if not 0 < known < generation:
+                raise bad from None
+            frame = verify(data, at, generation=known, position=there)
+            return replace(frame, position=position)
 
     patch.setattr(scan, "verify", believed)
 

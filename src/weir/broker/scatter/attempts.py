@@ -1,0 +1,186 @@
+"""One client's scattering on the shard that coordinates it: attempt by attempt, until it is clear
+what became of it (docs/adr/0024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from weir.broker.scatter.asks import Answers, Asks, Round
+from weir.broker.scatter.recovery import has, question
+from weir.errors import NotLeader, Refused, Unavailable
+from weir.model.ids import Address
+from weir.model.scattered import Attempt, is_acks, part_group
+from weir.model.stamp import stamp_at
+from weir.order.clock import Highest, Time
+from weir.wire.scattering import Part, PartState, Prepare, Scatter, ScatterConfirm, Standing, Step
+
+#: A client is answered within this time; what is not clear by then its participants find out.
+WITHIN_MS = 10_000
+_PREPARE_MS = 3_000
+_DECIDE_MS = 5_000
+#: How far ahead of all known stamps the first attempt is stamped, and the last ones.
+_LEAD_MS, _LEAD_MS_MAX = 2, 256
+
+
+class Surface(NamedTuple):
+    """What the scatterings of a shard share."""
+
+    asks: Asks
+    highest: Highest
+    time: Time
+
+
+class Scattering:
+    """Prepares all parts at one stamp, tells its client once they all are, and lets them know."""
+
+    __slots__ = ("_above", "_again_ms", "_answers", "_attempt", "_is_told", "_lead_ms", "_parts",
+                 "_request", "_shared", "_tell", "_until_ms", "is_over")  # fmt: skip
+
+    def __init__(
+        self, shared: Surface, request: Scatter, parts: Mapping[int, Part],
+        tell: Callable[[ScatterConfirm | Refused], None],
+    ) -> None:  # fmt: skip
+        """Coordinate a request with these `parts`; `tell` is called once."""
+        self._shared = shared
+        self._request = request
+        self._parts = {part: parts[part] for part in sorted(parts)}
+        self._tell = tell
+        self._above = request.seen
+        self._lead_ms = _LEAD_MS
+        self._until_ms = shared.time.monotonic_ms() + WITHIN_MS
+        self._attempt = Attempt(request.producer, request.epoch, request.number, 0)
+        self._answers: Answers = {}
+        #: When to attempt it again; 0 while one is under way.
+        self._again_ms = 0
+        self._is_told = False
+        self.is_over = False
+
+    def begin(self) -> None:
+        """Make an attempt."""
+        shared, now_ms = self._shared, self._shared.time.monotonic_ms()
+        self._again_ms = 0
+        if now_ms >= self._until_ms:
+            self._end(Unavailable("a scattering came to no end in time: send it again as it is"))
+            return
+        lowest = max(shared.highest.stamp, stamp_at(shared.time.wall_ms()), self._above)
+        self._attempt = self._attempt._replace(stamp=lowest + stamp_at(self._lead_ms))
+        self._lead_ms = min(2 * self._lead_ms, _LEAD_MS_MAX)
+        until_ms = min(now_ms + _PREPARE_MS, self._until_ms)
+        shared.asks.start(Round(self._prepare, self._parts, until_ms, self._prepared))
+
+    def tick(self) -> None:
+        """Go on after a pause."""
+        if self._again_ms and self._shared.time.monotonic_ms() >= self._again_ms:
+            self.begin()
+
+    def _prepare(self, part: int) -> Prepare:
+        content = self._parts[part]
+        address = Address(0, 0, part_group(part))
+        return Prepare(
+            address, *self._attempt, tuple(self._parts), content.batch, content.acks
+        )  # fmt: skip
+
+    def _prepared(self, answers: Answers) -> None:
+        self._answers = answers
+        unclear = [part for part, answer in answers.items() if _is_unclear(answer)]
+        if unclear:
+            self._round(Step.ASK, unclear, self._until_ms, self._asked)
+        else:
+            self._judge()
+
+    def _asked(self, answers: Answers) -> None:
+        self._answers |= answers
+        failed = [answer for answer in answers.values() if isinstance(answer, Refused)]
+        if failed:
+            self._end(Unavailable(f"not known yet what became of a scattering: {failed[0]}"))
+        else:
+            self._judge()
+
+    def _judge(self) -> None:
+        own = [part for part, answer in self._answers.items() if self._is_own(answer)]
+        counts = {part: answer for part, answer in self._answers.items() if part in own}
+        if len(own) == len(self._parts) or has(counts, Standing.COMMITTED):
+            self._commit()
+        elif own:
+            self._round(Step.ABORT, own, self._decide_until(), self._aborted)
+        else:
+            self._aborted({})
+
+    def _is_own(self, answer: PartState | Refused) -> bool:
+        """Whether a part is prepared by this attempt, or has it decided by others already."""
+        if isinstance(answer, Refused) or answer.stamp != self._attempt.stamp:
+            return False
+        return answer.standing in (Standing.PREPARED, Standing.COMMITTED)
+
+    # -- it is committed ---------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        offsets = self._offsets(Standing.PREPARED)
+        if offsets is not None:
+            self._end(ScatterConfirm(*offsets))
+        self._round(Step.COMMIT, self._parts, self._decide_until(), self._committed)
+
+    def _committed(self, answers: Answers) -> None:
+        if not any(isinstance(answer, Refused) for answer in answers.values()):
+            now_ms = self._shared.time.monotonic_ms()
+            self._round(Step.CLOSE, self._parts, now_ms, lambda answers: None)
+        if not self._is_told:  # others decided it: their leaders know the offsets by now
+            self._pause()
+
+    def _offsets(self, standing: Standing) -> tuple[int, list[tuple[int, int]]] | None:
+        """Return stamp and places of the batches if all are of that standing, at one stamp."""
+        found: list[tuple[int, int]] = []
+        stamps = set()
+        for part, answer in self._answers.items():
+            if is_acks(part):
+                continue
+            if isinstance(answer, Refused) or answer.standing != standing:
+                return None
+            found.append((part_group(part), answer.offset))
+            stamps.add(answer.stamp)
+        return (stamps.pop(), sorted(found)) if len(stamps) == 1 else None
+
+    # -- it is not, or not by this attempt ---------------------------------------------------
+
+    def _aborted(self, _: Answers) -> None:
+        answers = self._answers
+        earlier = self._offsets(Standing.COMMITTED)
+        if earlier is not None:
+            self._end(ScatterConfirm(*earlier, duplicate=True))
+        elif has(answers, Standing.OTHER) or has(answers, Standing.COMMITTED):
+            self._pause()  # an earlier attempt is about to be decided
+        elif failed := [a for a in answers.values() if isinstance(a, Refused)]:
+            self._end(failed[0])
+        else:
+            stamps = [a.stamp for a in answers.values() if isinstance(a, PartState)]
+            self._above = max(self._above, *stamps)
+            self.begin()
+
+    def _pause(self) -> None:
+        self._again_ms = self._shared.time.monotonic_ms() + 2 * self._lead_ms
+
+    def _end(self, outcome: ScatterConfirm | Refused) -> None:
+        self._is_told = True
+        self.is_over = True
+        self._tell(outcome)
+
+    def _decide_until(self) -> int:
+        return self._shared.time.monotonic_ms() + _DECIDE_MS
+
+    def _round(
+        self,
+        step: Step,
+        parts: Mapping[int, Part] | list[int],
+        until_ms: int,
+        then: Callable[[Answers], None],
+    ) -> None:
+        make = partial(question, self._attempt, step)
+        self._shared.asks.start(Round(make, list(parts), until_ms, then))
+
+
+def _is_unclear(answer: PartState | Refused) -> bool:
+    """Whether a part may be prepared or not."""
+    return isinstance(answer, NotLeader | Unavailable)

@@ -1,0 +1,80 @@
+"""Finding out what became of an attempt that nobody finishes, and making it known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from weir.broker.scatter.asks import Answers, Asks, Round
+from weir.errors import Refused
+from weir.model.ids import Address
+from weir.model.scattered import Attempt, is_acks, part_group
+from weir.order.clock import Time
+from weir.wire.scattering import Decide, PartState, Standing, Step
+
+_WITHIN_MS = 4_000
+
+
+def question(attempt: Attempt, step: Step, part: int) -> Decide:
+    """Return what asks a part's leader to do a step."""
+    address = Address(0, 0, part_group(part))
+    return Decide(address, *attempt, is_acks(part), step)
+
+
+def has(answers: Answers, standing: Standing) -> bool:
+    """Return whether a part answered that."""
+    return any(isinstance(a, PartState) and a.standing == standing for a in answers.values())
+
+
+class Recovery:
+    """Asks all parts, decides by what they say, and sees to it that all of them know."""
+
+    __slots__ = ("_asks", "_attempt", "_done", "_parts", "_time")
+
+    def __init__(
+        self, asks: Asks, attempt: Attempt, parts: tuple[int, ...], time: Time,
+        done: Callable[[Attempt], None],
+    ) -> None:  # fmt: skip
+        """Finish an attempt with these parts; `done` is told, whether it could be or not."""
+        self._asks = asks
+        self._attempt = attempt
+        self._parts = parts
+        self._time = time
+        self._done = done
+
+    def begin(self) -> None:
+        """Ask: from now on nothing more of it is prepared."""
+        self._round(Step.ASK, self._asked, _is_clear)
+
+    def _asked(self, answers: Answers) -> None:
+        if has(answers, Standing.COMMITTED):
+            self._round(Step.COMMIT, self._committed)
+        elif has(answers, Standing.NEVER):
+            self._round(Step.ABORT, self._over)
+        elif any(isinstance(answer, Refused) for answer in answers.values()):
+            self._over(answers)  # somebody is not reached, and may hold it or not
+        else:
+            self._round(Step.COMMIT, self._committed)
+
+    def _committed(self, answers: Answers) -> None:
+        if any(isinstance(answer, Refused) for answer in answers.values()):
+            self._over(answers)
+        else:
+            self._round(Step.CLOSE, self._over)
+
+    def _over(self, answers: Answers) -> None:
+        self._done(self._attempt)
+
+    def _round(
+        self,
+        step: Step,
+        then: Callable[[Answers], None],
+        enough: Callable[[Answers], bool] = lambda answers: False,
+    ) -> None:
+        until_ms = self._time.monotonic_ms() + _WITHIN_MS
+        make = partial(question, self._attempt, step)
+        self._asks.start(Round(make, self._parts, until_ms, then, enough))
+
+
+def _is_clear(answers: Answers) -> bool:
+    return has(answers, Standing.COMMITTED) or has(answers, Standing.NEVER)

@@ -1,0 +1,120 @@
+"""A shard's part in scatterings: who may ask for them, and how their parts are reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from weir.broker.admission import Authorize
+from weir.broker.neighbours.passing import Passing
+from weir.broker.outbox import Caller
+from weir.broker.registry.registry import Registry
+from weir.broker.scatter.asks import Question, Ways
+from weir.broker.scatter.coordinator import Coordinator
+from weir.broker.scatter.participant import Tell
+from weir.broker.sessions import Session
+from weir.broker.surroundings import Surroundings
+from weir.broker.topics import Topics
+from weir.errors import BadRequest, Fenced, Refused, TooLarge, UnknownProducer, UnknownTopic
+from weir.model.ids import partition_of, topic_of
+from weir.model.limits import SCATTER_BYTES_MAX
+from weir.model.scattered import acks_part, batch_part, is_acks
+from weir.model.topic import Topic
+from weir.wire import messages as m
+from weir.wire.messages import Opcode
+from weir.wire.scattering import Part, PartState
+
+
+class Scatterings:
+    """Answers clients that scatter, and shards that coordinate."""
+
+    __slots__ = ("_authorize", "_registry", "_shared", "_topics", "coordinator")
+
+    def __init__(
+        self, topics: Topics, registry: Registry, passing: Passing, shared: Surroundings,
+        authorize: Authorize,
+    ) -> None:  # fmt: skip
+        """Begin with none; partitions of `shared` can have theirs finished from now on."""
+        self._topics = topics
+        self._registry = registry
+        self._shared = shared
+        self._authorize = authorize
+        ways = Ways(passing.shard, passing.routes.toward, passing.ask_own, self._local)
+        self.coordinator = Coordinator(
+            ways, shared.highest, shared.time, shared.outbox, shared.budget
+        )
+        shared.recover = self.coordinator.recover
+        for opcode in (Opcode.PREPARE, Opcode.DECIDE):
+            passing.listen(self.coordinator.answered, opcode)
+
+    def handlers(self) -> Mapping[type[Any], Callable[[Session, Caller, Any], None]]:
+        """Return what to answer requests with."""
+        return {m.Scatter: self._scatter, m.Prepare: self._part, m.Decide: self._part}
+
+    def _scatter(self, session: Session, caller: Caller, request: m.Scatter) -> None:
+        self._shared.admit()
+        parts = _parts_of(request)
+        topics = set()
+        for part, content in parts.items():
+            topic = self._topic(content.address.group)
+            verb = "consume" if is_acks(part) else "publish"
+            self._authorize(session.principal, verb, topic.full_name)
+            if verb == "publish":
+                topics.add(topic.id)
+        if len(topics) != 1:
+            raise BadRequest("a scattering publishes to partitions of one topic, at least to one")
+        self._own(session, request)
+        self.coordinator.scatter(caller, request, parts)
+
+    def _topic(self, group: int) -> Topic:
+        topic = self._topics.catalog.by_id(topic_of(group))
+        if topic is None or partition_of(group) >= topic.partitions:
+            raise UnknownTopic(
+                "no topic has this partition: ask where it is served", topic_of(group)
+            )
+        return topic
+
+    def _own(self, session: Session, request: m.Scatter) -> None:
+        granted = self._registry.epoch_of(request.producer, session.principal)
+        if request.epoch < granted:
+            raise Fenced(f"producer {request.producer} goes on in epoch {granted}", granted)
+        if request.epoch > granted:
+            raise UnknownProducer(f"epoch {request.epoch} of a producer was not granted")
+
+    def _part(self, session: Session, caller: Caller, request: Question) -> None:
+        self._local(request, partial(self._tell, caller))
+
+    def _tell(self, caller: Caller, outcome: PartState | Refused) -> None:
+        outbox = self._shared.outbox
+        if isinstance(outcome, Refused):
+            outbox.refuse(caller, outcome)
+        else:
+            outbox.reply(caller, outcome)
+
+    def _local(self, request: Question, tell: Tell) -> None:
+        _, partition = self._topics.partition(request.address.group)
+        if isinstance(request, m.Prepare):
+            partition.prepare(request, tell)
+        else:
+            partition.decide(request, tell)
+
+
+def _parts_of(request: m.Scatter) -> dict[int, Part]:
+    parts: dict[int, Part] = {}
+    for content in request.parts:
+        group = content.address.group
+        if not 0 < group < 1 << 62 or bool(content.batch) == bool(content.acks):
+            raise BadRequest("each part of a scattering is a batch of a partition, or acks there")
+        part = batch_part(group) if content.batch else acks_part(group)
+        if part in parts:
+            raise BadRequest(f"two parts of a scattering are for group {group}: make them one")
+        parts[part] = content
+    size = sum(len(part.batch) for part in parts.values())
+    if size > SCATTER_BYTES_MAX:
+        raise TooLarge(
+            f"a scattering of {size:,} bytes; {SCATTER_BYTES_MAX:,} are allowed: publish less at "
+            "once",
+            SCATTER_BYTES_MAX,
+        )
+    return parts
