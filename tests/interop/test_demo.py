@@ -94,6 +94,13 @@ def test_every_flight_comes_exactly_once(tmp_path: Path, demos: list[Demo]) -> N
     assert sum(told["consumers"]) == FLIGHTS
     assert told["paced"]["delivery"]["count"] > 0
     assert told["spark"]["flights"] == FLIGHTS
+    total, partition = told["orders"]["total"], told["orders"]["partition"]
+    for readers in (total, partition):
+        assert readers["complete"]
+        assert readers["messages"] == [FLIGHTS] * 3
+        assert readers["planes_of_several_airports"] > 0
+    assert total["planes_in_differing_orders"] == 0
+    assert partition["planes_in_differing_orders"] > 0
     assert told["parquet"] == str(tmp_path / "kept/delays")
     table = parquet.read_table(told["parquet"])
     assert sum(table["flights"].to_pylist()) == FLIGHTS

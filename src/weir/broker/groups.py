@@ -21,7 +21,7 @@ from weir.broker.writer import Writer
 from weir.errors import NotLeader, UnknownTopic
 from weir.log.classes import class_of
 from weir.log.recovery import RecoveredGroup
-from weir.model.ids import REGISTRY_GROUP, node_of, topic_of
+from weir.model.ids import REGISTRY_GROUP, node_of, partition_of, topic_of
 from weir.model.topic import Topic
 
 
@@ -156,6 +156,9 @@ class Groups:
                 self._open_partition(id, writer.snapshots.get(id))
             elif not self._lies_here(id) or self._comes_again(writer.groups[id]):
                 self._leave(id)
+            floor, partition = topic.floor_of(partition_of(id)), self._topics.find(id)
+            if floor and partition is not None:
+                partition.begin_above(floor)
 
     def _open_partition(self, id: int, snapshot: raft.Snapshot | None) -> None:
         nodes, own = self._topics.catalog.nodes, self._identity.node

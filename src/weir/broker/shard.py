@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from weir.broker import events as ev
 from weir.broker.admission import Authorize, Budget, allow_all
 from weir.broker.brokerset import BrokerSet
-from weir.broker.control import ControlRecord, ProducerOpened, TopicAltered, TopicCreated
 from weir.broker.devices.devices import Devices
-from weir.broker.domain.domains import Domains
-from weir.broker.domain.promises import Promises
+from weir.broker.domain.orders import Orders
 from weir.broker.effects import Effect, HoldReads, Stopped
 from weir.broker.groups import Groups
 from weir.broker.identity import Identity
@@ -53,7 +51,6 @@ from weir.model.limits import (
 )
 from weir.model.topic import Topic
 from weir.order.clock import Highest, HybridClock, Time
-from weir.wire.ordering import AskBarriers
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +104,15 @@ class Shard:
         #: What writes to each of its logs.
         self.writers: Sequence[Writer] = self._writers
         self._peers = Peers(identity.node, layout, outbox, time, settings.replication)
-        self._shared = Surroundings(
-            outbox, self._reads, self.budget, time, Highest(), self._dirty, self._admit,
-            self._peers.multi.fenced,
-        )  # fmt: skip
         sessions: dict[int, Session] = {}
         self._has_registry = identity.shard == layout.registry_shard
-        snapshot = None
-        if self._has_registry:
-            snapshot = self._writer_for(REGISTRY_GROUP).snapshots.get(REGISTRY_GROUP)
-        catalog = Catalog.decode(snapshot.data) if snapshot else Catalog()
-        clock = HybridClock(catalog.last_stamp, self._shared.highest)
+        catalog = self._saved_catalog()
         self.topics = Topics(catalog)
+        self._shared = Surroundings(
+            outbox, self._reads, self.budget, time, Highest(), self._dirty, self._admit,
+            self._peers.multi.fenced, self.topics.founded_with,
+        )  # fmt: skip
+        clock = HybridClock(catalog.last_stamp, self._shared.highest)
         self._peers.refill = refill = Refill(
             self._writer, layout, self._reads, outbox, time, self._peers.places
         )
@@ -134,7 +128,7 @@ class Shard:
             layout, identity.node, identity.shard, catalog, self._groups.leader_of, founded
         )
         self._neighbours = Neighbours(
-            routes, layout, identity.node, sessions, outbox, self.budget, time, self._is_settled,
+            routes, layout, identity.node, sessions, outbox, self.budget, time, self.topics.is_settled,
         )  # fmt: skip
         opened, closed = self._open_topic, self._groups.close_topic
         self.registry = Registry(
@@ -149,6 +143,12 @@ class Shard:
         self._stopped = False
         self._acks_until_ms = 0
         self._sweep = Sweep(self.topics, time, settings.retention_every_ms)
+
+    def _saved_catalog(self) -> Catalog:
+        if not self._has_registry:
+            return Catalog()
+        snapshot = self._writer_for(REGISTRY_GROUP).snapshots.get(REGISTRY_GROUP)
+        return Catalog.decode(snapshot.data) if snapshot else Catalog()
 
     def _welcome(self, sessions: dict[int, Session], settings: ShardSettings) -> None:
         """Serve peers: what they ask for, and what the rest of the set asks of this node."""
@@ -167,11 +167,11 @@ class Shard:
             authorize, self._time,
         )  # fmt: skip
         requests.serve(self._set.handlers())
-        promises = Promises(self._peers.multi, self._shared.highest, self.writers, time)
-        self._domains = Domains(
-            topics, promises, neighbours.passing, self._layout, outbox, authorize, time
-        )
-        requests.serve({AskBarriers: self._domains.ask})
+        self._orders = Orders(
+            topics, registry, neighbours.passing, self._layout, self._shared, authorize,
+            self._peers.multi, self.writers,
+        )  # fmt: skip
+        requests.serve(self._orders.handlers())
         parts = Scatterings(topics, registry, neighbours.passing, self._shared, authorize)
         requests.serve(parts.handlers())
         self._coordinator = parts.coordinator
@@ -249,7 +249,7 @@ class Shard:
                 self._reception.opened(session, principal, place)
                 return []  # a peer that has said nothing yet makes nothing possible
             case ev.Closed(session):
-                self._domains.closed(session)
+                self._orders.closed(session)
                 self._reception.closed(session)
             case ev.Ticked():
                 self._tick()
@@ -285,7 +285,7 @@ class Shard:
     def _of_trunk(self, event: ev.TrunkOpened | ev.TrunkClosed | ev.PassedBack) -> None:
         self._neighbours.handle(event)
         if isinstance(event, ev.TrunkClosed):
-            self._domains.cut(event.shard)
+            self._orders.cut(event.shard)
             self._coordinator.closed(event.shard)
 
     def _of_link(self, event: ev.PeerSent | ev.LinkOpened | ev.LinkClosed) -> None:
@@ -297,7 +297,7 @@ class Shard:
     def _tick(self) -> None:
         self._peers.tick()  # first: nobody here is told anything by who leads no more
         self._shared.tick()
-        self._domains.tick()
+        self._orders.tick()
         self._coordinator.tick()
         self._devices.receivers.tick()
         self._neighbours.tick()
@@ -326,7 +326,7 @@ class Shard:
         self._neighbours.advance()
         self._devices.receivers.advance()
         self._groups.advance()
-        self._domains.advance()
+        self._orders.advance()
         for writer in self._writers:
             writer.advance()
         self._peers.advance()
@@ -376,21 +376,6 @@ class Shard:
             raise Unavailable("this node is stopping: try another, or again shortly")
         for writer in self._writers:
             writer.admit(self.budget.used)
-
-    def _is_settled(self, record: ControlRecord) -> bool:
-        """Return whether what a record of the registry means for this shard is done: a topic's
-        partitions are led, and nothing is under way that an older epoch sent.
-        """
-        match record:
-            case ProducerOpened(producer, epoch) if epoch:
-                return not any(p.has_under_way(producer) for p in self.topics.partitions())
-            case TopicCreated(namespace, name):
-                topic = self.topics.catalog.find(namespace, name)
-            case TopicAltered(number):
-                topic = self.topics.catalog.by_id(number)
-            case _:
-                return True
-        return topic is None or all(p.has_leader for p in self.topics.served(topic))
 
     def _fan_in_opened(self, producer: int) -> None:
         self._shared.fan_in_producer = producer

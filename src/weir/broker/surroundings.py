@@ -21,6 +21,15 @@ def _nobody(attempt: Attempt, parts: tuple[int, ...]) -> None:
     """Stand for who is to come: nothing is recovered before the shard serves."""
 
 
+#: Tells whether all that lies at or below a stamp in the order of a group's topic is there, once it
+#: is, or in vain; on behalf of a session. Raises `Refused`.
+WhenVisible = Callable[[int, int, int, Callable[[bool], None]], None]
+
+
+def _unseen(group: int, stamp: int, session: int, then: Callable[[bool], None]) -> None:
+    """Stand for who is to come: nothing is confirmed before the shard serves."""
+
+
 @dataclass(slots=True)
 class Surroundings:
     """Given to each partition as it is opened."""
@@ -36,10 +45,13 @@ class Surroundings:
     admit: Callable[[], None]
     #: The highest stamp that the voters of a group led here have promised to stand by.
     fenced: Callable[[int], int]
-    #: Finishes a scattering with these parts that nobody else does.
-    recover: Recover = _nobody
+    #: How many partitions the topic of a group was made with.
+    founded_with: Callable[[int], int]
     #: The producer id that the shard itself writes device messages with; 0 until it is granted.
     fan_in_producer: int = 0
+    #: Finishes a scattering with these parts that nobody else does.
+    recover: Recover = _nobody
+    when_visible: WhenVisible = _unseen
     #: By group, the partitions in which somebody may wait: no other is told that time passes.
     waiting: dict[int, Partition] = field(default_factory=dict)
     #: By group, the partitions whose new messages are applied, and nobody was told yet.

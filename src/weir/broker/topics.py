@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from weir.broker.control import (
+    ControlRecord,
+    ProducerOpened,
+    TopicAltered,
+    TopicCreated,
+    TopicGrown,
+)
 from weir.broker.partition.partition import Partition
 from weir.broker.registry.catalog import Catalog
 from weir.errors import NotLeader, UnknownTopic
@@ -39,6 +46,11 @@ class Topics:
         found = [self._partitions.get(group) for group in topic.groups()]
         return [partition for partition in found if partition is not None]
 
+    def founded_with(self, group: int) -> int:
+        """Return how many partitions a group's topic was made with; 0 if it is gone."""
+        topic = self.catalog.by_id(topic_of(group))
+        return topic.founded_with if topic is not None else 0
+
     def find(self, group: int) -> Partition | None:
         """Return the partition of a group if it is served here."""
         return self._partitions.get(group)
@@ -56,6 +68,21 @@ class Topics:
         if topic is None:
             raise UnknownTopic(f"no topic {name!r}: `weir topic create {name}` makes it")
         return topic
+
+    def is_settled(self, record: ControlRecord) -> bool:
+        """Return whether what a record of the registry means for this shard is done: a topic's
+        partitions are led, and nothing is under way that an older epoch sent.
+        """
+        match record:
+            case ProducerOpened(producer, epoch) if epoch:
+                return not any(p.has_under_way(producer) for p in self.partitions())
+            case TopicCreated(namespace, name):
+                topic = self.catalog.find(namespace, name)
+            case TopicAltered(number) | TopicGrown(number):
+                topic = self.catalog.by_id(number)
+            case _:
+                return True
+        return topic is None or all(p.has_leader for p in self.served(topic))
 
     def partition(self, group: int) -> tuple[Topic, Partition]:
         """Return a group's topic and partition. Raises `UnknownTopic`, or `NotLeader` elsewhere."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from operator import itemgetter
 
 from weir.client.link import Link
 from weir.client.places import Places
@@ -43,7 +44,8 @@ class Barriers:
         return await self._link.request(request, m.Barriers, wait=wait_ms / 1_000)
 
     async def reached(self, stamp: int) -> dict[int, Barrier]:
-        """Return the barriers of all partitions, each at `stamp` or above.
+        """Return the barriers of all partitions, each at `stamp` or above; with 0, each such that
+        all lies below it that was confirmed to anybody until now.
 
         Raises `Unavailable` if that takes longer than a request may.
         """
@@ -52,14 +54,14 @@ class Barriers:
         while True:
             began = loop.time()
             told = await self.ask(stamp)
-            short = [partition for partition, at, _ in told.registers if at < stamp]
-            if told.registers and not short:
+            if told.reached:
                 await self.known(told)
                 return {p: Barrier(at, through) for p, at, through in told.registers}
             if loop.time() >= until:
+                least = min(told.registers, key=itemgetter(1), default=(0, 0, 0))[0]
                 raise Unavailable(
-                    f"partition {short[0] if short else 0} of {self._places.topic} has not said for"
-                    f" {self._link.request_timeout:g} s how far it is complete: has it a leader? "
+                    f"partition {least} of {self._places.topic} has not said for "
+                    f"{self._link.request_timeout:g} s how far it is complete: has it a leader? "
                     "`weir doctor` tells; order='partition' reads the others"
                 )
             await asyncio.sleep(max(began + _LOOK_AGAIN - loop.time(), 0.0))
@@ -68,7 +70,7 @@ class Barriers:
         """Return a cut that all lies before which was confirmed until now, and behind which all
         comes that is published once this has returned.
         """
-        before = await self.reached(1)
+        before = await self.reached(0)
         stamp = max(barrier.stamp for barrier in before.values())
         behind = await self.reached(stamp)
         begins = {p: before[p].through if p in before else 0 for p in behind}

@@ -19,6 +19,7 @@ from weir.client.producer import Producer, ProducerOptions
 from weir.client.publishing import Publishing
 from weir.client.reader import Reader, ReaderOptions
 from weir.client.receipts import Confirmed, Receipt
+from weir.client.scattering import Scattering, Scatterings
 from weir.client.start import Start, Until
 from weir.client.timing import Delay, Due
 from weir.errors import WeirError
@@ -35,6 +36,7 @@ class Client:
         self._publishing = Publishing(self._link, lambda topic: self.producer(topic, linger=0))
         self._consumers: list[Consumer] = []
         self._administration = Administration(link)
+        self._scatterings = Scatterings(link)
 
     @property
     def welcome(self) -> m.Welcome:
@@ -92,7 +94,8 @@ class Client:
         it needs the extra `weir-mq[compress]` here, at every reader, and at the brokers.
 
         `ack="received"` confirms what the leader alone has on disk: sooner, but lost with that
-        machine; such a confirm tells no offset.
+        machine; such a confirm tells no offset. `ack="visible"` confirms what readers in total
+        order can have: nothing comes before it any more, in any partition.
         """
         options = ProducerOptions(
             linger,
@@ -106,6 +109,16 @@ class Client:
             ack,
         )
         return Producer(self._link, topic, options)
+
+    def scatter(self) -> Scattering:
+        """Return a scattering to enter with `async with`: what is published and acked in it comes
+        to be at one stamp, all of it or nothing, once it is left; an error in it leaves nothing.
+
+        Messages go to partitions of one topic, 64 parts and 1 MiB at most; acks may be of any.
+        Raises `StaleGrant` where a lease is over: then nothing came to be. `Disconnected` and
+        `Unavailable`: that is not known.
+        """
+        return self._scatterings.begin()
 
     def reader(
         self,

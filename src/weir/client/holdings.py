@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from weir.client.acking import Acking
@@ -19,11 +20,24 @@ from weir.client.pulling import Pulling, Wanted
 from weir.client.returning import Returning
 from weir.client.runs import Run, joined, within, without
 from weir.client.telling import Telling
-from weir.errors import WeirError
+from weir.errors import StaleGrant, WeirError
 from weir.model.clusters import Mode
+from weir.model.ids import Address
 
 #: Seconds for the acks that wait when pulling has failed; without them messages come again.
 _LAST_ACKS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Runs of a grant that a scattering is to ack."""
+
+    address: Address
+    cluster: str
+    fence: int
+    runs: list[Run]
+    #: Lets them be settled by their consumer again.
+    put_back: Callable[[], None]
 
 
 class Holdings:
@@ -218,6 +232,20 @@ class Holdings:
         there = [*chain.from_iterable(within(holding.left, *run) for run in runs)]
         self._take_out(holding, runs)
         return there
+
+    def set_aside(self, holding: Holding | None, runs: Sequence[Run]) -> Aside:
+        """Take runs out of what is left, for a scattering. Raises `StaleGrant`."""
+        there = [] if holding is None or holding.over else self.take_out(holding, runs)
+        if holding is None or not there:
+            raise StaleGrant("the lease of what is to be acked is over, or it is settled")
+        assert self._places is not None  # it was pulled
+
+        def put_back() -> None:
+            holding.left = sorted([*holding.left, *there])
+            self._held[holding.partition, holding.fence] = holding
+
+        address = self._places[holding.partition]
+        return Aside(address, self.options.cluster, holding.fence, there, put_back)
 
     def _take_out(self, holding: Holding, runs: Sequence[Run]) -> None:
         holding.left = without(holding.left, runs)

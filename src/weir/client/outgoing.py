@@ -33,7 +33,11 @@ from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.model.topic import partition_for
 from weir.wire import messages as m
 
-_LEVELS = {"replicated": m.Level.REPLICATED, "received": m.Level.RECEIVED}
+_LEVELS = {
+    "replicated": m.Level.REPLICATED,
+    "received": m.Level.RECEIVED,
+    "visible": m.Level.VISIBLE,
+}
 
 
 def now_us() -> int:
@@ -57,7 +61,8 @@ class ProducerOptions:
     #: "none", "lz4" or "zstd" (the extra `compress`), kept only where it makes a batch smaller.
     compression: str = "none"
     level: int | None = None
-    #: "replicated", or "received": confirmed once the leader's disk has it.
+    #: "replicated"; "received": confirmed once the leader's disk has it; or "visible": confirmed
+    #: once nothing can come before it in the order of all partitions any more.
     ack: str = "replicated"
 
     def check(self) -> None:
@@ -67,7 +72,7 @@ class ProducerOptions:
         if self.window < 1 or self.max_buffered < 1:
             raise BadRequest("window and max_buffered must be at least 1")
         if self.ack not in _LEVELS:
-            raise BadRequest(f'ack={self.ack!r}: give "replicated" or "received"')
+            raise BadRequest(f'ack={self.ack!r}: give "replicated", "received" or "visible"')
 
 
 class Outgoing:

@@ -37,6 +37,7 @@ from weir.client.sync_large import (
     grant_without_async,
     without_async,
 )
+from weir.client.sync_scattering import Scattering
 from weir.errors import WeirError
 from weir.model.message import Message
 from weir.wire import messages as m
@@ -347,6 +348,7 @@ class Client(Twin[asynchronous.Client]):
     producer = _gives(asynchronous.Client.producer, Producer)
     reader = _gives(asynchronous.Client.reader, Reader)
     consumer = _gives(asynchronous.Client.consumer, Consumer)
+    scatter = _gives(asynchronous.Client.scatter, Scattering)
 
     @property
     def welcome(self) -> m.Welcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from weir.client.blocking import BlockingClient
 from weir.errors import Unavailable
@@ -48,11 +49,10 @@ class Complete:
 
     def moved(self, since: Cut) -> bool:
         """Return whether something was committed that a cut does not hold."""
-        info, told = self._reached(1)
-        throughs = {p: barrier.through for p, barrier in told.items()}
-        return info.id != since.epoch or any(
-            throughs.get(p, -1) != since.positions.get(p, 0)
-            for p in throughs.keys() | since.positions.keys()
+        end = self.cuts.standing().end
+        return end.epoch != since.epoch or any(
+            end.positions.get(p, -1) != since.positions.get(p, 0)
+            for p in end.positions.keys() | since.positions.keys()
         )
 
     def end(self) -> Cut:
@@ -60,7 +60,7 @@ class Complete:
 
         Raises `Unavailable` if a partition does not say for half a minute how far it is complete.
         """
-        info, before = self._reached(1)
+        _, before = self._reached(0)
         stamp = max(barrier.stamp for barrier in before.values())
         info, behind = self._reached(stamp)
         nothing = Barrier(0, 0)
@@ -110,19 +110,19 @@ class Complete:
 def _question(
     topic: str, stamp: int
 ) -> Callable[[BlockingClient], tuple[TopicInfo, dict[int, Barrier]]]:
-    """Return a question: how far is the order complete, once all partitions are at `stamp`?"""
+    """Return a question: how far is the order complete, once all partitions are at `stamp`, or at 0
+    as of now?
+    """
 
     def question(client: BlockingClient) -> tuple[TopicInfo, dict[int, Barrier]]:
         info = client.describe(topic)
-        told = client.barriers(info.id, stamp, _WAIT_MS).registers
-        short = [partition for partition, at, _ in told if at < stamp]
-        missing = [partition for partition, _, _ in told if partition >= len(info.addresses)]
-        if short or missing or not told:
-            partition = (short + missing + [0])[0]
+        told = client.barriers(info.id, stamp, _WAIT_MS)
+        if not told.reached or len(told.registers) > len(info.addresses):
+            least = min(told.registers, key=itemgetter(1), default=(0, 0, 0))[0]
             raise Unavailable(
-                f"partition {partition} of {topic} has not said how far it is complete: has it a "
+                f"partition {least} of {topic} has not said how far it is complete: has it a "
                 "leader? `weir doctor` tells; .option('order', 'partition') reads without barriers"
             )
-        return info, {p: Barrier(at, through) for p, at, through in told}
+        return info, {p: Barrier(at, through) for p, at, through in told.registers}
 
     return question

@@ -227,7 +227,8 @@ class Level(IntEnum):
     REPLICATED = 0
     #: Once the leader has it on disk: it may be lost with this one machine.
     RECEIVED = 1
-    #: Once nothing can come before it in the one order of all partitions of the topic any more.
+    #: Once it is, and nothing can come before it in the one order of all partitions of its topic
+    #: any more. Of a chunk, which has no place there, it means REPLICATED.
     VISIBLE = 2
 
 

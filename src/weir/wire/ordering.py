@@ -12,14 +12,16 @@ class AskBarriers(Control, frozen=True, array_like=True):
     """Ask for the barriers of all partitions of a topic, by its id.
 
     The answer comes once all of them are at `stamp` or above, or after `wait_ms` with what is known
-    by then; stamp 0 stands for the time at the shard that takes the question, which any shard of
-    any node does. Leaders promise what they have to for it. Another shard is told of what is led
+    by then. Leaders promise what they have to for it. With `anew`, or stamp 0, each of them is
+    asked after this question came: then all that was confirmed to anybody before that is stamped at
+    or below their barriers. Any shard of any node takes it; it tells another shard of what is led
     here.
     """
 
     topic: Natural
     stamp: Natural = 0
     wait_ms: Natural = 0
+    anew: bool = False
 
 
 class ReportJoined(Control, frozen=True, array_like=True):
@@ -36,10 +38,12 @@ class Barriers(Control, frozen=True, array_like=True):
     """The barriers of partitions, (partition, stamp, through) each: all that is ever stamped at or
     below `stamp` lies below offset `through`, and is committed; 0 is one of which nothing is known.
 
-    The order is complete through the least stamp of all partitions. `roster` are those that joined
+    The order is complete through the least stamp of all partitions. They are all where they were
+    asked to be if that is `reached`; else time was up. `roster` are those that joined
     since the topic was made, as (partition, floor): they are stamped above that.
     """
 
     topic: Natural
     registers: list[tuple[Natural, Natural, Natural]]
     roster: tuple[tuple[Natural, Natural], ...] = ()
+    reached: bool = False

@@ -28,13 +28,23 @@ def replies(rig: Any, number: int) -> list[m.Reply]:
 
 def test_idle_partitions_say_now_and_stamp_above_it(rig: Any) -> None:
     info = founded(rig, 3)
-    barriers = rig.answer(1, m.AskBarriers(info.id))
-    rig.settle()
-    barriers = rig.answer(1, m.AskBarriers(info.id))
-    now = stamp_at(rig.time.wall_ms())
-    assert barriers == m.Barriers(info.id, [(p, now, 0) for p in range(3)])
+    barriers = rig.answer(1, m.AskBarriers(info.id, wait_ms=500))
+    assert barriers.reached
+    assert [p for p, _, _ in barriers.registers] == [0, 1, 2]
+    lowest = min(stamp for _, stamp, _ in barriers.registers)
+    assert lowest >= stamp_at(rig.time.wall_ms())
+    for partition in range(3):
+        assert rig.answer(1, published(rig, info, 0, partition)).stamp > lowest
+
+
+def test_who_asks_anew_is_told_of_all_that_was_confirmed_before(rig: Any) -> None:
+    info = founded(rig, 2)
+    rig.time.pass_ms(900)
     confirm = rig.answer(1, published(rig, info, 0))
-    assert confirm.stamp > now
+    rig.time.wall -= 900  # the clock was set back since
+    barriers = rig.answer(1, m.AskBarriers(info.id, wait_ms=500))
+    assert barriers.reached
+    assert min(stamp for _, stamp, _ in barriers.registers) > confirm.stamp
 
 
 def test_what_is_under_way_holds_the_barrier_below_it(rig: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from weir.broker.domain.promises import Promises
 from weir.model.ids import group_of
 from weir.model.stamp import milliseconds_of, stamp_at
 from weir.wire import administration as a
@@ -129,3 +130,43 @@ def test_a_change_of_members_follows_an_entry_above_all_promises(spread: Any) ->
     index = leader.group(group).node.last_index
     machine.changing()
     assert leader.group(group).node.last_index == index, "one is enough"
+
+
+def test_visible_is_confirmed_once_all_partitions_have_got_so_far(
+    spread: Any, produce: Any
+) -> None:
+    trio, info = spread
+    grant = trio.producer()
+    trio.run(300)
+    batch = produce(info, grant, 0, b"x")._replace(level=m.Level.VISIBLE)
+    leader = trio.leader(group_of(info.id, 0))
+    other = next(node for node in trio.live() if node is not leader)
+    trio.isolate(other.id)
+    number = leader.ask(batch)
+    trio.settle()
+    assert leader.group(group_of(info.id, 0)).machine.state.next_offset == 1
+    assert leader.reply_to(number) is None, "what the other node led may still come before it"
+    confirm = trio.until(lambda: leader.reply_to(number))
+    assert isinstance(confirm, m.Confirm)
+    barriers = asked(trio, leader.id, info, 1)
+    assert lowest(barriers) >= confirm.stamp
+    again = trio.answer(leader, batch)
+    assert (again.offset, again.stamp, again.duplicate) == (0, confirm.stamp, True)
+
+
+def test_what_does_not_become_visible_is_refused_in_time(
+    spread: Any, produce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio, info = spread
+    grant = trio.producer()
+    trio.run(300)
+    leader = trio.leader(group_of(info.id, 0))
+    monkeypatch.setattr(Promises, "ask", lambda self, stamp: None)
+    monkeypatch.setattr(Promises, "ask_again", lambda self: None)
+    number = leader.ask(produce(info, grant, 0, b"x")._replace(level=m.Level.VISIBLE))
+    trio.run(9_000)
+    assert leader.reply_to(number) is None
+    trio.run(1_500)
+    reply = leader.reply_to(number)
+    assert isinstance(reply, m.Refusal)
+    assert "it is committed" in reply.message

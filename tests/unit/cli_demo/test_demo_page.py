@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from weir.bench.drawing import Axis, Curve, bars, chart, heat, number
 from weir.cli.demo.ledger import NEVER, Latency, Sent
+from weir.cli.demo.order import Example, Orders, Sameness
 from weir.cli.demo.outcome import Latencies, Outcome, Rates
 from weir.cli.demo.page import page
 from weir.cli.demo.recording import Recording, histories, latencies, rates
@@ -94,7 +95,12 @@ def test_a_planes_history_tells_what_came_the_wrong_way_round() -> None:
 
 def outcome() -> Outcome:
     none = Latencies(Latency(0, 0.0, 0.0, 0.0), Latency(0, 0.0, 0.0, 0.0))
-    return Outcome([], none, none, Rates({}, 0.0, 0.0), [], 0, Counted(0, 0, 0, ""), {})
+    example = Example("N<2>", [(0, 0, 1), (1, 1, 0)])
+    orders = Orders(
+        Sameness("flights", [2, 2, 2], True, 1, 0, example),
+        Sameness("flights-apart", [2, 2, 1], False, 1, 1, None),
+    )
+    return Outcome([], none, none, Rates({}, 0.0, 0.0), [], 0, Counted(0, 0, 0, ""), orders, {})
 
 
 def test_the_page_stands_alone() -> None:
@@ -110,6 +116,8 @@ def test_the_page_stands_alone() -> None:
     assert "<script" not in text
     assert "A &amp; B" in text
     assert "N&lt;1&gt;" in text
+    assert "N&lt;2&gt;" in text
+    assert "messages are missing" in text
     assert "99 min" not in text, "too few flights to say anything"
     # An empty run has a page too.
     parse(page(outcome(), {}, {}, [], [], {}))

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from weir.cli.demo.flights import ORIGINS
 from weir.cli.demo.ledger import Received, Sent
+from weir.cli.demo.order import Orders, Sameness
 from weir.cli.demo.outcome import Outcome, settle
 from weir.cli.demo.report import results, tell
 from weir.cli.demo.tasks import Counted, paced_count
@@ -34,7 +35,13 @@ ROWS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def outcome(lose: int = 0, counted: int = 3 * COUNT) -> Outcome:
+def orders(differing: int) -> Orders:
+    """Three readers of each topic, who differ about so many planes where they must not."""
+    total = Sameness("flights", [3 * COUNT] * 3, True, 2_850, differing, None)
+    return Orders(total, Sameness("flights-apart", [3 * COUNT] * 3, True, 2_850, 2_773, None))
+
+
+def outcome(lose: int = 0, counted: int = 3 * COUNT, seen: int = 0) -> Outcome:
     """A run that sent a message every 5 µs and delivered each 5 ms later, but the last few."""
     sent, crew = {}, {"shares": np.array([1, 2, 3]), "stale": np.array([0])}
     for origin in ORIGINS:
@@ -48,7 +55,7 @@ def outcome(lose: int = 0, counted: int = 3 * COUNT) -> Outcome:
         columns["received_us"] = ledger.sent_us[: COUNT - lose] + 5_000
         crew |= {f"{origin}.{name}": column for name, column in columns.items()}
         sent[origin] = ledger
-    return settle(sent, crew, Counted(counted, 8_255, 207, "/x/delays"), SECONDS)
+    return settle(sent, crew, Counted(counted, 8_255, 207, "/x/delays"), orders(seen), SECONDS)
 
 
 def text(run: Outcome) -> str:
@@ -87,6 +94,16 @@ def test_a_message_that_spark_counted_twice_is_not_clean() -> None:
     run = outcome(counted=3 * COUNT + 1)
     assert not run.clean
     assert "Spark counted 360,001 of 360,000" in text(run)
+
+
+def test_planes_in_differing_orders_are_told_where_one_order_was_promised() -> None:
+    assert outcome().clean, "a topic in partition order promises no more"
+    run = outcome(seen=3)
+    assert not run.clean
+    assert "readers did not see one order" in text(run)
+    told = results(run, [], Path("/x"), Path("/x.html"))["orders"]
+    assert told["total"]["planes_in_differing_orders"] == 3
+    assert told["partition"]["planes_in_differing_orders"] == 2_773
 
 
 def test_the_report_fits_a_terminal_and_leaves_nothing_out() -> None:

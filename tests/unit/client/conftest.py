@@ -157,7 +157,8 @@ class FakeBroker:
             (info,) = [one for one in self.topics.values() if one.id == request.topic]
             groups = [a.group for a in info.addresses[: self.members.get(info.id)]]
             told = [(p, *self.barrier(group)) for p, group in enumerate(groups)]
-            return m.Barriers(info.id, told, self.floors.get(info.id, []))
+            reached = all(stamp >= max(request.stamp, 1) for _, stamp, _ in told)
+            return m.Barriers(info.id, told, tuple(self.floors.get(info.id, ())), reached)
         if isinstance(request, m.Ack | m.Nack | m.Extend):
             return self._settle(request)
         if isinstance(request, m.FetchChunks):

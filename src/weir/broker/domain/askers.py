@@ -15,6 +15,10 @@ from weir.wire.ordering import Barriers
 _SLACK = 64
 
 
+#: For who does not mind when others were asked.
+ANYTIME = -1
+
+
 class Scope(Enum):
     """Of which partitions of a topic somebody is to be told."""
 
@@ -35,8 +39,10 @@ class Asker:
     stamp: int
     deadline_ms: int
     session: int
-    #: Gets what is known, and whether all partitions are there; None if the topic is gone.
-    tell: Callable[[Barriers | None, bool], None]
+    #: Gets what is known; None if the topic is gone.
+    tell: Callable[[Barriers | None], None]
+    #: The number of a question: answers to it, or to earlier ones, will not do.
+    after: int = ANYTIME
     number: int = 0
     #: Whether it was told, or is gone.
     is_over: bool = False

@@ -6,17 +6,17 @@ Registers are soft state: their loss costs time, never order.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from weir.broker.domain.askers import Asker, Scope
+from weir.broker.domain.askers import ANYTIME, Asker, Scope
 from weir.order.barrier import NO_BARRIER, Barrier
 
 
 class Domain:
     """What is known of the partitions of one topic, and who waits until they are further."""
 
-    __slots__ = ("_behind", "_behind_of", "_waiting", "asked_ms", "registers", "roster", "scope",
-                 "topic")  # fmt: skip
+    __slots__ = ("_behind", "_behind_of", "_heard", "_waiting", "asked_ms", "registers", "roster",
+                 "scope", "topic")  # fmt: skip
 
     def __init__(self, topic: int, scope: Scope) -> None:
         """Nothing is known of a topic, by its id."""
@@ -25,15 +25,19 @@ class Domain:
         self.asked_ms = 0
         self.registers: dict[int, Barrier] = {}
         self.roster: tuple[tuple[int, int], ...] = ()
+        #: By partition, the newest question in whose answer it was told.
+        self._heard: dict[int, int] = {}
         self._waiting: list[tuple[int, int, Asker]] = []
-        #: Of the lowest stamp that somebody waits for: the partitions not known to be there.
+        #: Of whom waits for the lowest stamp: the partitions not known to be there.
         self._behind: list[int] = []
-        self._behind_of = 0
+        self._behind_of = (0, 0, 0)
 
-    def take(self, partition: int, barrier: Barrier) -> None:
+    def take(self, partition: int, barrier: Barrier, question: int = 0) -> None:
         """Keep what somebody who leads, or led, said of a partition, if it is news."""
         if barrier.stamp > self.registers.get(partition, NO_BARRIER).stamp:
             self.registers[partition] = barrier
+        if question:
+            self._heard[partition] = max(question, self._heard.get(partition, 0))
 
     def learn(self, roster: Iterable[tuple[int, int]]) -> None:
         """Keep the longest roster: it only grows."""
@@ -50,16 +54,22 @@ class Domain:
             heapq.heappop(self._waiting)
         return self._waiting[0][2] if self._waiting else None
 
-    def behind(self, stamp: int, partitions: Iterable[int]) -> list[int]:
-        """Return which of `partitions` were not at `stamp` when they were looked at last; for as
-        long as that is the stamp, the list is for its caller to shorten.
+    def is_at(self, partition: int, asker: Asker) -> bool:
+        """Whether a partition that others lead is where somebody waits for it."""
+        if self.registers.get(partition, NO_BARRIER).stamp < asker.stamp:
+            return False
+        return asker.after == ANYTIME or self._heard.get(partition, 0) > asker.after
+
+    def behind(self, asker: Asker, partitions: Callable[[], Iterable[int]]) -> list[int]:
+        """Return which of `partitions` were not where somebody waits for them when they were looked
+        at last; as long as that stays the same, the list is for its caller to shorten.
         """
-        if stamp != self._behind_of:
-            known = self.registers.get
-            self._behind = [p for p in partitions if known(p, NO_BARRIER).stamp < stamp]
-            self._behind_of = stamp
+        key = asker.stamp, asker.after, len(self.roster)
+        if key != self._behind_of:
+            self._behind = [p for p in partitions() if not self.is_at(p, asker)]
+            self._behind_of = key
         return self._behind
 
-    def forget_behind(self) -> None:
-        """Look at all partitions again: there may be more of them."""
-        self._behind_of = 0
+    def look_again(self) -> None:
+        """Look at all partitions again: others may be led here."""
+        self._behind_of = (0, 0, 0)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 from weir.broker.admission import Authorize
-from weir.broker.domain.askers import Asker, Askers, Scope
+from weir.broker.domain.askers import ANYTIME, Asker, Askers, Scope
 from weir.broker.domain.domain import Domain
 from weir.broker.domain.promises import Promises
 from weir.broker.domain.questions import Questions
@@ -21,8 +22,8 @@ from weir.broker.outbox import Caller, Outbox
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
 from weir.errors import NotLeader, UnknownTopic
-from weir.model.ids import group_of
-from weir.model.limits import WAIT_MS_MAX
+from weir.model.ids import group_of, topic_of
+from weir.model.limits import MAX_AHEAD_MS, WAIT_MS_MAX
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
 from weir.order.barrier import NO_BARRIER, Barrier
@@ -34,6 +35,8 @@ from weir.wire.ordering import AskBarriers, Barriers
 
 #: What was known of a topic is forgotten when nobody has asked for so long.
 _FORGET_MS = 60_000
+#: Who is to be told when a batch is visible is told by then that it is not.
+VISIBLE_MS_MAX = 10_000
 
 
 class Domains:
@@ -64,27 +67,41 @@ class Domains:
         topic = self._topics.catalog.by_id(request.topic)
         if topic is None:
             raise _gone(request.topic)
+        self._askers.check_room()
         scope = Scope.ALL
         if session.is_shard:
             scope = Scope.LED if session.foreign else Scope.OWN
         else:
             self._authorize(session.principal, "read", topic.full_name)
 
-        def tell(known: Barriers | None, _: bool) -> None:
+        def tell(known: Barriers | None) -> None:
             if known is None:
                 self._outbox.refuse(caller, _gone(topic.id))
             else:
                 self._outbox.reply(caller, known)
 
-        self._wait(topic, scope, request.stamp, request.wait_ms, caller.session, tell)
+        anew = request.anew or not request.stamp
+        asker = self._asker(topic, scope, request.stamp, request.wait_ms, anew, tell)
+        asker.session = caller.session
+        self._wait(asker, topic)
 
     def when_visible(
-        self, topic: Topic, stamp: int, wait_ms: int, session: int, then: Callable[[bool], None]
+        self, group: int, stamp: int, session: int, then: Callable[[bool], None]
     ) -> None:
-        """Tell `then` once nothing can come at or below `stamp` any more but what is committed in
-        all partitions of a topic; or False when time is up. Raises `Overloaded`.
+        """Tell `then` once nothing can come at or below `stamp` any more in any partition of a
+        group's topic; or False when that takes too long. Raises `UnknownTopic` or `Overloaded`.
         """
-        self._wait(topic, Scope.ALL, stamp, wait_ms, session, lambda _, reached: then(reached))
+        topic = self._topics.catalog.by_id(topic_of(group))
+        if topic is None:
+            raise _gone(topic_of(group))
+
+        def tell(known: Barriers | None) -> None:
+            then(known is not None and known.reached)
+
+        self._askers.check_room()
+        asker = self._asker(topic, Scope.ALL, stamp, VISIBLE_MS_MAX, False, tell)
+        asker.session = session
+        self._wait(asker, topic)
 
     def advance(self) -> None:
         """Tell those whose stamp is reached by all partitions."""
@@ -99,12 +116,10 @@ class Domains:
         now = self._time.monotonic_ms()
         self._questions.tick()
         for asker in self._askers.ended(now):
-            topic = self._topics.catalog.by_id(asker.topic)
-            domain = self._domains[asker.topic, asker.scope]
-            asker.tell(None if topic is None else self._known(domain, topic), False)
+            self._tell(asker, False)
         for key, domain in list(self._domains.items()):
             if domain.first is not None:
-                domain.forget_behind()
+                domain.look_again()
                 self._pursue(domain, again=True)
             elif now - domain.asked_ms >= _FORGET_MS:
                 del self._domains[key]
@@ -119,50 +134,72 @@ class Domains:
 
     # -- those who wait ----------------------------------------------------------------------
 
-    def _wait(
-        self, topic: Topic, scope: Scope, stamp: int, wait_ms: int, session: int,
-        tell: Callable[[Barriers | None, bool], None],
-    ) -> None:  # fmt: skip
-        now = self._time.monotonic_ms()
-        domain = self._domains.get((topic.id, scope))
+    def _asker(
+        self, topic: Topic, scope: Scope, stamp: int, wait_ms: int, anew: bool,
+        tell: Callable[[Barriers | None], None],
+    ) -> Asker:  # fmt: skip
+        wall = self._time.wall_ms()
+        stamp = stamp or stamp_at(wall)
+        after = ANYTIME
+        if anew:
+            # So that only a promise that is asked for now can get there, or a commit.
+            stamp = max(stamp, min(self._promises.unheard, stamp_at(wall + MAX_AHEAD_MS)))
+            after = self._questions.newest
+        deadline = self._time.monotonic_ms() + min(wait_ms, WAIT_MS_MAX)
+        return Asker(topic.id, scope, stamp, deadline, 0, tell, after)
+
+    def _wait(self, asker: Asker, topic: Topic) -> None:
+        key = topic.id, asker.scope
+        domain = self._domains.get(key)
         if domain is None:
-            domain = self._domains[topic.id, scope] = Domain(topic.id, scope)
-        domain.asked_ms = now
-        stamp = stamp or stamp_at(self._time.wall_ms())
-        self._askers.check_room()
-        deadline = now + min(wait_ms, WAIT_MS_MAX)
-        asker = Asker(topic.id, scope, stamp, deadline, session, tell)
+            domain = self._domains[key] = Domain(*key)
+        domain.asked_ms = now = self._time.monotonic_ms()
         self._askers.add(asker)
         domain.add(asker)
         self._look(domain)
-        if asker.is_over:
-            return
-        self._pursue(domain)
-        self._look(domain)
-        if not wait_ms and not asker.is_over:
-            self._askers.take(asker.number)
-            tell(self._known(domain, topic), False)
+        if not asker.is_over:
+            self._pursue(domain)
+            self._look(domain)
+        if not asker.is_over and asker.deadline_ms <= now:
+            self._tell(asker, False)
 
     def _look(self, domain: Domain) -> None:
         """Tell those whose stamp is reached."""
         topic = self._topics.catalog.by_id(domain.topic)
         while (asker := domain.first) is not None:
-            if topic is not None and self._behind(domain, topic, asker.stamp):
+            if topic is not None and self._is_behind(domain, topic, asker):
                 return
-            self._askers.take(asker.number)
-            asker.tell(None if topic is None else self._known(domain, topic), True)
+            self._tell(asker, True)
 
-    def _behind(self, domain: Domain, topic: Topic, stamp: int) -> bool:
-        """Return whether some partition is not known to be at `stamp`."""
-        behind = domain.behind(stamp, self._partitions(domain, topic))
-        while behind:
-            partition = behind[-1]
+    def _tell(self, asker: Asker, reached: bool) -> None:
+        self._askers.take(asker.number)
+        topic = self._topics.catalog.by_id(asker.topic)
+        if topic is None:
+            asker.tell(None)
+            return
+        domain = self._domains[asker.topic, asker.scope]
+        for partition in self._partitions(domain, topic):
             self._see(domain, partition)
-            is_there = domain.registers.get(partition, NO_BARRIER).stamp >= stamp
-            if not is_there and (domain.scope is not Scope.LED or self._leads(domain, partition)):
+        known = domain.registers.get
+        registers = [(p, *known(p, NO_BARRIER)) for p in self._partitions(domain, topic)]
+        asker.tell(Barriers(topic.id, registers, domain.roster, reached))
+
+    def _is_behind(self, domain: Domain, topic: Topic, asker: Asker) -> bool:
+        """Return whether some partition is not known to be where somebody waits for it."""
+        partitions = partial(self._partitions, domain, topic)
+        while True:
+            behind, roster = domain.behind(asker, partitions), len(domain.roster)
+            while behind and self._is_there(domain, behind[-1], asker):
+                behind.pop()
+            if behind:
                 return True
-            behind.pop()
-        return False
+            if roster == len(domain.roster):
+                return False
+
+    def _is_there(self, domain: Domain, partition: int, asker: Asker) -> bool:
+        if self._see(domain, partition):
+            return domain.registers.get(partition, NO_BARRIER).stamp >= asker.stamp
+        return domain.scope is Scope.LED or domain.is_at(partition, asker)
 
     def _pursue(self, domain: Domain, again: bool = False) -> None:
         """Have all partitions that are behind what is waited for promise that they get there."""
@@ -171,14 +208,13 @@ class Domains:
         if asker is None or topic is None:
             return
         places: dict[int, None] = {}
-        for partition in domain.behind(asker.stamp, self._partitions(domain, topic)):
+        for partition in domain.behind(asker, partial(self._partitions, domain, topic)):
             group = group_of(domain.topic, partition)
             with suppress(NotLeader):  # whoever asks learns by itself who leads it
                 places[self._passing.routes.toward(group, domain.scope is Scope.LED)] = None
         for place in places:
             if place != self._passing.shard:
-                wait_ms = max(asker.deadline_ms - self._time.monotonic_ms(), 1)
-                self._questions.ask(domain.topic, domain.scope, place, asker.stamp, wait_ms)
+                self._questions.ask(asker, place)
             elif again:
                 self._promises.ask_again()
             else:
@@ -187,31 +223,29 @@ class Domains:
     # -- what is known -----------------------------------------------------------------------
 
     def _partitions(self, domain: Domain, topic: Topic) -> Iterable[int]:
-        everything = range(topic.partitions)
+        count = max(topic.partitions, topic.founded_with + len(domain.roster))
         if domain.scope is Scope.ALL:
-            return everything
+            return range(count)
+        groups = ((p, group_of(topic.id, p)) for p in range(count))
         if domain.scope is Scope.LED:
-            return [p for p in everything if self._leads(domain, p)]
+            return [p for p, group in groups if self._leads(group)]
         shard, shard_of = self._passing.shard, self._layout.shard_of
-        return [p for p in everything if shard_of(group_of(topic.id, p)) == shard]
+        return [p for p, group in groups if shard_of(group) == shard]
 
-    def _leads(self, domain: Domain, partition: int) -> bool:
-        here = self._topics.find(group_of(domain.topic, partition))
+    def _leads(self, group: int) -> bool:
+        here = self._topics.find(group)
         return here is not None and here.leads
 
-    def _see(self, domain: Domain, partition: int) -> None:
-        """Take what a partition says that is led here."""
-        here = self._topics.find(group_of(domain.topic, partition))
-        if here is not None and here.leads:
-            domain.take(partition, here.barrier)
-
-    def _known(self, domain: Domain, topic: Topic) -> Barriers:
-        registers = []
-        for partition in self._partitions(domain, topic):
-            self._see(domain, partition)
-            barrier = domain.registers.get(partition, NO_BARRIER)
-            registers.append((partition, *barrier))
-        return Barriers(topic.id, registers, domain.roster)
+    def _see(self, domain: Domain, partition: int) -> bool:
+        """Take what a partition says that is led here; return whether it is."""
+        group = group_of(domain.topic, partition)
+        here = self._topics.find(group)
+        if here is None or here.leading is None:
+            return False
+        domain.take(partition, here.leading.barrier(self._promises.fenced(group)))
+        if here.state.roster:  # at once: with a barrier that lies above it, a floor must be known
+            domain.learn(here.state.roster)
+        return True
 
     def _answered(self, frame: ClientFrame) -> None:
         """Another shard says how far what it leads is."""
@@ -222,10 +256,12 @@ class Domains:
         if domain is None:
             return
         for partition, stamp, through in reply.registers:
-            domain.take(partition, Barrier(stamp, through))
+            # One that was not asked anew, for its time was up, says nothing of now.
+            domain.take(partition, Barrier(stamp, through), question.number * reply.reached)
         domain.learn(reply.roster)
         self._look(domain)
-        if (asker := domain.first) is not None and asker.stamp > question.stamp:
+        asker = domain.first
+        if asker is not None and (asker.stamp > question.stamp or asker.after >= question.number):
             self._pursue(domain)
 
 

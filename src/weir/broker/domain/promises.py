@@ -56,6 +56,15 @@ class Promises:
         self._next = max(stamp_at(wall), min(stamp, stamp_at(wall + MAX_AHEAD_MS)), self._next)
         self._go_on()
 
+    def fenced(self, group: int) -> int:
+        """Return the highest stamp that the voters of a group led here promised to stand by."""
+        return self._multi.fenced(group)
+
+    @property
+    def unheard(self) -> int:
+        """The lowest stamp that no clock here gave, and that nobody was asked for."""
+        return max(self._highest.stamp, self._multi.fence_asked) + 1
+
     def ask_again(self) -> None:
         """Somebody waits for what was asked: the answers may have been less than that, or lost."""
         self._next = max(self._next, stamp_at(self._time.wall_ms()), self._multi.fence_asked + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from weir.broker.domain.askers import Scope
+from weir.broker.domain.askers import ANYTIME, Asker, Scope
 from weir.broker.neighbours.passing import Passing
 from weir.errors import Refused
 from weir.order.clock import Time
@@ -47,19 +47,28 @@ class Questions:
         self._under_way: dict[tuple[int, Scope, int], Question] = {}
         self._numbered: dict[int, Question] = {}
 
-    def ask(self, topic: int, scope: Scope, place: int, stamp: int, wait_ms: int) -> None:
-        """Ask a place, unless a question is under way there that is answered no later."""
+    @property
+    def newest(self) -> int:
+        """The number of the last question."""
+        return self._count
+
+    def ask(self, asker: Asker, place: int) -> None:
+        """Ask a place for what somebody waits for, unless a question is under way there that will
+        do, and is answered no later.
+        """
+        topic, scope, stamp = asker.topic, asker.scope, asker.stamp
         asked = self._under_way.get((topic, scope, place))
         if asked is not None:
-            if asked.stamp <= stamp:
+            if asked.stamp <= stamp and asked.number > asker.after:
                 return
             self._forget(asked)
         self._count += 1
-        wait_ms = min(wait_ms, _WAIT_MS_MAX)
-        until = self._time.monotonic_ms() + wait_ms + _LATE_MS
-        question = Question(topic, scope, place, self._count, stamp, until)
+        now = self._time.monotonic_ms()
+        wait_ms = min(max(asker.deadline_ms - now, 1), _WAIT_MS_MAX)
+        question = Question(topic, scope, place, self._count, stamp, now + wait_ms + _LATE_MS)
+        request = AskBarriers(topic, stamp, wait_ms, asker.after != ANYTIME)
         with suppress(Refused):  # it is asked again with the next tick
-            self._passing.ask_own(place, AskBarriers(topic, stamp, wait_ms), question.number)
+            self._passing.ask_own(place, request, question.number)
             self._under_way[question.key] = self._numbered[question.number] = question
 
     def answered(self, number: int) -> Question | None:

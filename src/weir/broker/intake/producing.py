@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.broker.entries import BatchRecord
+from weir.broker.intake.fan_in import ROW_BYTES, FanIn, Seat, refused
 from weir.broker.intake.intake import Intake
 from weir.broker.outbox import Caller
 from weir.broker.surroundings import Surroundings
-from weir.errors import Refused
+from weir.errors import Refused, Unavailable
 from weir.model.batch import Batch
 from weir.model.header import Columns, Header
+from weir.wire.device import DevicePublishes
 from weir.wire.messages import Confirm, Level, Produce
 
 _CHUNK = int(Columns.CHUNK)
@@ -32,9 +34,17 @@ def publish(
     own(batch.header)
     verdict = intake.judge(batch.header)
     # Who sends a chunk needs to know its place, to refer to it.
-    early = request.level == Level.RECEIVED and not batch.header.columns & _CHUNK
+    level = Level.REPLICATED if batch.header.columns & _CHUNK else request.level
+    early = level == Level.RECEIVED
+
+    def tell(reply: Confirm) -> None:
+        if level == Level.VISIBLE:
+            _when_visible(shared, intake.group_id, caller, reply)
+        else:
+            shared.outbox.reply(caller, _received(reply) if early else reply)
+
     if isinstance(verdict, Confirm):
-        shared.outbox.reply(caller, _received(verdict) if early else verdict)
+        tell(verdict)
         return False
     repeats = verdict is not None
     if verdict is None:
@@ -51,12 +61,46 @@ def publish(
         if isinstance(outcome, Refused):
             shared.outbox.refuse(caller, outcome)
         else:
-            reply = intake.confirm(outcome, repeats)
-            shared.outbox.reply(caller, _received(reply) if early else reply)
+            tell(intake.confirm(outcome, repeats))
 
     # One that was cut already may be durable, or not: whoever repeats it waits for the commit.
     (verdict.early if early and not repeats else verdict.waiting).append(confirm)
     return not repeats
+
+
+def publish_devices(
+    shared: Surroundings, fan_in: FanIn, seat: Seat, publishes: DevicePublishes
+) -> None:
+    """Take device publishes of one connection, or refuse all of them, in line either way: one
+    without a sequence knows its reply by its place alone.
+    """
+    charged = sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
+    try:
+        shared.admit()
+        shared.budget.charge(charged)
+    except Refused as error:
+        fan_in.add(seat, refused(publishes, error), 0, error.detail)
+    else:
+        fan_in.add(seat, publishes, charged)
+
+
+def _when_visible(shared: Surroundings, group: int, caller: Caller, confirm: Confirm) -> None:
+    """Confirm a batch that is committed once nothing can come before it in its topic's order."""
+
+    def then(visible: bool) -> None:
+        if visible:
+            shared.outbox.reply(caller, confirm)
+        else:
+            slow = Unavailable(
+                "it is committed, but not all of the topic's partitions have got so far, or can: "
+                "send it again to wait on"
+            )
+            shared.outbox.refuse(caller, slow)
+
+    try:
+        shared.when_visible(group, confirm.stamp, caller.session, then)
+    except Refused as error:
+        shared.outbox.refuse(caller, error)
 
 
 def _received(confirm: Confirm) -> Confirm:

@@ -73,8 +73,9 @@ class Settling:
     def raise_above(self, promised: int) -> None:
         """Propose an entry that is stamped above all that was `promised`, unless there is one."""
         if promised > max(self._state.last_stamp, self._promised):
-            self._promised = self._intake.clock.stamp(self._time.wall_ms())
-            self._group.propose(of_control(StampsRaised(self._promised)))
+            stamp = self._intake.clock.stamp(self._time.wall_ms())
+            self._group.propose(of_control(StampsRaised(stamp)))
+            self._promised = stamp
 
     def _is_kept(self, behind: int, bound: int) -> bool:
         return self._state.decided_offset >= behind and self._state.last_stamp >= bound

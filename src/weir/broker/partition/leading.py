@@ -9,6 +9,8 @@ from weir.broker.clusters.acks import Acks
 from weir.broker.clusters.grants import Grants
 from weir.broker.clusters.returns import Returns
 from weir.broker.clusters.steering import Steering
+from weir.broker.control import PartitionJoined
+from weir.broker.entries import of_control
 from weir.broker.intake.fan_in import FanIn
 from weir.broker.intake.intake import Intake
 from weir.broker.intake.settling import Settling
@@ -26,8 +28,8 @@ from weir.order.clock import HybridClock, Time
 class Leading:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
-    __slots__ = ("_state", "acks", "fan_in", "grants", "intake", "parts", "returns",
-                 "settling", "steering")  # fmt: skip
+    __slots__ = ("_group", "_joining", "_state", "acks", "fan_in", "grants", "intake", "parts",
+                 "returns", "settling", "steering")  # fmt: skip
 
     def __init__(
         self,
@@ -52,7 +54,10 @@ class Leading:
         self.settling = Settling(group, self.intake, state, outbox, time)
         self.parts = Participant(group, state, self.intake, self.grants, budget, time, recover)
         self.fan_in: FanIn | None = None
+        self._group = group
         self._state = state
+        #: By partition, the floor under which it is about to join the topic's order.
+        self._joining: dict[int, int] = {}
 
     def devices(self, producer: int, outbox: Outbox, budget: Budget) -> FanIn:
         """Return what packs devices' messages, as the shard's own `producer`."""
@@ -64,7 +69,22 @@ class Leading:
         """Return what may be said now, where `fenced` is what a majority has promised."""
         state = self._state
         undecided = state.undecided or self.intake.lowest_under_way  # committed before, so lower
+        for floor in self._joining.values():  # whoever is told more must know who has joined
+            undecided = min(undecided or floor, floor)
         return barrier_at(fenced, state.last_stamp, undecided, state.decided_offset)
+
+    def join(self, partition: int, wall_ms: int) -> None:
+        """Propose, in partition 0, that another belongs to the order from now on: above all that
+        was ever promised here (counterexample 6).
+        """
+        if partition not in self._joining and self._group.accepts:
+            floor = self.intake.clock.stamp(wall_ms)
+            self._group.propose(of_control(PartitionJoined(partition, floor)))
+            self._joining[partition] = floor
+
+    def joined(self, partition: int) -> None:
+        """That is committed."""
+        self._joining.pop(partition, None)
 
     @property
     def waiting(self) -> bool:

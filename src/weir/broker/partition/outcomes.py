@@ -15,6 +15,7 @@ from weir.broker.control import (
     MessagesAcked,
     MessagesGranted,
     MessagesReturned,
+    PartitionJoined,
     ScatteringsBarred,
     ScatteringsDecided,
     StampsRaised,
@@ -93,6 +94,10 @@ def _apply_bound(
             group.drop_below(state.first_index)
             if leading is not None:
                 leading.grants.start_moved(state.log_start)
+        case PartitionJoined(partition, floor):
+            state.join(partition, floor)
+            if leading is not None:
+                leading.joined(partition)
         case StampsRaised():
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:

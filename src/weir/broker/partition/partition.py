@@ -9,8 +9,8 @@ from typing import Any
 from weir import raft
 from weir.broker.clusters.steering import Change
 from weir.broker.entries import Payload, of_control
-from weir.broker.intake.fan_in import ROW_BYTES, FanIn, Seat, refused
-from weir.broker.intake.producing import publish
+from weir.broker.intake.fan_in import FanIn, Seat
+from weir.broker.intake.producing import publish, publish_devices
 from weir.broker.leaderless import no_leader
 from weir.broker.outbox import Caller
 from weir.broker.partition.chunk_reads import ChunkReads
@@ -19,7 +19,7 @@ from weir.broker.partition.leading import Leading
 from weir.broker.partition.outcomes import apply_control
 from weir.broker.partition.replica_reads import check_replica, end_if_astray
 from weir.broker.partition.retention import first_needed, new_start
-from weir.broker.partition.told import info_of, positions_of
+from weir.broker.partition.told import info_of, order_of, positions_of
 from weir.broker.replica.assured import assured
 from weir.broker.replica.group import Group
 from weir.broker.scatter.participant import Tell
@@ -29,7 +29,6 @@ from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.header import Header
 from weir.model.ids import node_of
 from weir.model.topic import TopicSettings
-from weir.order.barrier import NO_BARRIER, Barrier
 from weir.order.clock import HybridClock
 from weir.wire.administration import ListClusters
 from weir.wire.device import DevicePublishes
@@ -78,13 +77,12 @@ class Partition:
         return self.fetches.waiting or (leading is not None and leading.waiting)
 
     @property
-    def barrier(self) -> Barrier:
-        """What this leader may say now; stamp 0, nothing, if this node does not lead."""
-        leading = self._leading
-        return leading.barrier(self._shared.fenced(self.group.id)) if leading else NO_BARRIER
+    def leading(self) -> Leading | None:
+        """What exists only while this node leads and has applied an entry of its own term."""
+        return self._leading
 
     def _order(self) -> tuple[int, int]:
-        return self.barrier.stamp, 0
+        return order_of(self.group.id, self.state, self._leading, self._shared)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -118,16 +116,7 @@ class Partition:
 
     def publish_devices(self, seat: Seat, publishes: DevicePublishes) -> None:
         """Take device publishes of one connection; confirms come after the commit."""
-        fan_in = self._fan_in()
-        charged = sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
-        try:
-            self._shared.admit()
-            self._shared.budget.charge(charged)
-        except Refused as error:
-            # In line too: a publish without a sequence knows its reply by its place alone.
-            fan_in.add(seat, refused(publishes, error), 0, error.detail)
-        else:
-            fan_in.add(seat, publishes, charged)
+        publish_devices(self._shared, self._fan_in(), seat, publishes)
         self._shared.dirty(self)
 
     def prepare(self, request: Prepare, tell: Tell) -> None:
@@ -270,7 +259,7 @@ class Partition:
     def lead(self, leadership: raft.Leadership) -> None:
         """Keep the fence until the first entry of this term is applied."""
         self._shared.outbox.counts.leads_begun += 1
-        self._fence = leadership.fence
+        self._fence = max(self._fence, leadership.fence)
 
     def lose(self, error: Refused) -> None:
         """Lead no more: all who wait are sent to who leads next, who alone knows what became of
@@ -284,6 +273,12 @@ class Partition:
         leading.lose(error, self._shared.budget.release)
         if self.group.cut_off:
             self._shared.outbox.hang_up(self.group.id, "this node lost touch with the others")
+
+    def begin_above(self, floor: int) -> None:
+        """Stamp above what had been promised when this partition joined its topic's order."""
+        self._fence = max(self._fence, floor)
+        if self._leading is not None:
+            self._leading.intake.clock.raise_to(floor)
 
     def changing(self) -> None:
         """See `Machine`: whoever is elected by the new members has all promises in its log."""

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from weir.broker.partition.leading import Leading
 from weir.broker.registry.standing import behind, holders
 from weir.broker.replica.group import Group
 from weir.broker.state.state import PartitionState
+from weir.broker.surroundings import Surroundings
+from weir.model.ids import partition_of
 from weir.wire.administration import PartitionInfo
 from weir.wire.messages import PositionsReply
+
+
+def order_of(
+    group: int, state: PartitionState, leading: Leading | None, shared: Surroundings
+) -> tuple[int, int]:
+    """Return the barrier of a group, 0 if it is not led here; and of partition 0, how many belong
+    to its topic's order as of what is applied: see `Fetched`.
+    """
+    stamp = leading.barrier(shared.fenced(group)).stamp if leading is not None else 0
+    if partition_of(group):
+        return stamp, 0
+    return stamp, shared.founded_with(group) + len(state.roster)
 
 
 def positions_of(group: Group, state: PartitionState, stamp: int) -> PositionsReply:

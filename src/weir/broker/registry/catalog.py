@@ -266,9 +266,11 @@ class Catalog:
         catalog._next_topic, catalog._forgot_at = next_topic, forgot_at
         catalog.last_stamp = last_stamp
         catalog.nodes = Nodes.decode(nodes)
-        for *fields, settings, joining, floors in topics:
+        for id, namespace, name, partitions, founded_with, order, created, *more in topics:
+            settings, joining, floors = more
             kept = msgspec.convert(settings, TopicSettings)
-            catalog._add(Topic(*fields, kept, joining, tuple(floors)))
+            named = id, namespace, name, partitions, founded_with, order, created
+            catalog._add(Topic(*named, kept, joining, tuple(floors)))
         catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED

@@ -185,7 +185,6 @@ class Registry:
             case TopicAltered() | TopicDeleted() as record:
                 self.administration.apply(index, record)
             case TopicGrown() as record:
-                self._clock.raise_to(record.floor)
                 self.administration.grown(record)
             case NodeJoined() | NodeChanged() | LevelRaised() as record:
                 self.membership.apply(index, record)
@@ -267,7 +266,11 @@ class Registry:
 
     def _propose(
         self,
-        record: TopicCreated | TopicAltered | TopicGrown | TopicDeleted | ProducerOpened
+        record: TopicCreated
+        | TopicAltered
+        | TopicGrown
+        | TopicDeleted
+        | ProducerOpened
         | NodeRecord,
     ) -> int:
         if self.group is None or not self.ready:

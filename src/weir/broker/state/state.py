@@ -57,6 +57,7 @@ class PartitionState:
         "next_offset",
         "origins",
         "producers",
+        "roster",
         "scatterings",
         "values",
     )
@@ -75,6 +76,8 @@ class PartitionState:
         self.clusters: dict[str, ClusterState] = {}
         self.delays = Delays()
         self.scatterings = Scatterings()
+        #: Of partition 0: those that joined the topic's order, each with what it is stamped above.
+        self.roster: list[tuple[int, int]] = []
         self._expired_at = 0
 
     @property
@@ -123,6 +126,12 @@ class PartitionState:
         self.last_stamp = max(self.last_stamp, stamp)
         if stamp - self._expired_at >= _EXPIRE_EVERY:
             self._expire(stamp)
+
+    def join(self, partition: int, floor: int) -> None:
+        """Let another partition belong to the order; one that does already stays as it is."""
+        if all(partition != joined for joined, _ in self.roster):
+            self.roster.append((partition, floor))
+        self.last_stamp = max(self.last_stamp, floor)
 
     def _expire(self, stamp: int) -> None:
         """Forget old producers, a few parts of the table in turn: by stamp and never by a clock, so
@@ -244,6 +253,7 @@ class PartitionState:
             self.values.encode(),
             self.delays.encode(),
             self.scatterings.encode(),
+            list(self.roster),
         )
 
     def become(self, other: PartitionState) -> None:
@@ -262,7 +272,7 @@ class PartitionState:
             )
         start, first_index, *fields = fields
         next_offset, last_stamp, expired_at, producers, origins, clusters, *fields = fields
-        values, delays, scatterings = fields
+        values, delays, scatterings, roster = fields
         state = cls()
         state.log_start, state.first_index = start, first_index
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
@@ -271,6 +281,7 @@ class PartitionState:
         state.values = ValueTable.decode(*values)
         state.delays = Delays.decode(*delays)
         state.scatterings = Scatterings.decode(*scatterings)
+        state.roster = [(partition, floor) for partition, floor in roster]
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}
         return state

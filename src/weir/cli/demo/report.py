@@ -150,12 +150,11 @@ def _agreed(readers: Sameness) -> dict[str, Any]:
 
 def _orders(outcome: Outcome) -> Table:
     table = _table(
-        "[bold]one order?[/]", "readers", "messages each", "planes of several airports",
-        "seen in differing orders",
+        "[bold]one order for all?[/]", "readers", "each saw", "planes", "orders differ",
     )  # fmt: skip
     orders = outcome.orders
     for title, readers in (("total order", orders.total), ("partition order", orders.apart)):
-        differing = _number(readers.differing) if readers.complete else "messages are missing"
+        differing = _number(readers.differing) if readers.complete else "not all came"
         if readers is orders.total:
             good = readers.one_order
             differing = f"[green]{differing}[/]" if good else f"[bold red]{differing}[/]"
@@ -209,8 +208,8 @@ def _verdict(outcome: Outcome) -> str:
     if outcome.clean:
         return (
             f"  [bold green]Each of {_number(outcome.sent)} flights was confirmed, reached the "
-            "crew once and in order,\n  with not a byte changed, and was counted once by Spark; "
-            "every reader saw one order.[/]"
+            "crew once and in order,\n  with not a byte changed, and was counted once by Spark.\n  Every "
+            "reader saw all airports in one order.[/]"
         )
     wrong = [f"{field.replace('_', ' ')} {outcome.total(field):,}" for field in _FAULTS]
     wrong.append(f"Spark counted {outcome.spark.flights:,} of {outcome.sent:,}")

@@ -1,0 +1,52 @@
+"""This shard's part in the one order of each topic: promises, questions, and partitions that join."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weir import raft
+from weir.broker.admission import Authorize
+from weir.broker.domain.domains import Domains
+from weir.broker.domain.growth import Growth
+from weir.broker.domain.promises import Bounded, Promises
+from weir.broker.layout import Layout
+from weir.broker.neighbours.passing import Passing
+from weir.broker.registry.registry import Registry
+from weir.broker.surroundings import Surroundings
+from weir.broker.topics import Topics
+from weir.wire.ordering import AskBarriers, ReportJoined
+
+
+class Orders:
+    """Joins what the room has to a shard."""
+
+    __slots__ = ("_domains", "_growth", "closed", "cut")
+
+    def __init__(
+        self, topics: Topics, registry: Registry, passing: Passing, layout: Layout,
+        shared: Surroundings, authorize: Authorize, multi: raft.Multi, logs: Sequence[Bounded],
+    ) -> None:  # fmt: skip
+        """Let partitions of `shared` be told from now on what is visible."""
+        promises = Promises(multi, shared.highest, logs, shared.time)
+        outbox, time = shared.outbox, shared.time
+        self._domains = Domains(topics, promises, passing, layout, outbox, authorize, time)
+        self._growth = Growth(topics, registry, passing, outbox, time)
+        shared.when_visible = self._domains.when_visible
+        #: Told the number of a session that is gone, and the place of a trunk that broke.
+        self.closed = self._domains.closed
+        self.cut = self._domains.cut
+
+    def handlers(self) -> dict[type[Any], Callable[..., None]]:
+        """Return what answers each request about orders."""
+        return {AskBarriers: self._domains.ask, ReportJoined: self._growth.reported}
+
+    def advance(self) -> None:
+        """Go on with what any event may have made possible."""
+        self._growth.advance()
+        self._domains.advance()
+
+    def tick(self) -> None:
+        """Let nobody wait for ever."""
+        self._growth.tick()
+        self._domains.tick()

@@ -1,0 +1,264 @@
+"""Scatterings: messages to several partitions, and acks with them, at one stamp or not at all.
+
+async with w.scatter() as s:
+    s.publish("orders", order, key=customer)
+    s.publish("orders", invoice, key=invoice_number)
+    s.ack(message, consumer)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from weir.client.consumer import Aside, Consumer, Grant
+from weir.client.link import Link
+from weir.client.outgoing import now_us
+from weir.client.places import Places
+from weir.client.receipts import Receipt
+from weir.client.values import check_columns, key_bytes, value_bytes
+from weir.errors import (
+    BadRequest,
+    Fenced,
+    ProducerExpired,
+    TooLarge,
+    UnknownProducer,
+    UnknownTopic,
+)
+from weir.model.batch import encode
+from weir.model.ids import Address
+from weir.model.limits import SCATTER_BYTES_MAX, SCATTER_PARTS_MAX
+from weir.model.message import Message
+from weir.model.scattered import Scattered, acks_part, batch_part
+from weir.model.topic import partition_for
+from weir.wire import messages as m
+from weir.wire.scattering import Part
+
+#: What ends a producer id, and nothing else: another one may do the same.
+_SPENT = (ProducerExpired, Fenced, UnknownProducer)
+
+
+@dataclass(slots=True)
+class _Row:
+    """One message, and how the caller chose its partition."""
+
+    value: bytes
+    key: bytes | None
+    tag: str | None
+    time: int | None
+    headers: Mapping[str, bytes]
+    partition: int | None
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A producer id for one scattering at a time, and what it sent so far."""
+
+    grant: m.ProducerGrant
+    number: int = 0
+    sequences: dict[int, int] = field(default_factory=dict)
+
+
+class Scatterings:
+    """What all scatterings of a client share: producer ids, and where topics are served."""
+
+    def __init__(self, link: Link) -> None:
+        """Open nothing yet."""
+        self._link = link
+        self._idle: list[_Seat] = []
+        self._places: dict[str, Places] = {}
+        self._turn = 0
+        self._finding = asyncio.Lock()
+
+    def begin(self) -> Scattering:
+        """Return an empty scattering."""
+        self._turn += 1
+        return Scattering(self, self._turn)
+
+    async def places(self, topic: str) -> Places:
+        """Return where a topic is served. Raises `UnknownTopic`."""
+        async with self._finding:
+            if topic not in self._places:
+                self._places[topic] = await Places.find(self._link, topic)
+            return self._places[topic]
+
+    async def send(
+        self, topic: str, rows: Mapping[int, list[_Row]], acks: list[Aside]
+    ) -> m.ScatterConfirm:
+        """Return once all of it is durable. Raises `Refused`, or `Disconnected`: then it may have
+        come to be or not.
+        """
+        places = await self.places(topic)
+        for spare in (True, False):
+            seat = self._idle.pop() if self._idle else await self._open()
+            try:
+                request = _request(seat, places, rows, acks, self._link.seen)
+                confirm = await self._link.request(request, m.ScatterConfirm)
+            except _SPENT:
+                if not spare:
+                    raise
+                self._idle.clear()
+                continue
+            except UnknownTopic:
+                self._places.pop(topic, None)
+                raise
+            seat.number += 1
+            for partition, some in rows.items():
+                group = places[partition].group
+                seat.sequences[group] = seat.sequences.get(group, 0) + len(some)
+            self._idle.append(seat)
+            self._link.saw(confirm.stamp)
+            return confirm
+        raise AssertionError  # the second turn returns or raises
+
+    async def _open(self) -> _Seat:
+        return _Seat(await self._link.request(m.OpenProducer(), m.ProducerGrant))
+
+
+class Scattering:
+    """One scattering, to enter with `async with`: leaving it sends it, an error in it does not."""
+
+    def __init__(self, shared: Scatterings, turn: int) -> None:
+        """Begin with nothing in it; see `Client.scatter`."""
+        self._shared = shared
+        self._turn = turn
+        self._topic = ""
+        self._rows: list[_Row] = []
+        self._acks: list[tuple[Consumer, Grant | Message]] = []
+        self._size = 0
+        #: Where its messages are, in the order in which they were published; set by leaving it.
+        self.receipts: list[Receipt] = []
+
+    def publish(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        tag: str | None = None,
+        time: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Add a message, as `Client.publish` takes it; all of them go to partitions of one topic.
+
+        Without key and partition it goes where the others without go. Raises `BadRequest`, and
+        `TooLarge` over 1 MiB in all.
+        """
+        if self._topic not in ("", topic):
+            raise BadRequest(
+                f"a scattering to {self._topic!r} publishes nothing to {topic!r}: its messages are "
+                "of one topic"
+            )
+        check_columns(tag, time, headers)
+        data, raw = value_bytes(value), key_bytes(key)
+        self._size += len(data) + len(raw or b"")
+        if self._size > SCATTER_BYTES_MAX:
+            raise TooLarge(
+                f"a scattering of over {SCATTER_BYTES_MAX:,} bytes: publish less at once",
+                SCATTER_BYTES_MAX,
+            )
+        self._topic = topic
+        self._rows.append(_Row(data, raw, tag, time, headers or {}, partition))
+
+    def ack(self, what: Message | Grant, consumer: Consumer) -> None:
+        """Add that a message, or a grant of `batches()`, of a consumer is done: it is acked if, and
+        only if, all else comes to be. Any topic's.
+        """
+        self._acks.append((consumer, what))
+
+    async def send(self) -> list[Receipt]:
+        """Send it; leaving `async with` does. Raises `StaleGrant` if a lease is over: then nothing
+        was published, and what was to be acked is another consumer's.
+        """
+        if not self._rows:
+            raise BadRequest("a scattering publishes at least one message: acks alone need none")
+        places = await self._shared.places(self._topic)
+        chosen = [self._partition(row, len(places)) for row in self._rows]
+        rows: dict[int, list[_Row]] = {}
+        for partition, row in zip(chosen, self._rows, strict=True):
+            rows.setdefault(partition, []).append(row)
+        asides: list[Aside] = []
+        try:
+            for consumer, what in self._acks:
+                asides.append(consumer.set_aside(what))
+            confirm = await self._shared.send(self._topic, rows, asides)
+        except BaseException:
+            for aside in asides:
+                aside.put_back()
+            raise
+        self.receipts = self._receipts(places, chosen, confirm)
+        return self.receipts
+
+    def _partition(self, row: _Row, partitions: int) -> int:
+        if row.partition is not None:
+            return row.partition
+        if row.key is not None:
+            return partition_for(row.key, partitions)
+        return self._turn % partitions
+
+    def _receipts(
+        self, places: Places, chosen: list[int], confirm: m.ScatterConfirm
+    ) -> list[Receipt]:
+        offsets, receipts = dict(confirm.offsets), []
+        for partition in chosen:
+            group = places[partition].group
+            at = offsets[group]
+            offsets[group] += 1
+            receipts.append(Receipt(self._topic, partition, at, confirm.stamp, confirm.duplicate))
+        return receipts
+
+    async def __aenter__(self) -> Scattering:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.send()
+
+
+def _request(
+    seat: _Seat, places: Places, rows: Mapping[int, list[_Row]], acks: list[Aside], seen: int
+) -> m.Scatter:
+    addresses = {places[partition].group: places[partition] for partition in rows}
+    done: dict[int, tuple[Address, dict[str, list[tuple[int, int, int]]]]] = {}
+    for aside in acks:
+        _, clusters = done.setdefault(aside.address.group, (aside.address, {}))
+        found = clusters.setdefault(aside.cluster, [])
+        found += [(aside.fence, first, behind) for first, behind in aside.runs]
+    parts = sorted([*map(batch_part, addresses), *map(acks_part, done)])
+    if len(parts) > SCATTER_PARTS_MAX:
+        raise TooLarge(
+            f"a scattering over {len(parts)} partitions; {SCATTER_PARTS_MAX} are allowed",
+            SCATTER_PARTS_MAX,
+        )
+    scattered = Scattered(seat.number, tuple(parts))
+    found_parts = [
+        Part(places[partition], _batch(seat, places[partition].group, some, scattered))
+        for partition, some in rows.items()
+    ]
+    found_parts += [Part(at, acks=[*clusters.items()]) for at, clusters in done.values()]
+    grant = seat.grant
+    return m.Scatter(grant.producer, grant.epoch, seat.number, seen, found_parts)
+
+
+def _batch(seat: _Seat, group: int, rows: list[_Row], scattered: Scattered) -> bytes:
+    now = now_us()
+    return bytes(encode(
+        [row.value for row in rows],
+        group=group,
+        producer=seat.grant.producer,
+        epoch=seat.grant.epoch,
+        sequence=seat.sequences.get(group, 0),
+        base_time=now,
+        keys=[row.key for row in rows] if any(row.key is not None for row in rows) else None,
+        tags=[row.tag for row in rows] if any(row.tag is not None for row in rows) else None,
+        times=[now if row.time is None else row.time for row in rows]
+        if any(row.time is not None for row in rows) else None,
+        headers=[row.headers for row in rows] if any(row.headers for row in rows) else None,
+        scattered=scattered,
+    ))  # fmt: skip

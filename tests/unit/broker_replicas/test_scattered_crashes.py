@@ -1,0 +1,223 @@
+"""Scatterings in a set whose nodes crash at any point: all parts or none, once (*AllOrNone*)."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from weir.errors import StaleGrant, refusal
+from weir.model.batch import Batch, encode
+from weir.model.ids import group_of
+from weir.model.scattered import Scattered, acks_part, batch_part
+from weir.wire import messages as m
+from weir.wire.scattering import Part
+
+SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "8"))
+PARTITIONS = 3
+INPUTS = 6
+PATIENCE = 600
+
+
+def batches(fetched: m.Fetched) -> Iterator[Batch]:
+    for piece in fetched.batches:
+        at = 0
+        while at < len(piece):
+            batch = Batch(piece, at)
+            at += batch.header.total_size
+            yield batch
+
+
+class Author:
+    """One client that scatters, one after the other, and asks again until it knows."""
+
+    def __init__(self, trio: Any, dice: random.Random) -> None:
+        self.trio, self.dice = trio, dice
+        trio.until(lambda: all(node.shard.ready for node in trio.live()))
+        self.out = trio.topic("out", PARTITIONS)
+        self.inputs = trio.topic("in", 1)
+        self.grant = trio.producer()
+        self.number = 0
+        self.sequences: Counter[int] = Counter()
+        #: What was confirmed: value, the partitions it went to, its stamp.
+        self.confirmed: dict[bytes, tuple[tuple[int, ...], int]] = {}
+        self.request: m.Scatter | None = None
+        self.value = b""
+        self.chosen: tuple[int, ...] = ()
+        self.asked: tuple[Any, int, int] | None = None
+        self.turns = 0
+        other, sequence = trio.producer(), 0
+        for number in range(INPUTS):
+            address = self.inputs.addresses[0]
+            data = encode(
+                [b"in%d" % number], group=address.group, producer=other.producer,
+                epoch=other.epoch, sequence=sequence,
+            )  # fmt: skip
+            trio.told(m.Produce(address, 0, memoryview(data)), address.group)
+            sequence += 1
+
+    def begin(self, acks: Any = None) -> None:
+        """Make up another scattering."""
+        self.turns += 1
+        self.chosen = tuple(sorted(self.dice.sample(range(PARTITIONS), self.dice.randint(1, 3))))
+        self.value = b"%d" % self.turns if acks is None else b"in%d/%d" % (acks[1], self.turns)
+        groups = [self.out.addresses[p].group for p in self.chosen]
+        parts = [batch_part(group) for group in groups]
+        address = self.inputs.addresses[0]
+        if acks is not None:
+            parts.append(acks_part(address.group))
+        scattered = Scattered(self.number, tuple(sorted(parts)))
+        found = [
+            Part(self.out.addresses[p], bytes(encode(
+                [self.value], group=self.out.addresses[p].group, producer=self.grant.producer,
+                epoch=self.grant.epoch, sequence=self.sequences[p], scattered=scattered,
+            )))
+            for p in self.chosen
+        ]  # fmt: skip
+        if acks is not None:
+            found.append(Part(address, acks=[("crew", [acks])]))
+        self.request = m.Scatter(self.grant.producer, self.grant.epoch, self.number, 0, found)
+
+    def look(self) -> None:
+        """See whether there is an answer; ask again, perhaps elsewhere, where there never will."""
+        if self.request is None:
+            return
+        if self.asked is not None:
+            node, life, correlation = self.asked
+            if not node.alive or node.lives != life:
+                self.asked = None
+            elif (reply := node.reply_to(correlation)) is not None:
+                self.asked = None
+                self._answered(reply)
+        if self.request is not None and self.asked is None:
+            node = self.dice.choice(self.trio.live())
+            self.asked = node, node.lives, node.ask(self.request)
+
+    def _answered(self, reply: Any) -> None:
+        if isinstance(reply, m.ScatterConfirm):
+            self.confirmed[self.value] = self.chosen, reply.stamp
+            self.number += 1
+            self.sequences.update(self.chosen)
+            self.request = None
+            return
+        error = refusal(reply.code, reply.message, reply.detail)
+        if not error.retryable:
+            assert isinstance(error, StaleGrant), error
+            self.request = None
+
+    def read(self) -> dict[int, list[tuple[bytes, int]]]:
+        """Return by partition what readers get: values and stamps."""
+        found: dict[int, list[tuple[bytes, int]]] = {}
+        for partition in range(PARTITIONS):
+            address, offset = self.out.addresses[partition], 0
+            rows = found[partition] = []
+            while True:
+                reply = self.trio.told(m.Fetch(address, offset, 1 << 20), address.group)
+                assert isinstance(reply, m.Fetched), reply
+                rows += [(v, b.header.stamp) for b in batches(reply) for v in b.values()]
+                if reply.next_offset == offset:
+                    break
+                offset = reply.next_offset
+        return found
+
+    def unfinished(self) -> int:
+        """Return how much any leader remembers."""
+        groups = [group_of(self.out.id, p) for p in range(PARTITIONS)] + [group_of(self.inputs.id, 0)]
+        return sum(
+            self.trio.leader(group).group(group).machine.state.scatterings.kept for group in groups
+        )
+
+    def check(self) -> None:
+        """All parts or none, at one stamp, once, and what was confirmed is there."""
+        found = self.read()
+        places: dict[bytes, list[int]] = {}
+        stamps: dict[bytes, set[int]] = {}
+        for partition, rows in found.items():
+            assert [stamp for _, stamp in rows] == sorted({stamp for _, stamp in rows})
+            for value, stamp in rows:
+                places.setdefault(value, []).append(partition)
+                stamps.setdefault(value, set()).add(stamp)
+        for value, (chosen, stamp) in self.confirmed.items():
+            assert places.get(value) == list(chosen), (value, chosen, places.get(value))
+            assert stamps[value] == {stamp}
+        for value, where in places.items():
+            assert value in self.confirmed, (value, where)
+        handled = Counter(value.split(b"/")[0] for value in places if b"/" in value)
+        assert all(count == 1 for count in handled.values()), handled
+        state = self.trio.leader(self.inputs.addresses[0].group).group(
+            self.inputs.addresses[0].group
+        ).machine.state
+        crew = state.clusters.get("crew")
+        done = sum(1 for n in range(INPUTS) if crew is not None and crew._is_done(n, n + 1))
+        assert done == len(handled)
+
+
+class Crashes:
+    """Kills one node at a time, and starts it again."""
+
+    def __init__(self, trio: Any, dice: random.Random) -> None:
+        self.trio, self.dice = trio, dice
+        for node in trio.nodes.values():
+            node.lives = 0
+        self.down: Any = None
+
+    def step(self) -> None:
+        if self.down is None:
+            self.down = self.dice.choice(self.trio.live())
+            self.down.kill()
+        else:
+            self.restore()
+
+    def restore(self) -> None:
+        if self.down is not None:
+            self.down.lives += 1
+            self.down.boot()
+            self.down = None
+
+
+def pulled(author: Author, trio: Any) -> tuple[int, int, int] | None:
+    """Return a grant of one message of the inputs, if there is one."""
+    address = author.inputs.addresses[0]
+    reply = trio.told(m.Pull(address, "crew", 1, 1 << 20, lease_ms=3_000), address.group)
+    assert isinstance(reply, m.Granted), reply
+    return (reply.fence, reply.offset, reply.next_offset) if reply.fence else None
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_all_or_none_whoever_crashes(make_trio: Any, seed: int) -> None:
+    dice = random.Random(seed)
+    trio = make_trio()
+    crashes = Crashes(trio, dice)
+    author = Author(trio, dice)
+    for _ in range(12):
+        acks = pulled(author, trio) if dice.random() < 0.5 else None
+        author.begin(acks)
+        crash_at = dice.randrange(60)
+        for step in range(PATIENCE):
+            author.look()
+            if author.request is None:
+                break
+            if step == crash_at:
+                crashes.step()
+            for _ in range(dice.randint(1, 4)):
+                trio.one(dice)
+            if dice.random() < 0.5:
+                trio.trunks.carry()
+            if dice.random() < 0.15 or step > 200:
+                trio.pass_ms(dice.randint(1, 50))
+        crashes.restore()
+        for _ in range(400):
+            author.look()
+            if author.request is None:
+                break
+            trio.run(50)
+        assert author.request is None, "it never came to an end"
+    trio.until(lambda: author.unfinished() == 0 or trio.run(1_000), "something is never finished")
+    author.check()
+    for partition in range(PARTITIONS):
+        trio.same_everywhere(group_of(author.out.id, partition))
+    assert author.confirmed

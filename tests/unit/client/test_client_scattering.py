@@ -1,0 +1,199 @@
+"""Scatterings as applications use them, against a node in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import wraps
+
+import pytest
+
+import weir
+from weir import sync, testing
+from weir.errors import BadRequest, StaleGrant, TooLarge
+from weir.testing import Node
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with testing.node() as one:
+        yield one
+
+
+def in_loop(scenario: Callable[[Node], Awaitable[None]]) -> Callable[[Node], None]:
+    @wraps(scenario)
+    def whole(node: Node) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(30):
+                await scenario(node)
+
+        asyncio.run(bounded())
+
+    return whole
+
+
+async def failing(w: weir.Client) -> None:
+    async with w.scatter() as s:
+        s.publish("orders", b"a", partition=0)
+        raise RuntimeError
+
+
+async def values(w: weir.Client, topic: str) -> dict[int, list[bytes]]:
+    found: dict[int, list[bytes]] = {}
+    async with w.reader(topic, follow=False) as reader:
+        async for message in reader:
+            found.setdefault(message.partition, []).append(message.value)
+    return found
+
+
+@in_loop
+async def test_all_of_it_has_one_stamp(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("orders", partitions=3)
+        async with w.scatter() as s:
+            for partition in range(3):
+                s.publish("orders", f"m{partition}", partition=partition, tag="x")
+            s.publish("orders", {"a": 1}, partition=0, headers={"h": b"1"})
+        assert len({receipt.stamp for receipt in s.receipts}) == 1
+        assert [(r.partition, r.offset) for r in s.receipts] == [(0, 0), (1, 0), (2, 0), (0, 1)]
+        found = await values(w, "orders")
+        assert found == {0: [b"m0", b'{"a":1}'], 1: [b"m1"], 2: [b"m2"]}
+
+
+@in_loop
+async def test_an_error_in_it_sends_nothing(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("orders", partitions=2)
+        with pytest.raises(RuntimeError):
+            await failing(w)
+        assert await values(w, "orders") == {}
+
+
+@in_loop
+async def test_many_at_once(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("orders", partitions=4)
+
+        async def one(number: int) -> int:
+            async with w.scatter() as s:
+                for partition in range(4):
+                    s.publish("orders", b"%d" % number, partition=partition)
+            return s.receipts[0].stamp
+
+        stamps = await asyncio.gather(*(one(number) for number in range(20)))
+        assert len(set(stamps)) == 20
+        found = await values(w, "orders")
+        assert [len(some) for some in found.values()] == [20] * 4
+        # Every partition has them in the order of their stamps, so all have the same order.
+        assert len({tuple(some) for some in found.values()}) == 1
+
+
+@in_loop
+async def test_consume_transform_produce(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("in", partitions=2)
+        await w.create_topic("out", partitions=2)
+        for number in range(6):
+            await w.publish("in", b"%d" % number, partition=number % 2)
+        done = 0
+        async with w.consumer("in", cluster="crew", max_messages=2) as consumer:
+            async for message in consumer:
+                async with w.scatter() as s:
+                    s.publish("out", message.value + b"!", key=message.value)
+                    s.ack(message, consumer)
+                done += 1
+                if done == 6:
+                    break
+        found = await values(w, "out")
+        assert sorted(value for some in found.values() for value in some) == [
+            b"%d!" % number for number in range(6)
+        ]
+        (cluster,) = await w.clusters("in", "crew")
+        assert (cluster.lag, cluster.granted) == (0, 0)
+
+
+@in_loop
+async def test_whole_grants_are_acked(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("in")
+        await w.create_topic("out")
+        for number in range(4):
+            await w.publish("in", b"%d" % number)
+        async with w.consumer("in", cluster="crew") as consumer:
+            async for grant in consumer.batches():
+                async with w.scatter() as s:
+                    s.publish("out", b"sum")
+                    s.ack(grant, consumer)
+                break
+        (cluster,) = await w.clusters("in", "crew")
+        assert cluster.lag == 0
+        assert await values(w, "out") == {0: [b"sum"]}
+
+
+@in_loop
+async def test_what_is_another_consumers_publishes_nothing(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("in")
+        await w.create_topic("out")
+        await w.publish("in", b"a")
+        async with w.consumer("in", cluster="crew", lease=30) as late:
+            message = await anext(late)
+            await w.seek_cluster("in", "crew", "earliest")  # what is granted is nobody's now
+            async with w.consumer("in", cluster="crew") as other:
+                async for again in other:
+                    async with w.scatter() as s:
+                        s.publish("out", b"b")
+                        s.ack(again, other)
+                    break
+            s = w.scatter()
+            s.publish("out", b"late")
+            s.ack(message, late)
+            with pytest.raises(StaleGrant):
+                await s.send()
+        assert await values(w, "out") == {0: [b"b"]}
+
+
+@in_loop
+async def test_what_no_scattering_takes(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("a")
+        await w.create_topic("b")
+        with pytest.raises(BadRequest, match="at least one message"):
+            async with w.scatter():
+                pass
+        s = w.scatter()
+        s.publish("a", b"1")
+        with pytest.raises(BadRequest, match="one topic"):
+            s.publish("b", b"1")
+        with pytest.raises(TooLarge):
+            s.publish("a", bytes(2 << 20))
+
+
+def test_without_async(node: Node) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("in")
+        w.create_topic("out", partitions=2)
+        w.publish("in", b"a")
+        with w.consumer("in", cluster="crew") as consumer:
+            for message in consumer:
+                with w.scatter() as s:
+                    s.publish("out", b"x", partition=0)
+                    s.publish("out", b"y", partition=1)
+                    s.ack(message, consumer)
+                break
+        assert [r.partition for r in s.receipts] == [0, 1]
+        (cluster,) = w.clusters("in", "crew")
+        assert cluster.lag == 0
+
+
+@in_loop
+async def test_a_restart_in_between(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("orders", partitions=2)
+        for turn in range(3):
+            async with w.scatter() as s:
+                s.publish("orders", b"%d" % turn, partition=0)
+                s.publish("orders", b"%d" % turn, partition=1)
+            node.restart()
+        found = await values(w, "orders")
+        assert found == {0: [b"0", b"1", b"2"], 1: [b"0", b"1", b"2"]}
