@@ -128,7 +128,8 @@ class Shard:
             layout, identity.node, identity.shard, catalog, self._groups.leader_of, founded
         )
         self._neighbours = Neighbours(
-            routes, layout, identity.node, sessions, outbox, self.budget, time, self.topics.is_settled,
+            routes, layout, identity.node, sessions, outbox, self.budget, time,
+            self.topics.is_settled,
         )  # fmt: skip
         opened, closed = self._open_topic, self._groups.close_topic
         self.registry = Registry(
@@ -254,7 +255,7 @@ class Shard:
             case ev.Ticked():
                 self._tick()
             case ev.Rested() | ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():
-                self._of_disk(event)
+                self._writer[event.log].handle(event)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._of_trunk(event)
             case ev.PeerSent() | ev.LinkOpened() | ev.LinkClosed():
@@ -269,18 +270,6 @@ class Shard:
 
     def _go_on(self, session: int) -> None:
         self._reception.go_on(session)
-
-    def _of_disk(self, event: ev.Rested | ev.SpareMade | ev.CheckpointSaved | ev.ChoreDone) -> None:
-        writer = self._writer[event.log]
-        match event:
-            case ev.Rested():
-                writer.rested()
-            case ev.SpareMade():
-                writer.spare_made(event)
-            case ev.CheckpointSaved(_, saved):
-                writer.saved(saved)
-            case ev.ChoreDone():
-                writer.chore_done(event)
 
     def _of_trunk(self, event: ev.TrunkOpened | ev.TrunkClosed | ev.PassedBack) -> None:
         self._neighbours.handle(event)

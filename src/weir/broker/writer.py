@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from weir import raft
 from weir.broker.effects import MakeSpare, SaveCheckpoint, StartChore, StartFlush
-from weir.broker.events import ChoreDone, SpareMade
+from weir.broker.events import CheckpointSaved, ChoreDone, Rested, SpareMade
 from weir.broker.outbox import Outbox
 from weir.broker.partition.partition import Partition
 from weir.broker.replica.group import Group
@@ -196,6 +196,18 @@ class Writer:
             group = self.groups.get(token.group)
             if group is not None and group.node is token.node:  # else it is gone
                 group.persisted(token.ready)
+
+    def handle(self, event: Rested | SpareMade | CheckpointSaved | ChoreDone) -> None:
+        """Take what the disk has done besides flushes."""
+        match event:
+            case Rested():
+                self.rested()
+            case SpareMade():
+                self.spare_made(event)
+            case CheckpointSaved(_, saved):
+                self.saved(saved)
+            case ChoreDone():
+                self.chore_done(event)
 
     def rested(self) -> None:
         """The next flush may start."""

@@ -1,4 +1,4 @@
-"""This shard's part in the one order of each topic: promises, questions, and partitions that join."""
+"""A shard's part in the one order of each topic: promises, questions, partitions that join."""
 
 from __future__ import annotations
 

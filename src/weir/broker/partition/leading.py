@@ -97,6 +97,12 @@ class Leading:
         arrived = self.fan_in is not None and self.fan_in.has_arrived
         return arrived or self.intake.has_staged or self.parts.has_decided
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way."""
+        node = self._group.node
+        return not self.has_gathered and node.applied_index == node.last_index
+
     def cut(self) -> int:
         """Propose what has gathered; return from how many reads of devices' connections."""
         devices = 0

@@ -18,7 +18,7 @@ from weir.broker.partition.fetches import Fetches
 from weir.broker.partition.leading import Leading
 from weir.broker.partition.outcomes import apply_control
 from weir.broker.partition.replica_reads import check_replica, end_if_astray
-from weir.broker.partition.retention import first_needed, new_start
+from weir.broker.partition.retention import first_needed, retain
 from weir.broker.partition.told import info_of, order_of, positions_of
 from weir.broker.replica.assured import assured
 from weir.broker.replica.group import Group
@@ -176,10 +176,8 @@ class Partition:
         """Say how far clusters are."""
         self._led()
 
-        def tell() -> None:
-            self._led().steering.list(caller, request)
-
-        assured(self.group, self._shared.outbox, caller, tell)
+        outbox = self._shared.outbox
+        assured(self.group, outbox, caller, lambda: self._led().steering.list(caller, request))
 
     def change_cluster(self, caller: Caller, request: Change) -> None:
         """Seek, pause or delete a cluster."""
@@ -220,10 +218,7 @@ class Partition:
         """Propose a later start if its topic's settings let messages go."""
         if self._leading is None or not self.group.accepts:
             return
-        wall_ms = self._shared.time.wall_ms()
-        moved = new_start(self.group, self.state, settings, wall_ms)
-        if moved is not None:
-            self.group.propose(of_control(moved))
+        retain(self.group, self.state, settings, self._shared.time.wall_ms())
 
     def end(self, error: Refused) -> None:
         """The topic is deleted: refuse all who wait; what is under way comes to its end.
@@ -239,10 +234,7 @@ class Partition:
     @property
     def at_rest(self) -> bool:
         """Whether nothing is under way."""
-        node, leading = self.group.node, self._leading
-        if leading is None:
-            return True
-        return not leading.has_gathered and node.applied_index == node.last_index
+        return self._leading is None or self._leading.at_rest
 
     def has_under_way(self, producer: int) -> bool:
         """Return whether a batch of a producer is accepted and not committed yet."""

@@ -8,11 +8,19 @@ left is never less than a size limit. Values that somebody began and left lying 
 from __future__ import annotations
 
 from weir.broker.control import LogStartMoved
+from weir.broker.entries import of_control
 from weir.broker.replica.group import Group
 from weir.broker.state.state import PartitionState
 from weir.model.limits import OPEN_VALUE_MS
 from weir.model.stamp import stamp_at
 from weir.model.topic import FOREVER, TopicSettings
+
+
+def retain(group: Group, state: PartitionState, settings: TopicSettings, wall_ms: int) -> None:
+    """Propose a later start if a topic's settings let messages go."""
+    moved = new_start(group, state, settings, wall_ms)
+    if moved is not None:
+        group.propose(of_control(moved))
 
 
 def new_start(

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from weir.cli.demo.flights import ORIGINS, TOPIC
 from weir.cli.demo.ledger import NEVER, Columns, Numbers, Sent
@@ -112,11 +111,13 @@ class _Flights:
         planes = self.plane_of[ids]
         return np.bincount(planes[planes != NO_PLANE], minlength=len(self.names))
 
-    def moving(self) -> npt.NDArray[np.bool_]:
-        """Return of each plane whether it left from more than one airport."""
+    def away(self) -> Numbers:
+        """Return of each plane how many flights left from another airport than most of them."""
         known = self.plane_of != NO_PLANE
-        pairs = np.unique(self.plane_of[known] * len(ORIGINS) + self.airport_of[known])
-        return np.bincount(pairs // len(ORIGINS), minlength=len(self.names)) > 1
+        pairs = self.plane_of[known] * len(ORIGINS) + self.airport_of[known]
+        counts = np.bincount(pairs, minlength=len(self.names) * len(ORIGINS))
+        by_plane = counts.reshape(-1, len(ORIGINS))
+        return np.asarray(by_plane.sum(axis=1) - by_plane.max(axis=1, initial=0), np.int64)
 
     def example(self, plane: int, first: Numbers, other: Numbers) -> Example:
         """Return one plane as two readers saw it."""
@@ -158,11 +159,12 @@ def _sameness(topic: str, flights: _Flights, readers: Sequence[Numbers]) -> Same
     first, *others = (ids[np.argsort(flights.plane_of[ids], kind="stable")] for ids in readers)
     unlike = [flights.count(first[ids != first]) for ids in others]
     most = np.max(unlike, axis=0)
-    moving = flights.moving()
+    away = flights.away()
+    moving = away > 0
     example = None
     if moving.any():
-        # The one that the readers disagree most about; of equals, the one with the most flights.
-        chosen = int(np.lexsort((flights.count(everything), most, moving))[-1])
+        # One that the readers disagree about, if any; of these, the one that moved most.
+        chosen = int(np.lexsort((away, moving & (most > 0)))[-1])
         other = others[int(np.argmax([column[chosen] for column in unlike]))]
         example = flights.example(chosen, first, other)
     return Sameness(topic, messages, True, int(moving.sum()), int(np.count_nonzero(most)), example)

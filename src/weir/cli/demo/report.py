@@ -208,8 +208,8 @@ def _verdict(outcome: Outcome) -> str:
     if outcome.clean:
         return (
             f"  [bold green]Each of {_number(outcome.sent)} flights was confirmed, reached the "
-            "crew once and in order,\n  with not a byte changed, and was counted once by Spark.\n  Every "
-            "reader saw all airports in one order.[/]"
+            "crew once and in order,\n  with not a byte changed, and was counted once by Spark.\n"
+            "  Every reader saw all airports in one order.[/]"
         )
     wrong = [f"{field.replace('_', ' ')} {outcome.total(field):,}" for field in _FAULTS]
     wrong.append(f"Spark counted {outcome.spark.flights:,} of {outcome.sent:,}")
