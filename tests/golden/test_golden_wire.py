@@ -57,6 +57,7 @@ def message(case: dict[str, Any]) -> Any:
     fields[0] = Address(*fields[0])
     if kind is m.Fetched:
         fields[4] = tuple(map(bytes.fromhex, fields[4]))
+        fields[7] = tuple(map(tuple, fields[7]))
         return m.Fetched(*fields)
     batches = tuple(bytes.fromhex(batch) for batch in fields[-1])
     if kind is m.Granted:

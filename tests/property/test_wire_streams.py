@@ -149,7 +149,13 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     m.Fetched: (
         Opcode.FETCH,
         st.builds(
-            m.Fetched, ADDRESS, *[INT64] * 3, st.lists(BODY, max_size=3).map(tuple), INT64, NATURAL
+            m.Fetched,
+            ADDRESS,
+            *[INT64] * 3,
+            st.lists(BODY, max_size=3).map(tuple),
+            INT64,
+            NATURAL,
+            RUNS.map(tuple),
         ),
     ),
     m.FetchedChunks: (

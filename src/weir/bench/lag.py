@@ -2,8 +2,8 @@
 
 A node that leads is killed with -9 while messages are published, delayed, acked one by one in any
 order, and given back. It is started again; then the command says how many messages are not done,
-and a consumer pulls every one of them without an ack, and counts. What it counts is held against
-the ledger, too: no message of which an ack was confirmed, and all of which none was sent.
+and a consumer takes every one of them, and counts. What it counts is held against the ledger, too:
+no message of which an ack was confirmed before, and all of which none was sent.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from weir.bench.node_set import NodeSet, Patient, running_set
 from weir.client.client import Client
 from weir.client.connect import connect
 from weir.client.consumer import Consumer
+from weir.client.granted import Grant
 from weir.errors import WeirError
 from weir.model.message import Message
 
@@ -38,6 +39,7 @@ _PARTITIONS = 2
 _PUBLISHED_AT_ONCE = 100
 _PAUSE_SECONDS = 0.05
 _PULLED = 200
+_COUNTED = 10_000
 #: Of the worker, so that what is granted and lost on the way comes soon.
 _LEASE = "1s"
 #: What is delayed, or given back, comes while the count still waits for more.
@@ -133,7 +135,7 @@ async def _rounds(shape: Shape, nodes: NodeSet) -> list[Round]:
 
 @dataclass(slots=True)
 class Ledger:
-    """What clients know of: acks that were confirmed, and those that were only sent."""
+    """What clients know of: acks that were confirmed, and all that were sent."""
 
     acked: set[Place] = field(default_factory=set)
     sent: set[Place] = field(default_factory=set)
@@ -168,11 +170,12 @@ async def _publish(client: Client, stop: asyncio.Event) -> None:
 async def _consume(client: Client, ledger: Ledger, dice: Random, stop: asyncio.Event) -> None:
     consumer = client.consumer(_TOPIC, cluster=_CLUSTER, max_messages=_PULLED, lease=_LEASE)
     stopped = asyncio.ensure_future(stop.wait())
-    async with consumer, _pulling(consumer) as pull:
+    async with consumer, _pulling(consumer) as pull, asyncio.TaskGroup() as settling:
         while not stop.is_set():
             await asyncio.wait((pull.next, stopped), return_when=asyncio.FIRST_COMPLETED)
-            messages = pull.taken()
-            await asyncio.gather(*(_settle(consumer, one, ledger, dice) for one in messages))
+            for grant in pull.taken():
+                for message in grant.messages():
+                    settling.create_task(_settle(consumer, message, ledger, dice))
 
 
 class _Pull:
@@ -182,13 +185,13 @@ class _Pull:
         self._grants = consumer.batches()
         self.next = asyncio.ensure_future(anext(self._grants))
 
-    def taken(self) -> list[Message]:
+    def taken(self) -> list[Grant]:
         """Return what has come."""
         if not self.next.done():
             return []
-        messages = list(self.next.result().messages())
+        grant = self.next.result()
         self.next = asyncio.ensure_future(anext(self._grants))
-        return messages
+        return [grant]
 
 
 @contextlib.asynccontextmanager
@@ -227,11 +230,11 @@ async def _judged(client: Client, url: str, ledger: Ledger) -> Round:
         published = {(one.partition, one.offset) async for one in reader}
     missed = published - ledger.sent - counted
     again = counted & ledger.acked
-    unsure = ledger.sent - ledger.acked
+    unsure = len(ledger.sent - ledger.acked)
     wrong = len(missed) + len(again) + len(counted - published)
-    found = Round(lag, len(counted), len(published), len(ledger.acked), len(unsure), wrong)
-    ledger.acked |= unsure - counted  # so they are done, and stay so
-    ledger.sent -= counted
+    found = Round(lag, len(counted), len(published), len(ledger.acked), unsure, wrong)
+    ledger.acked |= published
+    ledger.sent |= published
     return found
 
 
@@ -246,20 +249,21 @@ def said(url: str) -> int:
 
 
 async def _counted(client: Client, expected: int) -> set[Place]:
-    """Pull everything that is not done, and ack nothing: it all goes back at the end.
+    """Take everything that is not done, and ack it.
 
     While fewer came than are expected, more may yet come, until it has lasted too long.
     """
     found = set[Place]()
     deadline = time.monotonic() + _COUNT_SECONDS
-    consumer = client.consumer(_TOPIC, cluster=_CLUSTER, max_messages=10_000, lease="10m")
+    consumer = client.consumer(_TOPIC, cluster=_CLUSTER, max_messages=_COUNTED)
     async with consumer, _pulling(consumer) as pull:
         while True:
             await asyncio.wait((pull.next,), timeout=_SILENCE_SECONDS)
-            messages = pull.taken()
-            found |= {(one.partition, one.offset) for one in messages}
-            late = time.monotonic() > deadline
-            if not messages and (len(found) >= expected or late):
+            grants = pull.taken()
+            for grant in grants:
+                found |= {(one.partition, one.offset) for one in grant.messages()}
+                await consumer.ack(grant)
+            if not grants and (len(found) >= expected or time.monotonic() > deadline):
                 return found
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weir.broker.partition.partition import Partition
 
 
-def _nobody(attempt: Attempt, parts: tuple[int, ...]) -> None:
+def _nobody(attempt: Attempt, parts: tuple[int, ...], is_committed: bool) -> None:
     """Stand for who is to come: nothing is recovered before the shard serves."""
 
 

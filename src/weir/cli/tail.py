@@ -53,6 +53,14 @@ def tail(
     tag: Annotated[
         list[str] | None, typer.Option(help="Only messages of this tag; again for more.")
     ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            metavar="total|partition",
+            help="total: all partitions in one order, as everybody sees them. [default: the "
+            "topic's]",
+        ),
+    ] = None,
     form: Annotated[
         Form, typer.Option("-o", "--output", help="json: an object a line.")
     ] = Form.text,
@@ -67,7 +75,13 @@ def tail(
         where = await _where(client, topic, place, partition)
         only = None if partition is None and not isinstance(where, dict) else [partition or 0]
         async with client.reader(
-            topic, start=where, partitions=only, follow=follow, key=key or None, tag=tag or None
+            topic,
+            start=where,
+            partitions=only,
+            follow=follow,
+            key=key or None,
+            tag=tag or None,
+            order=order,
         ) as reader:
             await _show(reader, count, form)
 

@@ -9,7 +9,7 @@ from weir.order.merge import Merge
 from weir.order.roster import NO_BOUND, Roster
 from weir.sim.history import Reading, Row
 from weir.sim.network import Link
-from weir.sim.programs import Client
+from weir.sim.programs import TOPIC, Client
 from weir.sim.scene import Scene
 from weir.sim.world import MS
 from weir.wire import messages as m
@@ -48,7 +48,8 @@ class OrderReader(Client):
         #: Offsets from which on nothing was given yet.
         self._given: dict[int, int] = {}
         #: How many partitions belong to the order, and whether that was heard since the beginning.
-        self._count = 0
+        self._count = self._told_of = 0
+        self._describing = False
         self._begin()
 
     @property
@@ -81,7 +82,7 @@ class OrderReader(Client):
         """Forget what was asked."""
         super().closed()
         self._fetching.clear()
-        self._asking = False
+        self._asking = self._describing = False
         self._ended.clear()
 
     # -- batches -------------------------------------------------------------------------------
@@ -91,7 +92,10 @@ class OrderReader(Client):
             self._fetch(partition)
 
     def _fetch(self, partition: int) -> None:
-        if self.link is None or partition >= len(self.addresses):
+        if self.link is None:
+            return
+        if partition >= len(self.addresses):
+            self._describe()
             return
         if partition in self._fetching | self._resting | self._ended:
             return
@@ -126,6 +130,18 @@ class OrderReader(Client):
         self._resting.add(partition)
         self.world.after(self.rhythm(_NEXT), self._rested, partition)
 
+    def _describe(self) -> None:
+        """Ask where those are that have joined."""
+        if not self._describing:
+            self._describing = True
+            self.ask(m.DescribeTopic(TOPIC), self._described)
+
+    def _described(self, reply: m.Reply) -> None:
+        self._describing = False
+        if isinstance(reply, m.TopicInfo):
+            self.addresses = list(reply.addresses)
+        self.soon(self._fetch_all)
+
     def _rested(self, partition: int) -> None:
         self._resting.discard(partition)
         self._fetch(partition)
@@ -133,14 +149,14 @@ class OrderReader(Client):
     def _take(self, partition: int, request: m.Fetch, reply: m.Fetched) -> None:
         found = self.check(partition, reply.batches, request.offset)
         behind = found[-1].header.next_offset if found else request.offset
-        # A replica that lags may be asked for what it has not heard of.
-        lags = request.replica and not found
-        if behind > reply.next_offset or (reply.committed < reply.next_offset and not lags):
+        # Who lags may be asked for what it has not applied; then it has nothing to say.
+        if behind > reply.next_offset or (found and reply.committed < reply.next_offset):
             self.complain("Honest", f"said up to {reply.next_offset}, gave to {behind}")
         for batch in found:
             self._push(partition, batch)
         self._merge.skip(partition, reply.next_offset)
-        if reply.partitions > self._count:
+        self._told_of = max(self._told_of, reply.partitions)
+        if self._told_of > self._count:
             self._known = False  # some have joined that may be stamped at or below all this
         if reply.barrier:
             self.history.hand_out(partition, reply.barrier, reply.committed)
@@ -229,11 +245,12 @@ class OrderReader(Client):
             self._ask()
 
     def _count_in(self, reply: m.Barriers) -> None:
-        """Take those that joined since, and begin to read them."""
+        """Take those that joined since, and begin to read them. Who answers may not know of all."""
         floors = dict(reply.roster)
         for partition in sorted(register[0] for register in reply.registers):
             if partition not in self._roster:
                 self._roster.join(partition, floors.get(partition, 0))
                 self._merge.add(partition, self._given.get(partition, 0))
-        self._count, self._known = len(reply.registers), True
+        self._count = len(self._roster)
+        self._known = self._count >= self._told_of
         self._fetch_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir.errors import BadBatch, NotLeader
+from weir.errors import BadBatch, NotLeader, TopicExists
 from weir.model.batch import Batch, split
 from weir.model.ids import Address
 from weir.model.topic import SettingsChange
@@ -219,5 +219,7 @@ class Client(Program):
         if isinstance(reply, m.TopicInfo):
             self.addresses = list(reply.addresses)
             self.ready()
+        elif isinstance(reply, m.Refusal) and reply.code == TopicExists.code:
+            self.ask(m.DescribeTopic(TOPIC), self._created)  # it has grown
         else:
             self.soon(self._create)

@@ -16,6 +16,7 @@ from itertools import repeat
 from multiprocessing import get_context
 
 from weir.errors import OffsetOutOfRange, refusal
+from weir.model.stamp import milliseconds_of
 from weir.sim import rot
 from weir.sim.brokerset import BrokerSet
 from weir.sim.checkers import LIVE_WITHIN, violations
@@ -30,8 +31,8 @@ from weir.sim.scene import Scene
 from weir.sim.shape import Shape, machine
 from weir.sim.storm import Storm
 from weir.sim.wholes import Wholes
-from weir.sim.workload import Workload
-from weir.sim.world import SECOND, World
+from weir.sim.workload import Domain, Workload
+from weir.sim.world import EPOCH_MS, MS, SECOND, World
 from weir.wire import messages as m
 
 _DRAIN_WITHIN = 20 * SECOND
@@ -61,7 +62,9 @@ class _Drain(Client):
         return not self._left and not self._wholes.under_way
 
     def ready(self) -> None:
-        """Begin with what is left, anew on each connection."""
+        """Begin with what is left, anew on each connection; the topic may have grown."""
+        if not self._ends:
+            self._left = set(range(len(self.addresses)))
         for partition in sorted(self._left):
             self._look(partition, self.link)
 
@@ -133,7 +136,10 @@ class _Run:
         )
         operated = shape.operators[seed % len(shape.operators)]
         ordered = shape.ordered[seed % len(shape.ordered)]
-        self._workload = Workload(self._scene, shape, operated, ordered)
+        # Who looks at what rotted looks at the partitions of the beginning.
+        grows = bool(ordered) and not self._rots and shape.grows[seed % len(shape.grows)]
+        self._workload = Workload(self._scene, shape, operated, Domain(ordered, grows))
+        self._ordered = bool(ordered)
 
     def play(self) -> None:
         """Faults, then peace, then a last power cut, after which the log is drained."""
@@ -143,9 +149,9 @@ class _Run:
         self.nemesis.start()
         world.run(self._shape.faults_until)
         self.nemesis.stop()
-        history.healed = world.now
+        history.healed = self._healed()
         workload.end_producing()
-        world.run(world.now + LIVE_WITHIN, workload.produced)
+        world.run(history.healed + LIVE_WITHIN, workload.produced)
         if not workload.produced() and not self.brokers.ruined:
             history.complaints.append(("Live", "a program did not come to its end"))
         workload.end_consuming()
@@ -164,6 +170,11 @@ class _Run:
             self._rot()
         world.run(self._shape.at_least)
         history.complaints += self.brokers.witness.complaints
+
+    def _healed(self) -> int:
+        """Return when all clocks have come to what a wrong one stamped: an order waits for it."""
+        last = max((seen.stamp for seen in self.history.seen), default=0) if self._ordered else 0
+        return max(self.world.now, (milliseconds_of(last) - EPOCH_MS) * MS)
 
     def _drain(self) -> None:
         drain = _Drain(self._scene)

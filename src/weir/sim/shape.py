@@ -82,6 +82,8 @@ class Shape:
     operators: tuple[bool, ...] = (True, False, False, True)
     #: How many readers in total order there are, and clients that tell of what those read.
     ordered: tuple[int, ...] = (0,)
+    #: Whether the topic grows, where somebody reads it in total order.
+    grows: tuple[bool, ...] = (True, False)
     #: How many places rot in the end, while the node is down.
     rots: tuple[int, ...] = (0, 1, 0, 2, 1)
 

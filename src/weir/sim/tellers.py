@@ -8,6 +8,7 @@ from weir.sim.order_readers import OrderReader
 from weir.sim.producers import Batch, Producer
 from weir.sim.scene import Scene
 from weir.sim.world import EPOCH_MS, MS
+from weir.wire import messages as m
 
 #: What was read may lie so far ahead of the time, and an answer is still sent.
 _AHEAD_MS = 500
@@ -36,3 +37,9 @@ class Teller(Producer):
             self._rewind(batch)  # its leader's clock is behind: it goes on
         else:
             super()._refused(batch, send, error)
+
+
+class PatientTeller(Teller):
+    """Waits until nothing can come before what it sent."""
+
+    level = m.Level.VISIBLE

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.sim.authors import Author, Pen
+from weir.sim.growers import Grower, Newcomer
 from weir.sim.hasty import Hasty
 from weir.sim.hubs import Hub
 from weir.sim.keepers import KeyedConsumer, OrderedConsumer
@@ -18,7 +20,7 @@ from weir.sim.receivers import Receiver
 from weir.sim.scene import Scene
 from weir.sim.shape import LEAST_BUDGET, Shape, cast
 from weir.sim.stewards import Steward
-from weir.sim.tellers import Teller
+from weir.sim.tellers import PatientTeller, Teller
 from weir.sim.world import MS
 
 CLUSTER = "crew"
@@ -26,13 +28,18 @@ FIELD = "field"
 ORDER = "order"
 
 
+class Domain(NamedTuple):
+    """How many read in total order, and tell of it; and whether partitions join meanwhile."""
+
+    readers: int
+    grows: bool
+
+
 class Workload:
     """The programs of one run."""
 
-    def __init__(self, scene: Scene, shape: Shape, operated: bool, ordered: int) -> None:
-        """Make them; `start` lets them go, each when chance has it. So many as are `ordered` read
-        in total order, and tell of it.
-        """
+    def __init__(self, scene: Scene, shape: Shape, operated: bool, domain: Domain) -> None:
+        """Make them; `start` lets them go, each when chance has it."""
         self._world = scene.world
         shape = cast(scene.world, shape)
         parts, batches, each = shape.partitions, shape.batches, shape.device_messages
@@ -47,10 +54,14 @@ class Workload:
         self.readers: list[Reader | OrderReader] = [
             Reader(scene, f"reader{n}", n) for n in range(parts)
         ]
-        for n in range(ordered):
+        for n in range(domain.readers):
             reader = OrderReader(scene, f"order{n}")
             self.readers.append(reader)
-            self.producers.append(Teller(scene, f"teller{n}", n % parts, batches, reader))
+            teller = Teller if n % 2 else PatientTeller
+            self.producers.append(teller(scene, f"teller{n}", n % parts, batches, reader))
+        if domain.grows:
+            self.producers.append(Grower(scene, "grower"))
+            self.producers.append(Newcomer(scene, "newcomer", parts, batches))
         self.consumers = [
             Consumer(scene, f"consumer{n}", 0, CLUSTER) for n in range(shape.consumers)
         ]

@@ -77,22 +77,37 @@ class Complete:
         """Return the cut to read up to: `end`, or an earlier one, so that there are `rows_max`
         messages at most; but always the next one, even if it has more (counterexample 28).
         """
-        fewest = end
+        cut = end
         if rows_max is not None and planning.rows_between(start, end) > rows_max:
-            least, most = start.stamp, end.stamp
-            while most - least > 1:
-                stamp = (least + most) // 2
-                cut = self.at(stamp, start, end)
-                rows = planning.rows_between(start, cut)
-                if rows > rows_max:
-                    fewest, most = cut, stamp
-                    continue
+            cut = self._shorter(start, end, rows_max)
+        return replace(planning.advance(start, cut, None), stamp=cut.stamp)
+
+    def _shorter(self, start: Cut, end: Cut, rows_max: int) -> Cut:
+        """Look for a cut with half of `rows_max` at least: where it would be if messages came at a
+        steady rate, and in the middle, in turn.
+        """
+        found = over = end
+        least, most = start.stamp, end.stamp
+        below, above = 0, planning.rows_between(start, end)
+        wanted = max(rows_max * 3 // 4, 1)
+        steady = True
+        while most - least > 1:
+            stamp = (least + most) // 2
+            if steady and below < wanted < above:
+                stamp = least + (most - least) * (wanted - below) // (above - below)
+                stamp = min(max(stamp, least + 1), most - 1)
+            steady = not steady
+            cut = self.at(stamp, start, end)
+            rows = planning.rows_between(start, cut)
+            if rows > rows_max:
+                over, most, above = cut, stamp, rows
+            else:
+                least, below = stamp, rows
                 if rows:
-                    fewest = cut
-                    if 2 * rows >= rows_max:
-                        break
-                least = stamp
-        return replace(planning.advance(start, fewest, None), stamp=fewest.stamp)
+                    found = cut
+                if 2 * rows >= rows_max:
+                    break
+        return found if below else over
 
     def at(self, stamp: int, start: Cut, end: Cut) -> Cut:
         """Return the cut at a stamp, as far as it lies between two others."""

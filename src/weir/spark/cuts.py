@@ -14,7 +14,7 @@ from weir.client.blocking import BlockingClient
 from weir.client.delivered import deliver
 from weir.errors import UnknownTopic
 from weir.model.ids import Address
-from weir.model.limits import MIB
+from weir.model.limits import KIB
 from weir.spark.bounds import Bound, Earliest, Latest, Offsets, Stamped
 from weir.spark.connections import ask
 from weir.spark.errors import BadOption
@@ -23,6 +23,8 @@ from weir.spark.planning import Cut
 from weir.wire.messages import PositionsReply, TopicInfo
 
 T = TypeVar("T")
+#: Asked for where a bound is looked for: mostly, it lies in the first entry.
+_LOOK_BYTES = 64 * KIB
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def _first_stamped(
     """Return a question: is the bound in the next portion from `at` on, and where, or how far."""
 
     def question(client: BlockingClient) -> tuple[bool, int]:
-        fetched = client.fetch(address, at, MIB)
+        fetched = client.fetch(address, at, _LOOK_BYTES)
         behind = fetched.next_offset
         for part in deliver(fetched.batches, address.group, topic, partition, at, behind):
             if part.batch.header.stamp >= stamp:

@@ -6,7 +6,7 @@ is missing is an error, because fewer rows would be a wrong answer that nobody s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -92,8 +92,8 @@ def _opened(
         # A short range of a long topic must not cost the broker a full portion.
         expected = (part.behind - at) * size // rows if rows else 0
         max_bytes = min(expected + _SPARE_BYTES, fetch_bytes_max)
-        for delivered in leader.fetch(at, part.behind, max_bytes):
-            at = delivered.next_offset
+        found, at = leader.fetch(at, part.behind, max_bytes)
+        for delivered in found:
             rows += delivered.batch.header.count
             size += delivered.batch.header.total_size
             if where is None:
@@ -112,16 +112,21 @@ class _Leader:
         self._partition = partition
         self._address = source.address
 
-    def fetch(self, first: int, behind: int, max_bytes: int) -> list[Delivered]:
-        """Return at least one checked batch from `first` on, none of it at or past `behind`."""
+    def fetch(self, first: int, behind: int, max_bytes: int) -> tuple[list[Delivered], int]:
+        """Return checked batches from `first` on, none of it at or past `behind`, and the offset up
+        to which they are all there is: above `first`.
+        """
+        voids: tuple[tuple[int, int], ...] = ()
 
         def question(client: BlockingClient) -> list[Delivered]:
+            nonlocal voids
             try:
                 fetched = client.fetch(self._address, first, max_bytes)
             except NotLeader:
                 self._address = client.describe(self._source.topic).addresses[self._partition]
                 raise
             end = min(fetched.next_offset, behind)
+            voids = fetched.voids
             return deliver(
                 fetched.batches,
                 self._address.group,
@@ -139,12 +144,14 @@ class _Leader:
             ) from error
         expected = first
         for part in delivered:
+            expected = _past(voids, expected)
             if part.offset != expected:
                 raise self._lost(expected, part.offset, "the broker left them out")
             expected = part.next_offset
+        expected = min(_past(voids, expected), behind)
         if expected == first:
             raise self._lost(first, behind, "the broker has nothing there")
-        return delivered
+        return delivered, expected
 
     def columns(self, part: Delivered) -> pa.RecordBatch:
         """Return messages as Arrow, a large value fetched if the query loads it."""
@@ -168,3 +175,11 @@ class _Leader:
             f"gone ({why}): they are past retention, or the broker is another one. To go on "
             "without them, start the query with a new checkpointLocation"
         )
+
+
+def _past(voids: Sequence[tuple[int, int]], offset: int) -> int:
+    """Return the first offset from `offset` on that is not void."""
+    for first, behind in voids:
+        if first <= offset < behind:
+            offset = behind
+    return offset

@@ -30,8 +30,9 @@ from weir.wire.messages import Opcode
 
 #: Behind the address: the highest stamp seen, the level.
 _PRODUCE = struct.Struct("<qB7x")
-#: Behind the address: offset, next offset, committed, barrier, partitions.
-_FETCHED = struct.Struct("<qqqqq")
+#: Behind the address: offset, next offset, committed, barrier, partitions, number of voids; then
+#: first and next of each.
+_FETCHED = struct.Struct("<qqqqqI4x")
 #: Behind the address: Raft index of the first chunk.
 _CHUNKS = struct.Struct("<q")
 #: Behind the address: fence, deadline, offset, next offset, attempts, stamp, number of runs; then
@@ -183,8 +184,10 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
     if isinstance(reply, m.Fetched):
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _FETCHED.pack(
-            reply.offset, reply.next_offset, reply.committed, reply.barrier, reply.partitions
-        )
+            reply.offset, reply.next_offset, reply.committed, reply.barrier, reply.partitions,
+            len(reply.voids),
+        )  # fmt: skip
+        prefix += b"".join(_RUN.pack(*run) for run in reply.voids)
         return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
     if isinstance(reply, m.Granted):
         shard, log, group, node = reply.address
@@ -211,10 +214,7 @@ def decode_reply(frame: ClientFrame) -> m.Reply:
             refusal: m.Refusal = _REFUSAL.decode(frame.body)
             return refusal
         if frame.opcode == Opcode.FETCH:
-            address, at = _address(frame.body, _FETCHED.size)
-            offset, behind, committed, *order = _FETCHED.unpack_from(frame.body, at)
-            batches = _batches(frame.body, at + _FETCHED.size)
-            return m.Fetched(address, offset, behind, committed, batches, *order)
+            return _fetched(frame.body)
         if frame.opcode == Opcode.PULL:
             return _granted(frame.body)
         if frame.opcode == Opcode.FETCH_CHUNKS:
@@ -234,6 +234,18 @@ def _address(body: memoryview, more: int) -> tuple[Address, int]:
         raise BadRequest(f"{len(body)} bytes are too few for this request")
     shard, log, node, group = ADDRESS.unpack_from(body)
     return Address(shard, log, group, node), ADDRESS.size
+
+
+def _fetched(body: memoryview) -> m.Fetched:
+    address, at = _address(body, _FETCHED.size)
+    offset, behind, committed, barrier, partitions, count = _FETCHED.unpack_from(body, at)
+    at += _FETCHED.size
+    end = at + count * _RUN.size
+    if len(body) < end:
+        raise BadRequest(f"{len(body)} bytes hold no {count:,} void runs")
+    voids = tuple(_RUN.iter_unpack(body[at:end]))
+    batches = _batches(body, end)
+    return m.Fetched(address, offset, behind, committed, batches, barrier, partitions, voids)
 
 
 def _granted(body: memoryview) -> m.Granted:

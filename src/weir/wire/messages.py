@@ -276,7 +276,8 @@ class Fetched:
 
     `committed` is the offset behind the last committed message, for lag. All that is ever stamped
     at or below `barrier` lies below `committed`; 0 says nothing. So many `partitions` belong to the
-    topic's order as of that barrier: partition 0 tells it, and 0 is said by all others.
+    topic's order as of that barrier: partition 0 tells it, and 0 is said by all others. No batch
+    covers `voids`, runs [first, next): messages of scatterings that were aborted never were.
     """
 
     address: Address
@@ -286,6 +287,7 @@ class Fetched:
     batches: tuple[Buffer, ...] = ()
     barrier: int = 0
     partitions: int = 0
+    voids: tuple[tuple[int, int], ...] = ()
 
 
 class FetchChunks(Control, frozen=True, array_like=True):

@@ -25,7 +25,7 @@ class Part(Control, frozen=True, array_like=True):
 
     address: Address
     batch: bytes = b""
-    acks: Acks = []
+    acks: Acks = msgspec.field(default_factory=list)
 
 
 class Scatter(Control, frozen=True, array_like=True):
@@ -62,7 +62,7 @@ class Prepare(Control, frozen=True, array_like=True):
     stamp: Natural
     parts: Parts
     batch: bytes = b""
-    acks: Acks = []
+    acks: Acks = msgspec.field(default_factory=list)
 
 
 class Step(IntEnum):

@@ -16,6 +16,7 @@ SETTINGS = TopicSettings(5, 6)
 RECORDS: list[c.ControlRecord] = [
     c.TopicCreated("ns", "t", 2, "partition", 70, SETTINGS, 3),
     c.TopicAltered(3, 4, SettingsChange(None, 6)),
+    c.TopicGrown(3, 4, 90),
     c.TopicDeleted(3),
     c.NodeJoined(2, "host", 6800, 4, 1, 77),
     c.NodeChanged(2, "draining"),
@@ -32,6 +33,7 @@ RECORDS: list[c.ControlRecord] = [
     c.GrantsReleased(7),
     c.LogStartMoved(12, 34, 56),
     c.StampsRaised(90),
+    c.PartitionJoined(4, 90),
     c.AcksPrepared(5, 1, 2, 90, (131072, 131073), [("c", [(9, 0, 3)])]),
     c.ScatteringsDecided([(5, 1, 2, 90, True, 1)]),
     c.ScatteringsBarred(90),

@@ -261,10 +261,10 @@ def test_a_partition_that_cannot_serve_yet_is_not_said_to_be_empty(doors: Any) -
     doors.publish(b"a")
     address = doors.info.addresses[0]
     _, partition = doors.rig.shard.topics.partition(address.group)
-    leading, partition._leading = partition._leading, None
+    leading, partition.leading = partition.leading, None
     codes = [reply.code for reply in doors.ask(d.subscribe(1, "crew", "t"), d.pull(1, 1))]
     assert codes == [0, Unavailable.code]
-    partition._leading = leading
+    partition.leading = leading
     assert doors.pull().values == [b"a"]
     doors.rig.tick()
     assert doors.replies() == []

@@ -270,7 +270,7 @@ def test_what_is_undecided_for_long_is_found_out(desk: Desk) -> None:
         desk.rig.settle()
     assert desk.fetch(0).committed == 1
     assert desk.read(0) == []
-    assert held.prepare(1).standing == Standing.NEVER  # it comes too late
+    assert held.prepare(1).standing == Standing.TOO_LOW  # it comes too late
     held = Held(desk, {0: [b"c"], 1: [b"d"]})
     held.prepare(0)
     held.prepare(1)

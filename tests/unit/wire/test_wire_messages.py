@@ -36,6 +36,7 @@ def test_fields_with_defaults_may_be_left_out(
 
 def test_only_opcodes_with_batches_have_large_bodies() -> None:
     data = {Opcode.PRODUCE, Opcode.FETCH, Opcode.PULL, Opcode.ACK, Opcode.FETCH_CHUNKS}
+    data |= {Opcode.SCATTER, Opcode.PREPARE}
     large = {opcode for opcode in Opcode if body_bytes_max(opcode) == CLIENT_FRAME_BYTES_MAX}
     assert large == data
 

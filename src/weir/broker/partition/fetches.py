@@ -39,13 +39,16 @@ class Fetches:
         self._draining = False
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
-        """Answer now if there is data or no time to wait. A replica may lag: what lies ahead of it
-        is waited for.
+        """Answer now if there is data or no time to wait. A replica may lag, and a leader
+        behind the others: what lies ahead of it is waited for.
 
         Raises `OffsetOutOfRange`, and `Overloaded` or `Unavailable` where nobody may wait.
         """
         start, behind = self._state.log_start, self._state.next_offset
-        ahead = request.offset > behind and not request.replica
+        node = self._group.node
+        # Others may have applied, and handed out, what this leader's own disk does not hold yet.
+        lags = request.replica or node.applied_index < node.commit_index
+        ahead = request.offset > behind and not lags
         if request.offset < start or ahead:
             raise OffsetOutOfRange(
                 f"offset {request.offset} is not there: this partition holds {start} to {behind}",
@@ -118,10 +121,10 @@ class Fetches:
                 self._outbox.refuse(caller, failure)
             else:
                 behind = reading.reached(payloads)
-                voids = self._state.voids
-                if voids.within(request.offset, behind):
-                    payloads = without(payloads, voids)
-                self._answer(caller, request, behind, tuple(payloads))
+                voids = self._state.voids.within(request.offset, behind)
+                if voids:
+                    payloads = without(payloads, self._state.voids)
+                self._answer(caller, request, behind, tuple(payloads), tuple(voids))
 
         self._reads.start(reading, answer)
 
@@ -139,9 +142,15 @@ class Fetches:
         self._outbox.refuse(caller, lost)
 
     def _answer(
-        self, caller: Caller, request: Fetch, behind: int, batches: tuple[Buffer, ...]
+        self,
+        caller: Caller,
+        request: Fetch,
+        behind: int,
+        batches: tuple[Buffer, ...],
+        voids: tuple[tuple[int, int], ...] = (),
     ) -> None:
         committed, order = self._state.decided_offset, self._order()
         self._outbox.reply(
-            caller, Fetched(request.address, request.offset, behind, committed, batches, *order)
+            caller,
+            Fetched(request.address, request.offset, behind, committed, batches, *order, voids),
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from weir import raft
 from weir.broker.clusters.steering import Change
-from weir.broker.entries import Payload, of_control
+from weir.broker.entries import Payload
 from weir.broker.intake.fan_in import FanIn, Seat
 from weir.broker.intake.producing import publish, publish_devices
 from weir.broker.leaderless import no_leader
@@ -48,7 +48,7 @@ from weir.wire.messages import (
 class Partition:
     """The machine of one partition's group."""
 
-    __slots__ = ("_fence", "_leading", "_shared", "fetches", "group", "state")
+    __slots__ = ("_fence", "_shared", "fetches", "group", "leading", "state")
 
     def __init__(self, group: Group, state: PartitionState, shared: Surroundings) -> None:
         """Join a restored state with its group."""
@@ -56,13 +56,14 @@ class Partition:
         self.state = state
         self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time, self._order)
         self._shared = shared
-        self._leading: Leading | None = None
+        #: What exists only while this node leads and has applied an entry of its own term.
+        self.leading: Leading | None = None
         self._fence = 0
 
     @property
     def leads(self) -> bool:
         """Whether this node leads and has applied an entry of its own term."""
-        return self._leading is not None
+        return self.leading is not None
 
     @property
     def has_leader(self) -> bool:
@@ -73,16 +74,11 @@ class Partition:
     @property
     def waiting(self) -> bool:
         """Whether a fetch or pull waits here for data or its deadline."""
-        leading = self._leading
+        leading = self.leading
         return self.fetches.waiting or (leading is not None and leading.waiting)
 
-    @property
-    def leading(self) -> Leading | None:
-        """What exists only while this node leads and has applied an entry of its own term."""
-        return self._leading
-
     def _order(self) -> tuple[int, int]:
-        return order_of(self.group.id, self.state, self._leading, self._shared)
+        return order_of(self.group.id, self.state, self.leading, self._shared)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -92,14 +88,13 @@ class Partition:
         With a stamp, all that is stamped below it, now or later, lies before that end.
         """
         self._check_applied()
-
         positions = partial(positions_of, self.group, self.state, stamp)
 
         def tell() -> None:
-            if stamp and self._leading is not None:
+            if stamp and self.leading is not None:
                 self._shared.outbox.touches(caller.session, self.group.id)
                 self._may_wait()
-                self._leading.settling.ask(caller, stamp, positions)
+                self.leading.settling.ask(caller, stamp, positions)
             else:
                 self._shared.outbox.reply(caller, positions())
 
@@ -134,7 +129,7 @@ class Partition:
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
         """Read by offset."""
-        if request.replica and self._leading is None:
+        if request.replica and self.leading is None:
             check_replica(self.group)
         elif not self.group.is_read_as_it_lies or request.offset >= self.state.next_offset:
             self._led()  # what a damaged one held behind its end, nobody knows
@@ -169,8 +164,8 @@ class Partition:
         """Say what this partition holds."""
         self._check_applied()
         outbox = self._shared.outbox
-        told = partial(info_of, self.group, self.state)
-        assured(self.group, outbox, caller, lambda: outbox.reply(caller, told()))
+        group, state = self.group, self.state
+        assured(group, outbox, caller, lambda: outbox.reply(caller, info_of(group, state)))
 
     def list_clusters(self, caller: Caller, request: ListClusters) -> None:
         """Say how far clusters are."""
@@ -189,12 +184,12 @@ class Partition:
         """Propose all that has gathered since the last flush began; return from how many devices,
         or rather from how many reads of their connections.
         """
-        return self._leading.cut() if self._leading is not None else 0
+        return self.leading.cut() if self.leading is not None else 0
 
     @property
     def has_staged(self) -> bool:
         """Whether something is left that `cut` could not propose."""
-        return self._leading is not None and self._leading.intake.has_staged
+        return self.leading is not None and self.leading.intake.has_staged
 
     def _may_wait(self) -> None:
         """Be told that time passes, until nobody waits: said first, for what follows may raise."""
@@ -202,21 +197,21 @@ class Partition:
 
     def tick(self) -> None:
         """Let waits end that are over."""
-        if self._leading is None:
+        if self.leading is None:
             end_if_astray(self.group, self.fetches)
         self.fetches.tick()
-        if self._leading is not None:
-            self._leading.tick()
+        if self.leading is not None:
+            self.leading.tick()
 
     def drain(self, acks: bool) -> None:
         """The node stops: let nobody wait any more; fetches go on, and so do `acks` for a while."""
         self.fetches.drain()
-        if self._leading is not None:
-            self._leading.drain(acks)
+        if self.leading is not None:
+            self.leading.drain(acks)
 
     def retain(self, settings: TopicSettings) -> None:
         """Propose a later start if its topic's settings let messages go."""
-        if self._leading is None or not self.group.accepts:
+        if self.leading is None or not self.group.accepts:
             return
         retain(self.group, self.state, settings, self._shared.time.wall_ms())
 
@@ -228,23 +223,23 @@ class Partition:
         if self.group.has_others:
             self.lose(error)
         self.fetches.end(error)
-        if self._leading is not None:
-            self._leading.end(error)
+        if self.leading is not None:
+            self.leading.end(error)
 
     @property
     def at_rest(self) -> bool:
         """Whether nothing is under way."""
-        return self._leading is None or self._leading.at_rest
+        return self.leading is None or self.leading.at_rest
 
     def has_under_way(self, producer: int) -> bool:
         """Return whether a batch of a producer is accepted and not committed yet."""
-        return self._leading is not None and self._leading.intake.has_under_way(producer)
+        return self.leading is not None and self.leading.intake.has_under_way(producer)
 
     def closed(self, session: int) -> None:
         """A peer is gone."""
         self.fetches.closed(session)
-        if self._leading is not None:
-            self._leading.closed(session)
+        if self.leading is not None:
+            self.leading.closed(session)
 
     # -- the machine -------------------------------------------------------------------------
 
@@ -259,7 +254,7 @@ class Partition:
         """
         self.fetches.end(error)
         self._shared.outbox.counts.leads_lost += 1
-        leading, self._leading = self._leading, None
+        leading, self.leading = self.leading, None
         if leading is None:
             return
         leading.lose(error, self._shared.budget.release)
@@ -269,8 +264,8 @@ class Partition:
     def begin_above(self, floor: int) -> None:
         """Stamp above what had been promised when this partition joined its topic's order."""
         self._fence = max(self._fence, floor)
-        if self._leading is not None:
-            self._leading.intake.clock.raise_to(floor)
+        if self.leading is not None:
+            self.leading.intake.clock.raise_to(floor)
 
     def changing(self) -> None:
         """See `Machine`: whoever is elected by the new members has all promises in its log."""
@@ -291,13 +286,13 @@ class Partition:
         if payload.batches:
             for batch in payload.batches:
                 self.state.apply(batch, index)
-                if self._leading is not None:
-                    self._shared.budget.release(self._leading.intake.committed(batch))
+                if self.leading is not None:
+                    self._shared.budget.release(self.leading.intake.committed(batch))
         elif payload.control is not None:
-            if self._leading is not None:
+            if self.leading is not None:
                 self._may_wait()  # a pull is back in line if acks left nothing of its grant
-            apply_control(index, payload.control, self.group, self.state, self._leading)
-        elif self._leading is None and self.group.begins_own_term(index):
+            apply_control(index, payload.control, self.group, self.state, self.leading)
+        elif self.leading is None and self.group.begins_own_term(index):
             # Every inherited entry is applied, so next offset, stamp and dedupe are complete.
             self._lead_now()
         if self.state.decided_offset > before:  # chunks are nobody's news
@@ -314,17 +309,17 @@ class Partition:
 
     def _wake(self) -> None:
         self._shared.woken[self.group.id] = self
-        if self._leading is not None:
-            self._leading.wake()
+        if self.leading is not None:
+            self.leading.wake()
 
     def _lead_now(self) -> None:
         shared = self._shared
         clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
-        self._leading = Leading(
+        self.leading = Leading(
             self.group, self.state, clock, shared.reads, shared.outbox, shared.time, shared.budget,
             shared.recover,
         )  # fmt: skip
-        if self._leading.waiting:
+        if self.leading.waiting:
             self._may_wait()
 
     def _fan_in(self) -> FanIn:
@@ -339,11 +334,11 @@ class Partition:
             self._led()
 
     def _led(self) -> Leading:
-        if self._leading is None:
+        if self.leading is None:
             damage = self.group.damage
             if damage is not None and self.group.is_read_as_it_lies:
                 raise DamagedRange(f"this partition can only be read: {damage}", damage.position)
             if self.group.has_others and self.group.leader != self.group.voter:
                 raise no_leader(node_of(self.group.leader))
             raise Unavailable("this partition is starting: try again shortly")
-        return self._leading
+        return self.leading

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from weir.broker.scatter.participant import Tell
-from weir.errors import Refused, Unavailable
+from weir.errors import Overloaded, Refused, Unavailable
 from weir.model.scattered import part_group
 from weir.order.clock import Time
 from weir.wire.scattering import Decide, PartState, Prepare
@@ -39,6 +39,7 @@ class Ways(NamedTuple):
 class Round:
     """One question to each of some parts. `then` gets the answers once all are there, or `enough`
     of them, or it is `until_ms`; those that may be another later are asked for again till then.
+    With `once` none is that may have been taken: what is said of it later may be too late.
     """
 
     make: Callable[[int], Question]
@@ -46,6 +47,7 @@ class Round:
     until_ms: int
     then: Callable[[Answers], None]
     enough: Callable[[Answers], bool] = lambda answers: False
+    once: bool = False
     answers: Answers = field(default_factory=dict)
     is_over: bool = False
     #: By part that could not answer: when to ask again, how long to wait the next time, and why.
@@ -53,12 +55,15 @@ class Round:
 
     def take(self, part: int, answer: PartState | Refused, now_ms: int) -> None:
         """Take note of an answer."""
-        if isinstance(answer, Refused) and answer.retryable and now_ms < self.until_ms:
+        if isinstance(answer, Refused) and self._is_again(answer) and now_ms < self.until_ms:
             _, pause_ms, _ = self.again.get(part, (0, _PAUSE_MS, answer))
             again_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
             self.again[part] = now_ms + pause_ms, again_ms, answer
         else:
             self.answers[part] = answer
+
+    def _is_again(self, error: Refused) -> bool:
+        return isinstance(error, Overloaded) if self.once else error.retryable
 
     def give_up(self) -> None:
         """Time is up: what was not answered is not known."""

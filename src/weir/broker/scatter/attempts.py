@@ -69,7 +69,7 @@ class Scattering:
         self._attempt = self._attempt._replace(stamp=lowest + stamp_at(self._lead_ms))
         self._lead_ms = min(2 * self._lead_ms, _LEAD_MS_MAX)
         until_ms = min(now_ms + _PREPARE_MS, self._until_ms)
-        shared.asks.start(Round(self._prepare, self._parts, until_ms, self._prepared))
+        shared.asks.start(Round(self._prepare, self._parts, until_ms, self._prepared, once=True))
 
     def tick(self) -> None:
         """Go on after a pause."""
@@ -152,12 +152,27 @@ class Scattering:
             self._end(ScatterConfirm(*earlier, duplicate=True))
         elif has(answers, Standing.OTHER) or has(answers, Standing.COMMITTED):
             self._pause()  # an earlier attempt is about to be decided
-        elif failed := [a for a in answers.values() if isinstance(a, Refused)]:
-            self._end(failed[0])
+        elif (failed := self._refusal()) is not None:
+            self._end(failed)
         else:
             stamps = [a.stamp for a in answers.values() if isinstance(a, PartState)]
             self._above = max(self._above, *stamps)
-            self.begin()
+            if self._lead_ms < _LEAD_MS_MAX:
+                self.begin()
+            else:
+                self._pause()
+
+    def _refusal(self) -> Refused | None:
+        """Return why it is refused for good; None while a batch may have been committed before: who
+        was only asked for an attempt did not say.
+        """
+        failed = None
+        for part, answer in self._answers.items():
+            if isinstance(answer, Refused):
+                failed = failed or answer
+            elif answer.standing == Standing.NEVER and not is_acks(part):
+                return None
+        return failed
 
     def _pause(self) -> None:
         self._again_ms = self._shared.time.monotonic_ms() + 2 * self._lead_ms

@@ -58,11 +58,12 @@ class Coordinator:
         self._running.append(one)
         one.begin()
 
-    def recover(self, attempt: Attempt, parts: tuple[int, ...]) -> None:
+    def recover(self, attempt: Attempt, parts: tuple[int, ...], is_committed: bool) -> None:
         """Finish an attempt that nobody else does; who asks again later is not put in line."""
         if attempt not in self._recovering and len(self._recovering) < SCATTERINGS_MAX:
             self._recovering.add(attempt)
-            Recovery(self._asks, attempt, parts, self._time, self._recovering.discard).begin()
+            one = Recovery(self._asks, attempt, parts, self._time, self._recovering.discard)
+            one.begin(is_committed)
 
     def answered(self, frame: ClientFrame) -> None:
         """Take what another shard answered."""

@@ -35,14 +35,14 @@ class Overdue:
         if now_ms < self._look_at_ms:
             return
         self._look_at_ms = now_ms + _LOOK_EVERY_MS
-        overdue: dict[Attempt, tuple[int, ...]] = {}
+        overdue: dict[Attempt, tuple[tuple[int, ...], bool]] = {}
         for attempt, _, parts, is_undecided in self._known.unfinished():
             age_ms = wall_ms - milliseconds_of(attempt.stamp)
             if age_ms >= (UNDECIDED_MS if is_undecided else UNCLOSED_MS):
-                overdue[attempt] = parts
+                overdue[attempt] = parts, not is_undecided
         self._again = {one: again for one, again in self._again.items() if one in overdue}
-        for attempt, parts in overdue.items():
+        for attempt, (parts, is_committed) in overdue.items():
             at_ms, pause_ms = self._again.get(attempt, (now_ms, UNDECIDED_MS))
             if now_ms >= at_ms:
                 self._again[attempt] = now_ms + pause_ms, min(2 * pause_ms, _AGAIN_MS_MAX)
-                self._recover(attempt, parts)
+                self._recover(attempt, parts, is_committed)

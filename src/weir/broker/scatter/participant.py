@@ -74,7 +74,8 @@ class Participant:
         if request.batch and request.acks:
             raise BadRequest("a part of a scattering is a batch, or acks")
         known = self._state.scatterings
-        if known.is_prepared(*key) or key in known.committed or attempt.stamp <= known.barred:
+        is_barred = is_acks and attempt.stamp <= known.barred
+        if known.is_prepared(*key) or key in known.committed or is_barred:
             tell(self._standing(key))
             return False
         if known.kept + len(self._taking) >= SCATTERINGS_KEPT_MAX:

@@ -42,8 +42,13 @@ class Recovery:
         self._time = time
         self._done = done
 
-    def begin(self) -> None:
-        """Ask: from now on nothing more of it is prepared."""
+    def begin(self, is_committed: bool) -> None:
+        """Ask, and from now on nothing more of it is prepared; unless it is known to be committed:
+        then who is asked may have forgotten it.
+        """
+        if is_committed:
+            self._round(Step.COMMIT, self._committed)
+            return
         self._round(Step.ASK, self._asked, _is_clear)
 
     def _asked(self, answers: Answers) -> None:

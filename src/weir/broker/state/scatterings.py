@@ -13,8 +13,9 @@ from weir.broker.state.dedupe import Answer
 from weir.broker.state.ranges import Ranges
 from weir.model.scattered import Attempt
 
-#: Told that an attempt with these parts is to be finished, whatever its coordinator does.
-Recover = Callable[[Attempt, tuple[int, ...]], None]
+#: Told that an attempt with these parts is to be finished, whatever its coordinator does, and
+#: whether it is known to be committed.
+Recover = Callable[[Attempt, tuple[int, ...], bool], None]
 
 
 class Outcome(IntEnum):

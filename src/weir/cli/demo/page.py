@@ -31,7 +31,8 @@ table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-n
 th {{ text-align: right; color: var(--soft); font-weight: 500; padding: 4px 8px; }}
 td {{ text-align: right; padding: 4px 8px; border-top: 1px solid var(--line); }}
 th:first-child, td:first-child {{ text-align: left; }}
-.pair {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 12px; margin-top: 12px; }}
+.pair {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 12px;
+  margin-top: 12px; }}
 </style></head><body><main>
 <h1>weir: the flights of three airports</h1>
 {body}
