@@ -51,3 +51,10 @@ def test_an_effect_that_is_lost_or_repeated_is_told(
 def spoiled(statement: str) -> TextClause:
     """As if a message's effect had been written for another."""
     return text(statement.replace("select value", "select replace(value, '17', '16')"))
+
+
+def test_consumers_that_cannot_be_shared_out_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--consumers=5", "--processes=2"]) == 2
+    assert "each process has as many consumers" in capsys.readouterr().err

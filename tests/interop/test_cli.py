@@ -90,6 +90,21 @@ def test_lines_of_stdin_go_in_and_come_out(node: Node, topic: str) -> None:
     assert shown == [*(f"0/{n}  {n}" for n in range(20_000)), "0/20000  no newline"]
 
 
+def test_a_topic_in_total_order_is_shown_in_it(node: Node, request: pytest.FixtureRequest) -> None:
+    name = request.node.name
+    weir(node, "topic", "create", name, "--partitions", "3", "--order", "total")
+    described = lines(weir(node, "topic", "describe", name))
+    assert described[0].startswith(f"topic {name}, id ")
+    assert described[0].endswith(", order=total")
+    for number in range(6):
+        weir(node, "pub", name, f"m{number}", "--partition", str(5 * number % 3))
+    shown = lines(weir(node, "tail", name, "--no-follow"))
+    assert shown == ["0/0  m0", "2/0  m1", "1/0  m2", "0/1  m3", "2/1  m4", "1/1  m5"]
+    by_partition = lines(weir(node, "tail", name, "--no-follow", "--order", "partition"))
+    assert sorted(by_partition) == sorted(shown)
+    assert "order='causal': give" in failure(weir(node, "tail", name, "--order", "causal"))
+
+
 def test_receipts_say_where_each_message_is(node: Node, topic: str) -> None:
     done = weir(node, "pub", topic, "a", "b", "--partition", "1", "--json")
     receipts = one_object(done, "weir.pub/1")["receipts"]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,10 +106,16 @@ def wait_for(node: testing.Node, wanted: Callable[[Cluster], bool]) -> None:
 def test_processes_come_with_the_work_and_go_with_it(node: testing.Node, tmp_path: Path) -> None:
     with sync.connect(node.url) as client, client.producer("unlocks") as producer:
         producer.send_many([b"%d" % number for number in range(MESSAGES)])
-    with working(tmp_path, node.url, "--max", "3", "--cool-down", "1s") as work:
+    options = ("--max", "3", "--cool-down", "1s", "--metrics", "127.0.0.1:0")
+    with working(tmp_path, node.url, *options) as work:
+        url = work.until(lambda event: event["event"] == "figures")["url"]
         more = work.until(lambda event: event["event"] == "scaled" and event["wanted"] > 1)
         assert "/s come, a process does" in more["why"]
         assert more["waiting"] > 0
+        with urllib.request.urlopen(url, timeout=WITHIN_SECONDS) as page:
+            figures = page.read().decode()
+        assert f'weir_work_processes_wanted{{cluster="ledger"}} {more["wanted"]}\n' in figures
+        assert 'weir_work_waiting_messages{cluster="ledger"} ' in figures
 
         killed = work.started()[0]
         os.kill(killed, signal.SIGKILL)
@@ -125,7 +132,9 @@ def test_processes_come_with_the_work_and_go_with_it(node: testing.Node, tmp_pat
         work.process.send_signal(signal.SIGINT)
         assert work.process.wait(WITHIN_SECONDS) == 0
         assert all(gone(process) for process in started)
-        assert {event["event"] for event in work.events} == {"scaled", "started", "ended"}
+        assert {event["event"] for event in work.events} == {
+            "figures", "scaled", "started", "ended",
+        }  # fmt: skip
     wait_for(node, lambda cluster: (cluster.lag, cluster.consumers) == (0, 0))
 
 

@@ -59,6 +59,7 @@ EPOCH = st.integers(0, 2**32 - 1)
 PARTS = st.lists(NATURAL, min_size=1, max_size=3).map(tuple)
 ACKS = st.lists(st.tuples(TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))), max_size=2)
 PART = st.builds(Part, ADDRESS, BODY, ACKS)
+VECTOR = st.lists(NATURAL, max_size=4).map(tuple)
 
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Hello: st.builds(m.Hello, TEXT, NATURAL, NATURAL),
@@ -84,6 +85,11 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Pull: st.builds(m.Pull, ADDRESS, TEXT, *[NATURAL] * 4, st.sampled_from(Mode)),
     m.Ack: st.builds(m.Ack, ADDRESS, TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))),
     m.Nack: st.builds(m.Nack, ADDRESS, TEXT, NATURAL, RUNS, NATURAL, st.booleans()),
+    m.TakeTurn: st.builds(m.TakeTurn, ADDRESS, TEXT, VECTOR, NATURAL, NATURAL),
+    m.MoveCursor: st.builds(
+        m.MoveCursor, ADDRESS, TEXT, NATURAL, VECTOR, NATURAL, st.booleans(), st.booleans()
+    ),
+    m.SeekCursor: st.builds(m.SeekCursor, ADDRESS, TEXT, VECTOR),
     m.Extend: st.builds(m.Extend, ADDRESS, TEXT, st.lists(NATURAL), NATURAL),
     m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),
     a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),
@@ -107,7 +113,13 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
 SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL)
 INFO = st.builds(m.TopicInfo, NATURAL, TEXT, TEXT, TEXT, st.lists(ADDRESS, max_size=3), SETTINGS)
 CLUSTER = st.builds(
-    a.ClusterInfo, TEXT, *[INT64] * 7, st.booleans(), st.sampled_from((-1, *Mode)), *[INT64] * 2
+    a.ClusterInfo,
+    TEXT,
+    *[INT64] * 7,
+    st.booleans(),
+    st.sampled_from((-1, *Mode)),
+    *[INT64] * 2,
+    VECTOR,
 )
 REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     m.Welcome: (
@@ -144,6 +156,8 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     m.Confirm: (Opcode.PRODUCE, st.builds(m.Confirm, INT64, INT64, st.booleans(), NATURAL)),
     m.Acked: (Opcode.ACK, st.builds(m.Acked, INT64)),
     m.Nacked: (Opcode.NACK, st.builds(m.Nacked, INT64)),
+    m.Turn: (Opcode.TAKE_TURN, st.builds(m.Turn, NATURAL, NATURAL, VECTOR, NATURAL)),
+    m.Moved: (Opcode.MOVE_CURSOR, st.builds(m.Moved, NATURAL)),
     m.Extended: (Opcode.EXTEND, st.builds(m.Extended, INT64)),
     m.Refusal: (Opcode.FETCH, st.builds(m.Refusal, NATURAL, TEXT, INT64)),
     m.Fetched: (
@@ -176,10 +190,7 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
         Opcode.SCATTER,
         st.builds(m.ScatterConfirm, NATURAL, st.lists(st.tuples(NATURAL, NATURAL)), st.booleans()),
     ),
-    m.PartState: (
-        Opcode.DECIDE,
-        st.builds(m.PartState, st.sampled_from(Standing), NATURAL, NATURAL),
-    ),
+    m.PartState: (Opcode.DECIDE, st.builds(m.PartState, st.sampled_from(Standing), *[NATURAL] * 2)),
     a.Deleted: (Opcode.DELETE_TOPIC, st.builds(a.Deleted, NATURAL)),
     a.PartitionInfo: (
         Opcode.DESCRIBE_PARTITION,

@@ -65,7 +65,7 @@ def run(example: Example, name: str, url: str) -> str:
 
 def test_the_client_page_is_true(node: testing.Node) -> None:
     found = [e for e in examples(page("docs/CLIENT.md")) if not e.code.startswith("# test_")]
-    assert len(found) == 11
+    assert len(found) == 12
     for example in found:
         assert run(example, "docs/CLIENT.md", node.url) == example.printed
 

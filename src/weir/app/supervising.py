@@ -57,12 +57,20 @@ class Blind:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A collector may read figures at `url`."""
+
+    url: str
+
+
+Event = Happening | Scaled | Blind | Figures
+
+
 class Supervisor:
     """Starts processes, looks at the cluster, and has more of them or fewer."""
 
-    def __init__(
-        self, app: App, plan: Plan, tell: Callable[[Happening | Scaled | Blind], None]
-    ) -> None:
+    def __init__(self, app: App, plan: Plan, tell: Callable[[Event], None]) -> None:
         """Take what to run. Raises `ValueError` for what the application has no handler of."""
         mine = [one for one in app.subscriptions if one.cluster == plan.cluster]
         if not mine:
@@ -74,12 +82,25 @@ class Supervisor:
         self._plan = plan
         self._tell = tell
         self._scaling = Scaling(plan.least, plan.most, plan.cool_down)
+        self._crew: Crew | None = None
+        #: What was seen of the cluster last; None before that, and while it cannot be looked at.
+        self.seen: Look | None = None
+
+    @property
+    def wanted(self) -> int:
+        """How many processes there should be."""
+        return self._scaling.wanted
+
+    @property
+    def present(self) -> int:
+        """How many run, and were not told to end."""
+        return self._crew.present if self._crew is not None else 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop`, then let all processes end. Raises `UnknownTopic`."""
         plan = self._plan
         words = python("weir.app.worker", plan.name, plan.cluster, plan.url, f"{plan.grace:g}")
-        crew = Crew(words, plan.grace + _END_SECONDS, self._tell, plan.output)
+        crew = self._crew = Crew(words, plan.grace + _END_SECONDS, self._tell, plan.output)
         looking = asyncio.ensure_future(self._look_on(crew))
         asked = asyncio.ensure_future(stop.wait())
         try:
@@ -102,7 +123,8 @@ class Supervisor:
                 connecting = connect(plan.url, name="weir-work", request_timeout=_PATIENCE_SECONDS)
                 async with connecting as client:
                     while True:
-                        self._decide(await self._look(client), crew)
+                        self.seen = await self._look(client)
+                        self._decide(self.seen, crew)
                         blind = False
                         await asyncio.sleep(LOOK_SECONDS)
             except UnknownTopic:
@@ -110,7 +132,7 @@ class Supervisor:
             except WeirError as error:
                 if not blind:
                     self._tell(Blind(str(error)))
-                blind = True
+                blind, self.seen = True, None
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self, client: Client) -> Look:

@@ -7,17 +7,19 @@ unequal is unequal in the peers' favour. Devices of a burst speak raw bytes on a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from weir.bench import burst, latency
+from weir.bench.contender import Contender, Ran
 from weir.bench.flow import FlowFailed, flow, shared_out
 from weir.bench.flow import Shape as FlowShape
 from weir.bench.loop import run
 from weir.bench.open_files import allow_connections
-from weir.bench.own import running_own
+from weir.bench.own import Own, running_own
 from weir.bench.peers.peers import ABSENT, peer, set_of
 from weir.bench.peers.rival import running_rival
 from weir.bench.peers.server import Peer
@@ -25,7 +27,11 @@ from weir.bench.peers.sets import NODES
 from weir.bench.side import Side, topic_name
 from weir.errors import WeirError
 
-Shape = Literal["timeliness", "produce", "consume", "both", "burst", "latency"]
+Shape = Literal["timeliness", "produce", "consume", "both", "burst", "latency", "dormitory"]
+#: What locks are compared with that report to weir.
+BEHIND_THE_LOCKS = ("direct", "activemq")
+#: Of these, less is better.
+TIMED = ("burst", "latency", "dormitory")
 
 #: A probe that takes this long tells the rate well enough to choose how many messages to send.
 _PROBE_S = 0.5
@@ -36,7 +42,7 @@ Say = Callable[[str], None]
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What to compare. `amounts` are producers, or devices of a burst; latency has one run."""
+    """What to compare. `amounts` are producers, or devices that report; latency has one run."""
 
     peers: list[str]
     shape: Shape = "timeliness"
@@ -52,7 +58,11 @@ class Settings(msgspec.Struct, frozen=True):
         """Raise `ValueError` for what cannot be compared."""
         if self.replicas not in (1, NODES):
             raise ValueError(f"replicas={self.replicas}: peers run on 1 node, or on {NODES}")
-        chosen(self.labels)
+        if self.shape != "dormitory":
+            chosen(self.labels)
+        elif self.replicas != 1 or not {*self.peers} <= {*BEHIND_THE_LOCKS}:
+            there = ", ".join(BEHIND_THE_LOCKS)
+            raise ValueError(f"shape dormitory: its peers are {there}, each on one node")
         if not self.peers or not self.amounts or min(self.amounts) < 1:
             raise ValueError("name at least one peer, and amounts of 1 or more")
         if self.seconds <= 0 or self.deadline_s <= self.seconds:
@@ -85,7 +95,7 @@ class Round(msgspec.Struct, frozen=True):
     """All sides at one amount. A ratio above 1 says that weir was better so many times."""
 
     amount: int
-    figure: float
+    figure: float | None
     times_best_synced: float | None
     best_synced: str | None
     times_best: float | None
@@ -122,11 +132,9 @@ def compare(settings: Settings, say: Say) -> Comparison:
     settings that make no sense, and what weir's own run raises.
     """
     settings.check()
-    peers = chosen(settings.labels)
-    for one in peers:
-        one.version()
     amounts = settings.amounts if settings.shape != "latency" else [1]
-    rounds = [_round(settings, peers, amount, say) for amount in amounts]
+    with _contenders(settings) as contenders:
+        rounds = [_round(contenders, settings.shape in TIMED, amount, say) for amount in amounts]
     synced = [one.times_best_synced for one in rounds if one.times_best_synced is not None]
     best = [one.times_best for one in rounds if one.times_best is not None]
     return Comparison(
@@ -136,59 +144,83 @@ def compare(settings: Settings, say: Say) -> Comparison:
 
 def unit_of(shape: Shape) -> str:
     """Return what a figure counts."""
-    return {"burst": "s to the last confirm", "latency": "ms to a lone confirm, median"}.get(
-        shape, "messages/s"
-    )
+    return {
+        "burst": "s to the last confirm",
+        "latency": "ms to a lone confirm, median",
+        "dormitory": "s to the last reply",
+    }.get(shape, "messages/s")
 
 
-def _round(settings: Settings, peers: Sequence[Peer], amount: int, say: Say) -> Round:
-    own = _row(settings, running_own(settings.folder, settings.replicas), amount)
-    say(_line(own))
-    rows = [own]
+def _contenders(settings: Settings) -> AbstractContextManager[Sequence[Contender]]:
+    """Return weir and, behind it, whom it is compared with."""
+    if settings.shape == "dormitory":
+        # Only this shape needs a database.
+        from weir.bench.dormitory.platforms import platforms
+
+        return platforms(settings.peers, settings.folder, settings.deadline_s)
+    peers = chosen(settings.labels)
     for one in peers:
+        one.version()
+
+    def run_own(amount: int) -> Ran:
+        return _ran(settings, running_own(settings.folder, settings.replicas), amount)
+
+    def run_peer(label: str, amount: int) -> Ran:
         # A fresh one each time: a peer that was stopped keeps its process and port no more.
-        (fresh,) = peer(one.label)
-        try:
-            row = _row(settings, running_rival(fresh, settings.folder), amount)
-        except (WeirError, OSError, TimeoutError) as error:
-            row = Row(one.label, "", one.settings, one.synced, amount, None, False, str(error), {})
+        (fresh,) = peer(label)
+        return _ran(settings, running_rival(fresh, settings.folder), amount)
+
+    own = Contender(Own.label, "", Own.synced, run_own)
+    others = [
+        Contender(one.label, one.settings, one.synced, partial(run_peer, one.label))
+        for one in peers
+    ]
+    return nullcontext([own, *others])
+
+
+def _round(
+    contenders: Sequence[Contender], lower_wins: bool, amount: int, say: Say
+) -> Round:  # fmt: skip
+    rows: list[Row] = []
+    for one in contenders:
+        row = _row(one, amount, own=not rows)
         say(_line(row))
         rows.append(row)
-    assert own.figure is not None
-    lower_wins = settings.shape in ("burst", "latency")
-    synced, best_synced = _against(own.figure, [r for r in rows[1:] if r.synced], lower_wins)
-    any_kind, best = _against(own.figure, rows[1:], lower_wins)
-    return Round(amount, own.figure, synced, best_synced, any_kind, best, rows)
+    own = rows[0].figure
+    synced, best_synced = _against(own, [r for r in rows[1:] if r.synced], lower_wins)
+    any_kind, best = _against(own, rows[1:], lower_wins)
+    return Round(amount, own, synced, best_synced, any_kind, best, rows)
+
+
+def _row(one: Contender, amount: int, own: bool) -> Row:
+    label, settings, synced, run_once = one
+    try:
+        version, settings, result, figure = run_once(amount)
+    except (WeirError, OSError, TimeoutError) as error:
+        if own:
+            raise
+        return Row(label, "", settings, synced, amount, None, False, str(error), {})
+    return Row(label, version, settings, synced, amount, figure, result.clean, None, result)
 
 
 def _against(
-    own: float, rows: Sequence[Row], lower_wins: bool
+    own: float | None, rows: Sequence[Row], lower_wins: bool
 ) -> tuple[float | None, str | None]:  # fmt: skip
     """Return how many times better `own` is than the best of `rows`, and whose that is."""
     there = [(row.figure, row.side) for row in rows if row.figure]
-    if not there:
+    if not there or own is None:
         return None, None
     figure, side = min(there) if lower_wins else max(there)
     return (figure / own if lower_wins else own / figure), side
 
 
-def _row(settings: Settings, running: AbstractContextManager[Side], amount: int) -> Row:
+def _ran(settings: Settings, running: AbstractContextManager[Side], amount: int) -> Ran:
     if settings.shape == "burst":
         # Before the broker starts, which inherits the limit.
         allow_connections(amount)
     with running as side:
         result, figure = run(_measured(side, settings, amount))
-        return Row(
-            side.label,
-            side.version,
-            side.settings,
-            side.synced,
-            amount,
-            figure,
-            result.clean,
-            None,
-            result,
-        )
+        return Ran(side.version, side.settings, result, figure)
 
 
 async def _measured(side: Side, settings: Settings, amount: int) -> tuple[Any, float | None]:
@@ -200,6 +232,7 @@ async def _measured(side: Side, settings: Settings, amount: int) -> tuple[Any, f
         lone = latency.Settings(size=settings.size, deadline_s=settings.deadline_s)
         late, _ = await latency.measure(side, lone)
         return late, late.confirm_p50_ms
+    assert settings.shape != "dormitory"  # which has no sides, but platforms
     shape: FlowShape = "both" if settings.shape == "timeliness" else settings.shape
     messages = await _enough(side, settings, shape, amount)
     counts = shared_out(messages, amount)

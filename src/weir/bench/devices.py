@@ -98,6 +98,25 @@ class Lock:
         return b""
 
 
+class Asking:
+    """No dialect: a record, and a byte for an answer (`weir.bench.dormitory.serving`)."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        """Have no answer yet."""
+        self.confirmed = 0
+
+    def opening(self) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def receive(self, data: bytes) -> bytes:
+        """Count answers."""
+        self.confirmed += len(data)
+        return b""
+
+
 #: Makes the speaker of a device, and the bytes of its one message.
 Maker = Callable[[int], tuple[Speaker, bytes]]
 
@@ -112,6 +131,8 @@ def maker(side: str, topic: str) -> Maker:
             return Lock(number, topic), device.publish(0, value, 0)
 
         return lock
+    if side == "direct":
+        return lambda number: (Asking(), block.values_of(number, 0, 1)[0])
     (server,) = peer(side)
 
     def client(number: int) -> tuple[Speaker, bytes]:

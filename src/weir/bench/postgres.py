@@ -38,9 +38,10 @@ class PostgresFailed(WeirError):
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """A server that runs. `user` may do everything, without a password."""
+    """A server that runs, and its first process. `user` may do everything, without a password."""
 
     port: int
+    pid: int
     host: str = _HOST
     user: str = _USER
     database: str = "postgres"
@@ -77,7 +78,7 @@ def running_postgres(**settings: str | int) -> Iterator[Postgres]:
             raise PostgresFailed(f"initdb failed: {done.stderr.strip()}")
         process, port = _started(data, folder, settings)
         try:
-            yield Postgres(port)
+            yield Postgres(port, process.pid)
         finally:
             _stop(process)
 

@@ -7,7 +7,9 @@ ONLY=burst,latency` some; docs/PROOF.md is made from what came out.
 from __future__ import annotations
 
 from weir.bench.claims import NONE_LOST, WHOLE, Figure, Goal, Proof, bench, tests
+from weir.bench.dormitory_proofs import OF_DORMITORIES
 from weir.bench.handler_proofs import OF_HANDLERS
+from weir.bench.order_proofs import OF_ORDER
 from weir.bench.powercut_proofs import OF_MACHINES
 from weir.bench.set_proofs import OF_SETS
 from weir.bench.world_proofs import OF_WORLDS
@@ -216,5 +218,8 @@ SURVIVED = (
     ),
 )
 
-_ALL = (*MEASURED, *OF_SETS, *OF_HANDLERS, *SURVIVED, *OF_WORLDS, *OF_MACHINES)
+_ALL = (
+    *(*MEASURED, *OF_SETS, *OF_ORDER, *OF_HANDLERS, *OF_DORMITORIES),
+    *(*SURVIVED, *OF_WORLDS, *OF_MACHINES),
+)
 PROOFS: dict[str, Proof] = {proof.name: proof for proof in _ALL}

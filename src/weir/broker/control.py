@@ -240,6 +240,42 @@ class ClusterDeleted(Record, frozen=True, array_like=True, tag="forget"):
     cluster: str
 
 
+class CursorTaken(Record, frozen=True, array_like=True, tag="turn"):
+    """Partition 0: a consumer has the turn of a cluster that reads in total order, under this
+    entry's index as its fencing number, unless another had it since the number `after`. A new
+    cluster begins at `offsets`, by partition.
+    """
+
+    cluster: str
+    consumer: int
+    after: int
+    offsets: tuple[int, ...]
+    deadline: int
+    stamp: int
+
+
+class CursorMoved(Record, frozen=True, array_like=True, tag="moved"):
+    """Partition 0: in turn `fence` all below `offsets` is done; it lasts until `deadline`, or
+    `ends` and is nobody's until then; one that was `untried` is no attempt.
+    """
+
+    cluster: str
+    fence: int
+    offsets: tuple[int, ...]
+    deadline: int
+    stamp: int
+    ends: bool = False
+    untried: bool = False
+
+
+class CursorSought(Record, frozen=True, array_like=True, tag="seek-all"):
+    """Partition 0: a cluster that reads in total order goes on at `offsets`; its turn is over."""
+
+    cluster: str
+    offsets: tuple[int, ...]
+
+
+CursorRecord = CursorTaken | CursorMoved | CursorSought
 ScatterRecord = AcksPrepared | ScatteringsDecided | ScatteringsBarred
 ClusterRecord = ClusterOpened | ClusterSought | ClusterPaused | ClusterDeleted
 NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
@@ -260,6 +296,7 @@ ControlRecord = (
     | PartitionJoined
     | ScatterRecord
     | ClusterRecord
+    | CursorRecord
 )
 _decoder = msgspec.msgpack.Decoder(ControlRecord)
 encode = msgspec.msgpack.Encoder().encode

@@ -16,6 +16,7 @@ from weir.broker.registry.registry import Registry
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
 from weir.errors import (
+    BadRequest,
     Fenced,
     ProducerExpired,
     Refused,
@@ -26,7 +27,7 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.header import Header
-from weir.model.ids import REGISTRY_GROUP
+from weir.model.ids import REGISTRY_GROUP, group_of
 from weir.model.limits import BATCH_BYTES_MAX, KIB, PIPELINE_WINDOW
 from weir.model.topic import split_name
 from weir.order.clock import Time
@@ -101,6 +102,9 @@ class Requests:
             m.Ack: self._settle,
             m.Nack: self._settle,
             m.Extend: self._settle,
+            m.TakeTurn: self._turn,
+            m.MoveCursor: self._turn,
+            m.SeekCursor: self._turn,
             a.AlterTopic: self._alter,
             a.DeleteTopic: self._delete,
             a.DescribePartition: self._describe_partition,
@@ -294,3 +298,13 @@ class Requests:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "consume", topic.full_name)
         partition.settle(caller, request)
+
+    def _turn(
+        self, session: Session, caller: Caller, request: m.TakeTurn | m.MoveCursor | m.SeekCursor
+    ) -> None:
+        topic, partition = self._topics.partition(request.address.group)
+        if request.address.group != group_of(topic.id, 0):
+            raise BadRequest("the cursor of a topic is kept by its partition 0: ask there")
+        kind = "steer" if isinstance(request, m.SeekCursor) else "consume"
+        self._authorize(session.principal, kind, topic.full_name)
+        partition.turn(caller, request)

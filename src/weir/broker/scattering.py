@@ -95,9 +95,8 @@ class Scatterings:
     def _local(self, request: Question, tell: Tell) -> None:
         _, partition = self._topics.partition(request.address.group)
         if isinstance(request, m.Prepare):
-            partition.prepare(request, tell)
-        else:
-            partition.decide(request, tell)
+            self._shared.admit()
+        partition.part(request, tell)
 
 
 def _parts_of(request: m.Scatter) -> dict[int, Part]:

@@ -32,5 +32,6 @@ class Sweep:
         looked, self._left = self._left[:_LOOKS_PER_TICK], self._left[_LOOKS_PER_TICK:]
         for group in looked:
             topic = self._topics.catalog.by_id(topic_of(group))
-            if topic is not None and group in self._topics:
-                self._topics.partition(group)[1].retain(topic.settings)
+            partition = self._topics.find(group)  # it may not have joined its topic yet
+            if topic is not None and partition is not None:
+                partition.retain(topic.settings)

@@ -24,16 +24,22 @@ if TYPE_CHECKING:
     from weir.bench.compare import Comparison
     from weir.bench.spark_rows import Result
 
-SHAPES = ("timeliness", "produce", "consume", "both", "burst", "latency")
+SHAPES = ("timeliness", "produce", "consume", "both", "burst", "latency", "dormitory")
 
 
 def compare(
     peer: Annotated[
-        str, typer.Option(help="Peers: redis, nats, rabbitmq, activemq, or NAME:VARIANT.")
+        str,
+        typer.Option(
+            help="Peers: redis, nats, rabbitmq, activemq, or NAME:VARIANT; of shape dormitory "
+            "direct and activemq."
+        ),
     ] = "redis,nats",
     shape: Annotated[str, typer.Option(help=", ".join(SHAPES))] = "timeliness",
     producers: Annotated[str, typer.Option(help="Producers; 1,50,200 for three rounds.")] = "1",
-    devices: Annotated[str, typer.Option(help="Devices, for shape burst.")] = "1000,8000",
+    devices: Annotated[
+        str, typer.Option(help="Devices, for shapes burst and dormitory.")
+    ] = "1000,8000",
     size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
     duration: Annotated[
         str, typer.Option("--seconds", help="About how long each side works in a round.")
@@ -52,15 +58,19 @@ def compare(
     confirm are told from those that do not. Kafka and RocketMQ servers are neither Debian packages
     nor Python wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three
     nodes as weir is. Exit code 1 if a side failed or lost anything.
+
+    Shape dormitory: locks report within a second, and each record is committed to the same
+    PostgreSQL (scripts/postgres-packages names what to install): by servers that the locks ask
+    directly, by consumers behind ActiveMQ, or by handlers under `weir work`. The figure is the time
+    to the last reply; the share is that of rows in the database to records sent.
     """
     with usage("compare"):
         from weir.bench.compare import Settings
         from weir.bench.compare import compare as run_all
         from weir.bench.runs import record as keep
 
-        amounts = (
-            several(devices, "devices") if shape == "burst" else several(producers, "producers")
-        )
+        woken = shape in ("burst", "dormitory")
+        amounts = several(devices, "devices") if woken else several(producers, "producers")
         settings = Settings(
             peer.split(","), _shape(shape), amounts, size, seconds(duration), messages,
             seconds(deadline), folder, replicas,
@@ -73,9 +83,10 @@ def compare(
         for row in one.rows:
             keep(record, schema, settings, row, None)
     if plot is not None:
-        from weir.bench.plot import svg
+        from weir.bench.plot import svg, svg_of_dormitory
 
-        plot.write_text(svg(result, shape), encoding="utf-8")
+        drawn = svg_of_dormitory(result) if shape == "dormitory" else svg(result, shape)
+        plot.write_text(drawn, encoding="utf-8")
     say(result.absent)
     finish(schema, [settings], [result], "times_best", most=False, as_json=as_json, show=_show)
 
@@ -137,29 +148,29 @@ def _shape(text: str) -> Any:
 def _show(result: Comparison) -> None:
     from weir.cli.output import print_table
 
+    headings = ["SIDE", "VERSION", "FIGURE", "WEIR IS", "CLEAN", "SYNCED", "HELD BACK BY"]
+    with_shares = result.unit == "s to the last reply"
+    if with_shares:
+        headings.insert(4, "RECORDED")
     for one in result.rounds:
         print(f"{one.amount:,}: {result.unit}")
-        print_table(
-            ("SIDE", "VERSION", "FIGURE", "WEIR IS", "CLEAN", "SYNCED", "HELD BACK BY"),
-            [
-                (
-                    row.side,
-                    row.version,
-                    row.figure,
-                    _times(result.unit, one.figure, row.figure),
-                    row.clean,
-                    row.synced,
-                    row.error or getattr(row.result, "bottleneck", None),
-                )
-                for row in one.rows
-            ],
-        )
+        table: list[list[object]] = []
+        for row in one.rows:
+            cells = [
+                row.side, row.version, row.figure, _times(result.unit, one.figure, row.figure),
+                row.clean, row.synced, row.error or getattr(row.result, "bottleneck", None),
+            ]  # fmt: skip
+            if with_shares:
+                share = getattr(row.result, "share_recorded", None)
+                cells.insert(4, None if share is None else f"{share:.1%}")
+            table.append(cells)
+        print_table(headings, table)
         for row in one.rows:
             print(f"  {row.side}: {row.settings}")
 
 
-def _times(unit: str, own: float, other: float | None) -> str | None:
-    if not other:
+def _times(unit: str, own: float | None, other: float | None) -> str | None:
+    if not other or not own:
         return None
     times = own / other if unit == "messages/s" else other / own
     return f"{times:.2f}x"

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from weir.app.app import App
-    from weir.app.crew import Happening
-    from weir.app.supervising import Blind, Plan, Scaled
+    from weir.app.supervising import Event, Plan, Supervisor
 
 
 def work(
@@ -34,6 +33,10 @@ def work(
     as_json: Annotated[
         bool, typer.Option("--json", help="A line of JSON on stdout for all that happens.")
     ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve /metrics and /healthz there; port 0: any."),
+    ] = None,
     url: Annotated[
         str | None,
         typer.Option("--url", envvar="WEIR_URL", show_envvar=True, help="[default: the app's own]"),
@@ -67,16 +70,45 @@ def work(
             sys.stderr.fileno() if as_json else None,
         )
         parse_url(plan.url)
+        place = _place(metrics) if metrics else None
         stop = asyncio.Event()
-        supervisor = Supervisor(app, plan, _while_heard(_telling(plan, as_json), stop))
+        tell = _while_heard(_telling(plan, as_json), stop)
+        supervisor = Supervisor(app, plan, tell)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
-    async def run() -> None:
-        _stop_at_signals(stop)
+    asyncio.run(_run(supervisor, plan, place, tell, stop))
+
+
+async def _run(
+    supervisor: Supervisor,
+    plan: Plan,
+    place: tuple[str, int] | None,
+    tell: Callable[[Event], None],
+    stop: asyncio.Event,
+) -> None:
+    """Work until `stop`, or a signal; serve figures at `place` meanwhile."""
+    from contextlib import AsyncExitStack
+
+    from weir.app.supervising import Figures
+    from weir.cli.work_figures import told_to_collectors
+
+    _stop_at_signals(stop)
+    async with AsyncExitStack() as stack:
+        if place is not None:
+            serving = told_to_collectors(supervisor, plan, *place)
+            tell(Figures(await stack.enter_async_context(serving)))
         await supervisor.run(stop)
 
-    asyncio.run(run())
+
+def _place(metrics: str) -> tuple[str, int]:
+    """Return the host and port to serve figures at. Raises `ValueError`."""
+    from weir.server.config import split_address
+
+    try:
+        return split_address(metrics)
+    except ValueError as error:
+        raise ValueError(f"--metrics {error}") from None
 
 
 def _only(app: App) -> str:
@@ -105,12 +137,10 @@ def _stop_at_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, first)
 
 
-def _while_heard(
-    tell: Callable[[Happening | Scaled | Blind], None], stop: asyncio.Event
-) -> Callable[[Happening | Scaled | Blind], None]:
+def _while_heard(tell: Callable[[Event], None], stop: asyncio.Event) -> Callable[[Event], None]:
     """Return what tells the same, and sets `stop` when nobody reads it any more."""
 
-    def heard(event: Happening | Scaled | Blind) -> None:
+    def heard(event: Event) -> None:
         try:
             tell(event)
         except OSError:
@@ -119,14 +149,14 @@ def _while_heard(
     return heard
 
 
-def _telling(plan: Plan, as_json: bool) -> Callable[[Happening | Scaled | Blind], None]:
+def _telling(plan: Plan, as_json: bool) -> Callable[[Event], None]:
     """Return what tells a person, or a program, what happens."""
     import time
     from dataclasses import asdict
 
     import msgspec
 
-    def tell(event: Happening | Scaled | Blind) -> None:
+    def tell(event: Event) -> None:
         kind = type(event).__name__.lower()
         if as_json:
             head = {"event": kind, "time": round(time.time(), 3), "cluster": plan.cluster}
@@ -137,10 +167,12 @@ def _telling(plan: Plan, as_json: bool) -> Callable[[Happening | Scaled | Blind]
     return tell
 
 
-def _words(event: Happening | Scaled | Blind) -> str:
+def _words(event: Event) -> str:
     from weir.app.crew import Ended, Killed, Refused, Started
-    from weir.app.supervising import Scaled
+    from weir.app.supervising import Figures, Scaled
 
+    if isinstance(event, Figures):
+        return f"figures at {event.url}"
     if isinstance(event, Scaled):
         return f"{event.before} -> {event.wanted} processes: {event.why}"
     if isinstance(event, Ended):

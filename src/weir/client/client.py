@@ -112,11 +112,7 @@ class Client:
 
     def scatter(self) -> Scattering:
         """Return a scattering to enter with `async with`: what is published and acked in it comes
-        to be at one stamp, all of it or nothing, once it is left; an error in it leaves nothing.
-
-        Messages go to partitions of one topic, 64 parts and 1 MiB at most; acks may be of any.
-        Raises `StaleGrant` where a lease is over: then nothing came to be. `Disconnected` and
-        `Unavailable`: that is not known.
+        to be at one stamp, all of it or nothing, once it is left. Raises as `Scattering.send`.
         """
         return self._scatterings.begin()
 

@@ -15,7 +15,7 @@ from weir.client.deliveries import Deliveries
 from weir.client.delivery import Holding
 from weir.client.duration import seconds
 from weir.client.granted import Grant
-from weir.client.holdings import Aside, Holdings
+from weir.client.holdings import Holdings
 from weir.client.link import Link
 from weir.client.pace import Pace
 from weir.client.pulling import with_values
@@ -25,7 +25,7 @@ from weir.errors import BadRequest, ValueLost
 from weir.model.clusters import Mode
 from weir.model.message import Message
 
-__all__ = ["Aside", "Consumer", "ConsumerOptions", "Grant"]
+__all__ = ["Consumer", "ConsumerOptions", "Grant"]
 
 log = logging.getLogger(__name__)
 
@@ -207,17 +207,6 @@ class Consumer:
             return False
         runs = self._holdings.take_out(holding, [_run_of(what)])
         return await acking.ack(holding.partition, holding.fence, runs)
-
-    def set_aside(self, what: Grant | Message) -> Aside:
-        """Let a scattering ack a message, or a grant of `batches()`: nothing else does any more.
-
-        Raises `StaleGrant` if its lease is over, and `BadRequest` if it was said to be done.
-        """
-        if isinstance(what, Grant):
-            holding, runs = self._holdings.of(what.partition, what.fence), what.leased
-        else:
-            holding, runs = self._holder(what), (_run_of(what),)
-        return self._holdings.set_aside(holding, runs)
 
     async def nack(self, what: Grant | Message, delay: Delay = 0.0) -> bool:
         """Give a message, or a grant of `batches()`, back: it failed, and is granted again, no

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from weir.client.acking import Acking
@@ -20,24 +19,11 @@ from weir.client.pulling import Pulling, Wanted
 from weir.client.returning import Returning
 from weir.client.runs import Run, joined, within, without
 from weir.client.telling import Telling
-from weir.errors import StaleGrant, WeirError
+from weir.errors import WeirError
 from weir.model.clusters import Mode
-from weir.model.ids import Address
 
 #: Seconds for the acks that wait when pulling has failed; without them messages come again.
 _LAST_ACKS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Aside:
-    """Runs of a grant that a scattering is to ack."""
-
-    address: Address
-    cluster: str
-    fence: int
-    runs: list[Run]
-    #: Lets them be settled by their consumer again.
-    put_back: Callable[[], None]
 
 
 class Holdings:
@@ -62,11 +48,12 @@ class Holdings:
         self._home = home
         self._note = note
         self._link: Link | None = None
-        self._places: Places | None = None
+        #: Where the topic is served; None before `open`.
+        self.places: Places | None = None
         self._pulling: Pulling | None = None
         self._feed: Feed[Holding] | None = None
         self._extending: Extending | None = None
-        self._held: dict[tuple[int, int], Holding] = {}
+        self.held: dict[tuple[int, int], Holding] = {}
         #: Those with deliveries that are done, and not noted yet.
         self._news: list[Holding] = []
 
@@ -89,20 +76,20 @@ class Holdings:
         self._link = self._home.another()
         try:
             await self._link.start()
-            self._places = await Places.find(self._link, self.topic)
+            self.places = await Places.find(self._link, self.topic)
         except BaseException:
             await self._disconnect()
             raise
-        self.acking.begin(self._places)
-        self._returning.begin(self._places)
+        self.acking.begin(self.places)
+        self._returning.begin(self.places)
         options = self.options
         lease = seconds(options.lease)
         wanted = Wanted(options.cluster, options.number, options.max_bytes, lease)
         self._pulling = Pulling(
-            self._home, self._places, wanted, self._returning.quiet, self._refuse
+            self._home, self.places, wanted, self._returning.quiet, self._refuse
         )
         if options.extend:
-            self._extending = Extending(options.cluster, self._places, lease, self._held)
+            self._extending = Extending(options.cluster, self.places, lease, self.held)
 
     async def take(self, size: int, dropped: Holding | None = None) -> Holding:
         """Return the next grant whose lease runs; pulls ask for `size` messages from now on.
@@ -133,7 +120,7 @@ class Holdings:
                 self.drop(holding)
                 continue
             self._forget_those_over()
-            self._held[holding.partition, holding.fence] = holding
+            self.held[holding.partition, holding.fence] = holding
             if self._extending is not None:
                 self._extending.begin()
             grant = holding.grant
@@ -173,24 +160,24 @@ class Holdings:
         holding.let_next_come()
 
     def _forget_those_over(self) -> None:
-        while self._held:
-            key = next(iter(self._held))
-            if not self._held[key].over:
+        while self.held:
+            key = next(iter(self.held))
+            if not self.held[key].over:
                 return
-            del self._held[key]
+            del self.held[key]
 
     # Finding, and settling.
 
     def find(self, partition: int, offset: int) -> Holding | None:
         """Return the grant that holds a message, the latest if a lease has ended."""
-        for holding in reversed(self._held.values()):
+        for holding in reversed(self.held.values()):
             if holding.partition == partition and holding.holds(offset):
                 return holding
         return None
 
     def of(self, partition: int, fence: int) -> Holding | None:
         """Return a grant that is not all settled."""
-        return self._held.get((partition, fence))
+        return self.held.get((partition, fence))
 
     def settle(self, holding: Holding, first: int, behind: int) -> None:
         """Note that what is left of messages [first, behind) is done."""
@@ -233,24 +220,10 @@ class Holdings:
         self._take_out(holding, runs)
         return there
 
-    def set_aside(self, holding: Holding | None, runs: Sequence[Run]) -> Aside:
-        """Take runs out of what is left, for a scattering. Raises `StaleGrant`."""
-        there = [] if holding is None or holding.over else self.take_out(holding, runs)
-        if holding is None or not there:
-            raise StaleGrant("the lease of what is to be acked is over, or it is settled")
-        assert self._places is not None  # it was pulled
-
-        def put_back() -> None:
-            holding.left = sorted([*holding.left, *there])
-            self._held[holding.partition, holding.fence] = holding
-
-        address = self._places[holding.partition]
-        return Aside(address, self.options.cluster, holding.fence, there, put_back)
-
     def _take_out(self, holding: Holding, runs: Sequence[Run]) -> None:
         holding.left = without(holding.left, runs)
         if not holding.left:
-            self._held.pop((holding.partition, holding.fence), None)
+            self.held.pop((holding.partition, holding.fence), None)
 
     def _note_news(self) -> None:
         news, self._news = self._news, []
@@ -266,7 +239,7 @@ class Holdings:
     ) -> bool:
         """Give back `runs`, and before that, untried, those behind; False if it was too late."""
         partition, fence = holding.partition, holding.fence
-        for other in [*self._held.values()] if self._ordered else ():
+        for other in [*self.held.values()] if self._ordered else ():
             if other.partition == partition and other.grant.offset >= holding.grant.next_offset:
                 for run in self.take_out(other, other.grant.leased):
                     self._returning.back(partition, other.fence, run, delay_ms, untried=True)
@@ -277,8 +250,8 @@ class Holdings:
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""
-        assert self._places is not None  # it was pulled
-        one = Extending(self.options.cluster, self._places, lease, self._held)
+        assert self.places is not None  # it was pulled
+        one = Extending(self.options.cluster, self.places, lease, self.held)
         return await one.extend([holding])
 
     def soon(self) -> None:
@@ -313,7 +286,7 @@ class Holdings:
         try:
             unasked = await self.stop()
             await self.flush()
-            await self._give_back([*unasked, *self._held.values()])
+            await self._give_back([*unasked, *self.held.values()])
         finally:
             await self._disconnect()
 
@@ -345,7 +318,7 @@ class Holdings:
         if self._extending is not None:
             await self._extending.end()
             self._extending = None
-        self._held.clear()
+        self.held.clear()
         link, self._link = self._link, None
         if link is not None:
             await link.close()

@@ -10,6 +10,7 @@ from weir.client.delivered import Delivered, deliver
 from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.replicas import Replicas
+from weir.client.runs import Run, without
 from weir.client.span import Span
 from weir.errors import OffsetOutOfRange
 from weir.model.ids import Address
@@ -86,8 +87,7 @@ class Portions:
             fetched = await self._replicas.ask(
                 partition, position, lambda address: request(address, True), LONG_POLL, check
             )
-            if fetched is not None and not _is_whole(delivered, position, _behind(fetched, end)):
-                # A leader may leave out what is void. Who knows what a replica leaves out?
+            if fetched is not None and _missing(delivered, fetched, position, end):
                 fetched = None
         try:
             if fetched is None:
@@ -136,9 +136,9 @@ def _behind(fetched: m.Fetched, end: int | None) -> int:
     return fetched.next_offset if end is None else min(fetched.next_offset, end)
 
 
-def _is_whole(delivered: list[Delivered], position: int, behind: int) -> bool:
-    for part in delivered:
-        if part.offset != position:
-            return False
-        position = part.next_offset
-    return position >= behind
+def _missing(
+    delivered: list[Delivered], fetched: m.Fetched, position: int, end: int | None
+) -> list[Run]:
+    """Return what neither came nor is said to be void."""
+    wanted = [(position, _behind(fetched, end))]
+    return without(without(wanted, [(d.offset, d.next_offset) for d in delivered]), fetched.voids)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from weir.client.consumer import Aside, Consumer, Grant
+from weir.client.aside import Aside, set_aside
+from weir.client.consumer import Consumer, Grant
 from weir.client.link import Link
 from weir.client.outgoing import now_us
 from weir.client.places import Places
@@ -172,7 +173,8 @@ class Scattering:
 
     async def send(self) -> list[Receipt]:
         """Send it; leaving `async with` does. Raises `StaleGrant` if a lease is over: then nothing
-        was published, and what was to be acked is another consumer's.
+        was published, and what was to be acked is another consumer's. `Disconnected` and
+        `Unavailable`: it may have come to be or not.
         """
         if not self._rows:
             raise BadRequest("a scattering publishes at least one message: acks alone need none")
@@ -184,7 +186,7 @@ class Scattering:
         asides: list[Aside] = []
         try:
             for consumer, what in self._acks:
-                asides.append(consumer.set_aside(what))
+                asides.append(set_aside(consumer, what))
             confirm = await self._shared.send(self._topic, rows, asides)
         except BaseException:
             for aside in asides:

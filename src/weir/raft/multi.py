@@ -14,7 +14,6 @@ from collections.abc import Callable
 from weir.raft.ground import NEVER, Clock, Contact, Ground, Pledge
 from weir.raft.leader import Leader
 from weir.raft.link import Link
-from weir.raft.membership import Configuration
 from weir.raft.messages import Beat, BeatReply, HeartbeatReply, LinkMessage
 from weir.raft.node import Node
 from weir.raft.quorum import committed_index
@@ -173,15 +172,13 @@ class Multi:
         ground, state = seat.node.core.ground, seat.node.core.state
         if not isinstance(state, Leader) or not _is_settled(ground, state):
             return 0
+        if seat.configuration is not ground.configuration or seat.state is not state:
+            self._seats.settle()
         own = min(self.fence_asked, self.fence_bound)
         self._pledge.raise_to(own)
-
-        def promised(voter: int) -> int:
-            return own if voter == ground.id else self._seats.promised(group, voter)
-
         return min(
-            committed_index([promised(voter) for voter in half])
-            for half in _halves(ground.configuration)
+            committed_index([link.outward.promises(group) if link else own for link in half])
+            for half in seat.halves
         )
 
     # Links
@@ -303,8 +300,3 @@ class Multi:
 def _is_settled(ground: Ground, leader: Leader) -> bool:
     """Whether an entry of the own term is committed: what was inherited is so too, or never is."""
     return ground.log.committed >= leader.first_index
-
-
-def _halves(configuration: Configuration) -> list[tuple[int, ...]]:
-    """The sets of voters of each of which a majority is needed."""
-    return [half for half in (configuration.voters, configuration.outgoing) if half]

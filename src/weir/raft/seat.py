@@ -16,7 +16,8 @@ from weir.raft.node import Node
 class Seat:
     """What Multi last saw of a group's node, and which links speak for it."""
 
-    __slots__ = ("claims", "configuration", "follows_through", "group", "node", "peers", "state")
+    __slots__ = ("claims", "configuration", "follows_through", "group", "halves", "node", "peers",
+                 "state")  # fmt: skip
 
     def __init__(self, group: int, node: Node) -> None:
         self.group = group
@@ -26,6 +27,9 @@ class Seat:
         #: The configuration whose members' peers were told, while leading.
         self.configuration: Configuration | None = None
         self.peers: set[int] = set()
+        #: The links to the voters of that configuration, None for this one's own vote: of each half
+        #: that a majority is needed of.
+        self.halves: list[list[Link | None]] = []
         #: By peer, the links whose other end says that it leads this group.
         self.claims: dict[int, Link] = {}
         #: The link that stands for the leader's presence.

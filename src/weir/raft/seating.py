@@ -38,11 +38,6 @@ class Seating:
         """The contact that stands for a member of a group."""
         return self.link(self._peer_of(group, member)).outward.contact
 
-    def promised(self, group: int, member: int) -> int:
-        """The fence that a member of a group promised over its link."""
-        link = self.links.get(self._peer_of(group, member))
-        return link.outward.promises(group) if link else 0
-
     def settle(self) -> None:
         """Let links and timers know what happened to groups since this was last done."""
         while self.active:
@@ -89,6 +84,15 @@ class Seating:
         for peer in seat.peers - peers:
             self.link(peer).outward.lead_no_more(seat.group)
         seat.peers = peers
+        configuration = seat.configuration
+        seat.halves = [
+            [
+                None if id == leader.leader else self.link(self._peer_of(seat.group, id))
+                for id in half
+            ]
+            for half in (configuration.voters, configuration.outgoing)
+            if half
+        ]
 
     def resign(self, seat: Seat) -> None:
         """Tell the peers that this group is not led here."""

@@ -50,7 +50,9 @@ class OrderedConsumer(Consumer):
 
     def _handle(self, grant: Grant) -> None:
         if grant.first > self._gave_back and self.history.returns[self._return].confirmed < 0:
-            return  # it was on its way, or what is given back is not taken back
+            # It was on its way, or what is given back is not taken back.
+            self._hands.give_back(grant, grant.first, grant.behind)
+            return
         self._gave_back = _NOTHING
         self._work.append(grant)
         if len(self._work) == 1:
@@ -72,10 +74,14 @@ class OrderedConsumer(Consumer):
         grant = self._work.pop(0)
         middle = self.world.dice.randrange(grant.first, grant.behind)
         if not self.ending and self.world.chance(_GIVE_BACK):
+            # All behind it goes with it, and goes back by itself: another may have done what it
+            # gives back, and then nothing else is taken from it. What came again of before it is
+            # to be done.
+            for behind in reversed([one for one in self._work if one.first >= middle]):
+                self._hands.give_back(behind, behind.first, behind.behind)
+            self._work = [one for one in self._work if one.first < middle]
             self._ack(grant, grant.first, middle)
             self._hands.give_back(grant, middle, grant.behind)
-            # All behind it is gone with it; what came again of before it is to be done.
-            self._work = [one for one in self._work if one.first < middle]
             self._gave_back, self._return = middle, len(self.history.returns) - 1
             self.world.after(2 * LEASE_MS_MAX * MS, self._forget, middle)
         elif self.world.chance(_PARTS):

@@ -11,6 +11,7 @@ from weir.sim.shape import Shape
 from weir.sim.world import MS, SECOND, World
 
 _SKEW_MS = 8_000
+_DRIFT_MS = 450
 _PAUSED = (100 * MS, 3 * SECOND)
 _LONG = 10 * SECOND
 _DEPOSED = (300 * MS, 3 * SECOND)
@@ -43,6 +44,7 @@ class Storm:
             ("pause", 3, self._pause),
             ("skew", 1, self._skew),
             ("astray", 0, self._astray),
+            ("drift", 0, self._drift),
             ("part", 6, self._part),
             ("slow", 2, self._slow),
             ("cut", 3, self._cut),
@@ -150,6 +152,12 @@ class Storm:
         host = self._any()
         host.time.skew_ms = self._world.dice.randint(-_SKEW_MS, _SKEW_MS)
         self._world.note("skew", host.node, host.time.skew_ms)
+
+    def _drift(self) -> None:
+        """Set a clock a little wrong: not so much that it is not gone by."""
+        host = self._any()
+        host.time.skew_ms = self._world.dice.randint(-_DRIFT_MS, _DRIFT_MS)
+        self._world.note("drift", host.node, host.time.skew_ms)
 
     def _astray(self) -> None:
         """Let one clock be wrong, or that one be right again: never two within moments."""

@@ -14,7 +14,7 @@ from weir.client.blocking import BlockingClient
 from weir.client.delivered import deliver
 from weir.errors import UnknownTopic
 from weir.model.ids import Address
-from weir.model.limits import KIB
+from weir.model.limits import KIB, MIB
 from weir.spark.bounds import Bound, Earliest, Latest, Offsets, Stamped
 from weir.spark.connections import ask
 from weir.spark.errors import BadOption
@@ -23,8 +23,9 @@ from weir.spark.planning import Cut
 from weir.wire.messages import PositionsReply, TopicInfo
 
 T = TypeVar("T")
-#: Asked for where a bound is looked for: mostly, it lies in the first entry.
-_LOOK_BYTES = 64 * KIB
+#: Asked for where a bound is looked for: mostly it lies in the first entry, so more comes later.
+_LOOK_BYTES = 4 * KIB
+_MORE = 8
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,13 @@ class Cuts:
     def _first_stamped(
         self, info: TopicInfo, partition: int, stamp: int, at: int, behind: int
     ) -> int:
+        size = _LOOK_BYTES
         while at < behind:
-            address = info.addresses[partition]
-            found, at = self.ask(_first_stamped(address, self.options.topic, partition, at, stamp))
+            address, topic = info.addresses[partition], self.options.topic
+            found, at = self.ask(_first_stamped(address, topic, partition, at, stamp, size))
             if found:
                 break
+            size = min(size * _MORE, MIB)
         return min(at, behind)
 
     def _check(self, name: str, given: Mapping[int, int], standing: Standing) -> None:
@@ -145,17 +148,17 @@ class Cuts:
 
 
 def _first_stamped(
-    address: Address, topic: str, partition: int, at: int, stamp: int
+    address: Address, topic: str, partition: int, at: int, stamp: int, max_bytes: int
 ) -> Callable[[BlockingClient], tuple[bool, int]]:
     """Return a question: is the bound in the next portion from `at` on, and where, or how far."""
 
     def question(client: BlockingClient) -> tuple[bool, int]:
-        fetched = client.fetch(address, at, _LOOK_BYTES)
+        fetched = client.fetch(address, at, max_bytes)
         behind = fetched.next_offset
         for part in deliver(fetched.batches, address.group, topic, partition, at, behind):
             if part.batch.header.stamp >= stamp:
                 return True, part.offset
         # With nothing there the end has been reached: no offset is skipped by giving up here.
-        return not fetched.batches, max(behind, at)
+        return behind <= at, max(behind, at)
 
     return question

@@ -74,7 +74,8 @@ class ClusterInfo(Control, frozen=True, array_like=True):
     the oldest message that is not done was published, as far as it is known (-1: it is not).
     `skipped` went past retention before anybody was done with them. `consumers` wait or hold a
     grant now. Its `mode` is a `Mode`, or -1 before its first grant. The `held_back` messages were
-    given back and not granted again, the `delayed` ones are not due.
+    given back and not granted again, the `delayed` ones are not due. A cluster that reads the
+    topic in total order is in partition 0 alone: all below `offsets`, by partition, is done.
     """
 
     name: str
@@ -89,6 +90,7 @@ class ClusterInfo(Control, frozen=True, array_like=True):
     mode: int = 0
     held_back: int = 0
     delayed: int = 0
+    offsets: tuple[int, ...] = ()
 
 
 class ClusterList(Control, frozen=True, array_like=True):

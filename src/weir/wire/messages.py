@@ -26,6 +26,11 @@ from weir.wire.consuming import Nack as Nack
 from weir.wire.consuming import Nacked as Nacked
 from weir.wire.consuming import Pull as Pull
 from weir.wire.control import Control
+from weir.wire.cursors import MoveCursor as MoveCursor
+from weir.wire.cursors import Moved as Moved
+from weir.wire.cursors import SeekCursor as SeekCursor
+from weir.wire.cursors import TakeTurn as TakeTurn
+from weir.wire.cursors import Turn as Turn
 from weir.wire.ordering import AskBarriers as AskBarriers
 from weir.wire.ordering import Barriers as Barriers
 from weir.wire.ordering import ReportJoined as ReportJoined
@@ -67,6 +72,9 @@ class Opcode(IntEnum):
     SEEK_CLUSTER = 25
     PAUSE_CLUSTER = 26
     DELETE_CLUSTER = 27
+    TAKE_TURN = 28
+    MOVE_CURSOR = 29
+    SEEK_CURSOR = 30
     FETCH_CHUNKS = 32
     SCATTER = 33
     PREPARE = 34
@@ -336,6 +344,9 @@ ControlRequest = (
     | Ack
     | Nack
     | Extend
+    | TakeTurn
+    | MoveCursor
+    | SeekCursor
     | FetchChunks
     | Scatter
     | Prepare
@@ -357,6 +368,8 @@ ControlReply = (
     | Acked
     | Nacked
     | Extended
+    | Turn
+    | Moved
     | ScatterConfirm
     | PartState
     | Refusal

@@ -207,7 +207,7 @@ class Held:
         rig = self.desk.rig
         _, found = rig.shard.topics.partition(self.desk.group(partition))
         answers: list[Any] = []
-        found.prepare(prepare(self.desk, partition, self.request, self.stamp), answers.append)
+        found.part(prepare(self.desk, partition, self.request, self.stamp), answers.append)
         rig.handle(m_tick())
         rig.settle()
         (answer,) = answers
@@ -221,7 +221,7 @@ class Held:
         )
         _, found = rig.shard.topics.partition(self.desk.group(partition))
         answers: list[Any] = []
-        found.decide(question, answers.append)
+        found.part(question, answers.append)
         rig.handle(m_tick())
         rig.settle()
         (answer,) = answers

@@ -50,15 +50,14 @@ class Author:
         self.chosen: tuple[int, ...] = ()
         self.asked: tuple[Any, int, int] | None = None
         self.turns = 0
-        other, sequence = trio.producer(), 0
+        other = trio.producer()
         for number in range(INPUTS):
             address = self.inputs.addresses[0]
             data = encode(
                 [b"in%d" % number], group=address.group, producer=other.producer,
-                epoch=other.epoch, sequence=sequence,
+                epoch=other.epoch, sequence=number,
             )  # fmt: skip
             trio.told(m.Produce(address, 0, memoryview(data)), address.group)
-            sequence += 1
 
     def begin(self, acks: Any = None) -> None:
         """Make up another scattering."""
@@ -126,7 +125,8 @@ class Author:
 
     def unfinished(self) -> int:
         """Return how much any leader remembers."""
-        groups = [group_of(self.out.id, p) for p in range(PARTITIONS)] + [group_of(self.inputs.id, 0)]
+        groups = [group_of(self.out.id, p) for p in range(PARTITIONS)]
+        groups.append(group_of(self.inputs.id, 0))
         return sum(
             self.trio.leader(group).group(group).machine.state.scatterings.kept for group in groups
         )
@@ -148,9 +148,11 @@ class Author:
             assert value in self.confirmed, (value, where)
         handled = Counter(value.split(b"/")[0] for value in places if b"/" in value)
         assert all(count == 1 for count in handled.values()), handled
-        state = self.trio.leader(self.inputs.addresses[0].group).group(
-            self.inputs.addresses[0].group
-        ).machine.state
+        state = (
+            self.trio.leader(self.inputs.addresses[0].group)
+            .group(self.inputs.addresses[0].group)
+            .machine.state
+        )
         crew = state.clusters.get("crew")
         done = sum(1 for n in range(INPUTS) if crew is not None and crew._is_done(n, n + 1))
         assert done == len(handled)

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import weir
 from weir.app.crew import Ended, Killed, Refused, Started
-from weir.app.supervising import Blind, Plan, Scaled
+from weir.app.scaling import Look
+from weir.app.supervising import Blind, Figures, Plan, Scaled, Supervisor
 from weir.cli.main import main
 from weir.cli.work import _telling, _while_heard
+from weir.cli.work_figures import text_of
 
 PLAN = Plan("ledger:app", "ledger", "weir://localhost", 1, 8, 30.0, 10.0)
 MODULES = {
@@ -52,6 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (["one_app:app", "--min", "3", "--max", "2"], "3 to 2 processes"),
         (["one_app:app", "--cool-down", "soon"], "'soon' is no duration"),
         (["one_app:app", "--url", "http://x"], "'http://x' is no address"),
+        (["one_app:app", "--metrics", "6801"], "--metrics is '6801': write HOST:PORT"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(
@@ -84,6 +88,7 @@ def test_people_get_a_line_for_what_matters(capsys: pytest.CaptureFixture[str]) 
     tell(Killed(9, 15.0))
     tell(Refused("no memory", 30.0))
     tell(Blind("no broker"))
+    tell(Figures("http://127.0.0.1:1/metrics"))
     out, err = capsys.readouterr()
     assert out == ""
     assert [line.split("  ", 1)[1] for line in err.splitlines()] == [
@@ -93,6 +98,7 @@ def test_people_get_a_line_for_what_matters(capsys: pytest.CaptureFixture[str]) 
         "process 9 did not end within 15 s, and was killed",
         "no process can be started (no memory): again in 30 s",
         "what waits is not known, so the processes stay as they are: no broker",
+        "figures at http://127.0.0.1:1/metrics",
     ]
 
 
@@ -104,6 +110,29 @@ def test_programs_get_a_line_for_everything(capsys: pytest.CaptureFixture[str]) 
     assert (started["event"], started["process"], started["cluster"]) == ("started", 7, "ledger")
     assert (scaled["event"], scaled["before"], scaled["wanted"]) == ("scaled", 1, 8)
     assert scaled["time"] > 0
+
+
+def test_a_collector_gets_what_is_wanted_and_what_waits_once_that_is_known() -> None:
+    app = weir.App()
+
+    @app.subscribe("unlocks", cluster="ledger")
+    async def record(message: weir.Message) -> None: ...
+
+    supervisor = Supervisor(app, PLAN, print)
+    told = dict(
+        line.split(" ") for line in text_of(supervisor, PLAN).splitlines() if line[0] != "#"
+    )
+    assert told == {
+        'weir_work_processes_wanted{cluster="ledger"}': "1",
+        'weir_work_processes{cluster="ledger"}': "0",
+        'weir_work_processes_least{cluster="ledger"}': "1",
+        'weir_work_processes_most{cluster="ledger"}': "8",
+    }
+    supervisor.seen = Look(0.0, 100, 40, 30, 1, 2)
+    text = text_of(supervisor, PLAN)
+    assert 'weir_work_waiting_messages{cluster="ledger"} 30\n' in text
+    assert 'weir_work_left_messages{cluster="ledger"} 40\n' in text
+    assert text.count("# TYPE weir_work_") == 6
 
 
 def test_it_stops_when_nobody_reads_what_it_tells() -> None:

@@ -256,8 +256,8 @@ def test_a_lease_that_has_ended_costs_the_others_nothing(fake_broker) -> None:
             async with w.consumer("t", cluster="c") as consumer:
                 grants = consumer.batches()
                 ended, other = await anext(grants), await anext(grants)
-                held = consumer._holdings._held
-                places = consumer._holdings._places
+                held = consumer._holdings.held
+                places = consumer._holdings.places
                 assert places is not None
                 extending = Extending("c", places, 3_600, held)
                 before = held[0, other.fence].ends

@@ -6,6 +6,7 @@ SIGUSR1 lets it die behind its next commit: an effect is there, and its ack is n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from sqlalchemy import Engine, create_engine, text
 from weir.app import inbox_pruning
 from weir.app.app import App
 from weir.app.inbox import Inbox
+from weir.errors import Disconnected
 from weir.model.message import Message
 
 TOPIC = "unlocks"
@@ -74,7 +76,7 @@ class Worker:
                     # One a process has the rows pruned, which are all consumers'.
                     inbox=self._inbox if number == orders.first else None,
                 )(self._handler(number))
-                group.create_task(app.run(stop=stop, grace=GRACE))
+                group.create_task(_run(app, stop))
 
     def _handler(self, number: int) -> Callable[[Message], None]:
         def handle(message: Message) -> None:
@@ -91,6 +93,13 @@ class Worker:
 
     def _die_soon(self, number: int, frame: FrameType | None) -> None:
         self._dies = True
+
+
+async def _run(app: App, stop: asyncio.Event) -> None:
+    """Run until `stop`; where everybody connects at once, a busy broker may keep one waiting."""
+    while not stop.is_set():
+        with contextlib.suppress(Disconnected):
+            await app.run(stop=stop, grace=GRACE)
 
 
 def main() -> None:

@@ -31,6 +31,12 @@ class Report(msgspec.Struct, frozen=True):
     one_partition_ratio: float
     #: Total order with most producers by that with fewest, over as many partitions: the lowest.
     producers_ratio: float
+    #: The same two by the number of partitions.
+    throughput_ratio_of: dict[int, float]
+    producers_ratio_of: dict[int, float]
+    lost: int
+    repeated: int
+    misplaced: int
     rows: list[Result]
     idle: Idle | None
     lags: list[Lag]
@@ -71,14 +77,20 @@ def report_of(rows: list[Result], promises: Idle | None, struck: list[Lag]) -> R
     by_partitions: dict[int, list[Result]] = {}
     for row in rows:
         by_partitions.setdefault(row.partitions, []).append(row)
-    spans = [
-        (min(same, key=_producers), max(same, key=_producers)) for same in by_partitions.values()
-    ]
+    spans = {
+        count: max(same, key=_producers).total_per_s / min(same, key=_producers).total_per_s
+        for count, same in by_partitions.items()
+    }
     return Report(
         min(row.throughput_ratio for row in rows),
         min(row.sequencer_ratio for row in rows),
         min((row.total_per_s / single[row.producers] for row in several), default=0.0),
-        min(most.total_per_s / least.total_per_s for least, most in spans),
+        min(spans.values()),
+        {count: min(row.throughput_ratio for row in same) for count, same in by_partitions.items()},
+        spans,
+        sum(row.lost for row in rows),
+        sum(row.repeated for row in rows),
+        sum(row.misplaced for row in rows),
         rows,
         promises,
         struck,

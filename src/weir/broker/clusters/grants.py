@@ -86,6 +86,8 @@ class Grants:
         if self._draining:
             raise Unavailable("this node is stopping: pull from another, or again shortly")
         name = check_name(request.cluster, "cluster")
+        if name in self._ground.state.cursors:
+            raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a pull asks for a lease of 1 to {GRANT_MS_MAX:,} ms")
         now = self._ground.time.monotonic_ms()
@@ -206,12 +208,6 @@ class Grants:
         """Messages were given back, under a fencing number of their own: they rest for a while."""
         self.leases.begin(name, fence, self._ground.time.monotonic_ms() + delay_ms)
         self.serve(name)
-
-    def given_again(self, name: str, fence: int, left_ms: int) -> None:
-        """Messages are with their consumer again, for what was left of their lease."""
-        due_ms = self._ground.time.monotonic_ms() + min(left_ms, GRANT_MS_MAX)
-        self.leases.begin(name, fence, due_ms)
-        self.acked(name)
 
     def released(self, consumer: int) -> None:
         """A consumer that is gone is known to be: what it held goes to those who wait."""

@@ -7,12 +7,22 @@ before a seek and committed after it would let the cluster go on at the wrong pl
 from __future__ import annotations
 
 from weir.broker.clusters.grants import Grants
+from weir.broker.clusters.turns import Turns
 from weir.broker.control import ClusterDeleted, ClusterPaused, ClusterRecord, ClusterSought
 from weir.broker.entries import of_control
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.replica.group import Group
+from weir.broker.state.cursors import Cursor
 from weir.broker.state.state import PartitionState
-from weir.errors import ClusterInUse, OffsetOutOfRange, Refused, Unavailable, UnknownCluster
+from weir.errors import (
+    BadRequest,
+    ClusterInUse,
+    OffsetOutOfRange,
+    Refused,
+    Unavailable,
+    UnknownCluster,
+)
+from weir.model.clusters import Mode
 from weir.model.stamp import milliseconds_of
 from weir.model.topic import check_name
 from weir.order.clock import Time
@@ -32,15 +42,18 @@ Change = SeekCluster | PauseCluster | DeleteCluster
 class Steering:
     """Lists and changes the clusters of one partition while this node leads it."""
 
-    __slots__ = ("_draining", "_grants", "_group", "_outbox", "_state", "_time", "_waiting")
+    __slots__ = ("_draining", "_grants", "_group", "_outbox", "_state", "_time", "_turns",
+                 "_waiting")  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, grants: Grants, outbox: Outbox, time: Time
-    ) -> None:
+        self, group: Group, state: PartitionState, grants: Grants, turns: Turns, outbox: Outbox,
+        time: Time,
+    ) -> None:  # fmt: skip
         """Begin to lead; no change is under way."""
         self._group = group
         self._state = state
         self._grants = grants
+        self._turns = turns
         self._outbox = outbox
         self._time = time
         self._waiting: dict[int, Caller] = {}
@@ -59,8 +72,8 @@ class Steering:
     def list(self, caller: Caller, request: ListClusters) -> None:
         """Say how far one cluster is, or all."""
         state = self._state
-        names = [name for name in sorted(state.clusters) if request.cluster in ("", name)]
-        infos = [self._info(name) for name in names]
+        names = sorted(state.clusters.keys() | state.cursors.keys())
+        infos = [self._info(name) for name in names if request.cluster in ("", name)]
         self._outbox.reply(caller, ClusterList(state.log_start, state.decided_offset, infos))
 
     def change(self, caller: Caller, request: Change) -> None:
@@ -93,9 +106,9 @@ class Steering:
     def _record(self, name: str, request: Change) -> ClusterRecord:
         state = self._state
         if isinstance(request, DeleteCluster):
-            if name not in state.clusters:
+            if name not in state.clusters and name not in state.cursors:
                 raise UnknownCluster(f"there is no cluster {name!r} here")
-            if consumers := self._grants.consumers(name):
+            if consumers := self._grants.consumers(name) + self._turns.consumers(name):
                 raise ClusterInUse(
                     f"{consumers} consumers of cluster {name!r} are at work: stop them first",
                     consumers,
@@ -104,6 +117,8 @@ class Steering:
         self._grants.check_name(name)
         if isinstance(request, PauseCluster):
             return ClusterPaused(name, request.paused)
+        if name in state.cursors:
+            raise BadRequest(f"cluster {name!r} reads in total order: seek all partitions at once")
         start, behind = state.log_start, state.next_offset
         if not start <= request.offset <= behind:
             raise OffsetOutOfRange(
@@ -113,7 +128,10 @@ class Steering:
         return ClusterSought(name, request.offset)
 
     def _info(self, name: str) -> ClusterInfo:
-        state, cluster = self._state, self._state.clusters[name]
+        state = self._state
+        if name in state.cursors:
+            return self._cursor_info(name, state.cursors[name])
+        cluster = state.clusters[name]
         oldest_ms = -1
         if cluster.cursor < state.next_offset:
             stamp = self._group.log.stamp_of(self._group.id, cluster.cursor)
@@ -132,4 +150,21 @@ class Steering:
             -1 if cluster.mode is None else int(cluster.mode),
             cluster.held_back,
             self._grants.pickers.delayed(name),
+        )
+
+    def _cursor_info(self, name: str, cursor: Cursor) -> ClusterInfo:
+        """Say where a cluster is that reads in total order; here, its lag in partition 0."""
+        at = cursor.offsets[0] if cursor.offsets else self._state.log_start
+        return ClusterInfo(
+            name,
+            at,
+            max(self._state.decided_offset - max(at, self._state.log_start), 0),
+            0,
+            cursor.attempts,
+            -1,
+            0,
+            self._turns.consumers(name),
+            cursor.paused,
+            int(Mode.ORDERED),
+            offsets=cursor.offsets,
         )

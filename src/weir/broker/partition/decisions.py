@@ -10,6 +10,7 @@ from weir.broker.control import (
     ScatterRecord,
 )
 from weir.broker.partition.leading import Leading
+from weir.broker.state.aside import give_again
 from weir.broker.state.scatterings import Outcome, PreparedAcks
 from weir.broker.state.state import PartitionState
 from weir.model.scattered import Attempt
@@ -76,7 +77,7 @@ def _give_again(
     """Whoever held these messages holds them again, until their lease is over."""
     for one in prepared.taken:
         cluster = state.clusters.get(one.cluster)
-        if cluster is None or not cluster.give_again(prepared.fence, one) or leading is None:
+        if cluster is None or not give_again(cluster, prepared.fence, one) or leading is None:
             continue
         left = milliseconds_of(one.deadline) - milliseconds_of(attempt.stamp)
-        leading.grants.given_again(one.cluster, one.fence, max(left, 0))
+        leading.parts.given_again(one.cluster, one.fence, max(left, 0))

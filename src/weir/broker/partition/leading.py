@@ -9,50 +9,43 @@ from weir.broker.clusters.acks import Acks
 from weir.broker.clusters.grants import Grants
 from weir.broker.clusters.returns import Returns
 from weir.broker.clusters.steering import Steering
+from weir.broker.clusters.turns import Turns
 from weir.broker.control import PartitionJoined
 from weir.broker.entries import of_control
 from weir.broker.intake.fan_in import FanIn
 from weir.broker.intake.intake import Intake
 from weir.broker.intake.settling import Settling
 from weir.broker.outbox import Outbox
-from weir.broker.reads import Reads
 from weir.broker.replica.group import Group
 from weir.broker.scatter.participant import Participant
-from weir.broker.state.scatterings import Recover
 from weir.broker.state.state import PartitionState
+from weir.broker.surroundings import Surroundings
 from weir.errors import Refused
 from weir.order.barrier import Barrier, barrier_at
-from weir.order.clock import HybridClock, Time
+from weir.order.clock import HybridClock
 
 
 class Leading:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
     __slots__ = ("_group", "_joining", "_state", "acks", "fan_in", "grants", "intake", "parts",
-                 "returns", "settling", "steering")  # fmt: skip
+                 "returns", "settling", "steering", "turns")  # fmt: skip
 
     def __init__(
-        self,
-        group: Group,
-        state: PartitionState,
-        clock: HybridClock,
-        reads: Reads,
-        outbox: Outbox,
-        time: Time,
-        budget: Budget,
-        recover: Recover,
+        self, group: Group, state: PartitionState, clock: HybridClock, shared: Surroundings
     ) -> None:
-        """Begin with nobody waiting; `clock` stamps above all that is in the log or promised.
-
-        `recover` finishes scatterings that nobody else does.
-        """
+        """Begin with nobody waiting; `clock` stamps above all that is in the log or promised."""
+        reads, outbox, time = shared.reads, shared.outbox, shared.time
         self.intake = Intake(group, state, time, clock, outbox.counts)
         self.grants = Grants(group, state, self.intake, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
         self.returns = Returns(group, state, self.intake, self.grants, outbox, time)
-        self.steering = Steering(group, state, self.grants, outbox, time)
+        self.turns = Turns(group, state, self.intake, outbox, time)
+        self.steering = Steering(group, state, self.grants, self.turns, outbox, time)
         self.settling = Settling(group, self.intake, state, outbox, time)
-        self.parts = Participant(group, state, self.intake, self.grants, budget, time, recover)
+        self.parts = Participant(
+            group, state, self.intake, self.grants, shared.budget, time, shared.recover
+        )
         self.fan_in: FanIn | None = None
         self._group = group
         self._state = state
@@ -89,7 +82,9 @@ class Leading:
     @property
     def waiting(self) -> bool:
         """Whether somebody waits for data or a deadline."""
-        return self.grants.waiting or bool(self.settling) or self.parts.waiting
+        return (
+            self.grants.waiting or bool(self.settling) or self.parts.waiting or self.turns.waiting
+        )
 
     @property
     def has_gathered(self) -> bool:
@@ -122,16 +117,19 @@ class Leading:
         self.grants.tick()
         self.settling.tick()
         self.parts.tick()
+        self.turns.tick()
 
     def closed(self, session: int) -> None:
         """A peer is gone."""
         self.grants.closed(session)
         self.settling.closed(session)
+        self.turns.closed(session)
 
     def drain(self, acks: bool) -> None:
         """The node stops: let nobody wait any more, but for `acks` for a while."""
         self.grants.drain()
         self.steering.drain()
+        self.turns.drain()
         if not acks:
             self.acks.drain()
             self.returns.drain()
@@ -140,6 +138,7 @@ class Leading:
         """The topic is deleted: refuse all who wait; what is under way comes to its end."""
         self.grants.end(error)
         self.settling.end(error)
+        self.turns.end(error)
 
     def lose(self, error: Refused, release: Callable[[int], None]) -> None:
         """Another leads: refuse all who wait, `release` what was charged for them."""
@@ -147,6 +146,7 @@ class Leading:
         if self.fan_in is not None:
             self.fan_in.lose(error)
         self.parts.lose(error)
+        self.turns.lose(error)
         self.grants.lose(error)
         self.acks.lose(error)
         self.returns.lose(error)

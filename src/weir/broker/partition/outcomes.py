@@ -9,6 +9,10 @@ from weir.broker.control import (
     ClusterPaused,
     ClusterSought,
     ControlRecord,
+    CursorMoved,
+    CursorRecord,
+    CursorSought,
+    CursorTaken,
     GrantsExtended,
     GrantsReleased,
     LogStartMoved,
@@ -58,13 +62,12 @@ def apply_control(
             if leading is not None:
                 leading.returns.extended(index, record, cluster, over)
         case GrantsReleased():
-            released = [one.release(record.consumer) for one in state.clusters.values()]
-            if any(released) and leading is not None:
-                leading.grants.released(record.consumer)
+            _release(record.consumer, state, leading)
         case ClusterOpened() | ClusterSought() | ClusterPaused() | ClusterDeleted():
             state.steer(record)
             if leading is not None:
                 leading.steering.applied(index, record)
+                leading.turns.freed(record.cluster)
         case _:
             _apply_bound(index, record, group, state, leading)
 
@@ -79,6 +82,30 @@ def _apply_ack(
     if leading is not None:
         leading.acks.applied(index, cluster, stale)
         leading.grants.acked(record.cluster)
+
+
+def _release(consumer: int, state: PartitionState, leading: Leading | None) -> None:
+    released = [one.release(consumer) for one in state.clusters.values()]
+    had_turn = state.cursors.release(consumer)
+    if any(released) and leading is not None:
+        leading.grants.released(consumer)
+    if had_turn and leading is not None:
+        leading.turns.released()
+
+
+def _apply_cursor(
+    index: int, record: CursorRecord, state: PartitionState, leading: Leading | None
+) -> None:
+    in_time = state.steer_cursor(index, record)
+    if leading is None:
+        return
+    match record:
+        case CursorTaken():
+            leading.turns.taken(index, record, in_time)
+        case CursorMoved():
+            leading.turns.moved(index, record, in_time)
+        case CursorSought():
+            leading.turns.sought(index, record)
 
 
 def _apply_bound(
@@ -102,6 +129,8 @@ def _apply_bound(
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:
                 leading.settling.wake()
+        case CursorTaken() | CursorMoved() | CursorSought():
+            _apply_cursor(index, record, state, leading)
         case AcksPrepared() | ScatteringsDecided() | ScatteringsBarred():
             apply_scattering(index, record, state, leading)
         case _:

@@ -31,6 +31,7 @@ from weir.model.ids import node_of
 from weir.model.topic import TopicSettings
 from weir.order.clock import HybridClock
 from weir.wire.administration import ListClusters
+from weir.wire.cursors import MoveCursor, SeekCursor, TakeTurn
 from weir.wire.device import DevicePublishes
 from weir.wire.messages import (
     Ack,
@@ -114,17 +115,10 @@ class Partition:
         publish_devices(self._shared, self._fan_in(), seat, publishes)
         self._shared.dirty(self)
 
-    def prepare(self, request: Prepare, tell: Tell) -> None:
-        """Prepare a part of a scattering."""
-        self._shared.admit()
+    def part(self, request: Prepare | Decide, tell: Tell) -> None:
+        """Prepare a part of a scattering, or do a step with it."""
         self._may_wait()
-        if self._led().parts.prepare(request, tell):
-            self._shared.dirty(self)
-
-    def decide(self, request: Decide, tell: Tell) -> None:
-        """Do a step with a part of a scattering."""
-        self._may_wait()
-        if self._led().parts.decide(request, tell):
+        if self._led().parts.take(request, tell):
             self._shared.dirty(self)
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
@@ -159,6 +153,19 @@ class Partition:
                 leading.returns.nack(caller, request)
             case Extend():
                 leading.returns.extend(caller, request)
+
+    def turn(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
+        """Read the topic in total order, in turn."""
+        turns = self._led().turns
+        self._shared.outbox.touches(caller.session, self.group.id)
+        self._may_wait()
+        match request:
+            case TakeTurn():
+                turns.take(caller, request)
+            case MoveCursor():
+                turns.move(caller, request)
+            case SeekCursor():
+                turns.seek(caller, request)
 
     def describe(self, caller: Caller) -> None:
         """Say what this partition holds."""
@@ -315,12 +322,8 @@ class Partition:
     def _lead_now(self) -> None:
         shared = self._shared
         clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
-        self.leading = Leading(
-            self.group, self.state, clock, shared.reads, shared.outbox, shared.time, shared.budget,
-            shared.recover,
-        )  # fmt: skip
-        if self.leading.waiting:
-            self._may_wait()
+        self.leading = Leading(self.group, self.state, clock, shared)
+        self._may_wait()  # there may be something that an earlier leader left behind
 
     def _fan_in(self) -> FanIn:
         shared, leading = self._shared, self._led()

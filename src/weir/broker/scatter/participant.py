@@ -14,7 +14,7 @@ from weir.broker.scatter.overdue import Overdue
 from weir.broker.state.scatterings import Outcome, Recover
 from weir.broker.state.state import PartitionState
 from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, Unavailable, UnknownCluster
-from weir.model.limits import ACK_RANGES_MAX, RETRY_AFTER_MS, SCATTERINGS_KEPT_MAX
+from weir.model.limits import ACK_RANGES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS, SCATTERINGS_KEPT_MAX
 from weir.model.scattered import Attempt, Scattered
 from weir.order.clock import Time
 from weir.wire.messages import Confirm
@@ -30,7 +30,7 @@ class Participant:
     """Prepares parts, writes down what became of them, and sees to it that something does."""
 
     __slots__ = ("_asking", "_budget", "_closing", "_deciding", "_grants", "_group", "_intake",
-                 "_overdue", "_rows", "_state", "_taking")  # fmt: skip
+                 "_overdue", "_rows", "_state", "_taking", "_time")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, intake: Intake, grants: Grants, budget: Budget,
@@ -42,6 +42,7 @@ class Participant:
         self._intake = intake
         self._grants = grants
         self._budget = budget
+        self._time = time
         self._overdue = Overdue(state.scatterings, time, recover)
         #: By Raft index: acks that are being put aside, and who asked.
         self._taking: dict[int, tuple[_Key, AcksPrepared, Tell]] = {}
@@ -63,12 +64,18 @@ class Participant:
         """Whether `cut` has something to propose."""
         return bool(self._rows)
 
+    def take(self, request: Prepare | Decide, tell: Tell) -> bool:
+        """Prepare a part, or do a step with it, and `tell` once that is done, or why it is not;
+        return whether there is something new to cut. Raises `Refused`.
+        """
+        if isinstance(request, Prepare):
+            return self.prepare(request, tell)
+        return self.decide(request, tell)
+
     # -- preparing ---------------------------------------------------------------------------
 
     def prepare(self, request: Prepare, tell: Tell) -> bool:
-        """Prepare a part, and `tell` once it is, or why it is not; return whether there is
-        something new to cut. Raises `Refused`.
-        """
+        """Prepare a part: see `take`."""
         key = _attempt(request), not request.batch
         attempt, is_acks = key
         if request.batch and request.acks:
@@ -163,9 +170,7 @@ class Participant:
     # -- deciding ----------------------------------------------------------------------------
 
     def decide(self, request: Decide, tell: Tell) -> bool:
-        """Do a step with a part, and `tell` once it is done; return whether there is something new
-        to cut. Raises `Refused`.
-        """
+        """Do a step with a part: see `take`."""
         key = _attempt(request), request.is_acks
         known = self._state.scatterings
         if request.step == Step.ASK:
@@ -238,6 +243,12 @@ class Participant:
             self._intake.decided(attempt.producer)
         for tell in self._deciding.pop(key, ()):
             tell(self._standing(key))
+
+    def given_again(self, name: str, fence: int, left_ms: int) -> None:
+        """Messages are with their consumer again, for what was left of their lease."""
+        due_ms = self._time.monotonic_ms() + min(left_ms, GRANT_MS_MAX)
+        self._grants.leases.begin(name, fence, due_ms)
+        self._grants.acked(name)
 
     # -- time and ends -----------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from typing import Any
 from weir.broker.control import MessagesGranted, MessagesReturned
 from weir.broker.state.holders import Holders
 from weir.broker.state.ranges import Ranges
-from weir.broker.state.scatterings import Taken
 from weir.model.clusters import Mode
 from weir.model.stamp import STAMP_MAX
 
@@ -80,12 +79,12 @@ class ClusterState:
             else:
                 run = self.done.gap_from(max(record.first, self.cursor), record.next)
                 runs = [run] if run[0] < run[1] else []
-            runs = self._not_aside(runs, bool(record.runs))
+            runs = _not_aside(self, runs, bool(record.runs))
             attempts = self._take_over(runs)
         self.frontier = max(self.frontier, record.next)
         if not runs:
             return None
-        return self._hold(fence, Grant(record.consumer, record.deadline, attempts, Ranges(runs)))
+        return self.hold(fence, Grant(record.consumer, record.deadline, attempts, Ranges(runs)))
 
     def _is_next(self, record: MessagesGranted) -> bool:
         """Whether all in front of a grant is done or with the same consumer: since it was proposed,
@@ -109,11 +108,11 @@ class ClusterState:
         for fence, begin, behind in self.holders.within(first, self.frontier):
             grant = self.grants[fence]
             if grant.consumer != NOBODY:
-                self._take(fence, grant, begin, behind)
+                self.take(fence, grant, begin, behind)
                 known = self.grants.get(-fence)
                 if known is None:
                     rest = Ranges([(begin, behind)])
-                    self._hold(-fence, Grant(NOBODY, AT_ONCE, grant.attempts, rest))
+                    self.hold(-fence, Grant(NOBODY, AT_ONCE, grant.attempts, rest))
                 else:
                     known.left.add(begin, behind)
                     self.holders.put(begin, behind, -fence)
@@ -125,7 +124,7 @@ class ClusterState:
             for old, first, behind in self.holders.within(*run):
                 grant = self.grants[old]
                 attempts = max(attempts, grant.attempts + 1)
-                self._take(old, grant, first, behind)
+                self.take(old, grant, first, behind)
         return attempts
 
     def _not_done(self, first: int, behind: int) -> list[tuple[int, int]]:
@@ -148,7 +147,7 @@ class ClusterState:
             return self._is_done(first, behind)
         for run in grant.left.within(first, behind):
             self.done.add(*run)
-            self._take(fence, grant, *run)
+            self.take(fence, grant, *run)
         self._advance()
         return self._is_done(first, behind)
 
@@ -165,67 +164,18 @@ class ClusterState:
             whole = whole and self._is_done(first, behind)
         if grant is not None and runs:
             for run in runs:
-                self._take(record.fence, grant, *run)
+                self.take(record.fence, grant, *run)
             attempts = grant.attempts - record.untried
-            self._hold(fence, Grant(NOBODY, record.deadline, attempts, runs))
+            self.hold(fence, Grant(NOBODY, record.deadline, attempts, runs))
             if self.mode is Mode.ORDERED:
                 self._depose(next(iter(runs))[0])
         return whole
-
-    def put_aside(
-        self, name: str, fence: int, ranges: Sequence[tuple[int, int, int]]
-    ) -> list[Taken] | None:
-        """Move ranges (fence, first, next) of grants into one of nobody's under `fence` that never
-        ends; return what they were. None, and nothing is done, unless those grants hold all of it.
-        """
-        taken, runs = [], Ranges()
-        for old, first, behind in ranges:
-            grant = self.grants.get(old)
-            if grant is None or grant.consumer == NOBODY or not grant.left.covers(first, behind):
-                return None
-            runs.add(first, behind)
-            row = Taken(name, old, grant.consumer, grant.deadline, grant.attempts, first, behind)
-            taken.append(row)
-        if not taken or runs.count != sum(one.behind - one.first for one in taken):
-            return None
-        for one in taken:
-            self._take(one.fence, self.grants[one.fence], one.first, one.behind)
-        attempts = max(one.attempts for one in taken)
-        self._hold(fence, Grant(NOBODY, NEVER, attempts, runs))
-        return taken
-
-    def give_again(self, fence: int, one: Taken) -> bool:
-        """Put back what `put_aside` took, as far as it is there; return whether some of it is."""
-        aside = self.grants.get(fence)
-        runs = aside.left.within(one.first, one.behind) if aside is not None else []
-        for run in runs:
-            assert aside is not None  # it holds these runs
-            self._take(fence, aside, *run)
-            grant = self.grants.get(one.fence)
-            if grant is None:
-                rest = Ranges([run])
-                self._hold(one.fence, Grant(one.consumer, one.deadline, one.attempts, rest))
-            else:
-                grant.left.add(*run)
-                self.holders.put(*run, one.fence)
-        return bool(runs)
 
     def skip(self, first: int, behind: int) -> None:
         """Messages [first, behind) never were, and nobody was granted any of them."""
         self.done.add(max(first, self.cursor), behind)
         self._advance()
         self.frontier = max(self.frontier, self.cursor)
-
-    def _not_aside(self, runs: list[tuple[int, int]], several: bool) -> list[tuple[int, int]]:
-        """Return what of `runs` is not with undecided acks; or the first of it."""
-        if NOBODY not in self.held:
-            return runs
-        free = Ranges(runs)
-        for run in runs:
-            for fence, *held in self.holders.within(*run):
-                if self.grants[fence].deadline == NEVER:
-                    free.discard(*held)
-        return list(free) if several else list(free)[:1]
 
     def extend(self, fence: int, deadline: int) -> bool:
         """Let a grant end no sooner than at `deadline`; False if it is over, or of nobody here."""
@@ -263,7 +213,7 @@ class ClusterState:
         self.skipped += start - self.cursor - (done - self.done.count)
         self.cursor, self.frontier = start, max(self.frontier, start)
         for fence, first, behind in self.holders.within(0, start):
-            self._take(fence, self.grants[fence], first, behind)
+            self.take(fence, self.grants[fence], first, behind)
         self._advance()
 
     def lag(self, behind: int) -> int:
@@ -298,7 +248,8 @@ class ClusterState:
 
     # -- who holds what ----------------------------------------------------------------------
 
-    def _hold(self, fence: int, grant: Grant) -> Grant:
+    def hold(self, fence: int, grant: Grant) -> Grant:
+        """Let a grant hold what is left of it, which nobody holds."""
         self.grants[fence] = grant
         self._note(fence, grant)
         return grant
@@ -308,7 +259,7 @@ class ClusterState:
         for run in grant.left:
             self.holders.put(*run, fence)
 
-    def _take(self, fence: int, grant: Grant, first: int, behind: int) -> None:
+    def take(self, fence: int, grant: Grant, first: int, behind: int) -> None:
         """Take [first, behind) from a grant that holds all of it; an empty one is over."""
         grant.left.discard(first, behind)
         self.holders.clear(first, behind)
@@ -351,3 +302,17 @@ class ClusterState:
         }
         chosen = Mode(mode) if mode >= 0 else None
         return cls(cursor, frontier, Ranges.decode(*done), held, skipped, paused, chosen)
+
+
+def _not_aside(
+    cluster: ClusterState, runs: list[tuple[int, int]], several: bool
+) -> list[tuple[int, int]]:
+    """Return what of `runs` is not with undecided acks; or the first of it."""
+    if NOBODY not in cluster.held:
+        return runs
+    free = Ranges(runs)
+    for run in runs:
+        for fence, *held in cluster.holders.within(*run):
+            if cluster.grants[fence].deadline == NEVER:
+                free.discard(*held)
+    return list(free) if several else list(free)[:1]

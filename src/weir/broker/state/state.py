@@ -12,10 +12,16 @@ from weir.broker.control import (
     ClusterPaused,
     ClusterRecord,
     ClusterSought,
+    CursorMoved,
+    CursorRecord,
+    CursorSought,
+    CursorTaken,
     LogStartMoved,
 )
 from weir.broker.entries import BatchRecord
+from weir.broker.state.aside import give_again, put_aside
 from weir.broker.state.clusters import ClusterState
+from weir.broker.state.cursors import Cursor, Cursors
 from weir.broker.state.dedupe import (
     PARTS,
     Answer,
@@ -50,6 +56,7 @@ class PartitionState:
     __slots__ = (
         "_expired_at",
         "clusters",
+        "cursors",
         "delays",
         "first_index",
         "last_stamp",
@@ -74,6 +81,8 @@ class PartitionState:
         self.origins = OriginTable()
         self.values = ValueTable()
         self.clusters: dict[str, ClusterState] = {}
+        #: Of partition 0: the topic's clusters that read in total order.
+        self.cursors = Cursors()
         self.delays = Delays()
         self.scatterings = Scatterings()
         #: Of partition 0: those that joined the topic's order, each with what it is stamped above.
@@ -162,9 +171,28 @@ class PartitionState:
             case ClusterOpened(name, mode):
                 self.cluster(name).open(mode)
             case ClusterPaused(name, paused):
-                self.cluster(name).paused = paused
+                (self.cursors.get(name) or self.cluster(name)).paused = paused
             case ClusterDeleted(name):
                 self.clusters.pop(name, None)
+                self.cursors.pop(name, None)
+
+    def steer_cursor(self, index: int, record: CursorRecord) -> bool:
+        """Apply what happens to a cursor by the entry at `index`; False if it came too late."""
+        if not isinstance(record, CursorSought):
+            self.last_stamp = max(self.last_stamp, record.stamp)
+        cursor = self.cursors.get(record.cluster)
+        match record:
+            case CursorTaken():
+                if cursor is None and not record.after:
+                    cursor = self.cursors[record.cluster] = Cursor()
+                return cursor is not None and cursor.take(index, record)
+            case CursorMoved():
+                return cursor is not None and cursor.move(record)
+            case CursorSought():
+                if cursor is None:
+                    cursor = self.cursors[record.cluster] = Cursor()
+                cursor.seek(record)
+                return True
 
     def prepare_acks(self, record: AcksPrepared, fence: int) -> bool:
         """Put aside what acks of a scattering name, under `fence`; False if they are barred, or
@@ -175,7 +203,7 @@ class PartitionState:
         whole = attempt.stamp > known.barred and attempt not in known.acks
         for name, ranges in record.acks if whole else ():
             cluster = self.clusters.get(name)
-            found = cluster.put_aside(name, fence, ranges) if cluster is not None else None
+            found = put_aside(cluster, name, fence, ranges) if cluster is not None else None
             if found is None:
                 whole = False
                 break
@@ -185,7 +213,7 @@ class PartitionState:
             known.acks[attempt] = PreparedAcks(record.parts, fence, tuple(taken))
             return True
         for one in taken:
-            self.clusters[one.cluster].give_again(fence, one)
+            give_again(self.clusters[one.cluster], fence, one)
         self.bar(record.stamp)
         return False
 
@@ -254,6 +282,7 @@ class PartitionState:
             self.delays.encode(),
             self.scatterings.encode(),
             list(self.roster),
+            self.cursors.encode(),
         )
 
     def become(self, other: PartitionState) -> None:
@@ -272,7 +301,7 @@ class PartitionState:
             )
         start, first_index, *fields = fields
         next_offset, last_stamp, expired_at, producers, origins, clusters, *fields = fields
-        values, delays, scatterings, roster = fields
+        values, delays, scatterings, roster, cursors = fields
         state = cls()
         state.log_start, state.first_index = start, first_index
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
@@ -282,6 +311,7 @@ class PartitionState:
         state.delays = Delays.decode(*delays)
         state.scatterings = Scatterings.decode(*scatterings)
         state.roster = [(partition, floor) for partition, floor in roster]
+        state.cursors = Cursors.decode(cursors)
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}
         return state

@@ -11,6 +11,7 @@ from weir.sim.mutants import (
     exactly_once,
     leases,
     modes,
+    order,
     replication,
     shards,
     storage,
@@ -19,7 +20,17 @@ from weir.sim.mutants.planting import Mutant, all_in
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
-    for module in (storage, exactly_once, clusters, leases, shards, replication, clocks, modes)
+    for module in (
+        storage,
+        exactly_once,
+        clusters,
+        leases,
+        shards,
+        replication,
+        clocks,
+        modes,
+        order,
+    )
     for mutant in all_in(vars(module))
 )
 

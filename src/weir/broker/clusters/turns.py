@@ -1,0 +1,281 @@
+"""The leader's side of clusters that read a topic in total order: whose turn it is.
+
+One consumer of a cluster has the turn; the others wait in line and go on at the cursor. A turn is
+an entry, and nobody works before it is committed; so is every move of the cursor. It ends by being
+given back, with its holder's connection, or by a lease that this leader times by its own clock.
+"""
+
+from __future__ import annotations
+
+from weir.broker.control import CursorMoved, CursorSought, CursorTaken, GrantsReleased
+from weir.broker.entries import of_control
+from weir.broker.intake.intake import Intake
+from weir.broker.outbox import Caller, Outbox
+from weir.broker.replica.group import Group
+from weir.broker.state.clusters import NOBODY
+from weir.broker.state.cursors import Cursor
+from weir.broker.state.state import PartitionState
+from weir.broker.waits import Wait, Waits
+from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, Unavailable, UnknownCluster
+from weir.model.limits import (
+    CLUSTERS_PER_TOPIC_MAX,
+    DELAY_MS_MAX,
+    GRANT_MS_MAX,
+    RETRY_AFTER_MS,
+    WAIT_MS_MAX,
+)
+from weir.model.stamp import milliseconds_of, stamp_at
+from weir.model.topic import check_name
+from weir.order.clock import Time
+from weir.wire.cursors import MoveCursor, Moved, SeekCursor, TakeTurn, Turn
+
+
+class Turns:
+    """Gives turns of one topic's clusters while this node leads its partition 0."""
+
+    __slots__ = ("_draining", "_due", "_group", "_intake", "_lines", "_moves", "_outbox", "_state",
+                 "_takes", "_taking", "_time")  # fmt: skip
+
+    def __init__(
+        self, group: Group, state: PartitionState, intake: Intake, outbox: Outbox, time: Time
+    ) -> None:
+        """Begin to lead: turns that earlier leaders gave last as long as their log says."""
+        self._group = group
+        self._state = state
+        self._intake = intake
+        self._outbox = outbox
+        self._time = time
+        self._lines: dict[str, Waits[TakeTurn]] = {}
+        #: By index of the entry: who asked for a turn, None once gone; who waits for a move.
+        self._takes: dict[int, Wait[TakeTurn] | None] = {}
+        self._moves: dict[int, Caller] = {}
+        #: Clusters of which a turn is being given.
+        self._taking: set[str] = set()
+        self._draining = False
+        now, since = time.monotonic_ms(), milliseconds_of(state.last_stamp)
+        #: By cluster, the monotonic time before which its turn goes to nobody else.
+        self._due = {
+            name: now + min(max(milliseconds_of(cursor.deadline) - since, 0), DELAY_MS_MAX)
+            for name, cursor in state.cursors.items()
+        }
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits for a turn."""
+        return bool(self._lines)
+
+    def consumers(self, name: str) -> int:
+        """How many have the turn of a cluster or wait for it."""
+        cursor = self._state.cursors.get(name)
+        line = self._lines.get(name)
+        holds = cursor is not None and cursor.consumer != NOBODY and not self._is_over(name)
+        return (0 if line is None else len(line)) + holds
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def take(self, caller: Caller, request: TakeTurn) -> None:
+        """Put a consumer in line for the turn.
+
+        Raises `BadName`, `BadRequest`, `Overloaded`, and `Unavailable` once the node stops.
+        """
+        if self._draining:
+            raise Unavailable("this node is stopping: ask another, or again shortly")
+        name = check_name(request.cluster, "cluster")
+        if not 0 < request.lease_ms <= GRANT_MS_MAX:
+            raise BadRequest(f"a turn lasts 1 to {GRANT_MS_MAX:,} ms, until it is kept longer")
+        if name in self._state.clusters:
+            raise BadRequest(
+                f"cluster {name!r} reads this topic partition by partition: use another name"
+            )
+        if name not in self._state.cursors and name not in self._lines:
+            names = self._state.cursors.keys() | self._lines.keys()
+            if len(names) >= CLUSTERS_PER_TOPIC_MAX:
+                raise Overloaded(f"{CLUSTERS_PER_TOPIC_MAX} clusters read this topic",
+                                 RETRY_AFTER_MS)  # fmt: skip
+        line = self._lines.get(name) or Waits()
+        line.check_room()
+        self._lines[name] = line
+        deadline = self._time.monotonic_ms() + min(request.wait_ms, WAIT_MS_MAX)
+        line.add(Wait(caller, request, deadline))
+        self._serve(name)
+        self._end(name)
+
+    def move(self, caller: Caller, request: MoveCursor) -> None:
+        """Propose to move the cursor, keep the turn, or give it back.
+
+        Raises `UnknownCluster`, `StaleGrant`, `BadRequest`, and `Unavailable` once the node stops.
+        """
+        if self._draining and not request.ends:
+            raise Unavailable("this node is stopping: ask another, or again shortly")
+        cursor = self._cursor(request.cluster)
+        most = DELAY_MS_MAX if request.ends else GRANT_MS_MAX
+        if not (0 if request.ends else 1) <= request.lease_ms <= most:
+            raise BadRequest(f"a turn is kept or held back for at most {most:,} ms")
+        self._check_turn(cursor, request.fence)
+        stamp, deadline = self._deadline(request.lease_ms)
+        record = CursorMoved(
+            request.cluster, request.fence, request.offsets, deadline, stamp, request.ends,
+            request.untried,
+        )  # fmt: skip
+        due = self._time.monotonic_ms() + request.lease_ms
+        if not request.ends:  # it lasts from now on, whenever the entry is committed
+            self._due[request.cluster] = max(self._due.get(request.cluster, 0), due)
+        self._moves[self._group.propose(of_control(record))] = caller
+
+    def seek(self, caller: Caller, request: SeekCursor) -> None:
+        """Propose that a cluster goes on elsewhere; one that is new begins there.
+
+        Raises `BadName`, `BadRequest`, and `Unavailable` once the node stops.
+        """
+        if self._draining:
+            raise Unavailable("this node is stopping: ask another, or again shortly")
+        name = check_name(request.cluster, "cluster")
+        if name in self._state.clusters:
+            raise BadRequest(f"cluster {name!r} reads this topic partition by partition")
+        record = CursorSought(name, request.offsets)
+        self._moves[self._group.propose(of_control(record))] = caller
+
+    def _cursor(self, name: str) -> Cursor:
+        cursor = self._state.cursors.get(name)
+        if cursor is None:
+            raise UnknownCluster(f"cluster {name!r} never had a turn here")
+        return cursor
+
+    def _check_turn(self, cursor: Cursor, fence: int) -> None:
+        if cursor.fence != fence or cursor.consumer == NOBODY:
+            raise StaleGrant("the turn is over, and another's or nobody's by now", fence)
+
+    def _deadline(self, duration_ms: int) -> tuple[int, int]:
+        stamp = self._intake.clock.stamp(self._time.wall_ms())
+        return stamp, stamp_at(milliseconds_of(stamp) + duration_ms)
+
+    # -- entries -----------------------------------------------------------------------------
+
+    def taken(self, index: int, record: CursorTaken, given: bool) -> None:
+        """A turn is committed, or void for another came first."""
+        if index not in self._takes:
+            return  # proposed by an earlier leader
+        waiter = self._takes.pop(index)
+        self._taking.discard(record.cluster)
+        if given and waiter is None:
+            self._release(record.consumer)
+        elif given and waiter is not None:
+            cursor = self._state.cursors[record.cluster]
+            turn = Turn(index, record.deadline, cursor.offsets, cursor.attempts)
+            self._outbox.reply(waiter.caller, turn)
+        elif waiter is not None:
+            self._lines.setdefault(record.cluster, Waits()).add(waiter, front=True)
+            self._serve(record.cluster)
+            self._end(record.cluster)
+
+    def moved(self, index: int, record: CursorMoved, kept: bool) -> None:
+        """A move is committed; not `kept`, the turn was over before."""
+        caller = self._moves.pop(index, None)
+        if kept and record.ends:
+            delay_ms = max(milliseconds_of(record.deadline) - milliseconds_of(record.stamp), 0)
+            self._due[record.cluster] = self._time.monotonic_ms() + delay_ms
+            self._serve(record.cluster)
+        if caller is None:
+            return
+        if kept:
+            self._outbox.reply(caller, Moved(record.deadline))
+        else:
+            stale = StaleGrant("the turn is over, and another's or nobody's by now", record.fence)
+            self._outbox.refuse(caller, stale)
+
+    def sought(self, index: int, record: CursorSought) -> None:
+        """A seek is committed: the turn is anybody's."""
+        if (caller := self._moves.pop(index, None)) is not None:
+            self._outbox.reply(caller, Moved(0))
+        self.freed(record.cluster)
+
+    def freed(self, name: str) -> None:
+        """The turn is anybody's, by an entry."""
+        self._due.pop(name, None)
+        self._serve(name)
+
+    def released(self) -> None:
+        """A consumer that is gone has no turn any more."""
+        for name, cursor in self._state.cursors.items():
+            if cursor.consumer == NOBODY and not cursor.deadline:
+                self.freed(name)
+
+    # -- time and peers ----------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Give turns that are over to others; answer those whose time is up."""
+        for name in list(self._lines):
+            self._serve(name)
+            self._end(name)
+
+    def closed(self, session: int) -> None:
+        """A consumer is gone: its turn goes to others at once."""
+        for name, line in list(self._lines.items()):
+            line.closed(session)
+            self._retire(name)
+        for index, waiter in self._takes.items():
+            if waiter is not None and waiter.caller.session == session:
+                self._takes[index] = None
+        if any(cursor.consumer == session for cursor in self._state.cursors.values()):
+            self._release(session)
+
+    def drain(self) -> None:
+        """Give no turns any more: the node stops."""
+        self._draining = True
+        self._refuse_all(Unavailable("this node is stopping: ask another, or again shortly"))
+
+    def end(self, error: Refused) -> None:
+        """The topic is gone: refuse all who wait."""
+        self._refuse_all(error)
+
+    def lose(self, error: Refused) -> None:
+        """This node leads no more: another knows what became of what was proposed."""
+        self._refuse_all(error)
+        waiting = [one.caller for one in self._takes.values() if one is not None]
+        for caller in (*waiting, *self._moves.values()):
+            self._outbox.refuse(caller, error)
+        self._takes.clear()
+        self._moves.clear()
+
+    def _refuse_all(self, error: Refused) -> None:
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
+            while line:
+                self._outbox.refuse(line.pop().caller, error)
+
+    def _release(self, session: int) -> None:
+        """Give back the turn of a peer that is gone; where that cannot be, its lease ends it."""
+        if self._group.accepts:
+            self._group.propose(of_control(GrantsReleased(session)))
+
+    def _is_over(self, name: str) -> bool:
+        return self._time.monotonic_ms() >= self._due.get(name, 0)
+
+    def _serve(self, name: str) -> None:
+        line, cursor = self._lines.get(name), self._state.cursors.get(name)
+        if not line or name in self._taking or not self._is_over(name):
+            return
+        if not self._group.accepts or (cursor is not None and cursor.paused):
+            return
+        waiter = line.pop()
+        self._retire(name)
+        request = waiter.request
+        stamp, deadline = self._deadline(request.lease_ms)
+        after = 0 if cursor is None else cursor.fence
+        record = CursorTaken(name, waiter.caller.session, after, request.offsets, deadline, stamp)
+        self._taking.add(name)
+        self._due[name] = self._time.monotonic_ms() + request.lease_ms
+        index = self._group.propose(of_control(record))
+        self._takes[index] = waiter
+
+    def _end(self, name: str) -> None:
+        line = self._lines.get(name)
+        if line is None:
+            return
+        for waiter in line.ended(self._time.monotonic_ms()):
+            self._outbox.reply(waiter.caller, Turn(0))
+        self._retire(name)
+
+    def _retire(self, name: str) -> None:
+        if not self._lines.get(name):
+            self._lines.pop(name, None)

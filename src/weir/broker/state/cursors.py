@@ -1,0 +1,90 @@
+"""Clusters that read a whole topic in total order: one cursor each, kept in partition 0's group.
+
+The cursor is a place in the one order, as a vector: the offset of each partition below which all is
+done. Who reads on from there holds a *turn*; its fencing number is the index of the entry that gave
+it, and an entry with an older one changes nothing (counterexample 22).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from weir.broker.control import CursorMoved, CursorSought, CursorTaken
+from weir.broker.state.clusters import AT_ONCE, NOBODY
+
+
+@dataclass(slots=True)
+class Cursor:
+    """How far a cluster is, and whose turn it is until `deadline`, a stamp.
+
+    `offsets` by partition; those of partitions that joined later are 0. `attempts` counts the turns
+    that were taken here and did not get on. A `paused` one gives no turns.
+    """
+
+    offsets: tuple[int, ...] = ()
+    fence: int = 0
+    consumer: int = NOBODY
+    deadline: int = AT_ONCE
+    attempts: int = 0
+    paused: bool = False
+
+    def take(self, index: int, record: CursorTaken) -> bool:
+        """Give the turn under fencing number `index`, unless another had it first."""
+        if self.fence != record.after or self.paused:
+            return False
+        self.fence, self.consumer, self.deadline = index, record.consumer, record.deadline
+        if not self.offsets:
+            self.offsets = record.offsets
+        self.attempts += 1
+        return True
+
+    def move(self, record: CursorMoved) -> bool:
+        """Let the holder of the turn get on, or end it; False if it is another's by now."""
+        if self.fence != record.fence or self.consumer == NOBODY:
+            return False
+        offsets = record.offsets
+        if offsets != self.offsets:
+            self.offsets, self.attempts = offsets, 1
+        self.deadline = record.deadline
+        if record.ends:
+            self.consumer = NOBODY
+            self.attempts -= record.untried
+        return True
+
+    def seek(self, record: CursorSought) -> None:
+        """Go on elsewhere: whoever has the turn has it no more."""
+        self.offsets = record.offsets
+        self.consumer, self.deadline, self.attempts = NOBODY, AT_ONCE, 0
+        self.fence = -abs(self.fence)
+
+    def release(self, consumer: int) -> bool:
+        """The holder is gone: the turn is anybody's at once."""
+        if self.consumer != consumer:
+            return False
+        self.consumer, self.deadline = NOBODY, AT_ONCE
+        return True
+
+
+class Cursors(dict[str, Cursor]):
+    """The cursors of a topic's clusters, by name."""
+
+    def release(self, consumer: int) -> bool:
+        """A consumer is gone; return whether it had a turn."""
+        released = [cursor.release(consumer) for cursor in self.values()]
+        return any(released)
+
+    def encode(self) -> list[tuple[object, ...]]:
+        """Return what `decode` makes the same cursors of."""
+        return [
+            (name, c.offsets, c.fence, c.consumer, c.deadline, c.attempts, c.paused)
+            for name, c in self.items()
+        ]
+
+    @classmethod
+    def decode(cls, rows: Iterable[Sequence[object]]) -> Cursors:
+        """Return the cursors that gave these rows."""
+        cursors = cls()
+        for name, offsets, *fields in rows:
+            cursors[name] = Cursor(tuple(offsets), *fields)  # type: ignore[index,arg-type]
+        return cursors

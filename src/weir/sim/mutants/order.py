@@ -1,0 +1,187 @@
+"""Rules of the one order that can be taken away: stamps, promises, barriers, rosters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weir.broker.domain.domain import Domain
+from weir.broker.domain.domains import Domains
+from weir.broker.domain.promises import Promises
+from weir.broker.events import TICK_MS
+from weir.broker.intake import producing
+from weir.broker.outbox import Caller
+from weir.broker.partition.leading import Leading
+from weir.broker.partition.partition import Partition
+from weir.broker.replica.past import LogStorage
+from weir.broker.surroundings import Surroundings
+from weir.model.ids import group_of
+from weir.model.stamp import stamp_at
+from weir.order.barrier import Barrier, barrier_at
+from weir.order.clock import HybridClock
+from weir.order.merge import Merge
+from weir.raft import multi
+from weir.raft.ground import Pledge
+from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.mutants.replication import ALL
+from weir.sim.world import MS, SECOND
+from weir.wire.messages import Confirm
+
+_BARRIER = {"BarrierHolds", "OneOrder"}
+#: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.
+ORDER = replace(
+    ALL,
+    kinds=("kill", "part", "drift"),
+    fault_every=(50 * MS, 600 * MS),
+    down=(0, 300 * MS),
+    faults_until=12 * SECOND,
+    at_least=0,
+    beats=((30, 120),),
+    ticks=(TICK_MS,),
+    pace=(5, 60),
+    batches=40,
+    hasty=0,
+    hubs=0,
+    receivers=0,
+    consumers=0,
+    keepers=0,
+    authors=0,
+    onlookers=0,
+    stewards=0,
+    operators=(False,),
+    retentions=(0,),
+    ordered=(2,),
+    grows=(False,),
+)
+#: Partitions join while all that goes on.
+GROWING = replace(ORDER, grows=(True,))
+#: Groups move from node to node.
+MOVING = replace(ORDER, nodes=4, stewards=2)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
+    """Who starts again stands by all that it may have promised before (counterexample 2)."""
+    patch.setattr(LogStorage, "pledge", property(lambda self: 0))
+    patch.setattr(Promises, "_bound", lambda self: 1 << 62)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_vote_says_nothing_of_promises(patch: Patch) -> None:
+    """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
+    patch.setattr(Pledge, "raise_to", lambda self, fence: None)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
+    """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
+    honest = Partition._lead_now
+
+    def lead_now(self: Partition) -> None:
+        self._fence = 0
+        honest(self)
+
+    patch.setattr(Partition, "_lead_now", lead_now)
+
+
+@mutant(seed=0, breaks={*_BARRIER, "Live"}, shape=ORDER)
+def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
+    """Who has inherited entries promises nothing until one of its own is committed
+    (counterexample 1).
+    """
+    honest = Partition._order
+
+    def order(self: Partition) -> tuple[int, int]:
+        stamp, count = honest(self)
+        return stamp or self._shared.fenced(self.group.id), count
+
+    patch.setattr(Partition, "_order", order)
+    patch.setattr(multi, "_is_settled", lambda ground, leader: True)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_leader_stamps_where_it_promised_not_to(patch: Patch) -> None:
+    """From the question on, no clock of the shard stamps at or below what was asked."""
+
+    def stamp(self: HybridClock, wall_ms: int, seen: int = 0) -> int:
+        self.raise_to(max(stamp_at(wall_ms), self._last + 1, seen + 1))
+        return self._last
+
+    patch.setattr(HybridClock, "stamp", stamp)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def what_is_under_way_does_not_count(patch: Patch) -> None:
+    """A barrier stays below what is stamped and not committed (DESIGN §5 Barrier safety)."""
+
+    def barrier(self: Leading, fenced: int) -> Barrier:
+        return barrier_at(fenced, self._state.last_stamp, 0, self._state.decided_offset)
+
+    patch.setattr(Leading, "barrier", barrier)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_barrier_without_its_offset(patch: Patch) -> None:
+    """A barrier counts once all below its offset is here: a replica may lag (counterexample 5)."""
+
+    def barrier(self: Merge[object], partition: int, barrier: Barrier) -> None:
+        self.roster.report(partition, barrier.stamp)
+
+    patch.setattr(Merge, "barrier", barrier)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_register_a_node(patch: Patch) -> None:
+    """There is a register a partition, and never one a node (counterexample 4)."""
+    honest = Domains._see
+
+    def see(self: Domains, domain: Domain, partition: int) -> bool:
+        if not honest(self, domain, partition):
+            return False
+        topic = domain.topic
+        led = [self._topics.find(group_of(topic, number)) for number in domain.registers]
+        here = [one for one in led if one is not None and one.leading is not None]
+        barriers: Sequence[Barrier] = [
+            one.leading.barrier(self._promises.fenced(one.group.id)) for one in here if one.leading
+        ]
+        highest = max(barrier.stamp for barrier in barriers)
+        domain.take(partition, Barrier(highest, domain.registers[partition].through))
+        return True
+
+    patch.setattr(Domains, "_see", see)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=GROWING)
+def a_partition_joins_without_a_floor(patch: Patch) -> None:
+    """Who joins stamps above all that was said of the order before (counterexample 6)."""
+    patch.setattr(Partition, "begin_above", lambda self, floor: None)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=GROWING)
+def readers_do_not_hear_who_joined(patch: Patch) -> None:
+    """With partition 0 comes how many belong to the order by then (counterexample 6)."""
+    honest = Partition._order
+    patch.setattr(Partition, "_order", lambda self: (honest(self)[0], 0))
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=MOVING)
+def members_change_without_a_stamp(patch: Patch) -> None:
+    """In front of a change of members lies an entry above all promises (counterexample 3)."""
+    patch.setattr(Partition, "changing", lambda self: None)
+
+
+@mutant(seed=0, breaks={"Causal"}, shape=ORDER)
+def what_a_client_has_seen_does_not_count(patch: Patch) -> None:
+    """A stamp lies above what its client had seen (DESIGN §5 Produce)."""
+    honest = HybridClock.stamp
+    patch.setattr(HybridClock, "stamp", lambda self, wall_ms, seen=0: honest(self, wall_ms))
+
+
+@mutant(seed=0, breaks={"BarrierHolds"}, shape=ORDER)
+def visible_once_it_is_committed(patch: Patch) -> None:
+    """Visible is what nothing can come before any more, in no partition (DESIGN §5 Produce)."""
+
+    def tell(shared: Surroundings, group: int, caller: Caller, reply: Confirm) -> None:
+        shared.outbox.reply(caller, reply)
+
+    patch.setattr(producing, "_when_visible", tell)

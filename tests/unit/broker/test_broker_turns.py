@@ -1,0 +1,190 @@
+"""Clusters that read a topic in total order: one turn at a time, one cursor, late moves refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir.broker.events import Closed
+from weir.errors import BadRequest, StaleGrant, UnknownCluster
+from weir.model.clusters import Mode
+from weir.wire import administration as a
+from weir.wire import messages as m
+
+LEASE_MS = 1_000
+
+
+class Line:
+    """Consumers in sessions 1 to 3 of a cluster that reads a topic of three partitions."""
+
+    def __init__(self, rig: Any) -> None:
+        self.rig = rig
+        for session in (1, 2, 3):
+            rig.connect(session)
+        self.info = rig.topic(1, partitions=3)
+        self.address = self.info.addresses[0]
+
+    def take(self, session: int, wait_ms: int = 0, offsets: tuple[int, ...] = (0, 0, 0)) -> Any:
+        return self.rig.answer(session, self.asks(wait_ms, offsets))
+
+    def asks(self, wait_ms: int, offsets: tuple[int, ...] = (0, 0, 0)) -> m.TakeTurn:
+        return m.TakeTurn(self.address, "crew", offsets, LEASE_MS, wait_ms)
+
+    def move(self, session: int, fence: int, *offsets: int, **how: Any) -> Any:
+        lease = how.pop("lease_ms", LEASE_MS)
+        request = m.MoveCursor(self.address, "crew", fence, offsets, lease, **how)
+        return self.rig.answer(session, request)
+
+    def reply(self, session: int, number: int) -> Any:
+        found = [reply for asked, reply in self.rig.replies[session] if asked == number]
+        return found[0] if found else None
+
+    def waits(self, session: int) -> int:
+        number = self.rig.ask(session, self.asks(60_000))
+        self.rig.settle()
+        return int(number)
+
+
+@pytest.fixture
+def line(rig: Any) -> Line:
+    return Line(rig)
+
+
+def refused(reply: Any, kind: type) -> bool:
+    return isinstance(reply, m.Refusal) and reply.code == kind.code  # type: ignore[attr-defined]
+
+
+def test_a_new_cluster_begins_where_its_first_consumer_says(line: Line) -> None:
+    turn = line.take(1, offsets=(4, 5, 6))
+    assert turn.fence > 0
+    assert (turn.offsets, turn.attempts) == ((4, 5, 6), 1)
+    line.move(1, turn.fence, 4, 7, 6, ends=True, lease_ms=0)
+    assert line.take(2, offsets=(0, 0, 0)).offsets == (4, 7, 6)
+
+
+def test_one_has_the_turn_and_the_next_goes_on_at_the_cursor(line: Line) -> None:
+    first = line.take(1)
+    assert line.take(2) == m.Turn(0)
+    waiting = line.waits(2)
+    assert isinstance(line.move(1, first.fence, 3, 1, 0), m.Moved)
+    assert line.reply(2, waiting) is None
+    assert isinstance(line.move(1, first.fence, 5, 1, 2, ends=True, lease_ms=0), m.Moved)
+    second = line.reply(2, waiting)
+    assert second.fence > first.fence
+    assert second.offsets == (5, 1, 2)
+    assert refused(line.move(1, first.fence, 9, 9, 9), StaleGrant), "its turn is over"
+    line.rig.handle(Closed(2))
+    line.rig.settle()
+    assert line.take(3).offsets == (5, 1, 2)
+
+
+def test_a_turn_lasts_while_it_is_kept(line: Line) -> None:
+    first = line.take(1)
+    waiting = line.waits(2)
+    for _ in range(4):
+        line.rig.tick(LEASE_MS - 100)
+        line.rig.settle()
+        assert isinstance(line.move(1, first.fence, 1, 0, 0), m.Moved)
+    line.rig.tick(LEASE_MS + 1)
+    line.rig.settle()
+    assert line.reply(2, waiting).offsets == (1, 0, 0)
+
+
+def test_a_consumer_that_goes_leaves_its_turn_and_its_place_in_line(line: Line) -> None:
+    line.take(1)
+    gone, stays = line.waits(2), line.waits(3)
+    line.rig.handle(Closed(2))
+    line.rig.handle(Closed(1))
+    line.rig.settle()
+    assert line.reply(2, gone) is None
+    assert line.reply(3, stays).fence > 0
+
+
+def test_a_turn_given_to_one_that_has_gone_meanwhile_goes_on(line: Line) -> None:
+    line.rig.ask(1, line.asks(0))  # proposed, not durable yet
+    line.rig.handle(Closed(1))
+    line.rig.settle()
+    assert line.take(2).fence > 0
+
+
+def test_attempts_count_turns_that_did_not_get_on(line: Line) -> None:
+    for attempt in (1, 2):
+        turn = line.take(1)
+        assert turn.attempts == attempt
+        line.move(1, turn.fence, 0, 0, 0, ends=True, lease_ms=0)
+    turn = line.take(1)
+    line.move(1, turn.fence, 0, 0, 0, ends=True, untried=True, lease_ms=0)
+    turn = line.take(1)
+    assert turn.attempts == 3
+    line.move(1, turn.fence, 1, 0, 0)
+    line.move(1, turn.fence, 1, 0, 0, ends=True, lease_ms=0)
+    assert line.take(1).attempts == 2, "the next message was begun in the last turn"
+
+
+def test_a_turn_that_is_held_back_is_nobodys_meanwhile(line: Line) -> None:
+    turn = line.take(1)
+    line.move(1, turn.fence, 0, 0, 0, ends=True, lease_ms=5_000)
+    assert line.take(2) == m.Turn(0)
+    waiting = line.waits(2)
+    line.rig.tick(4_900)
+    line.rig.settle()
+    assert line.reply(2, waiting) is None
+    line.rig.tick(200)
+    line.rig.settle()
+    assert line.reply(2, waiting).attempts == 2
+
+
+def test_a_seek_ends_the_turn(line: Line) -> None:
+    turn = line.take(1)
+    waiting = line.waits(2)
+    reply = line.rig.answer(3, m.SeekCursor(line.address, "crew", (7, 8, 9)))
+    assert isinstance(reply, m.Moved)
+    assert line.reply(2, waiting).offsets == (7, 8, 9)
+    assert refused(line.move(1, turn.fence, 1, 1, 1), StaleGrant)
+
+
+def test_pause_list_and_delete_know_it(line: Line) -> None:
+    turn = line.take(1)
+    line.move(1, turn.fence, 2, 3, 4)
+    (info,) = line.rig.answer(3, a.ListClusters(line.address, "crew")).clusters
+    assert (info.offsets, info.mode, info.consumers) == ((2, 3, 4), int(Mode.ORDERED), 1)
+    assert isinstance(line.rig.answer(3, a.DeleteCluster(line.address, "crew")), m.Refusal)
+    line.rig.answer(3, a.PauseCluster(line.address, "crew", True))
+    line.move(1, turn.fence, 2, 3, 4, ends=True, lease_ms=0)
+    waiting = line.waits(2)
+    assert line.reply(2, waiting) is None
+    line.rig.answer(3, a.PauseCluster(line.address, "crew", False))
+    line.rig.settle()
+    assert line.reply(2, waiting).offsets == (2, 3, 4)
+    line.rig.handle(Closed(2))
+    line.rig.settle()
+    assert isinstance(line.rig.answer(3, a.DeleteCluster(line.address, "crew")), a.ClusterChanged)
+    assert line.take(3, offsets=(1, 1, 1)).offsets == (1, 1, 1)
+
+
+def test_a_restart_keeps_the_cursor_and_the_lease(line: Line) -> None:
+    turn = line.take(1)
+    line.move(1, turn.fence, 2, 3, 4)
+    line.rig.boot()
+    for session in (1, 2):
+        line.rig.connect(session)
+    waiting = line.waits(2)
+    assert line.reply(2, waiting) is None, "it may be at work still, at another node"
+    assert isinstance(line.move(1, turn.fence, 3, 3, 4), m.Moved)
+    line.rig.tick(LEASE_MS + 1)
+    line.rig.settle()
+    assert line.reply(2, waiting).offsets == (3, 3, 4)
+
+
+def test_what_cannot_be_is_refused(line: Line) -> None:
+    assert refused(line.move(1, 1, 0, 0, 0), UnknownCluster)
+    other = m.TakeTurn(line.info.addresses[1], "crew", (0,), LEASE_MS, 0)
+    assert refused(line.rig.answer(1, other), BadRequest)
+    line.rig.answer(1, m.Pull(line.address, "shared", 1, 1 << 20, 0, LEASE_MS))
+    line.rig.answer(1, a.PauseCluster(line.address, "shared", True))
+    taken = m.TakeTurn(line.address, "shared", (0, 0, 0), LEASE_MS, 0)
+    assert refused(line.rig.answer(1, taken), BadRequest)
+    line.take(1)
+    pull = m.Pull(line.address, "crew", 1, 1 << 20, 0, LEASE_MS)
+    assert refused(line.rig.answer(1, pull), BadRequest)
