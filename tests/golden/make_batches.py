@@ -18,6 +18,7 @@ from weir.model.batch import encode
 from weir.model.chunks import References
 from weir.model.columns import Origins
 from weir.model.header import HEADER_SIZE, VERSION, Columns, Compression, parse, stamped
+from weir.model.scattered import Scattered
 
 Field = tuple[str, bytes, str]
 
@@ -40,6 +41,7 @@ _WHO = {
 _TIMES = [1_700_000_000_000_001, 0, -1, 2**62]
 _DUES, _EXPIRES = [0, 1_700_000_060_000_000, 0, 1], [0, 0, 1_700_000_120_000_000, 2]
 _REFERENCES = References(4_000_000, 0x0123456789ABCDEF, ((17, 2), (21, 1)))
+_SCATTERED = Scattered(9, (131_076, 131_079))
 _STAMPED = {"stamp": 1_700_000_000_000 << 16 | 3, "first_offset": 1_000}
 _LONG = [b"a device says the same again and again: open, closed, open, closed"] * 4
 _LZ4, _ZSTD = {"compression": Compression.LZ4}, {"compression": Compression.ZSTD}
@@ -75,6 +77,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, int] | None]] = [
             **_WHO, "values": [], "references": _REFERENCES,
             **{name: column[:1] for name, column in _ALL.items()},
         },
+        None,
+    ),
+    ("a part of a scattering", {**_WHO, "values": _VALUES, "scattered": _SCATTERED}, _STAMPED),
+    (
+        "a part behind a tag list, in lz4",
+        {**_WHO, "values": _LONG, "tags": _TAGS, "scattered": _SCATTERED, **_LZ4},
         None,
     ),
 ]  # fmt: skip
@@ -129,16 +137,22 @@ class Layout:
         ):  # fmt: skip
             self.take(name, size, says)
 
+    def bare(self, there: Columns, n: int) -> None:
+        if Columns.CHUNK in there:
+            self.numbers("chunk", "Q", 2, ": position, bytes of the piece")
+        if Columns.SCATTERED in there:
+            _, parts = self.numbers("scattering", "Q", 2, ": number, number of parts")
+            self.numbers("parts", "Q", parts, ": group · 2, + 1 for acks")
+        if Columns.DUE in there:
+            self.numbers("due", "q", n)
+
     def columns(self) -> None:
         h = parse(self.data)
         there, n = Columns(h.columns), h.count
         if Columns.TAG in there:
             (count, _) = self.numbers("tag list head", "I", 2, ": number of tags, 0")
             self.column("tag list", count)
-        if Columns.CHUNK in there:
-            self.numbers("chunk", "Q", 2, ": position, bytes of the piece")
-        if Columns.DUE in there:
-            self.numbers("due", "q", n)
+        self.bare(there, n)
         if h.compression:
             self.take("compressed part", h.packed_size, "everything behind it would lie here")
             self.take("padding", len(self.data) - self.at, "to 8")
@@ -185,6 +199,8 @@ def spelled(arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, {column: list(getattr(given, column)) for column in Origins.__slots__}
         elif name == "references":
             yield name, {"size": given.size, "hash": given.hash, "runs": given.runs}
+        elif name == "scattered":
+            yield name, {"number": given.number, "parts": given.parts}
         else:
             yield name, given
 

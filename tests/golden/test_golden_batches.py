@@ -15,6 +15,7 @@ from weir.model.batch import Batch, encode
 from weir.model.chunks import References, chained
 from weir.model.columns import Origins
 from weir.model.header import HEADER_SIZE, VERSION, Columns, Compression, stamped
+from weir.model.scattered import Scattered
 
 GOLDEN = json.loads(Path(__file__).with_name("batches.json").read_text(encoding="utf-8"))
 CASES: list[Any] = [pytest.param(case, id=case["name"]) for case in GOLDEN["batches"]]
@@ -37,6 +38,7 @@ SPELLINGS: dict[str, Callable[[Any], Any]] = {
     "references": lambda given: References(
         given["size"], given["hash"], tuple(tuple(run) for run in given["runs"])
     ),
+    "scattered": lambda given: Scattered(given["number"], tuple(given["parts"])),
 }
 
 
@@ -90,6 +92,7 @@ def test_batch_reads_the_golden_bytes(case: dict[str, Any]) -> None:
     assert {"stamp": header.stamp, "first_offset": header.first_offset} == place
     assert batch.values() == values
     assert batch.references == given.get("references")
+    assert batch.scattered == given.get("scattered")
     at = None if batch.piece is None else batch.piece.position
     assert at == given.get("chunk_at")
     assert batch.keys() == given.get("keys", [None] * n)

@@ -19,6 +19,7 @@ from weir.client.pulling import Pulling, Wanted
 from weir.client.returning import Returning
 from weir.client.runs import Run, joined, within, without
 from weir.client.telling import Telling
+from weir.client.turns import Turns
 from weir.errors import WeirError
 from weir.model.clusters import Mode
 
@@ -38,19 +39,21 @@ class Holdings:
         """
         self.topic = topic
         self.options = options
-        self.acking = Acking(topic, options.cluster, options.on_stale)
+        self._counted = Acking(topic, options.cluster, options.on_stale)
+        self.acking: Acking | Turns = self._counted
         self._ordered = options.number is Mode.ORDERED
-        self._returning = Returning(options.cluster, self._ordered, self.acking.expired)
-        within = seconds(options.ack_within)
-        self._telling = Telling(
-            self.acking, self._returning, within, self._settle_all, self._failed
+        self._returning: Returning | Turns = Returning(
+            options.cluster, self._ordered, self._counted.expired
         )
+        self._telling = self._tells()
         self._home = home
         self._note = note
         self._link: Link | None = None
         #: Where the topic is served; None before `open`.
         self.places: Places | None = None
-        self._pulling: Pulling | None = None
+        self._pulling: Pulling | Turns | None = None
+        #: What stands for all three where the topic is read in total order.
+        self._turns: Turns | None = None
         self._feed: Feed[Holding] | None = None
         self._extending: Extending | None = None
         self.held: dict[tuple[int, int], Holding] = {}
@@ -80,9 +83,14 @@ class Holdings:
         except BaseException:
             await self._disconnect()
             raise
+        options = self.options
+        if self._ordered and self.places.order == "total":
+            self._take_turns(self._link, self.places)
+            return
+        assert isinstance(self.acking, Acking)
+        assert isinstance(self._returning, Returning)
         self.acking.begin(self.places)
         self._returning.begin(self.places)
-        options = self.options
         lease = seconds(options.lease)
         wanted = Wanted(options.cluster, options.number, options.max_bytes, lease)
         self._pulling = Pulling(
@@ -90,6 +98,18 @@ class Holdings:
         )
         if options.extend:
             self._extending = Extending(options.cluster, self.places, lease, self.held)
+
+    def _tells(self) -> Telling:
+        within = seconds(self.options.ack_within)
+        return Telling(self.acking, self._returning, within, self._settle_all, self._failed)
+
+    def _take_turns(self, link: Link, places: Places) -> None:
+        """Have one order of all partitions, and one cursor."""
+        options, note = self.options, self._settle_all
+        turns = Turns(self._home, link, places, options, self._counted, note, self.soon)
+        self.acking = self._returning = self._pulling = self._turns = turns
+        self._telling.stop()
+        self._telling = self._tells()
 
     async def take(self, size: int, dropped: Holding | None = None) -> Holding:
         """Return the next grant whose lease runs; pulls ask for `size` messages from now on.
@@ -250,6 +270,8 @@ class Holdings:
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""
+        if self._turns is not None:
+            return await self._turns.extend(holding)
         assert self.places is not None  # it was pulled
         one = Extending(self.options.cluster, self.places, lease, self.held)
         return await one.extend([holding])
@@ -305,6 +327,8 @@ class Holdings:
             async with asyncio.timeout(_LAST_ACKS):
                 for partition in self._returning.waiting():
                     await self._returning.flush(partition)
+                if self._turns is not None:
+                    await self._turns.leave()
 
     async def reset(self) -> None:
         """End the feed and the connection: what the broker grants to its pulls goes to others."""

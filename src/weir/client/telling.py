@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
-from weir.client.acking import Acking
-from weir.client.returning import Returning
 from weir.errors import WeirError
+
+
+class Gathering(Protocol):
+    """What gathers by partition until it is told."""
+
+    def waiting(self) -> list[int]:
+        """Return the partitions with something to tell."""
+
+    async def flush(self, partition: int) -> None:
+        """Tell it; return when a majority knows."""
 
 
 class Telling:
@@ -15,8 +24,8 @@ class Telling:
 
     def __init__(
         self,
-        acking: Acking,
-        returning: Returning,
+        acking: Gathering,
+        returning: Gathering,
         within: float,
         note: Callable[[], None],
         failed: Callable[[WeirError], None],

@@ -23,12 +23,19 @@ class Teller(Producer):
         """Publish so many batches, and have seen what `reader` has."""
         super().__init__(scene, name, partition, batches)
         self._reader = reader
+        #: The highest stamp that was read before the last batch.
+        self._told = 0
 
     def _compose(self) -> Batch | None:
-        """Return the next batch; None while what was read lies in the future of sound clocks."""
+        """Return the next batch; None while nothing new was read, or what was read lies in the
+        future of sound clocks.
+        """
         heard = self._reader.heard
+        if heard == self._told:
+            return None
         if milliseconds_of(heard) > EPOCH_MS + self.world.now // MS + _AHEAD_MS:
             return None
+        self._told = heard
         self._seen = max(self._seen, heard)
         return super()._compose()
 

@@ -43,8 +43,8 @@ class Turn(Control, frozen=True, array_like=True):
 class MoveCursor(Control, frozen=True, array_like=True):
     """Say that all below `offsets` is done, and keep the turn for `lease_ms` more.
 
-    If it `ends` the turn is given back: others may take it in `lease_ms`, and if it is `untried`
-    it does not count as an attempt.
+    If it `ends` the turn is given back: others may take it in `lease_ms`. It does not count as an
+    attempt if it is `untried`: whoever has the turn did not begin what lies at the cursor.
     """
 
     address: Address

@@ -10,6 +10,11 @@ from typing import Any
 
 import pytest
 
+from weir.broker.scatter import overdue
+from weir.broker.scatter.attempts import Scattering
+from weir.broker.scatter.participant import Participant
+from weir.broker.state import state
+from weir.broker.state.dedupe import ProducerTable
 from weir.errors import StaleGrant, refusal
 from weir.model.batch import Batch, encode
 from weir.model.ids import group_of
@@ -21,6 +26,7 @@ SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "8"))
 PARTITIONS = 3
 INPUTS = 6
 PATIENCE = 600
+LEASE_MS = 2_000
 
 
 def batches(fetched: m.Fetched) -> Iterator[Batch]:
@@ -50,6 +56,8 @@ class Author:
         self.chosen: tuple[int, ...] = ()
         self.asked: tuple[Any, int, int] | None = None
         self.turns = 0
+        #: Inputs that others have done.
+        self.overtaken: set[int] = set()
         other = trio.producer()
         for number in range(INPUTS):
             address = self.inputs.addresses[0]
@@ -148,14 +156,12 @@ class Author:
             assert value in self.confirmed, (value, where)
         handled = Counter(value.split(b"/")[0] for value in places if b"/" in value)
         assert all(count == 1 for count in handled.values()), handled
-        state = (
-            self.trio.leader(self.inputs.addresses[0].group)
-            .group(self.inputs.addresses[0].group)
-            .machine.state
-        )
-        crew = state.clusters.get("crew")
-        done = sum(1 for n in range(INPUTS) if crew is not None and crew._is_done(n, n + 1))
-        assert done == len(handled)
+        group = self.inputs.addresses[0].group
+        crew = self.trio.leader(group).group(group).machine.state.clusters.get("crew")
+        done = {b"in%d" % n for n in range(INPUTS) if crew is not None and crew._is_done(n, n + 1)}
+        overtaken = {b"in%d" % offset for offset in self.overtaken}
+        assert not overtaken & handled.keys()
+        assert done == handled.keys() | overtaken
 
 
 class Crashes:
@@ -184,19 +190,40 @@ class Crashes:
 def pulled(author: Author, trio: Any) -> tuple[int, int, int] | None:
     """Return a grant of one message of the inputs, if there is one."""
     address = author.inputs.addresses[0]
-    reply = trio.told(m.Pull(address, "crew", 1, 1 << 20, lease_ms=3_000), address.group)
+    reply = trio.told(m.Pull(address, "crew", 1, 1 << 20, lease_ms=LEASE_MS), address.group)
     assert isinstance(reply, m.Granted), reply
     return (reply.fence, reply.offset, reply.next_offset) if reply.fence else None
 
 
+def overtake(author: Author, trio: Any) -> None:
+    """Let a lease end, and another consumer do what it was for."""
+    trio.run(2 * LEASE_MS)
+    other, address = pulled(author, trio), author.inputs.addresses[0]
+    if other is not None:
+        reply = trio.told(m.Ack(address, "crew", [other]), address.group)
+        assert isinstance(reply, m.Acked), reply
+        author.overtaken.add(other[1])
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_all_or_none_whoever_crashes(make_trio: Any, seed: int) -> None:
+def test_all_or_none_whoever_crashes(
+    make_trio: Any, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    play(make_trio, monkeypatch, seed)
+
+
+def play(make_trio: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     dice = random.Random(seed)
+    # Participants may be hasty: whoever coordinates is then in the middle of it.
+    monkeypatch.setattr(overdue, "UNDECIDED_MS", dice.choice((0, 20, 500)))
+    monkeypatch.setattr(overdue, "UNCLOSED_MS", dice.choice((100, 10_000)))
     trio = make_trio()
     crashes = Crashes(trio, dice)
     author = Author(trio, dice)
     for _ in range(12):
         acks = pulled(author, trio) if dice.random() < 0.5 else None
+        if acks is not None and dice.random() < 0.3:
+            overtake(author, trio)
         author.begin(acks)
         crash_at = dice.randrange(60)
         for step in range(PATIENCE):
@@ -223,3 +250,69 @@ def test_all_or_none_whoever_crashes(make_trio: Any, seed: int) -> None:
     for partition in range(PARTITIONS):
         trio.same_everywhere(group_of(author.out.id, partition))
     assert author.confirmed
+
+
+def without_bars(patch: pytest.MonkeyPatch) -> None:
+    """Say "never" of what may be prepared yet."""
+
+    def ask(self: Participant, key: Any, tell: Any) -> None:
+        tell(self._standing(key))
+
+    patch.setattr(Participant, "_ask", ask)
+
+
+def with_stale_acks(patch: pytest.MonkeyPatch) -> None:
+    """Take acks of messages that are another consumer's, or done."""
+    honest = state.put_aside
+
+    def put_aside(*arguments: Any) -> Any:
+        return honest(*arguments) or []
+
+    patch.setattr(state, "put_aside", put_aside)
+    patch.setattr(Participant, "_check_held", lambda *_: None)
+
+
+def without_memory(patch: pytest.MonkeyPatch) -> None:
+    """Forget the sequences of what is committed."""
+
+    def record(self: ProducerTable, producer: int, epoch: int, answer: Any) -> None:
+        """Note nothing."""
+
+    def decide(self: state.PartitionState, attempt: Any, committed: bool) -> bool:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(ProducerTable, "record", record)
+            return honest(self, attempt, committed)
+
+    honest = state.PartitionState.decide_batch
+    patch.setattr(state.PartitionState, "decide_batch", decide)
+
+
+def guessing(patch: pytest.MonkeyPatch) -> None:
+    """Commit when half of the parts are prepared."""
+    honest = Scattering._judge
+
+    def judge(self: Scattering) -> None:
+        own = sum(map(self._is_own, self._answers.values()))
+        if 2 * own >= len(self._parts):
+            self._commit()
+        else:
+            honest(self)
+
+    patch.setattr(Scattering, "_judge", judge)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [without_bars, with_stale_acks, without_memory, guessing],
+    ids=lambda rule: rule.__name__,
+)
+def test_a_rule_less_would_be_noticed(
+    make_trio: Any, monkeypatch: pytest.MonkeyPatch, rule: Any
+) -> None:
+    rule(monkeypatch)
+    for seed in range(30):
+        try:
+            play(make_trio, monkeypatch, seed)
+        except AssertionError:
+            return
+    pytest.fail("30 runs without the rule, and nothing was amiss")

@@ -20,7 +20,7 @@ _CONFIG = """\
  <destinationPolicy><policyMap><policyEntries>
   <policyEntry queue=">" producerFlowControl="true" memoryLimit="256mb"/>
  </policyEntries></policyMap></destinationPolicy>
- <persistenceAdapter><kahaDB directory="{folder}/data/kahadb"/></persistenceAdapter>
+ <persistenceAdapter><kahaDB directory="{folder}/data/kahadb"{store}/></persistenceAdapter>
  <systemUsage><systemUsage>
   <memoryUsage><memoryUsage limit="1 gb"/></memoryUsage>
   <storeUsage><storeUsage limit="30 gb"/></storeUsage>
@@ -48,6 +48,8 @@ class ActiveMq(Peer):
     name = "activemq"
     variants = ("nio",)
     synced = True
+    #: Attributes of its store that are not left as they are, as XML.
+    store = ""
 
     @property
     def settings(self) -> str:
@@ -66,7 +68,8 @@ class ActiveMq(Peer):
         for name in ("conf", "data", "tmp"):
             (folder / name).mkdir()
         config = folder / "conf" / "activemq.xml"
-        config.write_text(_CONFIG.format(folder=folder, port=self.port), encoding="utf-8")
+        text = _CONFIG.format(folder=folder, port=self.port, store=self.store)
+        config.write_text(text, encoding="utf-8")
         (folder / "conf" / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
         return [
             program("java"),

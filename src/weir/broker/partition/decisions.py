@@ -44,7 +44,8 @@ def _decide(record: ScatteringsDecided, state: PartitionState, leading: Leading 
             continue
         committed = outcome == Outcome.COMMITTED
         if not is_acks:
-            state.decide_batch(attempt, committed)
+            if state.decide_batch(attempt, committed) and leading is not None:
+                leading.intake.decided(producer)
         elif (prepared := state.scatterings.decide_acks(attempt, committed)) is not None:
             if committed:
                 _ack(prepared, state, leading)

@@ -239,8 +239,6 @@ class Participant:
     def decided(self, attempt: Attempt, is_acks: bool) -> None:
         """It is written down what became of a part."""
         key = attempt, is_acks
-        if not is_acks:
-            self._intake.decided(attempt.producer)
         for tell in self._deciding.pop(key, ()):
             tell(self._standing(key))
 

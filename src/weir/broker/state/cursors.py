@@ -40,7 +40,11 @@ class Cursor:
         return True
 
     def move(self, record: CursorMoved) -> bool:
-        """Let the holder of the turn get on, or end it; False if it is another's by now."""
+        """Let the holder of the turn get on, or end it; False if it is another's by now.
+
+        One that ends `untried` does not count. One that goes on untried has nothing to do: what
+        comes next was never tried.
+        """
         if self.fence != record.fence or self.consumer == NOBODY:
             return False
         offsets = record.offsets
@@ -49,7 +53,9 @@ class Cursor:
         self.deadline = record.deadline
         if record.ends:
             self.consumer = NOBODY
-            self.attempts -= record.untried
+            self.attempts = max(self.attempts - record.untried, 0)
+        elif record.untried:
+            self.attempts = 0
         return True
 
     def seek(self, record: CursorSought) -> None:

@@ -1,0 +1,337 @@
+"""A consumer of a cluster that reads a whole topic in total order, while it has the turn.
+
+It stands where pulls, acks and returns of other consumers do. What it hands out comes from a reader
+of the one order, a piece of one batch at a time; what is done moves the cluster's cursor, which
+keeps the turn; and whatever goes back ends the turn there, for the next one to begin again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+
+from weir.client.acking import Acking
+from weir.client.consuming import ConsumerOptions
+from weir.client.delivered import Delivered
+from weir.client.delivery import Holding
+from weir.client.duration import seconds
+from weir.client.feed import Feed
+from weir.client.granted import Grant, sorted_out
+from weir.client.link import Link
+from weir.client.places import Places
+from weir.client.portions import LONG_POLL
+from weir.client.reader import Reader, ReaderOptions
+from weir.client.runs import Run
+from weir.client.vector import Vector
+from weir.errors import StaleGrant
+from weir.model.ids import Address
+from weir.model.stamp import milliseconds_of
+from weir.wire import messages as m
+
+#: A turn is kept up so many times before it would end.
+_LOOKS = 4
+#: Where the cursor is, whichever partition it is about.
+_HOME = 0
+
+
+class Turns:
+    """One consumer's turns, and what it does in them."""
+
+    def __init__(
+        self,
+        home: Link,
+        link: Link,
+        places: Places,
+        options: ConsumerOptions,
+        acking: Acking,
+        note: Callable[[], None],
+        soon: Callable[[], None],
+    ) -> None:
+        """Ask over `link`, whose end ends the turn; publishes over `home` come after what came.
+
+        `acking` counts what came too late; `note` tells of all that is done by now, `soon` lets
+        `flush` be called before long.
+        """
+        #: Messages to hand out at once; whoever takes them says.
+        self.size = 1
+        self._home = home
+        self._link = link
+        self._places = places
+        self._options = options
+        self._acking = acking
+        self._note = note
+        self._soon = soon
+        self._lease = seconds(options.lease)
+        self._runs = asyncio.Event()
+        self._runs.set()
+        self._lock = asyncio.Lock()
+        self._vector = Vector()
+        #: The turn's number, 0 without one; what the broker knows to be done; how it ends, if so.
+        self._fence = self._attempts = 0
+        self._kept: tuple[int, ...] = ()
+        self._ending: tuple[int, bool] | None = None
+        self._times = 0
+        self._out: Holding | None = None
+        self._reader: Reader | None = None
+        self._batches: AsyncIterator[Delivered] | None = None
+        self._next: asyncio.Task[Delivered] | None = None
+        self._rest: Delivered | None = None
+        #: The broker's time in milliseconds, less this process's monotonic time.
+        self._ahead_ms = 0.0
+
+    # -- handing out -------------------------------------------------------------------------
+
+    @property
+    def partitions(self) -> int:
+        """How many are handed out at a time: they have one order."""
+        return 1
+
+    def pause(self) -> None:
+        """Hand out nothing until `resume`, and let another have the turn."""
+        self._runs.clear()
+        if self._fence:
+            self._end_turn(0, untried=not self._vector.has_open)
+            self._soon()
+
+    def resume(self) -> None:
+        """Take turns again."""
+        self._runs.set()
+
+    def feed(self) -> Feed[Holding]:
+        """Begin to take turns."""
+        feed = Feed([self._hand_out])
+        feed.add(self._keep)
+        return feed
+
+    async def _hand_out(self, feed: Feed[Holding]) -> None:
+        slot = asyncio.Semaphore(1)
+        try:
+            while True:
+                await slot.acquire()
+                await self._runs.wait()
+                await self.flush(_HOME)
+                holding = None
+                if self._fence or await self._take():
+                    holding = await self._piece(slot)
+                if holding is None:
+                    slot.release()
+                    continue
+                self._out = holding
+                feed.put(holding)
+        finally:
+            await self._close_reader()
+
+    async def _take(self) -> bool:
+        """Wait for the turn, and read on at its cursor; False if it is another's still."""
+
+        def request(address: Address) -> m.Request:
+            lease, wait = int(self._lease * 1_000), int(LONG_POLL * 1_000)
+            begin = (0,) * len(self._places)
+            return m.TakeTurn(address, self._options.cluster, begin, lease, wait)
+
+        turn = await self._places.ask(_HOME, request, m.Turn, wait=LONG_POLL, check=_accept)
+        if not turn.fence:
+            return False
+        self._told(turn.deadline)
+        known = await self._places.positions()
+        begins = {
+            p: max(turn.offsets[p] if p < len(turn.offsets) else 0, reply.start)
+            for p, reply in known.items()
+        }
+        self._vector = Vector([begins[p] for p in sorted(begins)])
+        self._kept = self._vector.offsets
+        options = ReaderOptions(
+            start=begins, order="total", max_bytes=self._options.max_bytes, value_bytes_max=0
+        )
+        await self._close_reader()
+        self._reader = Reader(self._link, self._places.topic, options)
+        self._batches = self._reader.batches()
+        self._fence, self._attempts, self._ending = turn.fence, turn.attempts, None
+        return True
+
+    async def _piece(self, slot: asyncio.Semaphore) -> Holding | None:
+        """Return the next messages to hand out; None if the turn ended meanwhile."""
+        size = self.size
+        if self._attempts > 1:
+            size = 1  # what failed is tried alone: nothing behind it has failed
+        part = self._rest or await self._batch()
+        if part is None or not self._fence:
+            return None
+        self._rest = None
+        if len(part) > size:
+            cut = part.offset + size
+            self._rest = replace(part, offset=cut)
+            part = replace(part, next_offset=cut)
+        now_ms = time.monotonic() * 1_000 + self._ahead_ms
+        left, expired = sorted_out([part], (), int(now_ms * 1_000))
+        grant = Grant(
+            self._places.topic, part.partition, self._fence, 0, part.offset, part.next_offset,
+            max(self._attempts, 1), tuple(left), (), tuple(expired),
+        )  # fmt: skip
+        self._attempts = 1
+        self._vector.hand_out(part.partition, part.offset, part.next_offset)
+        ends = time.monotonic() + self._lease
+        return Holding(grant, ends, slot, self._times)
+
+    async def _batch(self) -> Delivered | None:
+        assert self._batches is not None  # there is a turn
+        self._out = None
+        self._next = asyncio.get_running_loop().create_task(self._following(self._batches))
+        try:
+            await asyncio.wait([self._next])
+            if self._next.cancelled():
+                return None
+            part = self._next.result()
+        finally:
+            self._next.cancel()
+        self._home.saw(part.batch.header.stamp)
+        return part
+
+    @staticmethod
+    async def _following(batches: AsyncIterator[Delivered]) -> Delivered:
+        return await anext(batches)
+
+    async def _close_reader(self) -> None:
+        reader, self._reader, self._batches, self._rest = self._reader, None, None, None
+        if reader is not None:
+            await reader.close()
+
+    # -- what is done, and what goes back ----------------------------------------------------
+
+    @property
+    def stale(self) -> int:
+        """How many acks came too late."""
+        return self._acking.stale
+
+    @property
+    def cursors(self) -> dict[int, int]:
+        """By partition, the offset below which the cluster has done all, as of the last ack."""
+        return dict(enumerate(self._kept))
+
+    def done(self, partition: int, fence: int, first: int, behind: int) -> None:
+        """Note messages [first, behind) of a turn as done."""
+        if fence == self._fence:
+            self._vector.done(partition, first, behind)
+        else:
+            self._acking.expired(partition, (fence, first, behind))
+
+    async def ack(self, partition: int, fence: int, runs: Sequence[Run]) -> bool:
+        """Say that they are done; return when a majority knows, False if it was too late."""
+        if fence != self._fence:
+            return False
+        for run in runs:
+            self.done(partition, fence, *run)
+        stale = self._acking.stale
+        await self.flush(_HOME)
+        return stale == self._acking.stale
+
+    def back(self, partition: int, fence: int, run: Run, delay_ms: int, untried: bool) -> None:
+        """Note that messages go back: the turn ends in front of them."""
+        if fence == self._fence:
+            self._times += 1
+            self._end_turn(delay_ms, untried)
+
+    def _end_turn(self, delay_ms: int, untried: bool) -> None:
+        before = self._ending or (0, True)
+        self._ending = (max(before[0], delay_ms), before[1] and untried)
+
+    async def now(self, partition: int, fence: int, runs: Sequence[Run], delay_ms: int) -> bool:
+        """Give back; return when a majority knows, False if it was too late."""
+        if fence != self._fence:
+            return False
+        self._times += 1
+        self._end_turn(delay_ms, untried=False)
+        stale = self._acking.stale
+        await self.flush(_HOME)
+        return stale == self._acking.stale
+
+    def times(self, partition: int) -> int:
+        """Return how often something was given back."""
+        return self._times
+
+    def waiting(self) -> list[int]:
+        """Return where there is something to tell."""
+        if not self._fence:
+            return []
+        news = self._ending is not None or self._vector.offsets != self._kept
+        return [_HOME] if news else []
+
+    async def flush(self, partition: int) -> None:
+        """Tell where the cursor is, if it moved, or that the turn ends; return when it is known."""
+        async with self._lock:
+            self._note()
+            if self.waiting():
+                await self._move()
+
+    async def leave(self) -> None:
+        """Give the turn back, if there is one."""
+        if self._fence:
+            self._end_turn(0, untried=not self._vector.has_open)
+            await self.flush(_HOME)
+
+    async def extend(self, holding: Holding) -> bool:
+        """Keep the turn for a whole lease from now on; False if it was over."""
+        async with self._lock:
+            if not self._fence or holding.fence != self._fence:
+                return False
+            await self._move()
+            return holding.fence == self._fence
+
+    async def _keep(self, feed: Feed[Holding]) -> None:
+        """Keep the turn while nothing is to be done, or as long as work takes if that is wanted."""
+        while True:
+            await asyncio.sleep(self._lease / _LOOKS)
+            if self._fence and (self._out is None or self._options.extend):
+                async with self._lock:
+                    if self._fence:
+                        await self._move()
+
+    async def _move(self) -> None:
+        """Ask for the cursor to be where it is here."""
+        offsets, ending, fence = self._vector.offsets, self._ending, self._fence
+        idle = self._out is None and not self._vector.has_open
+        delay_ms, untried = ending or (int(self._lease * 1_000), idle)
+
+        def request(address: Address) -> m.Request:
+            cluster, ends = self._options.cluster, ending is not None
+            return m.MoveCursor(address, cluster, fence, offsets, delay_ms, ends, untried)
+
+        began = time.monotonic()
+        try:
+            moved = await self._places.ask(_HOME, request, m.Moved, wait=0.0, check=_accept)
+        except StaleGrant:
+            self._lost(offsets)
+            return
+        self._kept = offsets
+        if ending is not None:
+            self._over()
+            return
+        self._told(moved.deadline)
+        if self._out is not None:
+            self._out.ends = max(self._out.ends, began + self._lease)
+
+    def _lost(self, offsets: tuple[int, ...]) -> None:
+        """The turn was over before: what was done in it since is another's to do."""
+        fence = self._fence
+        self._over()
+        for partition, offset in enumerate(offsets):
+            before = self._kept[partition] if partition < len(self._kept) else 0
+            if offset > before:
+                self._acking.expired(partition, (fence, before, offset))
+
+    def _over(self) -> None:
+        self._fence, self._ending = 0, None
+        if self._out is not None:
+            self._out.ends = min(self._out.ends, time.monotonic())
+        if self._next is not None:
+            self._next.cancel()
+
+    def _told(self, deadline: int) -> None:
+        now_ms = milliseconds_of(deadline) - self._lease * 1_000
+        self._ahead_ms = now_ms - time.monotonic() * 1_000
+
+
+def _accept(_: object) -> None:
+    """Nothing in these replies can be wrong."""

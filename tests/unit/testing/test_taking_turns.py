@@ -1,0 +1,145 @@
+"""Clusters in total order: one consumer at a time gets everything in the one order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import weir
+from weir import testing
+
+MESSAGES = 60
+PARTITIONS = 3
+
+
+@asynccontextmanager
+async def topic(count: int = MESSAGES) -> AsyncIterator[tuple[testing.Node, Any]]:
+    """A node with a topic in total order, of which `count` messages lie anywhere."""
+    dice = random.Random(7)
+    with testing.node() as node:
+        async with weir.connect(node.url) as w, asyncio.timeout(60):
+            await w.create_topic("t", partitions=PARTITIONS, order="total")
+            for n in range(count):
+                await w.publish("t", b"%d" % n, partition=dice.randrange(PARTITIONS))
+            yield node, w
+
+
+def numbers(count: int) -> list[int]:
+    return list(range(count))
+
+
+async def consume(consumer: Any, count: int) -> list[int]:
+    got: list[int] = []
+    async for message in consumer:
+        got.append(int(message.value))
+        if len(got) == count:
+            break
+    consumer.done()
+    return got
+
+
+def test_one_consumer_gets_all_partitions_in_one_order_and_the_next_goes_on() -> None:
+    async def scenario() -> None:
+        async with topic() as (_, w):
+            async with w.consumer("t", cluster="crew", mode="ordered") as first:
+                assert await consume(first, 25) == numbers(25)
+            async with w.consumer("t", cluster="crew", mode="ordered") as second:
+                assert await consume(second, MESSAGES - 25) == numbers(MESSAGES)[25:]
+
+    asyncio.run(scenario())
+
+
+def test_a_standby_goes_on_when_the_active_one_goes() -> None:
+    async def scenario() -> None:
+        async with topic() as (_, w):
+            active = w.consumer("t", cluster="crew", mode="ordered", max_messages=4)
+            assert await consume(active, 10) == numbers(10)
+            async with w.consumer("t", cluster="crew", mode="ordered") as standby:
+                waits = asyncio.ensure_future(consume(standby, MESSAGES - 10))
+                assert await consume(active, 10) == numbers(20)[10:]
+                waits.cancel()
+                await asyncio.wait([waits])
+                waits = asyncio.ensure_future(consume(standby, MESSAGES - 20))
+                await active.close()
+                assert await waits == numbers(MESSAGES)[20:]
+            assert standby.cursors.keys() == {0, 1, 2}
+
+    asyncio.run(scenario())
+
+
+def test_what_fails_comes_again_first_with_another_attempt() -> None:
+    async def scenario() -> None:
+        async with (
+            topic(5) as (_, w),
+            w.consumer("t", cluster="crew", mode="ordered") as consumer,
+        ):
+            seen: list[tuple[int, int]] = []
+            async for delivery in consumer.deliveries():
+                number = int(delivery.message.value)
+                seen.append((number, delivery.attempts))
+                if number == 2 and delivery.attempts < 3:
+                    delivery.nack()
+                else:
+                    delivery.done()
+                if number == 4:
+                    break
+        assert seen == [(0, 1), (1, 1), (2, 1), (2, 2), (2, 3), (3, 1), (4, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_an_ack_of_another_turn_is_refused() -> None:
+    async def scenario() -> None:
+        async with topic(6) as (node, w):
+            late = w.consumer(
+                "t", cluster="crew", mode="ordered", lease=1.0, on_stale=lambda _: None
+            )
+            batches = late.batches()
+            grant = await anext(batches)
+            async with w.consumer("t", cluster="crew", mode="ordered") as other:
+                waits = asyncio.ensure_future(consume(other, 6))
+                while not waits.done():
+                    node.advance(1.0)
+                    await asyncio.sleep(0.01)
+                assert await waits == numbers(6)
+            assert not await late.ack(grant)
+            assert late.stale
+            await late.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_idle_consumer_keeps_its_turn_and_what_comes_is_its_first_attempt() -> None:
+    async def scenario() -> None:
+        async with (
+            topic(1) as (_, w),
+            w.consumer("t", cluster="crew", mode="ordered", lease=1.0) as consumer,
+        ):
+            assert await consume(consumer, 1) == [0]
+            waits = asyncio.ensure_future(consume(consumer, 1))
+            await asyncio.sleep(0.6)
+            await w.publish("t", b"1", partition=2)
+            assert await waits == [1]
+            assert consumer.attempts == 1
+
+    asyncio.run(scenario())
+
+
+def test_messages_of_a_partition_that_joins_come_too() -> None:
+    async def scenario() -> None:
+        async with (
+            topic(4) as (node, w),
+            w.consumer("t", cluster="crew", mode="ordered") as consumer,
+        ):
+            assert await consume(consumer, 4) == numbers(4)
+            await w.alter_topic("t", partitions=4)
+            async with weir.connect(node.url) as later:  # producers know what there was
+                for n in range(4, 8):
+                    await later.publish("t", b"%d" % n, partition=n % 2 + 2)
+            assert await consume(consumer, 4) == numbers(8)[4:]
+            assert consumer.cursors.keys() == {0, 1, 2, 3}
+
+    asyncio.run(scenario())
