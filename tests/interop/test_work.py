@@ -19,7 +19,7 @@ import pytest
 
 import weir
 from weir import sync, testing
-from weir.client.administration import Cluster
+from weir.client.shares import Cluster
 
 MESSAGES = 4_000
 WITHIN_SECONDS = 60

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from weir.app.app import App
 from weir.app.crew import Crew, Happening
 from weir.app.scaling import Look, Scaling
-from weir.client.administration import Share
 from weir.client.client import Client
 from weir.client.connect import connect
+from weir.client.shares import Share
 from weir.errors import UnknownTopic, WeirError
 from weir.server.children import python
 

@@ -52,6 +52,8 @@ class Surroundings:
     #: Finishes a scattering with these parts that nobody else does.
     recover: Recover = _nobody
     when_visible: WhenVisible = _unseen
+    #: How often a leadership of a partition here began or ended.
+    leads_changed: int = 0
     #: By group, the partitions in which somebody may wait: no other is told that time passes.
     waiting: dict[int, Partition] = field(default_factory=dict)
     #: By group, the partitions whose new messages are applied, and nobody was told yet.

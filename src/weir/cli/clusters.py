@@ -12,8 +12,8 @@ from weir.cli.connecting import DEFAULT_URL, Url, connected
 from weir.cli.redrive import redrive
 
 if TYPE_CHECKING:
-    from weir.client.administration import Cluster
     from weir.client.client import Client
+    from weir.client.shares import Cluster
     from weir.client.start import Start
 
 app = typer.Typer(name="cluster", help="See how far consumer clusters are, and steer them.")

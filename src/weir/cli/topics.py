@@ -11,8 +11,9 @@ from weir.cli.connecting import DEFAULT_URL, Url, connected
 from weir.cli.retention import Retention, RetentionBytes, kept_bytes, kept_seconds
 
 if TYPE_CHECKING:
-    from weir.client.administration import Cluster, Part
+    from weir.client.administration import Part
     from weir.client.client import Client
+    from weir.client.shares import Cluster
     from weir.wire.messages import TopicInfo
 
 app = typer.Typer(name="topic", help="Create topics, look after them, delete them.")

@@ -13,9 +13,9 @@ from typing import TypeVar
 from weir.client.duration import seconds
 from weir.client.link import Link
 from weir.client.places import Places
+from weir.client.shares import Cluster, cluster_of
 from weir.client.start import Start, begin_of
 from weir.errors import BadRequest, ClusterInUse, OffsetOutOfRange, UnknownCluster
-from weir.model.clusters import Mode
 from weir.model.ids import LIMIT_MAX, Address
 from weir.model.limits import MAX_AHEAD_MS
 from weir.model.stamp import milliseconds_of
@@ -47,96 +47,6 @@ class Part:
     clusters: tuple[str, ...]
     nodes: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """How far a cluster is in one partition, which holds offsets [start, end).
-
-    All below `cursor` is done; `lag` messages are not, of which `granted` are with consumers, some
-    for the `attempts`-th time; the oldest was published `oldest_seconds` ago. `skipped` went past
-    retention before they were done. Nobody gets the `held_back` ones, which failed, for a while,
-    nor the `delayed` ones, which are not due. `mode` is "" until its first grant.
-    """
-
-    partition: int
-    start: int
-    end: int
-    cursor: int
-    lag: int
-    granted: int = 0
-    attempts: int = 0
-    oldest_seconds: float | None = None
-    skipped: int = 0
-    consumers: int = 0
-    paused: bool = False
-    mode: str = ""
-    held_back: int = 0
-    delayed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """A consumer cluster of a topic, and its share of each partition, in their order."""
-
-    name: str
-    shares: tuple[Share, ...]
-
-    @property
-    def lag(self) -> int:
-        """How many messages are not done."""
-        return sum(share.lag for share in self.shares)
-
-    @property
-    def granted(self) -> int:
-        """How many messages are with consumers."""
-        return sum(share.granted for share in self.shares)
-
-    @property
-    def mode(self) -> str:
-        """Its promise of order: "shared", "keyed" or "ordered"; "" until its first grant."""
-        return next((share.mode for share in self.shares if share.mode), "")
-
-    @property
-    def held_back(self) -> int:
-        """How many messages failed, and wait for their next attempt."""
-        return sum(share.held_back for share in self.shares)
-
-    @property
-    def delayed(self) -> int:
-        """How many messages are not due, of those that it has come by."""
-        return sum(share.delayed for share in self.shares)
-
-    @property
-    def skipped(self) -> int:
-        """How many messages went past retention before they were done."""
-        return sum(share.skipped for share in self.shares)
-
-    @property
-    def consumers(self) -> int:
-        """How many consumers are at work, as far as one partition sees them."""
-        return max(share.consumers for share in self.shares)
-
-    @property
-    def attempts(self) -> int:
-        """The most grants that a message took which is with a consumer now."""
-        return max(share.attempts for share in self.shares)
-
-    @property
-    def oldest_seconds(self) -> float | None:
-        """How long ago the oldest message that is not done was published; None if all are done."""
-        ages = [s.oldest_seconds for s in self.shares if s.oldest_seconds is not None]
-        return max(ages, default=None)
-
-    @property
-    def paused(self) -> bool:
-        """Whether it is granted nothing, at least in part."""
-        return any(share.paused for share in self.shares)
-
-    @property
-    def paused_in_part(self) -> bool:
-        """Whether some partitions grant it messages, and some do not."""
-        return self.paused and not all(share.paused for share in self.shares)
 
 
 def change_of(retention: str | float | None, retention_bytes: int | str | None) -> SettingsChange:
@@ -179,7 +89,8 @@ class Administration:
             return await self._link.request(request, m.TopicInfo)
         places = await Places.find(self._link, name)
         known = len(places)
-        paused = [cluster.name for cluster in await self._clusters(places, "") if cluster.paused]
+        found = await self._clusters(places, "")
+        paused = [one.name for one in found if one.paused and one.order == "partition"]
         info = await self._link.request(request, m.TopicInfo)
         await places.find_again()
         for cluster in paused:
@@ -254,7 +165,8 @@ class Administration:
     async def pause(self, topic: str, name: str, paused: bool) -> Cluster:
         """Pause a cluster in every partition, or let it go on."""
         places = await self._known(topic, name, create=False)
-        await self._pause(places, name, paused)
+        (cluster,) = await self._clusters(places, name)
+        await self._pause(places, name, paused, [0] if cluster.order == "total" else None)
         (cluster,) = await self._clusters(places, name)
         return cluster
 
@@ -301,42 +213,22 @@ class Administration:
             places, lambda _, address: a.ListClusters(address, name), a.ClusterList
         )
         names = sorted({info.name for reply in replies for info in reply.clusters})
-        return [
-            Cluster(one, tuple(_share(p, reply, one) for p, reply in enumerate(replies)))
-            for one in names
-        ]
+        return [cluster_of(one, replies) for one in names]
 
     async def _seek(self, places: Places, name: str, wanted: Mapping[int, int]) -> None:
+        known = await self._clusters(places, name)
+        if known and known[0].order == "total":
+            offsets = tuple(wanted.get(share.partition, share.cursor) for share in known[0].shares)
+            await _each(
+                places, lambda _, address: m.SeekCursor(address, name, offsets), m.Moved, [0]
+            )
+            return
         await _each(
             places,
             lambda partition, address: a.SeekCluster(address, name, wanted[partition]),
             a.ClusterChanged,
             [*wanted],
         )
-
-
-def _share(partition: int, reply: a.ClusterList, name: str) -> Share:
-    """Return a cluster's share of a partition; one that it has not begun in is all before it."""
-    info = next((info for info in reply.clusters if info.name == name), None)
-    start, end = reply.start, reply.end
-    if info is None:
-        return Share(partition, start, end, start, end - start)
-    return Share(
-        partition,
-        start,
-        end,
-        info.cursor,
-        info.lag,
-        info.granted,
-        info.attempts,
-        None if info.oldest_ms < 0 else info.oldest_ms / 1_000,
-        info.skipped,
-        info.consumers,
-        info.paused,
-        "" if info.mode < 0 else Mode(info.mode).name.lower(),
-        info.held_back,
-        info.delayed,
-    )
 
 
 async def _each(

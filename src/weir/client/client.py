@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from weir.client.acking import Stale
-from weir.client.administration import Administration, Cluster, Part, change_of
+from weir.client.administration import Administration, Part, change_of
 from weir.client.batching import BATCH_BYTES
 from weir.client.consumer import Consumer
 from weir.client.consuming import ConsumerOptions
@@ -20,6 +20,7 @@ from weir.client.publishing import Publishing
 from weir.client.reader import Reader, ReaderOptions
 from weir.client.receipts import Confirmed, Receipt
 from weir.client.scattering import Scattering, Scatterings
+from weir.client.shares import Cluster
 from weir.client.start import Start, Until
 from weir.client.timing import Delay, Due
 from weir.errors import WeirError

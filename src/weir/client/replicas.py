@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 
 from weir.client.link import Link
 from weir.client.places import Places
-from weir.errors import BadBatch, Disconnected, Refused
+from weir.errors import BadBatch, Disconnected, Refused, WeirError
 from weir.model.ids import Address
 from weir.wire import administration as a
 from weir.wire import messages as m
@@ -82,12 +83,20 @@ class Replicas:
                 continue
             finally:
                 self._asked.pop(partition, None)
-            if fetched.next_offset > position:
-                return fetched
-            if self._expected.get(partition, 0) <= position:
+            if fetched.next_offset > position or await self._is_end(partition, position):
                 return fetched
             self._leave(partition, node)
         return None
+
+    async def _is_end(self, partition: int, position: int) -> bool:
+        """Return whether nothing is committed from `position` on, as far as anybody can say: a
+        replica knows that only of itself.
+        """
+        if self._expected.get(partition, 0) <= position:
+            with contextlib.suppress(WeirError):
+                found = await self._places.positions(partitions=[partition])
+                self.expect(partition, found[partition].end)
+        return self._expected.get(partition, 0) <= position
 
     def _good(self, partition: int) -> list[int]:
         now = asyncio.get_running_loop().time()

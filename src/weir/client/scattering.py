@@ -21,14 +21,7 @@ from weir.client.outgoing import now_us
 from weir.client.places import Places
 from weir.client.receipts import Receipt
 from weir.client.values import check_columns, key_bytes, value_bytes
-from weir.errors import (
-    BadRequest,
-    Fenced,
-    ProducerExpired,
-    TooLarge,
-    UnknownProducer,
-    UnknownTopic,
-)
+from weir.errors import BadRequest, TooLarge, UnknownTopic
 from weir.model.batch import encode
 from weir.model.ids import Address
 from weir.model.limits import SCATTER_BYTES_MAX, SCATTER_PARTS_MAX
@@ -38,8 +31,8 @@ from weir.model.topic import partition_for
 from weir.wire import messages as m
 from weir.wire.scattering import Part
 
-#: What ends a producer id, and nothing else: another one may do the same.
-_SPENT = (ProducerExpired, Fenced, UnknownProducer)
+#: Far below the time after which brokers forget a producer id that nobody uses.
+_SEAT_SECONDS = 3_600.0
 
 
 @dataclass(slots=True)
@@ -59,6 +52,7 @@ class _Seat:
     """A producer id for one scattering at a time, and what it sent so far."""
 
     grant: m.ProducerGrant
+    since: float
     number: int = 0
     sequences: dict[int, int] = field(default_factory=dict)
 
@@ -93,30 +87,30 @@ class Scatterings:
         come to be or not.
         """
         places = await self.places(topic)
-        for spare in (True, False):
-            seat = self._idle.pop() if self._idle else await self._open()
-            try:
-                request = _request(seat, places, rows, acks, self._link.seen)
-                confirm = await self._link.request(request, m.ScatterConfirm)
-            except _SPENT:
-                if not spare:
-                    raise
-                self._idle.clear()
-                continue
-            except UnknownTopic:
-                self._places.pop(topic, None)
-                raise
-            seat.number += 1
-            for partition, some in rows.items():
-                group = places[partition].group
-                seat.sequences[group] = seat.sequences.get(group, 0) + len(some)
-            self._idle.append(seat)
-            self._link.saw(confirm.stamp)
-            return confirm
-        raise AssertionError  # the second turn returns or raises
+        seat = self._seat() or await self._open()
+        request = _request(seat, places, rows, acks, self._link.seen)
+        try:
+            confirm = await self._link.request(request, m.ScatterConfirm)
+        except UnknownTopic:
+            self._places.pop(topic, None)
+            raise
+        # A seat of which it is not known what it did last is never used again.
+        seat.number += 1
+        for partition, some in rows.items():
+            group = places[partition].group
+            seat.sequences[group] = seat.sequences.get(group, 0) + len(some)
+        self._idle.append(seat)
+        self._link.saw(confirm.stamp)
+        return confirm
+
+    def _seat(self) -> _Seat | None:
+        oldest = asyncio.get_running_loop().time() - _SEAT_SECONDS
+        self._idle = [seat for seat in self._idle if seat.since >= oldest]
+        return self._idle.pop() if self._idle else None
 
     async def _open(self) -> _Seat:
-        return _Seat(await self._link.request(m.OpenProducer(), m.ProducerGrant))
+        since = asyncio.get_running_loop().time()
+        return _Seat(await self._link.request(m.OpenProducer(), m.ProducerGrant), since)
 
 
 class Scattering:

@@ -11,7 +11,7 @@ from weir.sim.shape import Shape
 from weir.sim.world import MS, SECOND, World
 
 _SKEW_MS = 8_000
-_DRIFT_MS = 450
+_DRIFT_MS = 900
 _PAUSED = (100 * MS, 3 * SECOND)
 _LONG = 10 * SECOND
 _DEPOSED = (300 * MS, 3 * SECOND)

@@ -13,7 +13,7 @@ from weir import sync, testing
 from weir.cli.clusters import _summary
 from weir.cli.main import main
 from weir.cli.retention import duration_of, shown_retention, size_of
-from weir.client.administration import Cluster, Share
+from weir.client.shares import Cluster, Share
 from weir.model.topic import TopicSettings
 
 Weir = Callable[..., tuple[int, str, str]]

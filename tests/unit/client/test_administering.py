@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from weir import sync, testing
-from weir.client.administration import Cluster, Share, change_of
+from weir.client.administration import change_of
+from weir.client.shares import Cluster, Share
 from weir.errors import (
     BadRequest,
     ClusterInUse,

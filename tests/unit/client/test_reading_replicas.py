@@ -148,7 +148,7 @@ def test_a_replica_that_fails_is_left_and_nothing_is_wrong_or_missing(
     of_three(fake_broker, test)
 
 
-@pytest.mark.parametrize("fault", ["hangs", "refuses", "leaves out", "changes"])
+@pytest.mark.parametrize("fault", ["hangs", "refuses", "lags", "leaves out", "changes"])
 def test_it_is_the_same_in_partition_order(
     fake_broker: Brokers, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

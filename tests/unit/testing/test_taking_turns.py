@@ -143,3 +143,27 @@ def test_messages_of_a_partition_that_joins_come_too() -> None:
             assert consumer.cursors.keys() == {0, 1, 2, 3}
 
     asyncio.run(scenario())
+
+
+def test_operators_see_and_steer_it_as_a_whole() -> None:
+    async def scenario() -> None:
+        async with topic() as (_, w):
+            async with w.consumer("t", cluster="crew", mode="ordered") as consumer:
+                assert await consume(consumer, 20) == numbers(20)
+                await consumer.flush()
+                (cluster,) = await w.clusters("t")
+                assert (cluster.order, cluster.mode) == ("total", "ordered")
+                assert (cluster.lag, cluster.consumers) == (MESSAGES - 20, 1)
+                middle = {share.partition: share.cursor for share in cluster.shares}
+                assert (await w.pause_cluster("t", "crew")).paused
+            await w.resume_cluster("t", "crew")
+            assert (await w.seek_cluster("t", "crew", "earliest")).lag == MESSAGES
+            async with w.consumer("t", cluster="crew", mode="ordered") as consumer:
+                assert await consume(consumer, 30) == numbers(30)
+            assert (await w.seek_cluster("t", "crew", middle)).lag == MESSAGES - 20
+            async with w.consumer("t", cluster="crew", mode="ordered") as consumer:
+                assert await consume(consumer, 40) == numbers(MESSAGES)[20:]
+            await w.delete_cluster("t", "crew")
+            assert await w.clusters("t") == []
+
+    asyncio.run(scenario())

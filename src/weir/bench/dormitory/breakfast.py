@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -35,10 +35,14 @@ _FULL = 0.9
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """A back end that runs: the CPU time it has used, in s, and its most processes so far."""
+    """A back end that runs: the CPU time it has used, in s, and its most processes so far.
+
+    `troubles` ends it, and says what kept records from being recorded.
+    """
 
     cpu_s: Callable[[], float | None]
     processes: Callable[[], int]
+    troubles: Callable[[], Awaitable[dict[str, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +101,15 @@ async def measure(
     book = Book(postgres.url)
     try:
         async with platform.working() as back_end:
-            await _warm_up(platform, book, devices, deadline_s)
+            await _warm_up(platform, back_end, book, devices, deadline_s)
             return await _measured(platform, back_end, postgres, book, devices, deadline_s)
     finally:
         book.close()
 
 
-async def _warm_up(platform: Platform, book: Book, devices: int, deadline_s: float) -> None:
+async def _warm_up(
+    platform: Platform, back_end: AtWork, book: Book, devices: int, deadline_s: float
+) -> None:
     """Let locks with numbers above all others report."""
     count = min(devices, WARM_UP_MAX)
     plan = _plan(platform, devices, devices + count, deadline_s)
@@ -114,7 +120,7 @@ async def _warm_up(platform: Platform, book: Book, devices: int, deadline_s: flo
     if await _counted(book, count, deadline_s, deadline_s) != count:
         raise BreakfastFailed(
             f"{platform.label} answered {done.confirmed} of {count} locks and recorded "
-            f"{book.rows()}: {done.problems or 'it said nothing'}"
+            f"{book.rows()}: {done.problems}, {await back_end.troubles()}"
         )
 
 
@@ -142,6 +148,7 @@ async def _measured(
         cpu = {name: seconds - before[name] for name, seconds in used().items()}
         rows = await _counted(book, known + devices, deadline_s, _STILL_S) - known
         recorded = time.monotonic() - done.began_ns / 1e9
+    problems = {**done.problems, **({} if rows == devices else await back_end.troubles())}
     p50, p99 = percentiles(done.confirm_ms, 0.5, 0.99)
     seconds = max(0, done.last_confirm_ns - done.began_ns) / 1e9
     return Result(
@@ -154,7 +161,7 @@ async def _measured(
         confirm_p99_ms=p99,
         lost=max(0, devices - rows),
         repeated=max(0, rows - devices),
-        problems=done.problems,
+        problems=problems,
         back_end_processes=back_end.processes(),
         devices_cpu_s=done.cpu_s,
         server_cpu_s=cpu["broker"],

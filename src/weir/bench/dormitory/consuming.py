@@ -51,9 +51,8 @@ class Subscriber(asyncio.Protocol):
         transport = self._transport
         assert transport is not None
         if self._errors.count(data):
-            if not self.ended.done():
-                self.ended.set_exception(refused("activemq", data))
-            return
+            # Its connection goes on, and so do others' messages.
+            self._keeping.failed(str(refused("activemq", data)))
         if not self.subscribed.done():
             if self._connected.count(data):
                 transport.write(_SUBSCRIBE)

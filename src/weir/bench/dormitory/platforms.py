@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from weir.bench.children import environment, python
 from weir.bench.contender import Contender, Ran
-from weir.bench.dormitory.breakfast import WARM_UP_MAX, AtWork, BreakfastFailed, Platform, measure
+from weir.bench.dormitory.breakfast import WARM_UP_MAX, AtWork, Platform, measure
 from weir.bench.dormitory.ledger import AT_ONCE, CLUSTER, DATABASE, PROCESSES, TOPIC
 from weir.bench.dormitory.serving import BackEnd, Kept
 from weir.bench.loop import run
@@ -26,7 +27,7 @@ from weir.bench.peers.activemq import ActiveMq
 from weir.bench.peers.rival import running_rival
 from weir.bench.peers.server import free_port
 from weir.bench.postgres import running_postgres
-from weir.bench.producers import Crew
+from weir.bench.producers import Crew, ProducersFailed
 
 DIRECT = "direct"
 _STOP_SECONDS = 20.0
@@ -131,14 +132,19 @@ async def _crew(module: str, port: int) -> AsyncIterator[AtWork]:
     """Run as many processes as there may be, all of them connected before anybody comes."""
     async with Crew(module, [BackEnd(port)] * PROCESSES, Kept) as crew:
         await crew.ready()
-        try:
-            yield AtWork(lambda: families_cpu_seconds(crew.pids), lambda: PROCESSES)
-        except BreakfastFailed as error:
+
+        async def troubles() -> dict[str, int]:
             crew.go()
-            async with asyncio.timeout(_STOP_SECONDS):
-                kept = await crew.done()
-            told = "; ".join(f"{one.records} kept, {one.problems or 'no trouble'}" for one in kept)
-            raise BreakfastFailed(f"{error}. Its processes: {told}") from None
+            found: Counter[str] = Counter()
+            try:
+                async with asyncio.timeout(_STOP_SECONDS):
+                    for kept in await crew.done():
+                        found.update(kept.problems)
+            except (ProducersFailed, TimeoutError) as error:
+                found[str(error) or "its processes do not answer"] += 1
+            return dict(found)
+
+        yield AtWork(lambda: families_cpu_seconds(crew.pids), lambda: PROCESSES, troubles)
 
 
 @contextmanager
@@ -156,7 +162,11 @@ def _weir_work(url: str) -> Iterator[AtWork]:
         )
         assert process.stdin is not None
         try:
-            yield AtWork(lambda: family_cpu_seconds(process.pid), lambda: _most(Path(said.name)))
+            yield AtWork(
+                lambda: family_cpu_seconds(process.pid),
+                lambda: _most(Path(said.name)),
+                _untold,
+            )
         finally:
             process.stdin.close()  # and so the guard ends it
             try:
@@ -164,6 +174,11 @@ def _weir_work(url: str) -> Iterator[AtWork]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(_STOP_SECONDS)
+
+
+async def _untold() -> dict[str, int]:
+    """Say nothing: `weir work` has told it on stderr."""
+    return {}
 
 
 def _most(told: Path) -> int:

@@ -69,11 +69,15 @@ class Keeping:
         """Return what became of all so far."""
         return Kept(self._records, dict(self._problems))
 
+    def failed(self, why: str) -> None:
+        """Count what kept a record from being kept, or might have."""
+        self._problems[why[:_WORDS_MAX]] += 1
+
     async def _keep(self, value: bytes, transport: asyncio.WriteTransport, done: bytes) -> None:
         try:
             await self._ledger.keep_value(value)
         except (OSError, Reject, SQLAlchemyError) as error:
-            self._problems[str(error)[:_WORDS_MAX]] += 1
+            self.failed(str(error))
             return
         self._records += 1
         transport.write(done)

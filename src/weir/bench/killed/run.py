@@ -27,6 +27,8 @@ from weir.errors import WeirError
 _PARTITIONS = 2
 _PUBLISHED_AT_ONCE = 250
 _LOOK_SECONDS = 0.1
+#: So many processes on few cores take their time.
+_PATIENCE_SECONDS = 120.0
 #: Kills happen while this part of the messages is handled.
 _FROM, _TO = 0.05, 0.9
 #: Seconds between two rounds of pruning of one process; at most so many rounds a second of all.
@@ -37,7 +39,7 @@ _PRUNES_PER_SECOND = 10.0
 class Shape(msgspec.Struct, frozen=True):
     """So many `consumers` in so many `processes`; `kills` of processes, `leader_kills` of nodes.
 
-    `backlog`: no more is published while so many messages wait.
+    `backlog`: no more is published while so many messages wait. `work_ms` are of each message.
     """
 
     consumers: int = 100
@@ -48,6 +50,7 @@ class Shape(msgspec.Struct, frozen=True):
     messages: int = 100_000
     concurrency: int = 2
     backlog: int = 5_000
+    work_ms: float = 0.0
     deadline_s: float = 900.0
     seed: int = 1
 
@@ -133,6 +136,7 @@ def _crew(shape: Shape, url: str, database: str, folder: Path) -> Crew:
         shape.consumers // shape.processes,
         shape.concurrency,
         max(_PRUNE_SECONDS, shape.processes / _PRUNES_PER_SECOND),
+        shape.work_ms,
     )
     return Crew(orders, shape.processes, folder)
 
@@ -165,7 +169,7 @@ class _Run:
         return sorted(found, reverse=True)
 
     async def _flow(self) -> None:
-        async with connect(self._nodes.url) as client:
+        async with connect(self._nodes.url, request_timeout=_PATIENCE_SECONDS) as client:
             await client.create_topic(TOPIC, partitions=_PARTITIONS)
             self.crew.fill()
             publishing = asyncio.ensure_future(self._publish(client))

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -35,7 +36,7 @@ class Orders(msgspec.Struct, frozen=True):
     """What a process is to do: `consumers` of them, the first of which is number `first`.
 
     Each notes in `notes`, a file of all processes, what it begins to handle: an effect without an
-    inbox. With one it writes into `database`.
+    inbox. With one it writes into `database`. Before that it takes `work_ms`.
     """
 
     url: str
@@ -45,6 +46,7 @@ class Orders(msgspec.Struct, frozen=True):
     consumers: int
     concurrency: int
     prune_seconds: float
+    work_ms: float
 
 
 class Worker:
@@ -79,10 +81,12 @@ class Worker:
                 group.create_task(_run(app, stop))
 
     def _handler(self, number: int) -> Callable[[Message], None]:
+        once, work_seconds = self._inbox.once, self._orders.work_ms / 1_000
+
         def handle(message: Message) -> None:
             value = bytes(message.value).decode()
             os.write(self._notes, f"{value} {number}\n".encode())
-            once = self._inbox.once
+            time.sleep(work_seconds)
             with self._engine.begin() as connection, once(connection, message) as fresh:
                 if fresh:
                     connection.execute(_EFFECT, {"value": value})

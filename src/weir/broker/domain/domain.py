@@ -9,14 +9,17 @@ import heapq
 from collections.abc import Callable, Iterable
 
 from weir.broker.domain.askers import ANYTIME, Asker, Scope
+from weir.broker.domain.plan import Led, Plan
 from weir.order.barrier import NO_BARRIER, Barrier
+
+_NEVER = (0, 0)
 
 
 class Domain:
     """What is known of the partitions of one topic, and who waits until they are further."""
 
-    __slots__ = ("_behind", "_behind_of", "_heard", "_waiting", "asked_ms", "registers", "roster",
-                 "scope", "topic")  # fmt: skip
+    __slots__ = ("_behind", "_behind_here", "_heard", "_looked_for", "_waiting", "asked_ms",
+                 "plan", "planned_at", "registers", "roster", "scope", "topic")  # fmt: skip
 
     def __init__(self, topic: int, scope: Scope) -> None:
         """Nothing is known of a topic, by its id."""
@@ -25,12 +28,16 @@ class Domain:
         self.asked_ms = 0
         self.registers: dict[int, Barrier] = {}
         self.roster: tuple[tuple[int, int], ...] = ()
+        #: Where its partitions are led, as of a number of changes of leaders and of the roster.
+        self.plan = Plan([], [], [], {})
+        self.planned_at = (-1, -1)
         #: By partition, the newest question in whose answer it was told.
         self._heard: dict[int, int] = {}
         self._waiting: list[tuple[int, int, Asker]] = []
-        #: Of whom waits for the lowest stamp: the partitions not known to be there.
+        #: Of whom waits for the lowest stamp: those not known to be there, here and elsewhere.
+        self._behind_here: list[Led] = []
         self._behind: list[int] = []
-        self._behind_of = (0, 0, 0)
+        self._looked_for = _NEVER
 
     def take(self, partition: int, barrier: Barrier, question: int = 0) -> None:
         """Keep what somebody who leads, or led, said of a partition, if it is news."""
@@ -54,22 +61,43 @@ class Domain:
             heapq.heappop(self._waiting)
         return self._waiting[0][2] if self._waiting else None
 
-    def is_at(self, partition: int, asker: Asker) -> bool:
-        """Whether a partition that others lead is where somebody waits for it."""
+    def take_plan(self, plan: Plan, at: tuple[int, int]) -> None:
+        """Go by where partitions are led now."""
+        self.plan, self.planned_at = plan, at
+        self._looked_for = _NEVER
+
+    def is_behind(self, asker: Asker, fenced: Callable[[int], int]) -> bool:
+        """Return whether some partition is not where somebody waits for it. Each is looked at until
+        it is there once; `fenced` says what was promised for those that are led here.
+        """
+        if self._looked_for != (asker.stamp, asker.after):
+            self._looked_for = asker.stamp, asker.after
+            self._behind_here, self._behind = list(self.plan.led), list(self.plan.others)
+        here, others, stamp = self._behind_here, self._behind, asker.stamp
+        while here:
+            if self.see(here[-1], fenced).stamp < stamp:
+                return True
+            here.pop()
+        while others and self._is_at(others[-1], asker):
+            others.pop()
+        return bool(others)
+
+    def see(self, led: Led, fenced: Callable[[int], int]) -> Barrier:
+        """Take what a partition says that is led here, and return it."""
+        barrier = led.leading.barrier(fenced(led.group))
+        self.take(led.partition, barrier)
+        if led.state.roster:  # at once: with a barrier above it, a floor must be known
+            self.learn(led.state.roster)
+        return barrier
+
+    def to_ask(self) -> tuple[bool, set[int]]:
+        """Return whether leaders here have to promise, and the places of others that have to, for
+        those that the last look found behind.
+        """
+        places = self.plan.places
+        return bool(self._behind_here), {places[p] for p in self._behind if p in places}
+
+    def _is_at(self, partition: int, asker: Asker) -> bool:
         if self.registers.get(partition, NO_BARRIER).stamp < asker.stamp:
             return False
         return asker.after == ANYTIME or self._heard.get(partition, 0) > asker.after
-
-    def behind(self, asker: Asker, partitions: Callable[[], Iterable[int]]) -> list[int]:
-        """Return which of `partitions` were not where somebody waits for them when they were looked
-        at last; as long as that stays the same, the list is for its caller to shorten.
-        """
-        key = asker.stamp, asker.after, len(self.roster)
-        if key != self._behind_of:
-            self._behind = [p for p in partitions() if not self.is_at(p, asker)]
-            self._behind_of = key
-        return self._behind
-
-    def look_again(self) -> None:
-        """Look at all partitions again: others may be led here."""
-        self._behind_of = (0, 0, 0)

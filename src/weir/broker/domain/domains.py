@@ -7,27 +7,26 @@ those who ask and those who lead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable
 
 from weir.broker.admission import Authorize
 from weir.broker.domain.askers import ANYTIME, Asker, Askers, Scope
 from weir.broker.domain.domain import Domain
+from weir.broker.domain.plan import Planner
 from weir.broker.domain.promises import Promises
 from weir.broker.domain.questions import Questions
 from weir.broker.layout import Layout
 from weir.broker.neighbours.passing import Passing
-from weir.broker.outbox import Caller, Outbox
+from weir.broker.outbox import Caller
 from weir.broker.sessions import Session
+from weir.broker.surroundings import Surroundings
 from weir.broker.topics import Topics
-from weir.errors import NotLeader, UnknownTopic
-from weir.model.ids import group_of, topic_of
+from weir.errors import UnknownTopic
+from weir.model.ids import topic_of
 from weir.model.limits import MAX_AHEAD_MS, WAIT_MS_MAX
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
 from weir.order.barrier import NO_BARRIER, Barrier
-from weir.order.clock import Time
 from weir.wire.client import decode_reply
 from weir.wire.frame import ClientFrame
 from weir.wire.messages import Opcode
@@ -42,21 +41,21 @@ VISIBLE_MS_MAX = 10_000
 class Domains:
     """Answers those who ask for the barriers of topics."""
 
-    __slots__ = ("_askers", "_authorize", "_domains", "_layout", "_outbox", "_passing",
-                 "_promises", "_questions", "_time", "_topics")  # fmt: skip
+    __slots__ = ("_askers", "_authorize", "_domains", "_outbox", "_planner", "_promises",
+                 "_questions", "_shared", "_time", "_topics")  # fmt: skip
 
     def __init__(
-        self, topics: Topics, promises: Promises, passing: Passing, layout: Layout, outbox: Outbox,
-        authorize: Authorize, time: Time,
+        self, topics: Topics, promises: Promises, passing: Passing, layout: Layout,
+        shared: Surroundings, authorize: Authorize,
     ) -> None:  # fmt: skip
         """Nobody asks yet."""
         self._topics = topics
         self._promises = promises
-        self._passing = passing
-        self._layout = layout
-        self._outbox = outbox
+        self._planner = Planner(topics, passing, layout)
+        self._shared = shared
+        self._outbox = shared.outbox
         self._authorize = authorize
-        self._time = time
+        self._time = time = shared.time
         self._askers = Askers()
         self._questions = Questions(passing, time)
         self._domains: dict[tuple[int, Scope], Domain] = {}
@@ -103,13 +102,16 @@ class Domains:
         asker.session = session
         self._wait(asker, topic)
 
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._askers)
+
     def advance(self) -> None:
         """Tell those whose stamp is reached by all partitions."""
-        self._promises.advance()
-        if self._askers:
-            for domain in self._domains.values():
-                if domain.first is not None:
-                    self._look(domain)
+        for domain in self._domains.values():
+            if domain.first is not None:
+                self._look(domain)
 
     def tick(self) -> None:
         """Tell those whose time is up what is known, and ask again for others."""
@@ -119,7 +121,8 @@ class Domains:
             self._tell(asker, False)
         for key, domain in list(self._domains.items()):
             if domain.first is not None:
-                domain.look_again()
+                domain.planned_at = (-1, -1)  # others may lead, of which nothing is heard
+                self._look(domain)
                 self._pursue(domain, again=True)
             elif now - domain.asked_ms >= _FORGET_MS:
                 del self._domains[key]
@@ -165,11 +168,26 @@ class Domains:
 
     def _look(self, domain: Domain) -> None:
         """Tell those whose stamp is reached."""
-        topic = self._topics.catalog.by_id(domain.topic)
         while (asker := domain.first) is not None:
+            topic = self._topics.catalog.by_id(domain.topic)
             if topic is not None and self._is_behind(domain, topic, asker):
                 return
             self._tell(asker, True)
+
+    def _is_behind(self, domain: Domain, topic: Topic, asker: Asker) -> bool:
+        while True:
+            self._plan(domain, topic)
+            joined = len(domain.roster)
+            if domain.is_behind(asker, self._promises.fenced):
+                return True
+            if joined == len(domain.roster):
+                return False  # else there is one more to look at
+
+    def _plan(self, domain: Domain, topic: Topic) -> None:
+        joined = len(domain.roster)
+        at = self._shared.leads_changed, max(topic.partitions, topic.founded_with + joined)
+        if domain.planned_at != at:
+            domain.take_plan(self._planner.plan(topic, domain.scope, joined), at)
 
     def _tell(self, asker: Asker, reached: bool) -> None:
         self._askers.take(asker.number)
@@ -178,74 +196,29 @@ class Domains:
             asker.tell(None)
             return
         domain = self._domains[asker.topic, asker.scope]
-        for partition in self._partitions(domain, topic):
-            self._see(domain, partition)
+        if not reached:  # else all was looked at of late
+            self._plan(domain, topic)
+            for led in domain.plan.led:
+                domain.see(led, self._promises.fenced)
+            self._plan(domain, topic)
         known = domain.registers.get
-        registers = [(p, *known(p, NO_BARRIER)) for p in self._partitions(domain, topic)]
+        registers = [(p, *known(p, NO_BARRIER)) for p in domain.plan.partitions]
         asker.tell(Barriers(topic.id, registers, domain.roster, reached))
-
-    def _is_behind(self, domain: Domain, topic: Topic, asker: Asker) -> bool:
-        """Return whether some partition is not known to be where somebody waits for it."""
-        partitions = partial(self._partitions, domain, topic)
-        while True:
-            behind, roster = domain.behind(asker, partitions), len(domain.roster)
-            while behind and self._is_there(domain, behind[-1], asker):
-                behind.pop()
-            if behind:
-                return True
-            if roster == len(domain.roster):
-                return False
-
-    def _is_there(self, domain: Domain, partition: int, asker: Asker) -> bool:
-        if self._see(domain, partition):
-            return domain.registers.get(partition, NO_BARRIER).stamp >= asker.stamp
-        return domain.scope is Scope.LED or domain.is_at(partition, asker)
 
     def _pursue(self, domain: Domain, again: bool = False) -> None:
         """Have all partitions that are behind what is waited for promise that they get there."""
         asker = domain.first
-        topic = self._topics.catalog.by_id(domain.topic)
-        if asker is None or topic is None:
+        if asker is None:
             return
-        places: dict[int, None] = {}
-        for partition in domain.behind(asker, partial(self._partitions, domain, topic)):
-            group = group_of(domain.topic, partition)
-            with suppress(NotLeader):  # whoever asks learns by itself who leads it
-                places[self._passing.routes.toward(group, domain.scope is Scope.LED)] = None
-        for place in places:
-            if place != self._passing.shard:
-                self._questions.ask(asker, place)
-            elif again:
-                self._promises.ask_again()
-            else:
-                self._promises.ask(asker.stamp)
+        here, places = domain.to_ask()
+        if here and again:
+            self._promises.ask_again()
+        elif here:
+            self._promises.ask(asker.stamp)
+        for place in sorted(places):
+            self._questions.ask(asker, place)
 
-    # -- what is known -----------------------------------------------------------------------
-
-    def _partitions(self, domain: Domain, topic: Topic) -> Iterable[int]:
-        count = max(topic.partitions, topic.founded_with + len(domain.roster))
-        if domain.scope is Scope.ALL:
-            return range(count)
-        groups = ((p, group_of(topic.id, p)) for p in range(count))
-        if domain.scope is Scope.LED:
-            return [p for p, group in groups if self._leads(group)]
-        shard, shard_of = self._passing.shard, self._layout.shard_of
-        return [p for p, group in groups if shard_of(group) == shard]
-
-    def _leads(self, group: int) -> bool:
-        here = self._topics.find(group)
-        return here is not None and here.leads
-
-    def _see(self, domain: Domain, partition: int) -> bool:
-        """Take what a partition says that is led here; return whether it is."""
-        group = group_of(domain.topic, partition)
-        here = self._topics.find(group)
-        if here is None or here.leading is None:
-            return False
-        domain.take(partition, here.leading.barrier(self._promises.fenced(group)))
-        if here.state.roster:  # at once: with a barrier that lies above it, a floor must be known
-            domain.learn(here.state.roster)
-        return True
+    # -- answers -----------------------------------------------------------------------------
 
     def _answered(self, frame: ClientFrame) -> None:
         """Another shard says how far what it leads is."""

@@ -21,17 +21,17 @@ from weir.wire.ordering import AskBarriers, ReportJoined
 class Orders:
     """Joins what the room has to a shard."""
 
-    __slots__ = ("_domains", "_growth", "closed", "cut")
+    __slots__ = ("_catalog", "_domains", "_growth", "_promises", "closed", "cut")
 
     def __init__(
         self, topics: Topics, registry: Registry, passing: Passing, layout: Layout,
         shared: Surroundings, authorize: Authorize, multi: raft.Multi, logs: Sequence[Bounded],
     ) -> None:  # fmt: skip
         """Let partitions of `shared` be told from now on what is visible."""
-        promises = Promises(multi, shared.highest, logs, shared.time)
-        outbox, time = shared.outbox, shared.time
-        self._domains = Domains(topics, promises, passing, layout, outbox, authorize, time)
-        self._growth = Growth(topics, registry, passing, outbox, time)
+        self._catalog = topics.catalog
+        self._promises = promises = Promises(multi, shared.highest, logs, shared.time)
+        self._domains = Domains(topics, promises, passing, layout, shared, authorize)
+        self._growth = Growth(topics, registry, passing, shared.outbox, shared.time)
         shared.when_visible = self._domains.when_visible
         #: Told the number of a session that is gone, and the place of a trunk that broke.
         self.closed = self._domains.closed
@@ -42,9 +42,13 @@ class Orders:
         return {AskBarriers: self._domains.ask, ReportJoined: self._growth.reported}
 
     def advance(self) -> None:
-        """Go on with what any event may have made possible."""
-        self._growth.advance()
-        self._domains.advance()
+        """Go on with what any event may have made possible; cheap while nobody asks."""
+        if self._catalog.growing:
+            self._growth.advance()
+        if self._promises.is_due:
+            self._promises.advance()
+        if self._domains.waiting:
+            self._domains.advance()
 
     def tick(self) -> None:
         """Let nobody wait for ever."""

@@ -70,6 +70,13 @@ class Promises:
         self._next = max(self._next, stamp_at(self._time.wall_ms()), self._multi.fence_asked + 1)
         self._go_on()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `advance` has something to look at."""
+        multi = self._multi
+        wanted = multi.fence_wanted
+        return wanted > self._wanted or wanted > multi.fence_bound or self._next > multi.fence_asked
+
     def advance(self) -> None:
         """Ask what waited for answers to the last question, and extend bounds that are needed."""
         self._go_on()

@@ -53,7 +53,7 @@ def _decide(record: ScatteringsDecided, state: PartitionState, leading: Leading 
                 state.bar(stamp)
                 _give_again(attempt, prepared, state, leading)
         if leading is not None:
-            leading.parts.decided(attempt, is_acks)
+            leading.parts.decided(attempt, is_acks, committed)
 
 
 def _ack(prepared: PreparedAcks, state: PartitionState, leading: Leading | None) -> None:

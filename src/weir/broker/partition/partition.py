@@ -57,7 +57,6 @@ class Partition:
         self.state = state
         self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time, self._order)
         self._shared = shared
-        #: What exists only while this node leads and has applied an entry of its own term.
         self.leading: Leading | None = None
         self._fence = 0
 
@@ -262,6 +261,7 @@ class Partition:
         self.fetches.end(error)
         self._shared.outbox.counts.leads_lost += 1
         leading, self.leading = self.leading, None
+        self._shared.leads_changed += 1
         if leading is None:
             return
         leading.lose(error, self._shared.budget.release)
@@ -321,6 +321,7 @@ class Partition:
 
     def _lead_now(self) -> None:
         shared = self._shared
+        shared.leads_changed += 1
         clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
         self.leading = Leading(self.group, self.state, clock, shared)
         self._may_wait()  # there may be something that an earlier leader left behind

@@ -13,12 +13,15 @@ UNDECIDED_MS = 500
 UNCLOSED_MS = 10_000
 _LOOK_EVERY_MS = 100
 _AGAIN_MS_MAX = 8_000
+#: Where what was waited for came too late, the next one has up to so many times as long: else slow
+#: disks would let nothing ever come to be.
+_PATIENCE_MAX = 16
 
 
 class Overdue:
     """Looks at what is unfinished now and then, and again later each time."""
 
-    __slots__ = ("_again", "_known", "_look_at_ms", "_recover", "_time")
+    __slots__ = ("_again", "_known", "_look_at_ms", "_patience", "_recover", "_time")
 
     def __init__(self, known: Scatterings, time: Time, recover: Recover) -> None:
         """Begin to lead; `recover` gets attempts and all their parts."""
@@ -26,6 +29,7 @@ class Overdue:
         self._time = time
         self._recover = recover
         self._look_at_ms = 0
+        self._patience = 1
         #: By attempt, when to try again, and how long to wait the time after that.
         self._again: dict[Attempt, tuple[int, int]] = {}
 
@@ -38,7 +42,7 @@ class Overdue:
         overdue: dict[Attempt, tuple[tuple[int, ...], bool]] = {}
         for attempt, _, parts, is_undecided in self._known.unfinished():
             age_ms = wall_ms - milliseconds_of(attempt.stamp)
-            if age_ms >= (UNDECIDED_MS if is_undecided else UNCLOSED_MS):
+            if age_ms >= (UNDECIDED_MS * self._patience if is_undecided else UNCLOSED_MS):
                 overdue[attempt] = parts, not is_undecided
         self._again = {one: again for one, again in self._again.items() if one in overdue}
         for attempt, (parts, is_committed) in overdue.items():
@@ -46,3 +50,9 @@ class Overdue:
             if now_ms >= at_ms:
                 self._again[attempt] = now_ms + pause_ms, min(2 * pause_ms, _AGAIN_MS_MAX)
                 self._recover(attempt, parts, is_committed)
+
+    def decided(self, attempt: Attempt, committed: bool) -> None:
+        """It is known what became of an attempt, perhaps because it was found out from here."""
+        if attempt in self._again:
+            patience = self._patience // 2 if committed else 2 * self._patience
+            self._patience = min(max(patience, 1), _PATIENCE_MAX)

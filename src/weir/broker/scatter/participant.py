@@ -236,8 +236,9 @@ class Participant:
         for key, tell in self._asking.pop(index, ()):
             tell(self._standing(key))
 
-    def decided(self, attempt: Attempt, is_acks: bool) -> None:
+    def decided(self, attempt: Attempt, is_acks: bool, committed: bool) -> None:
         """It is written down what became of a part."""
+        self._overdue.decided(attempt, committed)
         key = attempt, is_acks
         for tell in self._deciding.pop(key, ()):
             tell(self._standing(key))
@@ -252,7 +253,7 @@ class Participant:
 
     def tick(self) -> None:
         """Forget what is closed; find out what is undecided for too long."""
-        if self._closing:
+        if self._closing or self._rows:
             self.cut()
         self._overdue.tick()
 
