@@ -20,6 +20,8 @@ LOOK_SECONDS = 1.0
 _PATIENCE_SECONDS = 5.0
 #: What a process may take to end beside the grace of its handlers.
 _END_SECONDS = 5.0
+#: Of a cluster that reads in total order one process works, and one stands by.
+_IN_TURN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +139,11 @@ class Supervisor:
 
     async def _look(self, client: Client) -> Look:
         shares: list[Share] = []
+        useful = 0
         for topic in self._topics:
             for cluster in await client.clusters(topic, self._plan.cluster):
                 shares += cluster.shares
+                useful += _IN_TURN if cluster.order == "total" else len(cluster.shares)
         left = sum(share.lag for share in shares)
         busy = sum(share.granted + share.held_back + share.delayed for share in shares)
         return Look(
@@ -150,7 +154,7 @@ class Supervisor:
             0,
             len(shares),  # none of a topic in which the cluster has not begun
             # A partition's messages are one process's at a time, and the others would stand by.
-            len(shares) if self._ordered and shares else None,
+            useful if self._ordered and shares else None,
         )
 
     def _decide(self, look: Look, crew: Crew) -> None:

@@ -64,6 +64,7 @@ class OrderReader(Client):
 
     def _begin(self) -> None:
         """Begin anew where nothing was given yet."""
+        self._ended.clear()
         self._roster = Roster(range(self._count))
         start = {partition: self._given.get(partition, 0) for partition in range(self._count)}
         self._merge: Merge[Batch] = Merge(self._roster, start, self._bytes_max)

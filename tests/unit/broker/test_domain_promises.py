@@ -36,9 +36,7 @@ def promises(time: Any, logs: list[FakeLog]) -> Promises:
     return Promises(raft.Multi(lambda group, member: member), Highest(), logs, time)
 
 
-def test_clocks_of_the_shard_stamp_above_what_was_asked_for(
-    time: Any, logs: list[FakeLog]
-) -> None:
+def test_clocks_of_the_shard_stamp_above_what_was_asked_for(time: Any, logs: list[FakeLog]) -> None:
     highest = Highest()
     promises = Promises(raft.Multi(lambda group, member: member), highest, logs, time)
     promises.ask(stamp_at(time.wall + 300))

@@ -10,7 +10,7 @@ import pytest
 
 from weir.client import growth, merging
 from weir.client.connect import connect
-from weir.errors import BadRequest, RemoteProtocolError, Unavailable
+from weir.errors import BadRequest, OffsetOutOfRange, RemoteProtocolError, Unavailable
 from weir.model.ids import Address, group_of
 from weir.model.message import Message
 from weir.wire import messages as m
@@ -263,5 +263,20 @@ def test_it_goes_on_after_the_connection_was_cut_and_after_it_was_closed(fake_br
             found += [x.value for x in await read(reader, 7)]
             assert found == [b"%d" % i for i in range(20)]
             await reader.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_past_retention_is_told_and_the_earliest_begins_behind_it(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url) as w:
+            info = broker.topic("t", 2)
+            await publish_at_random(w, "t", 40, 2)
+            broker.starts[info.addresses[1].group] = 9
+            whole = [x async for x in w.reader("t", order="total", follow=False)]
+            assert [place(x) for x in whole] == sorted(place(x) for x in whole)
+            assert min(x.offset for x in whole if x.partition == 1) == 9
+            with pytest.raises(OffsetOutOfRange, match="t/1 has no offset 4; the nearest one is 9"):
+                await read(w.reader("t", order="total", start={0: 0, 1: 4}), 40)
 
     asyncio.run(scenario())

@@ -74,3 +74,18 @@ def test_any_topic_can_be_read_in_total_order(node: testing.Node) -> None:
         )
         by_partition = [x.value for x in w.reader("t", follow=False)]
         assert sorted(by_partition) == sorted(values)
+
+
+def test_a_large_value_comes_in_its_turn(node: testing.Node) -> None:
+    with sync.connect(node.url) as w:
+        w.create_topic("t", PARTITIONS, order="total")
+        values = publish(w, 0, 5)
+        values.append(bytes(9 << 20))
+        w.publish("t", values[-1], partition=1)
+        values += publish(w, 6, 10)
+        assert [x.value for x in w.reader("t", follow=False)] == values
+        sizes = [
+            len(x.value) if x.loaded else x.size
+            for x in w.reader("t", follow=False, value_bytes_max=1)
+        ]
+        assert sizes == [len(value) for value in values]

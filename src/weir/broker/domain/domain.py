@@ -72,7 +72,8 @@ class Domain:
         """
         if self._looked_for != (asker.stamp, asker.after):
             self._looked_for = asker.stamp, asker.after
-            self._behind_here, self._behind = list(self.plan.led), list(self.plan.others)
+            self._behind_here = list(self.plan.led)
+            self._behind = [p for p in self.plan.others if not self._is_at(p, asker)]
         here, others, stamp = self._behind_here, self._behind, asker.stamp
         while here:
             if self.see(here[-1], fenced).stamp < stamp:
