@@ -20,6 +20,7 @@ _ORIGIN = int(Columns.ORIGIN)
 _LARGE = int(Columns.CHUNK | Columns.REFERENCES)
 _DUE, _CHUNK = int(Columns.DUE), int(Columns.CHUNK)
 _SCATTERED = int(Columns.SCATTERED)
+_BATCHES = Kind.BATCHES
 
 
 class BatchRecord(NamedTuple):
@@ -84,7 +85,7 @@ def due_span(batch: Batch) -> tuple[int, int] | None:
 
 def of_batches(buffers: Sequence[Buffer], batches: Sequence[BatchRecord]) -> Payload:
     """Return the payload of concatenated, stamped batches."""
-    return Payload(Kind.BATCHES, tuple(buffers), total(buffers), tuple(batches))
+    return Payload(_BATCHES, tuple(buffers), total(buffers), tuple(batches))
 
 
 def of_control(record: ControlRecord) -> Payload:

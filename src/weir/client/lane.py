@@ -165,15 +165,6 @@ class Lane:
         self._batcher.cut()
         self.pump()
 
-    def hurry(self) -> None:
-        """Send what is gathered, if it lingers for this turn of the loop alone and nothing is under
-        way: who waits for its confirm has nothing to add.
-        """
-        if not self._linger and not len(self._sequencer):
-            if self._timer is not None:
-                self._timer.cancel()
-            self.flush()
-
     def pump(self) -> None:
         """Number what the window has room for, then send what is to be sent."""
         while self._sequencer.room:

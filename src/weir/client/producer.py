@@ -113,7 +113,6 @@ class Producer(Outgoing):
             due=due,
             ttl=ttl,
         )
-        self._lanes[sent.partition].hurry()
         return await sent._within(self._link.request_timeout, self._stalled)
 
     async def publish_from(

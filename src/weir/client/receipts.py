@@ -146,11 +146,6 @@ class Sent:
         self._batch = batch
         self._place = place
 
-    @property
-    def partition(self) -> int:
-        """The partition that it goes to."""
-        return self._batch.partition
-
     async def wait(self) -> Receipt:
         """Return when the message is confirmed, or raise what kept it from being so.
 

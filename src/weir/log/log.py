@@ -33,6 +33,9 @@ from weir.log.settings import Settings
 from weir.log.snapshots import Base, records
 from weir.log.upkeep import Upkeep
 
+#: What each entry is compared with: looking them up in their class takes longer than that.
+_HARD_STATE, _BATCHES = Kind.HARD_STATE, Kind.BATCHES
+
 
 class Log(Lookups):
     """One numbered log: the frames of all its groups, in one row of segments."""
@@ -109,7 +112,7 @@ class Log(Lookups):
             self.install(record.group, 0, 0, 0, 0, (b"",))
             index = self._groups[record.group]
         position = self._put(record, token)
-        if kind is Kind.HARD_STATE:
+        if kind is _HARD_STATE:
             state = HardState.unpack(b"".join(record.payload))
             self._upkeep.hard_states[record.group] = state
         else:
@@ -123,7 +126,7 @@ class Log(Lookups):
             )  # fmt: skip
             self._touched.add(record.group)
             # A chunk is read once and late, if ever: it must not drive out what is new.
-            if kind is not Kind.BATCHES or record.first_offset < record.next_offset:
+            if kind is not _BATCHES or record.first_offset < record.next_offset:
                 self._cache.put(position, record.payload, size)
         return position
 

@@ -87,6 +87,8 @@ class Reserve:
         """
         if self._unasked:
             spare = Spare(self._unasked.pop(0), self._size)
+        elif len(self._ready) >= self._wanted:
+            return None
         elif len(self._ready) + len(self._making.keys() - self._awaited) < self._wanted:
             spare = self._plan()
         else:

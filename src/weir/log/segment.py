@@ -39,6 +39,7 @@ COPY_GENERATION = 1 << 31
 
 _HEADER = struct.Struct("<4sHHIIQQQ")
 _PREFIX = "segment-"
+_MARK = Kind.MARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def mark_frame(generation: int, position: int, durable: int, bound: int) -> tupl
     Its header has the promise bound in place of an index, so that rot of the payload leaves it.
     """
     payload = U64.pack(durable)
-    header = pack(generation, position, Kind.MARK, (payload,), len(payload), index=bound)
+    header = pack(generation, position, _MARK, (payload,), len(payload), index=bound)
     return header, payload
 
 

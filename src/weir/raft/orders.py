@@ -8,6 +8,8 @@ from weir.raft.leader import Leader
 from weir.raft.membership import Change
 from weir.raft.storage import EntryKind, Snapshot
 
+_NORMAL = EntryKind.NORMAL
+
 
 def propose(core: Core, data: object, size: int) -> int:
     """Append `data` to the leader's log and return its index; refusals as in Node.propose."""
@@ -15,7 +17,7 @@ def propose(core: Core, data: object, size: int) -> int:
     if size < 0:
         raise ValueError(f"the size of an entry is its bytes, not {size}")
     core.log.admit(size)
-    return state.append(EntryKind.NORMAL, data, size)
+    return state.append(_NORMAL, data, size)
 
 
 def change(core: Core, change: Change) -> int:

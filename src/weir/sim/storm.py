@@ -66,6 +66,8 @@ class Storm:
             host.faults.reads = dice.choice((0.0, 0.05))
             host.faults.recoveries = dice.choice((0.0, 0.2))
             host.next_release = dice.randint(*_RELEASE)
+            if self._drift in self._kinds:
+                self._drift(host)
         self._again()
 
     def stop(self) -> None:
@@ -153,9 +155,9 @@ class Storm:
         host.time.skew_ms = self._world.dice.randint(-_SKEW_MS, _SKEW_MS)
         self._world.note("skew", host.node, host.time.skew_ms)
 
-    def _drift(self) -> None:
+    def _drift(self, host: Host | None = None) -> None:
         """Set a clock a little wrong: not so much that it is not gone by."""
-        host = self._any()
+        host = host or self._any()
         host.time.skew_ms = self._world.dice.randint(-_DRIFT_MS, _DRIFT_MS)
         self._world.note("drift", host.node, host.time.skew_ms)
 

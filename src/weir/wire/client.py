@@ -43,6 +43,9 @@ _RUN = struct.Struct("<qq")
 _LEVELS = frozenset(m.Level)
 #: Plain numbers: flag arithmetic costs more than all else in a small frame.
 _RESPONSE, _ERROR = int(Flags.RESPONSE), int(Flags.ERROR)
+#: Opcodes as plain numbers: looking one up in its class takes as long as decoding a confirm.
+_OP_PRODUCE, _OP_FETCH = int(Opcode.PRODUCE), int(Opcode.FETCH)
+_OP_PULL, _OP_FETCH_CHUNKS = int(Opcode.PULL), int(Opcode.FETCH_CHUNKS)
 _REPLY_FLAGS = (_RESPONSE, _RESPONSE | _ERROR)
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -157,7 +160,7 @@ def decode_request(frame: ClientFrame) -> m.Request:
     """Read a request. Raises `UnknownOpcode` or `BadRequest`; the connection can go on."""
     if frame.flags:
         raise BadRequest(f"opcode {frame.opcode}: a request has no flags, not {frame.flags:#x}")
-    if frame.opcode == Opcode.PRODUCE:
+    if frame.opcode == _OP_PRODUCE:
         address, at = _address(frame.body, _PRODUCE.size)
         seen, level = _PRODUCE.unpack_from(frame.body, at)
         if level not in _LEVELS:
@@ -194,7 +197,7 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
             len(reply.voids),
         )  # fmt: skip
         prefix += b"".join(_RUN.pack(*run) for run in reply.voids)
-        return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
+        return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
     if isinstance(reply, m.Granted):
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _GRANTED.pack(
@@ -202,11 +205,11 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
             reply.stamp, len(reply.runs),
         )  # fmt: skip
         prefix += b"".join(_RUN.pack(*run) for run in reply.runs)
-        return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
+        return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
     if isinstance(reply, m.FetchedChunks):
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _CHUNKS.pack(reply.index)
-        return _framed(Flags.RESPONSE, opcode, correlation, prefix, *reply.batches)
+        return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
     flags = _RESPONSE | _ERROR if isinstance(reply, m.Refusal) else _RESPONSE
     return _framed(flags, opcode, correlation, _pack(reply))
 
@@ -219,11 +222,11 @@ def decode_reply(frame: ClientFrame) -> m.Reply:
         if frame.flags & _ERROR:
             refusal: m.Refusal = _REFUSAL.decode(frame.body)
             return refusal
-        if frame.opcode == Opcode.FETCH:
+        if frame.opcode == _OP_FETCH:
             return _fetched(frame.body)
-        if frame.opcode == Opcode.PULL:
+        if frame.opcode == _OP_PULL:
             return _granted(frame.body)
-        if frame.opcode == Opcode.FETCH_CHUNKS:
+        if frame.opcode == _OP_FETCH_CHUNKS:
             address, at = _address(frame.body, _CHUNKS.size)
             (index,) = _CHUNKS.unpack_from(frame.body, at)
             return m.FetchedChunks(address, index, _batches(frame.body, at + _CHUNKS.size))

@@ -156,3 +156,36 @@ def test_every_reader_gets_the_same_sequence(seed: int, partitions: int) -> None
             merge.barrier(p, Barrier(end, log[-1][2] if log else 0))
         got += _places(merge.take())
         assert got == expected
+
+
+def test_what_was_received_says_how_far_its_partition_is() -> None:
+    """Else one whose room is full before its barrier's offset came would wait for itself."""
+    merge = _merge(2, bytes_max=4)
+    merge.barrier(0, Barrier(1_000, 9))
+    merge.push(0, 10, 0, 1, 4, "a")
+    assert not merge.wants(0)
+    merge.push(1, 12, 0, 1, 4, "b")
+    assert [one.item for one in merge.take()] == ["a"]
+    assert merge.wants(0)
+    assert (merge.highest, merge.holds(0), merge.holds(1)) == (12, False, True)
+    merge.skip(0, 9)
+    assert [one.item for one in merge.take()] == ["b"]
+    assert merge.highest == 0
+    assert 1 in merge
+    assert 2 not in merge
+
+
+def test_the_least_register_is_known_whatever_changed_last() -> None:
+    roster, dice = Roster(range(3)), random.Random(5)
+    registers, joined = dict.fromkeys(range(3), 0), 3
+    for _ in range(500):
+        partition = dice.choice([*registers])
+        stamp = registers[partition] + dice.randint(0, 3)
+        roster.report(partition, stamp)
+        registers[partition] = max(registers[partition], stamp)
+        if dice.random() < 0.02:
+            floor = min(registers.values()) + dice.randint(0, 5)
+            roster.join(joined, floor)
+            registers[joined], joined = floor, joined + 1
+        assert roster.barrier == min(registers.values())
+        assert set(roster.behind()) == {p for p, at in registers.items() if at == roster.barrier}

@@ -16,6 +16,7 @@ from weir.wire.device import DevicePublishes
 from weir.wire.messages import Confirm, Level, Produce
 
 _CHUNK = int(Columns.CHUNK)
+_REPLICATED, _EARLY, _VISIBLE = Level.REPLICATED, Level.RECEIVED, Level.VISIBLE
 
 
 def publish(
@@ -34,11 +35,11 @@ def publish(
     own(batch.header)
     verdict = intake.judge(batch.header)
     # Who sends a chunk needs to know its place, to refer to it.
-    level = Level.REPLICATED if batch.header.columns & _CHUNK else request.level
-    early = level == Level.RECEIVED
+    level = _REPLICATED if batch.header.columns & _CHUNK else request.level
+    early = level == _EARLY
 
     def tell(reply: Confirm) -> None:
-        if level == Level.VISIBLE:
+        if level == _VISIBLE:
             _when_visible(shared, intake.group_id, caller, reply)
         else:
             shared.outbox.reply(caller, _received(reply) if early else reply)

@@ -381,5 +381,9 @@ class Group:
 
 def _cost(entries: Sequence[raft.Entry]) -> int:
     """Return what applying entries costs, in bytes."""
-    batches = (len(one.data.batches) if isinstance(one.data, Payload) else 0 for one in entries)
-    return sum(one.size for one in entries) + _BATCH_BYTES * (len(entries) + sum(batches))
+    cost = 0
+    for entry in entries:
+        data = entry.data
+        batches = len(data.batches) if type(data) is Payload else 0
+        cost += entry.size + _BATCH_BYTES * (1 + batches)
+    return cost

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from weir.broker.domain.domain import Domain
-from weir.broker.domain.domains import Domains
+from weir.broker.domain.plan import Led
 from weir.broker.domain.promises import Promises
 from weir.broker.events import TICK_MS
 from weir.broker.intake import producing
@@ -15,7 +15,6 @@ from weir.broker.partition.leading import Leading
 from weir.broker.partition.partition import Partition
 from weir.broker.replica.past import LogStorage
 from weir.broker.surroundings import Surroundings
-from weir.model.ids import group_of
 from weir.model.stamp import stamp_at
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
@@ -133,22 +132,16 @@ def a_barrier_without_its_offset(patch: Patch) -> None:
 @mutant(seed=0, breaks=_BARRIER, shape=ORDER)
 def a_register_a_node(patch: Patch) -> None:
     """There is a register a partition, and never one a node (counterexample 4)."""
-    honest = Domains._see
 
-    def see(self: Domains, domain: Domain, partition: int) -> bool:
-        if not honest(self, domain, partition):
-            return False
-        topic = domain.topic
-        led = [self._topics.find(group_of(topic, number)) for number in domain.registers]
-        here = [one for one in led if one is not None and one.leading is not None]
-        barriers: Sequence[Barrier] = [
-            one.leading.barrier(self._promises.fenced(one.group.id)) for one in here if one.leading
-        ]
-        highest = max(barrier.stamp for barrier in barriers)
-        domain.take(partition, Barrier(highest, domain.registers[partition].through))
-        return True
+    def see(self: Domain, led: Led, fenced: Callable[[int], int]) -> Barrier:
+        barriers = [one.leading.barrier(fenced(one.group)) for one in (*self.plan.led, led)]
+        through = led.leading.barrier(fenced(led.group)).through
+        barrier = Barrier(max(barrier.stamp for barrier in barriers), through)
+        self.take(led.partition, barrier)
+        self.learn(led.state.roster)
+        return barrier
 
-    patch.setattr(Domains, "_see", see)
+    patch.setattr(Domain, "see", see)
 
 
 @mutant(seed=0, breaks=_BARRIER, shape=GROWING)
