@@ -45,6 +45,7 @@ class Load:
         self.confirmed = 0
         self.read: list[bytes] = []
         self.consumed: Counter[int] = Counter()
+        self.at_work: list[asyncio.Future[None]] = []
         self.enough = False
 
     async def produce(self) -> None:
@@ -78,6 +79,9 @@ class Load:
         """Return once more is confirmed, read and consumed."""
         until = self.confirmed + BETWEEN
         while min(self.confirmed, len(self.read), len(self.consumed)) < until:
+            for work in self.at_work:
+                if work.done():
+                    work.result()  # it failed
             await asyncio.sleep(0.01)
 
 
@@ -86,7 +90,7 @@ async def under_load(nodes: NodeSet) -> Load:
         await client.create_topic(TOPIC)
         load = Load(client)
         works = (load.follow(), load.consume(), load.consume())
-        at_work = [asyncio.ensure_future(work) for work in works]
+        at_work = load.at_work = [asyncio.ensure_future(work) for work in works]
         producing = asyncio.ensure_future(load.produce())
         try:
             for _ in range(KILLS):

@@ -84,8 +84,9 @@ OF_HANDLERS = (
     ),
     _killed(
         "handlers-even",
-        "100 consumers of a topic with 2 partitions, nobody killed: what each has of 100,000",
-        "--kills 0 --leader-kills 0",
+        "100 consumers of a topic with 2 partitions, whose handlers take 400 ms: what each has of "
+        "20,000 messages",
+        "--kills 0 --leader-kills 0 --messages 20000 --work-ms 400 --backlog 3000",
         0,
         0,
         Goal("least of a consumer, of the mean", "≥", 0.5),

@@ -46,6 +46,8 @@ _LEASE = "1s"
 _DELAY = "500ms"
 _SILENCE_SECONDS = 2.0
 _COUNT_SECONDS = 60.0
+#: What a node may take to come back, where there is little time for it.
+_PATIENCE_SECONDS = 120.0
 #: Of one grant: acked, given back for a while; the others go back when the consumer ends.
 _ACKED, _GIVEN_BACK = 0.5, 0.7
 
@@ -121,7 +123,8 @@ def measure(shape: Shape) -> Result:
 async def _rounds(shape: Shape, nodes: NodeSet) -> list[Round]:
     dice, ledger, rounds = Random(shape.seed), Ledger(), list[Round]()
     try:
-        async with asyncio.timeout(shape.deadline_s), connect(nodes.url) as client:
+        connecting = connect(nodes.url, request_timeout=_PATIENCE_SECONDS)
+        async with asyncio.timeout(shape.deadline_s), connecting as client:
             await client.create_topic(_TOPIC, partitions=_PARTITIONS)
             for number in range(shape.restarts):
                 await _work(client, nodes, ledger, dice, number, shape.work_s)
@@ -153,7 +156,7 @@ async def _work(
         places = (await client.describe(_TOPIC)).addresses
         leader = places[number % len(places)].node
         nodes.kill([leader])
-        await asyncio.to_thread(nodes.restart, leader, Patient())
+        await asyncio.to_thread(nodes.restart, leader, Patient(), _PATIENCE_SECONDS)
         await asyncio.sleep(seconds / 2)
         stop.set()
 

@@ -199,14 +199,13 @@ class NodeSet:
     def _wait(self, nodes: Sequence[_Running], stopping: Stopping, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         # All are asked: one raises if its process has ended, though another is not up yet.
-        while sum(one.up for one in nodes) < len(nodes):
+        while late := [one for one in nodes if not one.up]:
             stopping.check()
             if time.monotonic() > deadline:
-                late = next(one for one in nodes if not one.up)
-                assert late.node is not None
+                node = late[0].node
+                assert node is not None
                 raise NodeFailed(
-                    f"node {late.member.node} is not up after {seconds:g} s: "
-                    f"{late.node.last_words()}"
+                    f"node {late[0].member.node} is not up after {seconds:g} s: {node.last_words()}"
                 )
             time.sleep(_LOOK_SECONDS)
 

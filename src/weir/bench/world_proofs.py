@@ -40,6 +40,13 @@ OF_WORLDS = (
         "",
         20,
     ),
+    _worlds(
+        "order-seeds",
+        "10,000 simulated worlds of three nodes in which all partitions are read in total order, "
+        "from leaders and replicas, while partitions join: BarrierHolds, OneOrder, Causal",
+        "--ordered",
+        20,
+    ),
     Proof(
         "mutants",
         "one rule of the code taken away at a time: each time the simulation sees a promise break",

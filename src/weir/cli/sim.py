@@ -32,6 +32,9 @@ def run(
     one_node: Annotated[
         bool, typer.Option("--one-node", help="One node of several shards, in place of three.")
     ] = False,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="Let some read three nodes in total order.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Play seeds: each is a BrokerSet under faults, then at peace, and is judged by its clients.
@@ -41,14 +44,18 @@ def run(
     """
     from weir.cli.output import hint, print_json, print_table, progress
     from weir.sim.run import run_many
-    from weir.sim.shape import NODE, SET
+    from weir.sim.shape import NODE, ORDERED, SET
+
+    if one_node and ordered:
+        raise typer.BadParameter("give --one-node or --ordered", param_hint="sim run")
+    shape = NODE if one_node else ORDERED if ordered else SET
 
     began = time.monotonic()
     faults = operations = violations = done = 0
     least = {"operations": math.inf, "faults": math.inf, "virtual_seconds": math.inf}
     failed = []
     with progress("seeds", seeds) as show:
-        for outcome in run_many(seed, seeds, NODE if one_node else SET, jobs):
+        for outcome in run_many(seed, seeds, shape, jobs):
             faults += outcome.faults
             operations += outcome.operations
             violations += len(outcome.violations)
@@ -60,7 +67,7 @@ def run(
                 typer.echo(outcome.report(), err=True)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
-        settings = {"seed": seed, "one_node": one_node, "jobs": jobs}
+        settings = {"seed": seed, "one_node": one_node, "ordered": ordered, "jobs": jobs}
         results = {
             "seeds": done,
             "faults": faults,

@@ -6,19 +6,17 @@ Every reader gets the same sequence, from whichever replica, live or replayed (D
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from itertools import groupby
 from typing import NamedTuple
 
 from weir.client.barriers import Barriers
 from weir.client.delivered import Delivered
 from weir.client.growth import watch
-from weir.client.portions import EMPTY_PAUSE, Portion, Portions
+from weir.client.portions import EMPTY_PAUSE, Handful, Portion, Portions
 from weir.errors import Unavailable
 from weir.model.limits import MIB
 from weir.order.barrier import Barrier
-from weir.order.merge import Merge, Merged
+from weir.order.merge import Merge
 from weir.order.roster import NO_BOUND, Roster
 from weir.wire import messages as m
 
@@ -45,7 +43,7 @@ def room_for(partitions: int) -> int:
 
 
 class Merging:
-    """Pullers of all partitions, and one order of what they bring; `take` gives it in portions.
+    """Pullers of all partitions, and one order of what they bring, by the handful.
 
     Barriers come with what leaders answer. They are asked for only while something is held that
     lies above them: nothing goes over the wire while nothing is published.
@@ -69,9 +67,10 @@ class Merging:
         self._ends = ends
         self._joined = joined
         self._merge: Merge[_Held] = Merge(Roster(begins), begins, room_for(len(begins)))
-        self._ready: deque[Portion] = deque()
         #: By partition, up to where it was received, with nothing behind what was handed out.
         self._passed: dict[int, int] = {}
+        #: By partition, when something of it came.
+        self._heard: dict[int, float] = {}
         self._rooms = {partition: asyncio.Event() for partition in begins}
         self._news = asyncio.Event()
         self._waits = asyncio.Event()
@@ -85,12 +84,9 @@ class Merging:
         if joined is not None:
             self._begin(watch(portions.places, self._grown))
 
-    async def take(self) -> Portion | None:
+    async def take(self) -> Handful | None:
         """Return what comes next, None at the end; raise what a puller raised."""
-        while not self._ready:
-            self._let_out()
-            if self._ready:
-                break
+        while (handful := self._let_out()) is None:
             if self._error is not None:
                 raise self._error
             if not self._live and not self._merge.highest:
@@ -99,7 +95,8 @@ class Merging:
             if self._merge.highest:
                 self._waits.set()
             await self._news.wait()
-        return self._ready.popleft()
+        self._waits.clear()
+        return handful
 
     async def close(self) -> None:
         """End every puller."""
@@ -150,6 +147,8 @@ class Merging:
             held = _Held(part, behind)
             merge.push(partition, header.stamp, part.offset, behind, header.total_size, held)
             self._passed.pop(partition, None)
+        if delivered:
+            self._heard[partition] = asyncio.get_running_loop().time()
         if portion.next_offset > merge.next(partition):
             merge.skip(partition, portion.next_offset)
             self._passed[partition] = portion.next_offset
@@ -157,15 +156,17 @@ class Merging:
             merge.barrier(partition, Barrier(portion.barrier, portion.committed))
         self._news.set()
 
-    def _let_out(self) -> None:
+    def _let_out(self) -> Handful | None:
+        """Return all that the barrier lets out; None if that is nothing."""
         taken = self._merge.take()
-        for partition, some in groupby(taken, _partition_of):
-            run = [merged.item for merged in some]
-            self._ready.append(Portion(partition, [one.delivered for one in run], run[-1].behind))
-        for partition in {merged.partition for merged in taken}:
+        positions = {merged.partition: merged.item.behind for merged in taken}
+        for partition in positions:
             self._rooms[partition].set()
         for partition in [one for one in self._passed if not self._merge.holds(one)]:
-            self._ready.append(Portion(partition, [], self._passed.pop(partition)))
+            positions[partition] = self._passed.pop(partition)
+        if not positions:
+            return None
+        return Handful([merged.item.delivered for merged in taken], positions)
 
     # -- barriers and partitions that join -------------------------------------------------------
 
@@ -173,11 +174,20 @@ class Merging:
         loop = asyncio.get_running_loop()
         while True:
             await self._waits.wait()
+            if (rest := self._quiet_in()) > 0:
+                await asyncio.sleep(rest)
+                continue
             self._waits.clear()
-            if stamp := self._merge.highest:
-                began = loop.time()
-                await self._heed(await self._barriers.ask(stamp))
-                await asyncio.sleep(max(began + ASK_EVERY - loop.time(), 0.0))
+            began = loop.time()
+            await self._heed(await self._barriers.ask(self._merge.highest))
+            await asyncio.sleep(max(began + ASK_EVERY - loop.time(), 0.0))
+
+    def _quiet_in(self) -> float:
+        """Return in how many seconds somebody who holds the barrier back was silent for a while:
+        until then, what he sends next is likely to say more than an answer would.
+        """
+        heard = min(self._heard.get(p, 0.0) for p in self._merge.roster.behind())
+        return heard + ASK_EVERY - asyncio.get_running_loop().time()
 
     async def _heed(self, told: m.Barriers) -> None:
         await self._join(told)
@@ -220,7 +230,3 @@ class Merging:
 
     def _grown(self, partitions: Iterable[int]) -> None:
         self._begin(self._learn(max(partitions) + 1))
-
-
-def _partition_of(merged: Merged[_Held]) -> int:
-    return merged.partition

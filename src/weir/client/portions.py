@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from weir.client.chunked import Chunks
@@ -26,12 +26,23 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Handful:
+    """Batches in the order in which they are handed out, and by partition the position behind them.
+
+    `done` is to be called once nothing of it is at hand any more.
+    """
+
+    delivered: list[Delivered]
+    positions: Mapping[int, int]
+    done: Callable[[], None] = field(default=_nothing, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Portion:
     """Batches of one partition, and the position behind them.
 
     `over`: what was asked for ends here. All that is ever stamped at or below `barrier` lies below
-    offset `committed`, and so many `partitions` belong to the order then; 0 says nothing. `done`
-    is to be called once nothing of it is at hand any more.
+    offset `committed`, and so many `partitions` belong to the order then; 0 says nothing.
     """
 
     partition: int
@@ -41,7 +52,6 @@ class Portion:
     committed: int = 0
     barrier: int = 0
     partitions: int = 0
-    done: Callable[[], None] = field(default=_nothing, repr=False)
 
 
 class Portions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Protocol
@@ -19,7 +19,7 @@ from weir.client.link import Link
 from weir.client.merging import Merging, room_for
 from weir.client.picking import Pick
 from weir.client.places import Places
-from weir.client.portions import EMPTY_PAUSE, Portion, Portions
+from weir.client.portions import EMPTY_PAUSE, Handful, Portions
 from weir.client.replicas import Replicas
 from weir.client.span import Span
 from weir.client.start import Begin, End, Start, Until, begin_of, end_of
@@ -83,10 +83,10 @@ class ReaderOptions:
 
 
 class _Feed(Protocol):
-    """Whatever gives portions, in the order in which they are handed out."""
+    """Whatever gives batches in the order in which they are handed out."""
 
-    async def take(self) -> Portion | None:
-        """Return the next portion; None at the end."""
+    async def take(self) -> Handful | None:
+        """Return the next ones; None at the end."""
 
     async def close(self) -> None:
         """End all that runs for it."""
@@ -116,7 +116,7 @@ class Reader:
         self._link = link
         self._options = options
         self._feed: _Feed | None = None
-        self._portion: Portion | None = None
+        self._handful: Handful | None = None
         self._rest: deque[Delivered] = deque()
         self._delivered: Delivered | None = None
         self._messages: Iterator[Message] | None = None
@@ -133,7 +133,7 @@ class Reader:
     async def close(self) -> None:
         """Stop fetching. Iterating again would continue at `positions`."""
         feed, self._feed = self._feed, None
-        self._portion = self._delivered = self._messages = None
+        self._handful = self._delivered = self._messages = None
         self._rest.clear()
         if feed is not None:
             await feed.close()
@@ -184,22 +184,22 @@ class Reader:
     async def _next(self) -> Delivered | None:
         """Return the next batch; None at the end. `positions` moves over what holds no messages."""
         while (delivered := self._wanted()) is None:
-            if self._portion is not None:
-                portion, self._portion = self._portion, None
-                self.positions[portion.partition] = portion.next_offset
-                portion.done()
+            if self._handful is not None:
+                handful, self._handful = self._handful, None
+                self.positions.update(handful.positions)
+                handful.done()
             feed = self._feed or await self._start()
             try:
-                self._portion = await feed.take()
+                self._handful = await feed.take()
             except BaseException:
                 await self.close()
                 raise
-            if self._portion is None:
+            if self._handful is None:
                 return None
             # Moved, not copied: what is handed out is in nobody's hands but the user's, since an
             # opened batch may be a thousand times as large as what came.
-            self._rest.extend(self._portion.delivered)
-            self._portion.delivered.clear()
+            self._rest.extend(self._handful.delivered)
+            self._handful.delivered.clear()
         return await self._whole(delivered)
 
     def _wanted(self) -> Delivered | None:
@@ -243,7 +243,7 @@ class Reader:
             feed.add(partial(self._watch, portions))
         return feed
 
-    async def _watch(self, portions: Portions, feed: Feed[Portion]) -> None:
+    async def _watch(self, portions: Portions, feed: Feed[Handful]) -> None:
         """Read partitions that are added later, too: all that is in them is new."""
 
         def grown(partitions: range) -> None:
@@ -253,7 +253,7 @@ class Reader:
 
         await watch(portions.places, grown)
 
-    async def _pull(self, portions: Portions, partition: int, feed: Feed[Portion]) -> None:
+    async def _pull(self, portions: Portions, partition: int, feed: Feed[Handful]) -> None:
         ends = self._span.ends
         position, end = self.positions[partition], None if ends is None else ends[partition]
         slots = asyncio.Semaphore(PREFETCH)
@@ -265,6 +265,6 @@ class Reader:
                 await asyncio.sleep(EMPTY_PAUSE)
                 continue
             position = portion.next_offset
-            feed.put(replace(portion, done=slots.release))
+            feed.put(Handful(portion.delivered, {partition: position}, slots.release))
             if portion.over:
                 return

@@ -35,7 +35,7 @@ class OrderReader(Client):
     def __init__(self, scene: Scene, name: str) -> None:
         """Begin at offset 0 of each partition."""
         super().__init__(scene, name)
-        #: The highest stamp that it gave.
+        #: The highest stamp that it received: promises let nothing come below what it gave, anyhow.
         self.heard = 0
         self._bytes_max = scene.world.dice.choice(_HELD_BYTES)
         self._fetching: set[int] = set()
@@ -171,6 +171,7 @@ class OrderReader(Client):
         if header.next_offset <= offset:
             return
         self._highest = max(self._highest, header.stamp)
+        self.heard = max(self.heard, header.stamp)
         behind, size = header.next_offset, header.total_size
         try:
             self._merge.push(partition, header.stamp, offset, behind, size, batch)
@@ -198,7 +199,6 @@ class OrderReader(Client):
             first, values = batch.header.first_offset, batch.values()
             for place in range(offset, batch.header.next_offset):
                 self._reading.rows.append(Row(stamp, partition, place, values[place - first]))
-            self.heard = max(self.heard, stamp)
             self._given[partition] = batch.header.next_offset
         if not self.ending and self._reading.rows and self.world.chance(_ANEW):
             part = self.world.dice.choice((0.0, self.world.dice.random()))

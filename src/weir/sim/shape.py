@@ -108,6 +108,9 @@ SET = Shape(
     rots=(0, 1, 0, 0, 2),
 )
 
+#: The same, and somebody reads all partitions in total order.
+ORDERED = replace(SET, ordered=(1, 2))
+
 
 def cast(world: World, shape: Shape) -> Shape:
     """Draw which kinds of programs have a part in a run."""

@@ -15,7 +15,7 @@ _AHEAD_MS = 500
 
 
 class Teller(Producer):
-    """Sends to one partition, each time after all that a reader in total order has given it."""
+    """Sends to one partition, each time after all that a reader of all partitions has received."""
 
     def __init__(
         self, scene: Scene, name: str, partition: int, batches: int, reader: OrderReader

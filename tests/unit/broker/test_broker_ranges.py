@@ -88,7 +88,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many blocks of few runs, of all widths."""
     monkeypatch.setattr(room, "_BLOCK_MAX", 8)
     monkeypatch.setattr(room, "_BLOCK_MIN", 3)
-    monkeypatch.setattr(room, "_WIDTHS", (("H", 30), ("I", 100), ("Q", 1 << 64)))
     monkeypatch.setattr(room, "_BEYOND", {"H": 30, "I": 100, "Q": 1 << 64})
 
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from weir.errors import BadRequest, SequenceGap, SequenceReused, StaleGrant, UnknownOpcode
+from weir.errors import (
+    BadRequest,
+    SequenceGap,
+    SequenceReused,
+    StaleGrant,
+    StampTooFar,
+    UnknownOpcode,
+)
 from weir.model.batch import Batch, encode
 from weir.model.ids import Address
 from weir.model.scattered import Scattered, acks_part, batch_part
@@ -289,6 +296,21 @@ def test_a_stamp_that_is_too_low_is_refused(desk: Desk) -> None:
     answer = held.prepare(0)
     assert answer.standing == Standing.TOO_LOW
     assert answer.stamp >= desk.rig.time.wall << 16
+
+
+def test_no_client_drags_stamps_ahead(desk: Desk) -> None:
+    request = desk.request({0: [b"a"], 1: [b"b"]})
+    far = m.Scatter(request.producer, request.epoch, 0, 1 << 62, request.parts)
+    assert desk.ask(far).code == StampTooFar.code
+    near = (desk.rig.time.wall + 900) << 16
+    confirm = desk.ask(m.Scatter(request.producer, request.epoch, 0, near, request.parts))
+    assert near < confirm.stamp < near + (100 << 16)
+
+
+def test_many_scatterings_keep_to_the_clock(desk: Desk) -> None:
+    for number in range(300):  # and time stands still
+        confirm = desk.scatter({0: [b"%d" % number], 1: [b"x"]})
+    assert confirm.stamp < (desk.rig.time.wall + 50) << 16
 
 
 def test_parts_are_not_sent_by_other_requests(desk: Desk) -> None:

@@ -97,3 +97,30 @@ def test_who_holds_nothing_of_it_asks_the_leader(trio: Any, produce: Any) -> Non
     trio.answer(leader, produce(info, grant, 0, b"a"))
     for node in trio.live():
         assert values(trio.answer(node, fetch(info, 0)), group) == [b"a"]
+
+
+def test_who_led_before_does_not_say_that_later_messages_are_not_there(
+    trio: Any, produce: Any
+) -> None:
+    """A reader that comes back from the next leader would take it for the end of its topic."""
+    info, grant, old, _ = founded(trio, produce, b"a")
+    address = info.addresses[0]
+
+    def led() -> list[Any]:
+        return [node for node in trio.live() if node.shard.topics.find(address.group).leads]
+
+    trio.isolate(old.id)
+    while led() in ([old], []):
+        trio.pass_ms(10)
+        trio.settle()
+    assert old in led()
+    (new,) = [node for node in led() if node is not old]
+    number = new.ask(produce(info, grant, 1, b"b"))
+    trio.settle()
+    assert new.reply_to(number).offset == 1
+    asked = old.ask(m.Fetch(address, 2, 1 << 20, 0))
+    assert old.reply_to(asked) is None
+    trio.until(lambda: old.reply_to(asked))
+    assert old.reply_to(asked).code in (NotLeader.code, Unavailable.code)
+    assert trio.answer(new, m.Fetch(address, 2, 1 << 20, 0)).next_offset == 2
+    assert trio.answer(new, m.Fetch(address, 9, 1 << 20, 0)).code == OffsetOutOfRange.code

@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import wraps
+from pathlib import Path
 
 import pytest
 
 import weir
 from weir import sync, testing
-from weir.errors import BadRequest, StaleGrant, TooLarge
+from weir.cli.backup import topics
+from weir.errors import BadRequest, SequenceGap, StaleGrant, TooLarge
+from weir.model.batch import encode
+from weir.model.scattered import Scattered, batch_part
 from weir.testing import Node
+from weir.wire import messages as m
+from weir.wire.scattering import Part
 
 
 @pytest.fixture
@@ -197,3 +203,46 @@ async def test_a_restart_in_between(node: Node) -> None:
             node.restart()
         found = await values(w, "orders")
         assert found == {0: [b"0", b"1", b"2"], 1: [b"0", b"1", b"2"]}
+
+
+async def abort(w: weir.Client, topic: str) -> None:
+    """Leave a void in partition 0: partition 1 refuses its part, for a sequence is missing."""
+    link, info = w._link, await w.describe(topic)
+    grant = await link.request(m.OpenProducer(), m.ProducerGrant)
+    first, second = info.addresses[:2]
+    scattered = Scattered(0, (batch_part(first.group), batch_part(second.group)))
+    parts = [
+        Part(address, bytes(encode(
+            [b"never", b"was"], group=address.group, producer=grant.producer, epoch=grant.epoch,
+            sequence=sequence, scattered=scattered,
+        )))
+        for address, sequence in ((first, 0), (second, 5))
+    ]  # fmt: skip
+    request = m.Scatter(grant.producer, grant.epoch, 0, 0, parts)
+    with pytest.raises(SequenceGap):
+        await link.request(request, m.ScatterConfirm)
+
+
+@pytest.mark.parametrize("order", ["partition", "total"])
+def test_readers_and_backups_pass_by_what_was_aborted(
+    node: Node, tmp_path: Path, order: str
+) -> None:
+    async def scenario() -> None:
+        async with weir.connect(node.url) as w, asyncio.timeout(30):
+            await w.create_topic("t", partitions=2, order=order)
+            await w.publish("t", b"a", partition=0)
+            await abort(w, "t")
+            await w.publish("t", b"b", partition=0)
+            await abort(w, "t")
+            assert await values(w, "t") == {0: [b"a", b"b"]}
+            assert (await w.positions("t"))[1] == [6, 0]
+            async with w.consumer("t", cluster="crew") as consumer:
+                found = [await anext(consumer), await anext(consumer)]
+                consumer.done()
+            assert [message.offset for message in found] == [0, 3]
+            (cluster,) = await w.clusters("t", "crew")
+            assert cluster.lag == 0
+            backup = await topics.back_up(w, ["t"], tmp_path / "backup", lambda _: None)
+            assert [part.messages for part in backup.topics[0].partitions] == [2, 0]
+
+    asyncio.run(scenario())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -113,6 +114,22 @@ def test_a_hole_is_an_error(broker: Broker) -> None:
     with pytest.raises(RangeLost, match="messages 10 to 19 of t/0 are gone"):
         # As if the broker had sent 0 to 9, then 20 to 29, and called it 0 to 29.
         pa.Table.from_batches(_claiming(broker, 30))
+
+
+def test_what_was_aborted_is_no_hole(broker: Broker) -> None:
+    answer = broker.fetch
+
+    def fetch(address: Address, offset: int, max_bytes: int) -> Fetched:
+        found = answer(address, offset, max_bytes)
+        if offset in (20, 30):  # 20 to 39 are void, told at once or bit by bit
+            return Fetched(address, offset, offset + 10, 60, (), voids=((offset, offset + 10),))
+        if offset == 0:
+            return replace(found, next_offset=15, batches=found.batches, voids=((10, 15),))
+        return found
+
+    broker.fetch = fetch  # type: ignore[method-assign]
+    table = pa.Table.from_batches(record_batches(SOURCE, Range(0, 0, 50), 1 << 20), SCHEMA)
+    assert table["offset"].to_pylist() == [*range(10), *range(15, 20), *range(40, 50)]
 
 
 def _claiming(broker: Broker, behind: int) -> Iterator[pa.RecordBatch]:

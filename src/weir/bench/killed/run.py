@@ -227,7 +227,7 @@ class _Run:
         leader = places[self.leaders_killed % len(places)].node
         self._nodes.kill([leader])
         self.leaders_killed += 1
-        await asyncio.to_thread(self._nodes.restart, leader, Patient())
+        await asyncio.to_thread(self._nodes.restart, leader, Patient(), _PATIENCE_SECONDS)
 
     def __repr__(self) -> str:
         return (

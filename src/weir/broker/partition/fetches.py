@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.payloads import without
 from weir.broker.reads import Reads
+from weir.broker.replica.assured import assured
 from weir.broker.replica.group import Group
 from weir.broker.state.state import PartitionState
 from weir.broker.waits import Wait, Waits
@@ -44,6 +46,14 @@ class Fetches:
 
         Raises `OffsetOutOfRange`, and `Overloaded` or `Unavailable` where nobody may wait.
         """
+        if request.offset > self._state.next_offset and not request.replica:
+            # Whoever led before the others chose another leader may not know of that one yet, nor
+            # of what was read there.
+            assured(self._group, self._outbox, caller, partial(self._fetch, caller, request))
+        else:
+            self._fetch(caller, request)
+
+    def _fetch(self, caller: Caller, request: Fetch) -> None:
         start, behind = self._state.log_start, self._state.next_offset
         node = self._group.node
         # Others may have applied, and handed out, what this leader's own disk does not hold yet.

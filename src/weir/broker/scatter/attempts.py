@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from weir.broker.scatter.asks import Answers, Asks, Round
 from weir.broker.scatter.recovery import has, question
-from weir.errors import NotLeader, Refused, Unavailable
+from weir.errors import NotLeader, Refused, StampTooFar, Unavailable
 from weir.model.ids import Address
 from weir.model.scattered import Attempt, is_acks, part_group
 from weir.model.stamp import stamp_at
@@ -21,6 +21,8 @@ from weir.wire.scattering import Part, PartState, Prepare, Scatter, ScatterConfi
 WITHIN_MS = 10_000
 _PREPARE_MS = 3_000
 _DECIDE_MS = 5_000
+#: What is committed is told after so long in any case: participants see to the rest.
+_KNOWN_MS = 1_000
 #: How far ahead of all known stamps the first attempt is stamped, and the last ones.
 _LEAD_MS, _LEAD_MS_MAX = 2, 256
 
@@ -65,8 +67,13 @@ class Scattering:
         if now_ms >= self._until_ms:
             self._end(Unavailable("a scattering came to no end in time: send it again as it is"))
             return
-        lowest = max(shared.highest.stamp, stamp_at(shared.time.wall_ms()), self._above)
-        self._attempt = self._attempt._replace(stamp=lowest + stamp_at(self._lead_ms))
+        # The lead is one over the clock, not over other scatterings: else many of them would run
+        # away from it together.
+        lead, now = stamp_at(self._lead_ms), stamp_at(shared.time.wall_ms())
+        above = self._above + lead if self._above > now else 0
+        # What a client has seen raises nothing but its own stamp: it is for participants to check.
+        shared.highest.stamp = max(now + lead, shared.highest.stamp + 1)
+        self._attempt = self._attempt._replace(stamp=max(shared.highest.stamp, above))
         self._lead_ms = min(2 * self._lead_ms, _LEAD_MS_MAX)
         until_ms = min(now_ms + _PREPARE_MS, self._until_ms)
         shared.asks.start(Round(self._prepare, self._parts, until_ms, self._prepared, once=True))
@@ -118,12 +125,14 @@ class Scattering:
     # -- it is committed ---------------------------------------------------------------------
 
     def _commit(self) -> None:
+        # Whoever is told finds it: he may read, or scatter again, at once.
+        now_ms = self._shared.time.monotonic_ms()
+        self._round(Step.COMMIT, self._parts, now_ms + _KNOWN_MS, self._committed)
+
+    def _committed(self, answers: Answers) -> None:
         offsets = self._offsets(Standing.PREPARED)
         if offsets is not None:
             self._end(ScatterConfirm(*offsets))
-        self._round(Step.COMMIT, self._parts, self._decide_until(), self._committed)
-
-    def _committed(self, answers: Answers) -> None:
         if not any(isinstance(answer, Refused) for answer in answers.values()):
             now_ms = self._shared.time.monotonic_ms()
             self._round(Step.CLOSE, self._parts, now_ms, lambda answers: None)
@@ -152,7 +161,9 @@ class Scattering:
             self._end(ScatterConfirm(*earlier, duplicate=True))
         elif has(answers, Standing.OTHER) or has(answers, Standing.COMMITTED):
             self._pause()  # an earlier attempt is about to be decided
-        elif (failed := self._refusal()) is not None:
+        elif isinstance(failed := self._refusal(), StampTooFar):
+            self._pause()  # a clock of theirs is behind
+        elif failed is not None:
             self._end(failed)
         else:
             stamps = [a.stamp for a in answers.values() if isinstance(a, PartState)]

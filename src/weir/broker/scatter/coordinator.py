@@ -12,7 +12,7 @@ from weir.broker.scatter.recovery import Recovery
 from weir.errors import Overloaded, Refused, refusal
 from weir.model.limits import RETRY_AFTER_MS, SCATTERINGS_MAX
 from weir.model.scattered import Attempt
-from weir.order.clock import Highest, Time
+from weir.order.clock import Highest, HybridClock, Time
 from weir.wire.client import decode_reply
 from weir.wire.frame import ClientFrame
 from weir.wire.messages import Refusal
@@ -37,7 +37,11 @@ class Coordinator:
         self._recovering: set[Attempt] = set()
 
     def scatter(self, caller: Caller, request: Scatter, parts: Mapping[int, Part]) -> None:
-        """Coordinate a scattering; its caller is told what became of it. Raises `Overloaded`."""
+        """Coordinate a scattering; its caller is told what became of it.
+
+        Raises `Overloaded`, and `StampTooFar` for a client that has seen too much.
+        """
+        HybridClock(0, self._surface.highest).check_seen(self._time.wall_ms(), request.seen)
         if len(self._running) >= SCATTERINGS_MAX:
             raise Overloaded(
                 f"{SCATTERINGS_MAX:,} scatterings are under way here: try again shortly",

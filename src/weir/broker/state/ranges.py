@@ -24,11 +24,10 @@ _BLOCK_MAX = 2_048
 #: A block with fewer joins its neighbour, if both fit into half a block.
 _BLOCK_MIN = 256
 #: How wide distances are, narrowest first: array's type code, and what lies beyond.
-_WIDTHS = (("H", 1 << 16), ("I", 1 << 32), ("Q", 1 << 64))
-_BEYOND = dict(_WIDTHS)
+_BEYOND = {"H": 1 << 16, "I": 1 << 32, "Q": 1 << 64}
 #: Of a block, in front of its distances: base, how many they are, bytes of each.
 _HEAD = struct.Struct("<QII")
-_CODES = {array(code).itemsize: code for code, _ in _WIDTHS}
+_CODES = {array(code).itemsize: code for code in _BEYOND}
 #: So many are packed at once, where a snapshot is packed beside other work.
 _BLOCKS_PER_PART = 64
 
@@ -141,9 +140,21 @@ class Ranges:
         Boundaries within it go. Its ends become boundaries where those that are left need them:
         behind an even number of them, for what is put in; behind an odd one, for what is taken out.
         """
+        if not self._blocks:  # most sets are of one run at most, and live as long as a grant
+            if not odd:
+                self._bases, self._blocks = [first], [_narrow([first, behind])]
+                self._count = behind - first
+            return
+        if odd and first <= self._bases[0]:
+            if behind >= self._bases[-1] + self._blocks[-1][-1]:
+                self._bases, self._blocks, self._count = [], [], 0
+                return
+            first = self._bases[0]
+            if behind <= first:
+                return
         lowest = max(bisect_right(self._bases, first) - 1, 0)
         highest = max(bisect_right(self._bases, behind) - 1, 0)
-        if lowest == highest and self._blocks and first >= self._bases[lowest]:
+        if lowest == highest and first >= self._bases[lowest]:
             block, base = self._blocks[lowest], self._bases[lowest]
             if behind - base < _BEYOND[block.typecode]:
                 if id(block) in self._shared:
@@ -153,7 +164,7 @@ class Ranges:
                     self._repack(lowest, lowest, [base + one for one in block])
                 return
         row: list[int] = []
-        for place in sorted({lowest, highest} if self._blocks else ()):
+        for place in sorted({lowest, highest}):
             base = self._bases[place]
             row += [base + one for one in self._blocks[place]]
         for block in self._blocks[lowest + 1 : highest]:
@@ -253,5 +264,5 @@ def _narrow(row: list[int]) -> array[int]:
     """Return a block of boundaries as distances from the first of them."""
     base = row[0]
     span = row[-1] - base
-    code = next(code for code, beyond in _WIDTHS if span < beyond)
+    code = "H" if span < _BEYOND["H"] else "I" if span < _BEYOND["I"] else "Q"
     return array(code, [one - base for one in row])

@@ -46,11 +46,14 @@ class Partition(msgspec.Struct, frozen=True):
     file: str
     #: Offsets [first, behind) that could not be read, for the log is damaged there.
     holes: list[tuple[int, int]] = []
+    #: Offsets [first, behind) of messages that never were: their scatterings were aborted.
+    voids: list[tuple[int, int]] = []
 
     @property
     def messages(self) -> int:
         """How many messages there are."""
-        return self.next_offset - self.first_offset - sum(b - a for a, b in self.holes)
+        lacking = sum(b - a for a, b in (*self.holes, *self.voids))
+        return self.next_offset - self.first_offset - lacking
 
 
 class Topic(msgspec.Struct, frozen=True):

@@ -71,6 +71,9 @@ class _Copy:
         self._to = to
         self._batches = 0
         self._holes: list[tuple[int, int]] = []
+        self._voids: list[tuple[int, int]] = []
+        #: All below was read, or is known not to be there.
+        self._at = 0
 
     async def run(self) -> m.Partition:
         starts, ends = await self._client.positions(self._name)
@@ -78,7 +81,7 @@ class _Copy:
         at = first
         with m.Writing(self._to, f"{self._path}.batches") as file:
             while at < end:
-                reader = self._reader(at, end)
+                reader, self._at = self._reader(at, end), at
                 try:
                     async with reader:
                         await self._write(reader, file)
@@ -87,16 +90,25 @@ class _Copy:
                     continue
                 except DamagedRange as error:
                     at = reader.positions[self._partition]
+                    self._reached(at, at)
                     behind = await self._behind(at, end, error)
                     self._hole(at, behind)
                     at = behind
                     continue
+                self._reached(end, end)
                 at = end
         written = file.made()
         self.files.insert(0, written)
         return m.Partition(
-            self._partition, first, max(first, end), self._batches, written.path, self._holes
-        )
+            self._partition, first, max(first, end), self._batches, written.path, self._holes,
+            self._voids,
+        )  # fmt: skip
+
+    def _reached(self, first: int, behind: int) -> None:
+        """Note that [first, behind) comes next: what lies between was aborted."""
+        if first > self._at:
+            self._voids.append((self._at, first))
+        self._at = max(self._at, behind)
 
     def _hole(self, first: int, behind: int) -> None:
         if self._holes and self._holes[-1][1] == first:
@@ -119,6 +131,7 @@ class _Copy:
 
     async def _write(self, reader: Reader, file: m.Writing) -> None:
         async for delivered in reader.batches():
+            self._reached(delivered.offset, delivered.next_offset)
             if delivered.batch.header.columns & Columns.REFERENCES:
                 (message,) = delivered.messages()
                 if not await self._value(message):
@@ -263,6 +276,9 @@ async def _differences(client: Client, topic: m.Topic) -> list[str]:
         if part.holes:
             first = min(hole[0] for hole in part.holes)
             found.append(f"{name}: messages were missing, so from {first:,} on offsets are lower")
+        elif part.voids:
+            first = part.voids[0][0]
+            found.append(f"{name}: some were never there, so from {first:,} on offsets are lower")
     return found
 
 

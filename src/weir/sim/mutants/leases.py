@@ -88,7 +88,7 @@ def what_is_given_back_is_forgotten(patch: Patch) -> None:
         grant = self.grants.get(fence)
         if grant is not None:
             for run in grant.left:
-                self._take(fence, grant, *run)
+                self.take(fence, grant, *run)
         return whole
 
     patch.setattr(ClusterState, "give_back", give_back)
