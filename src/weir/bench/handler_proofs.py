@@ -89,8 +89,8 @@ OF_HANDLERS = (
         "--kills 0 --leader-kills 0 --messages 20000 --work-ms 400 --backlog 3000",
         0,
         0,
-        Goal("least of a consumer, of the mean", "≥", 0.5),
-        Goal("most of a consumer, of the mean", "≤", 2),
+        Goal("least of a consumer, of the mean", "≥", 0.7),
+        Goal("most of a consumer, of the mean", "≤", 1.4),
     ),
     _lag(
         "lag",

@@ -62,7 +62,8 @@ def compare(
     Shape dormitory: locks report within a second, and each record is committed to the same
     PostgreSQL (scripts/postgres-packages names what to install): by servers that the locks ask
     directly, by consumers behind ActiveMQ, or by handlers under `weir work`. The figure is the time
-    to the last reply; the share is that of rows in the database to records sent.
+    to the last reply; the share is that of rows in the database to records sent. Exit code 1
+    if a side failed, or weir lost a record.
     """
     with usage("compare"):
         from weir.bench.compare import Settings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weir.client.consumer import Consumer, Grant
 from weir.client.runs import Run
-from weir.errors import StaleGrant
+from weir.errors import BadRequest, StaleGrant
 from weir.model.ids import Address
 from weir.model.message import Message
 
@@ -27,11 +27,17 @@ class Aside:
 def set_aside(consumer: Consumer, what: Grant | Message) -> Aside:
     """Take a message, or a grant of `batches()`, out of what its consumer acks by itself.
 
-    Raises `StaleGrant` if its lease is over, and `BadRequest` if it was said to be done.
+    Raises `StaleGrant` if its lease is over, and `BadRequest` if it was said to be done, or if its
+    cluster has a cursor over all partitions.
     """
     holdings, there = consumer._holdings, list[Run]()
+    if holdings.has_cursor:
+        raise BadRequest(
+            "a cluster that reads in total order has a cursor and no grants, so its acks are no "
+            "part of a scattering: read by partition, or make the effect idempotent"
+        )
     if isinstance(what, Grant):
-        holding, runs = holdings.of(what.partition, what.fence), what.leased
+        holding, runs = holdings.held.of(what.partition, what.fence), what.leased
     else:
         holding, runs = consumer._holder(what), ((what.offset, what.offset + 1),)
     if holding is not None and not holding.over:

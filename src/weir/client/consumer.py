@@ -197,7 +197,7 @@ class Consumer:
         """
         acking = self._holdings.acking
         if isinstance(what, Grant):
-            holding = self._holdings.of(what.partition, what.fence)
+            holding = self._holdings.held.of(what.partition, what.fence)
             runs: Sequence[Run] = what.leased
             if holding is not None:
                 runs = self._holdings.take_out(holding, runs)
@@ -218,7 +218,7 @@ class Consumer:
         """
         wait = delay_ms(delay)
         if isinstance(what, Grant):
-            holding = self._holdings.of(what.partition, what.fence)
+            holding = self._holdings.held.of(what.partition, what.fence)
             if holding is None:
                 return False
             return await self._holdings.nack(holding, [*holding.left], [], wait)
@@ -235,7 +235,7 @@ class Consumer:
         """
         length = lease_seconds(self._options.lease if lease is None else lease)
         if isinstance(what, Grant):
-            holding = self._holdings.of(what.partition, what.fence)
+            holding = self._holdings.held.of(what.partition, what.fence)
         else:
             holding = self._holder(what)
         return holding is not None and await self._holdings.extend(holding, length)
@@ -256,7 +256,7 @@ class Consumer:
                         "be done: asking for the next one does so, and done(). Settle it before"
                     )
                 return taken if taken.holds(message.offset) else None
-        return self._holdings.find(message.partition, message.offset)
+        return self._holdings.held.find(message.partition, message.offset)
 
     def _behind(self, holding: Holding, message: Message) -> list[Run]:
         """Return what of a grant goes back with one of its messages, which failed."""

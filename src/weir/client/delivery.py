@@ -81,6 +81,30 @@ class Holding:
             slot.release()
 
 
+class Held(dict[tuple[int, int], Holding]):
+    """What a consumer holds, by partition and fencing number, in the order in which it came."""
+
+    def put(self, holding: Holding) -> None:
+        """Take one more; forget the oldest, as far as their leases have ended."""
+        while self:
+            key = next(iter(self))
+            if not self[key].over:
+                break
+            del self[key]
+        self[holding.partition, holding.fence] = holding
+
+    def find(self, partition: int, offset: int) -> Holding | None:
+        """Return the grant that holds a message, the latest if a lease has ended."""
+        for holding in reversed(self.values()):
+            if holding.partition == partition and holding.holds(offset):
+                return holding
+        return None
+
+    def of(self, partition: int, fence: int) -> Holding | None:
+        """Return a grant that is not all settled."""
+        return self.get((partition, fence))
+
+
 class Owner(Protocol):
     """Whoever handed deliveries out."""
 

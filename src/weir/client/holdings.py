@@ -9,7 +9,7 @@ from itertools import chain
 
 from weir.client.acking import Acking
 from weir.client.consuming import ConsumerOptions
-from weir.client.delivery import Holding
+from weir.client.delivery import Held, Holding
 from weir.client.duration import seconds
 from weir.client.extending import Extending
 from weir.client.feed import Feed
@@ -56,7 +56,7 @@ class Holdings:
         self._turns: Turns | None = None
         self._feed: Feed[Holding] | None = None
         self._extending: Extending | None = None
-        self.held: dict[tuple[int, int], Holding] = {}
+        self.held = Held()
         #: Those with deliveries that are done, and not noted yet.
         self._news: list[Holding] = []
 
@@ -64,6 +64,11 @@ class Holdings:
     def connected(self) -> bool:
         """Whether others wait for what is held, or there may be acks to send."""
         return self._link is not None
+
+    @property
+    def has_cursor(self) -> bool:
+        """Whether the cluster has one cursor over all partitions, and no grants."""
+        return self._turns is not None
 
     @property
     def partitions(self) -> int:
@@ -139,8 +144,7 @@ class Holdings:
             ):
                 self.drop(holding)
                 continue
-            self._forget_those_over()
-            self.held[holding.partition, holding.fence] = holding
+            self.held.put(holding)
             if self._extending is not None:
                 self._extending.begin()
             grant = holding.grant
@@ -179,25 +183,7 @@ class Holdings:
             self.give_back_rest(holding)
         holding.let_next_come()
 
-    def _forget_those_over(self) -> None:
-        while self.held:
-            key = next(iter(self.held))
-            if not self.held[key].over:
-                return
-            del self.held[key]
-
-    # Finding, and settling.
-
-    def find(self, partition: int, offset: int) -> Holding | None:
-        """Return the grant that holds a message, the latest if a lease has ended."""
-        for holding in reversed(self.held.values()):
-            if holding.partition == partition and holding.holds(offset):
-                return holding
-        return None
-
-    def of(self, partition: int, fence: int) -> Holding | None:
-        """Return a grant that is not all settled."""
-        return self.held.get((partition, fence))
+    # Settling.
 
     def settle(self, holding: Holding, first: int, behind: int) -> None:
         """Note that what is left of messages [first, behind) is done."""

@@ -186,7 +186,8 @@ class Merging:
         """Return in how many seconds somebody who holds the barrier back was silent for a while:
         until then, what he sends next is likely to say more than an answer would.
         """
-        heard = min(self._heard.get(p, 0.0) for p in self._merge.roster.behind())
+        behind = self._merge.roster.behind()
+        heard = min((self._heard.get(partition, 0.0) for partition in behind), default=0.0)
         return heard + ASK_EVERY - asyncio.get_running_loop().time()
 
     async def _heed(self, told: m.Barriers) -> None:

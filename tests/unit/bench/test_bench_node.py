@@ -13,7 +13,9 @@ import pytest
 import weir
 from weir.bench.children import environment, python
 from weir.bench.machine import cpu_seconds, filesystem_of, this_machine
-from weir.bench.node import NodeFailed, running_node, start_node
+from weir.bench.node import Node, NodeFailed, running_node, start_node
+from weir.bench.node_set import NodeSet, Patient
+from weir.broker.identity import Member
 from weir.errors import WeirError
 
 
@@ -116,3 +118,22 @@ def test_a_machine_is_described_by_what_matters() -> None:
     assert machine.python.startswith("CPython 3.")
     assert machine.weir == weir.__version__
     assert machine.system
+
+
+def test_a_node_that_comes_up_behind_its_time_is_late(tmp_path: Path) -> None:
+    """And nothing but that is told: it used to end in a `StopIteration`, which threads swallow."""
+
+    class Late:
+        member = Member(7, "127.0.0.1", 1)
+        node = Node(None, tmp_path, tmp_path / "said.log")  # type: ignore[arg-type]
+        asked = 0
+
+        @property
+        def up(self) -> bool:
+            self.asked += 1
+            return self.asked > 1
+
+    (tmp_path / "said.log").write_text("I am slow", encoding="utf-8")
+    nodes, late = object.__new__(NodeSet), Late()
+    with pytest.raises(NodeFailed, match="node 7 is not up after -1 s: I am slow"):
+        nodes._wait([late], Patient(), -1.0)  # type: ignore[list-item]

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from weir.app.verdict import Reject
-from weir.bench.compare import Settings
+from weir.bench.compare import Comparison, Round, Row, Settings, unit_of
 from weir.bench.devices import VALUE_BYTES, maker
 from weir.bench.dormitory.breakfast import held_back
 from weir.bench.dormitory.consuming import Subscriber
@@ -119,6 +119,20 @@ def test_a_consumer_acks_each_message_by_its_own_id_once_it_is_kept() -> None:
         assert not subscriber.ended.done()
 
     asyncio.run(run())
+
+
+def test_what_a_peer_loses_is_a_finding_and_what_weir_loses_a_failure() -> None:
+    def compared(own: bool, peer: bool, error: str | None = None) -> bool:
+        rows = [
+            Row("weir", "1", "", True, 8, 1.0, own, None, {}),
+            Row("direct", "1", "", True, 8, 2.0, peer, error, {}),
+        ]
+        rounds = [Round(8, 1.0, 2.0, "direct", 2.0, "direct", rows)]
+        return Comparison(unit_of("dormitory"), 2.0, 2.0, rounds).clean
+
+    assert compared(True, False)
+    assert not compared(False, True)
+    assert not compared(True, False, "it did not start")
 
 
 def test_what_was_used_up_is_said() -> None:

@@ -8,8 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 import weir
 from weir import testing
+from weir.errors import BadRequest
 
 MESSAGES = 60
 PARTITIONS = 3
@@ -165,5 +168,19 @@ def test_operators_see_and_steer_it_as_a_whole() -> None:
                 assert await consume(consumer, 40) == numbers(MESSAGES)[20:]
             await w.delete_cluster("t", "crew")
             assert await w.clusters("t") == []
+
+    asyncio.run(scenario())
+
+
+def test_its_acks_are_no_part_of_a_scattering() -> None:
+    async def scenario() -> None:
+        async with (
+            topic(2) as (_, w),
+            w.consumer("t", cluster="crew", mode="ordered") as consumer,
+        ):
+            message = await anext(consumer)
+            scattering = w.scatter()
+            with pytest.raises(BadRequest, match="cursor"):
+                scattering.ack(message, consumer)
 
     asyncio.run(scenario())

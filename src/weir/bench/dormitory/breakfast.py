@@ -28,7 +28,8 @@ from weir.errors import WeirError
 #: is slow at what it does for the first time.
 WARM_UP_MAX = 1_000
 OVER_S = 1.0
-_STILL_S = 5.0
+#: Longer than ActiveMQ's pauses, which looks through a queue anew every 30 s.
+_STILL_S = 40.0
 _LOOK_S = 0.02
 _FULL = 0.9
 

@@ -14,6 +14,7 @@ import struct
 import tempfile
 from collections import deque
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -56,8 +57,7 @@ class _Serving(asyncio.Protocol):
         self._rest = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         count, self._rest = divmod(self._rest + len(data), len(REQUEST))
@@ -74,8 +74,7 @@ class Sequencer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Let nobody wait for ever."""

@@ -65,13 +65,13 @@ def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
     patch.setattr(Promises, "_bound", lambda self: 1 << 62)
 
 
-@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=6, breaks=_BARRIER, shape=ORDER)
 def a_vote_says_nothing_of_promises(patch: Patch) -> None:
     """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
     patch.setattr(Pledge, "raise_to", lambda self, fence: None)
 
 
-@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=2, breaks=_BARRIER, shape=ORDER)
 def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
     honest = Partition._lead_now
@@ -170,7 +170,7 @@ def what_a_client_has_seen_does_not_count(patch: Patch) -> None:
     patch.setattr(HybridClock, "stamp", lambda self, wall_ms, seen=0: honest(self, wall_ms))
 
 
-@mutant(seed=0, breaks={"BarrierHolds"}, shape=ORDER)
+@mutant(seed=2, breaks={"BarrierHolds"}, shape=ORDER)
 def visible_once_it_is_committed(patch: Patch) -> None:
     """Visible is what nothing can come before any more, in no partition (DESIGN §5 Produce)."""
 
