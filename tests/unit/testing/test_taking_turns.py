@@ -180,7 +180,9 @@ def test_its_acks_are_no_part_of_a_scattering() -> None:
         ):
             message = await anext(consumer)
             scattering = w.scatter()
+            scattering.publish("t", b"more", partition=0)
+            scattering.ack(message, consumer)
             with pytest.raises(BadRequest, match="cursor"):
-                scattering.ack(message, consumer)
+                await scattering.send()
 
     asyncio.run(scenario())
