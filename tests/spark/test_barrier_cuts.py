@@ -101,7 +101,7 @@ def rows(stream: Stream, folder: Path) -> list[tuple[int, int, int]]:
     return sorted(tuple(row) for row in found.collect())
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_any_queries_and_a_replay_after_a_kill_see_the_same_cuts(
     stream: Stream, node: Node, tmp_path: Path
 ) -> None:

@@ -7,19 +7,17 @@ from dataclasses import replace
 
 from weir.broker.domain.domain import Domain
 from weir.broker.domain.plan import Led
-from weir.broker.domain.promises import Promises
 from weir.broker.events import TICK_MS
 from weir.broker.intake import producing
 from weir.broker.outbox import Caller
 from weir.broker.partition.leading import Leading
 from weir.broker.partition.partition import Partition
-from weir.broker.replica.past import LogStorage
 from weir.broker.surroundings import Surroundings
 from weir.model.stamp import stamp_at
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
 from weir.order.merge import Merge
-from weir.raft import multi
+from weir.order.roster import Roster
 from weir.raft.ground import Pledge
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.mutants.replication import ALL
@@ -52,17 +50,6 @@ ORDER = replace(
     ordered=(2,),
     grows=(False,),
 )
-#: Partitions join while all that goes on.
-GROWING = replace(ORDER, grows=(True,))
-#: Groups move from node to node.
-MOVING = replace(ORDER, nodes=4, stewards=2)
-
-
-@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
-def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
-    """Who starts again stands by all that it may have promised before (counterexample 2)."""
-    patch.setattr(LogStorage, "pledge", property(lambda self: 0))
-    patch.setattr(Promises, "_bound", lambda self: 1 << 62)
 
 
 @mutant(seed=6, breaks=_BARRIER, shape=ORDER)
@@ -81,21 +68,6 @@ def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
         honest(self)
 
     patch.setattr(Partition, "_lead_now", lead_now)
-
-
-@mutant(seed=0, breaks={*_BARRIER, "Live"}, shape=ORDER)
-def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
-    """Who has inherited entries promises nothing until one of its own is committed
-    (counterexample 1).
-    """
-    honest = Partition._order
-
-    def order(self: Partition) -> tuple[int, int]:
-        stamp, count = honest(self)
-        return stamp or self._shared.fenced(self.group.id), count
-
-    patch.setattr(Partition, "_order", order)
-    patch.setattr(multi, "_is_settled", lambda ground, leader: True)
 
 
 @mutant(seed=0, breaks=_BARRIER, shape=ORDER)
@@ -144,32 +116,6 @@ def a_register_a_node(patch: Patch) -> None:
     patch.setattr(Domain, "see", see)
 
 
-@mutant(seed=0, breaks=_BARRIER, shape=GROWING)
-def a_partition_joins_without_a_floor(patch: Patch) -> None:
-    """Who joins stamps above all that was said of the order before (counterexample 6)."""
-    patch.setattr(Partition, "begin_above", lambda self, floor: None)
-
-
-@mutant(seed=0, breaks=_BARRIER, shape=GROWING)
-def readers_do_not_hear_who_joined(patch: Patch) -> None:
-    """With partition 0 comes how many belong to the order by then (counterexample 6)."""
-    honest = Partition._order
-    patch.setattr(Partition, "_order", lambda self: (honest(self)[0], 0))
-
-
-@mutant(seed=0, breaks=_BARRIER, shape=MOVING)
-def members_change_without_a_stamp(patch: Patch) -> None:
-    """In front of a change of members lies an entry above all promises (counterexample 3)."""
-    patch.setattr(Partition, "changing", lambda self: None)
-
-
-@mutant(seed=0, breaks={"Causal"}, shape=ORDER)
-def what_a_client_has_seen_does_not_count(patch: Patch) -> None:
-    """A stamp lies above what its client had seen (DESIGN §5 Produce)."""
-    honest = HybridClock.stamp
-    patch.setattr(HybridClock, "stamp", lambda self, wall_ms, seen=0: honest(self, wall_ms))
-
-
 @mutant(seed=2, breaks={"BarrierHolds"}, shape=ORDER)
 def visible_once_it_is_committed(patch: Patch) -> None:
     """Visible is what nothing can come before any more, in no partition (DESIGN §5 Produce)."""
@@ -178,3 +124,10 @@ def visible_once_it_is_committed(patch: Patch) -> None:
         shared.outbox.reply(caller, reply)
 
     patch.setattr(producing, "_when_visible", tell)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
+def a_reader_waits_for_nobody(patch: Patch) -> None:
+    """The order is complete through the least of all partitions (DESIGN §5 Aggregation)."""
+    most = property(lambda self: max((m.bound for m in self._members.values()), default=0))
+    patch.setattr(Roster, "barrier", most)
