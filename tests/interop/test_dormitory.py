@@ -13,7 +13,7 @@ import weir
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dormitory" / "run.py"
 RESIDENTS = 60
-WITHIN_SECONDS = 100
+WITHIN_SECONDS = 180
 
 
 @pytest.mark.timeout(WITHIN_SECONDS + 20)

@@ -92,9 +92,7 @@ def test_a_mark_ahead_of_what_is_durable_is_found(
 ) -> None:
     honest = log_module.mark_frame
 
-    def boastful(
-        generation: int, position: int, durable: int, bound: int
-    ) -> tuple[bytes, bytes]:
+    def boastful(generation: int, position: int, durable: int, bound: int) -> tuple[bytes, bytes]:
         return honest(generation, position, durable + 512, bound)
 
     monkeypatch.setattr(log_module, "mark_frame", boastful)

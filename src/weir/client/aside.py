@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from weir.client.consumer import Consumer, Grant
 from weir.client.runs import Run
+from weir.client.turns import Turns
 from weir.errors import BadRequest, StaleGrant
 from weir.model.ids import Address
 from weir.model.message import Message
@@ -31,7 +32,7 @@ def set_aside(consumer: Consumer, what: Grant | Message) -> Aside:
     cluster has a cursor over all partitions.
     """
     holdings, there = consumer._holdings, list[Run]()
-    if holdings.has_cursor:
+    if isinstance(holdings.acking, Turns):
         raise BadRequest(
             "a cluster that reads in total order has a cursor and no grants, so its acks are no "
             "part of a scattering: read by partition, or make the effect idempotent"

@@ -66,11 +66,6 @@ class Holdings:
         return self._link is not None
 
     @property
-    def has_cursor(self) -> bool:
-        """Whether the cluster has one cursor over all partitions, and no grants."""
-        return self._turns is not None
-
-    @property
     def partitions(self) -> int:
         """How many partitions there are."""
         return 1 if self._pulling is None else self._pulling.partitions

@@ -184,9 +184,7 @@ def unpack(data: bytes) -> Checkpoint:
     )
     at += copied * _COPIES.size
     rest = body[at:]
-    return Checkpoint(
-        log, system, serial, replay, durable, kept, row, rest, copies, lost_at, bound
-    )
+    return Checkpoint(log, system, serial, replay, durable, kept, row, rest, copies, lost_at, bound)
 
 
 def save(disk: Disk, found: Checkpoint) -> None:
