@@ -36,8 +36,8 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
 
 .PHONY: test
-test: $(STAMP) ## Run the tests, and beside them 500 simulated worlds
-	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-500} $(BIN)/python -m pytest
+test: $(STAMP) ## Run the tests, and beside them 1,000 simulated worlds
+	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-1000} $(BIN)/python -m pytest
 
 .PHONY: proof
 proof: $(STAMP) ## Measure every figure of docs/PROOF.md; ONLY=burst,latency for some

@@ -10,6 +10,9 @@ import pytest
 
 from weir import raft
 from weir.raft import multi
+from weir.raft.leader import Leader
+from weir.raft.seat import Seat
+from weir.raft.seating import Seating
 from weir.testing.ordered_actor import OrderedActor
 from weir.testing.ordered_rehearsal import OrderedRehearsal
 
@@ -160,7 +163,13 @@ def _before_its_own_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def _by_the_new_half(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(multi, "_halves", lambda configuration: [configuration.voters])
+    honest = Seating.lead
+
+    def lead(self: Seating, seat: Seat, leader: Leader) -> None:
+        honest(self, seat, leader)
+        del seat.halves[1:]
+
+    patch.setattr(Seating, "lead", lead)
 
 
 def _nothing(patch: pytest.MonkeyPatch) -> None:

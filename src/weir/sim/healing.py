@@ -52,17 +52,22 @@ class Healing:
         brokers.witness.compare(brokers.running)
 
     def _is_whole(self, host: Host) -> bool:
-        """Return whether a node has a part in each group, and lacks nothing that anybody reads."""
+        """Return whether a node has a part in each group that lies on it, and lacks nothing that
+        anybody reads.
+        """
         found = {one.id: one for process in host.running for one in groups_of(process)}
+        catalogs = [one.shard.topics.catalog for one in host.running if one.shard is not None]
         parts = range(self._scene.partitions)
         for id in (REGISTRY_GROUP, *(group_of(1, part) for part in parts)):
+            lies_here = [host.node in map(node_of, one.voters(id)) for one in catalogs]
+            if lies_here and not any(lies_here):
+                continue
             group = found.get(id)
             if group is None or group.damage is not None or not group.is_current:
                 return False
             # Old entries of the registry may be lost: their outcome is whole.
             if group.is_incomplete and id != REGISTRY_GROUP:
                 return False
-        catalogs = [one.shard.topics.catalog for one in host.running if one.shard is not None]
         return all(
             not catalog.nodes.unsettled and host.node in map(node_of, catalog.voters(id))
             for catalog in catalogs
