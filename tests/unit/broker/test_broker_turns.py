@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from weir.broker.events import Closed
-from weir.errors import BadRequest, StaleGrant, UnknownCluster
+from weir.broker.replica.group import Group
+from weir.errors import BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.clusters import Mode
 from weir.wire import administration as a
 from weir.wire import messages as m
@@ -188,3 +189,19 @@ def test_what_cannot_be_is_refused(line: Line) -> None:
     line.take(1)
     pull = m.Pull(line.address, "crew", 1, 1 << 20, 0, LEASE_MS)
     assert refused(line.rig.answer(1, pull), BadRequest)
+
+
+def test_a_turn_that_cannot_be_proposed_is_refused_and_goes_to_the_next(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+
+        def refuse(self: Group, payload: object) -> int:
+            raise Overloaded("too much is under way", 50)
+
+        patch.setattr(Group, "propose", refuse)
+        assert refused(line.take(1), Overloaded)
+        waiting = line.waits(2)
+        line.rig.tick()
+        assert refused(line.reply(2, waiting), Overloaded)
+    assert line.take(3).fence > 0

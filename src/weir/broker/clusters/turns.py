@@ -79,7 +79,7 @@ class Turns:
         Raises `BadName`, `BadRequest`, `Overloaded`, and `Unavailable` once the node stops.
         """
         if self._draining:
-            raise Unavailable("this node is stopping: ask another, or again shortly")
+            raise _stopping()
         name = check_name(request.cluster, "cluster")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a turn lasts 1 to {GRANT_MS_MAX:,} ms, until it is kept longer")
@@ -106,7 +106,7 @@ class Turns:
         Raises `UnknownCluster`, `StaleGrant`, `BadRequest`, and `Unavailable` once the node stops.
         """
         if self._draining and not request.ends:
-            raise Unavailable("this node is stopping: ask another, or again shortly")
+            raise _stopping()
         cursor = self._cursor(request.cluster)
         most = DELAY_MS_MAX if request.ends else GRANT_MS_MAX
         if not (0 if request.ends else 1) <= request.lease_ms <= most:
@@ -128,7 +128,7 @@ class Turns:
         Raises `BadName`, `BadRequest`, and `Unavailable` once the node stops.
         """
         if self._draining:
-            raise Unavailable("this node is stopping: ask another, or again shortly")
+            raise _stopping()
         name = check_name(request.cluster, "cluster")
         if name in self._state.clusters:
             raise BadRequest(f"cluster {name!r} reads this topic partition by partition")
@@ -163,6 +163,8 @@ class Turns:
             cursor = self._state.cursors[record.cluster]
             turn = Turn(index, record.deadline, cursor.offsets, cursor.attempts)
             self._outbox.reply(waiter.caller, turn)
+        elif waiter is not None and self._draining:
+            self._outbox.refuse(waiter.caller, _stopping())
         elif waiter is not None:
             self._lines.setdefault(record.cluster, Waits()).add(waiter, front=True)
             self._serve(record.cluster)
@@ -222,7 +224,7 @@ class Turns:
     def drain(self) -> None:
         """Give no turns any more: the node stops."""
         self._draining = True
-        self._refuse_all(Unavailable("this node is stopping: ask another, or again shortly"))
+        self._refuse_all(_stopping())
 
     def end(self, error: Refused) -> None:
         """The topic is gone: refuse all who wait."""
@@ -263,9 +265,13 @@ class Turns:
         stamp, deadline = self._deadline(request.lease_ms)
         after = 0 if cursor is None else cursor.fence
         record = CursorTaken(name, waiter.caller.session, after, request.offsets, deadline, stamp)
+        try:
+            index = self._group.propose(of_control(record))
+        except Refused as error:
+            self._outbox.refuse(waiter.caller, error)
+            return
         self._taking.add(name)
         self._due[name] = self._time.monotonic_ms() + request.lease_ms
-        index = self._group.propose(of_control(record))
         self._takes[index] = waiter
 
     def _end(self, name: str) -> None:
@@ -279,3 +285,7 @@ class Turns:
     def _retire(self, name: str) -> None:
         if not self._lines.get(name):
             self._lines.pop(name, None)
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("this node is stopping: ask another, or again shortly")
