@@ -5,6 +5,8 @@ So nobody is refused anything, whichever of the others is down then.
 
 from __future__ import annotations
 
+from itertools import chain
+
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of
 from weir.sim import rot
 from weir.sim.host import Host
@@ -59,9 +61,9 @@ class Healing:
         catalogs = [one.shard.topics.catalog for one in host.running if one.shard is not None]
         parts = range(self._scene.partitions)
         for id in (REGISTRY_GROUP, *(group_of(1, part) for part in parts)):
-            lies_here = [host.node in map(node_of, one.voters(id)) for one in catalogs]
-            if lies_here and not any(lies_here):
-                continue
+            placed = [one.voters(id) for one in catalogs]
+            if placed and all(placed) and host.node not in map(node_of, chain(*placed)):
+                continue  # known to lie on others
             group = found.get(id)
             if group is None or group.damage is not None or not group.is_current:
                 return False
