@@ -25,6 +25,7 @@ Shape = Literal["produce", "consume", "both"]
 _CORE_FULL = 0.88
 _MACHINE_FULL = 0.9
 _SERVER_FULL = 0.95
+_POLL_S = 0.005
 
 R = TypeVar("R")
 
@@ -128,6 +129,23 @@ async def flow(
     if shape == "consume":
         began, ended, cpu, done = begin, sink.last_ns, meter.read([]), []
     return _flow(side, shape, counts, size, (began, ended), sink, cpu, done)
+
+
+async def arrived(
+    side: Side, checker: Checker, sent: int, reading: asyncio.Future[None], deadline_s: float
+) -> None:
+    """Return when `sent` messages have arrived; raise what ended `reading`, or `FlowFailed`."""
+    deadline = time.monotonic() + deadline_s
+    while checker.received < sent:
+        if reading.done():
+            reading.result()
+        side.running()
+        if time.monotonic() > deadline:
+            raise FlowFailed(
+                f"{checker.received:,} of {sent:,} messages arrived within {deadline_s:g} s: give "
+                "a longer --deadline"
+            )
+        await asyncio.sleep(_POLL_S)
 
 
 class _Meter:

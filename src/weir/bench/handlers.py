@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from weir.app.app import App
+from weir.bench.bounds import check_bounds
 from weir.bench.flow import FlowFailed, Sink
 from weir.bench.machine import filesystem_of
 from weir.bench.own import Own, check_replicas
@@ -46,14 +47,11 @@ class Settings(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
         check_replicas(self.replicas)
-        bounds = {
-            "messages": (self.messages, 1, 1 << 40),
-            "pulled": (self.pulled, 0, 1 << 40),
-            "size": (self.size, SIZE_MIN, BATCH_BYTES_MAX // 2),
-        }
-        for name, (value, least, most) in bounds.items():
-            if not least <= value <= most:
-                raise ValueError(f"{name}={value:,}: it must be {least:,} to {most:,}")
+        check_bounds(
+            messages=(self.messages, 1, 1 << 40),
+            pulled=(self.pulled, 0, 1 << 40),
+            size=(self.size, SIZE_MIN, BATCH_BYTES_MAX // 2),
+        )
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from weir.bench.flow import Flow, FlowFailed, Shape, flow, shared_out
+from weir.bench.bounds import check_bounds
+from weir.bench.flow import Flow, FlowFailed, Shape, arrived, flow, shared_out
 from weir.bench.machine import filesystem_of
 from weir.bench.own import PROCESSES_MAX, Own, check_replicas, chunk_of, window_of
 from weir.bench.pace import Paced, PacePlan, Step
@@ -36,7 +37,6 @@ _TRIES = 3
 _BASES = 2
 #: An upper bound of what one producer sends in all steps; the counts are known in the end.
 _MESSAGES_MAX = 1 << 30
-_POLL_S = 0.005
 
 Say = Callable[[str], None]
 
@@ -56,14 +56,11 @@ class Settings(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
         check_replicas(self.replicas)
-        bounds = {
-            "producers": (self.producers, 1, PRODUCERS_MAX),
-            "size": (self.size, SIZE_MIN, BATCH_BYTES_MAX // 2),
-            "messages": (self.messages, self.producers, 1 << 40),
-        }
-        for name, (value, least, most) in bounds.items():
-            if not least <= value <= most:
-                raise ValueError(f"{name}={value:,}: it must be {least:,} to {most:,}")
+        check_bounds(
+            producers=(self.producers, 1, PRODUCERS_MAX),
+            size=(self.size, SIZE_MIN, BATCH_BYTES_MAX // 2),
+            messages=(self.messages, self.producers, 1 << 40),
+        )
         if self.seconds <= 0 or self.deadline_s <= 0:
             raise ValueError("seconds and deadline must be above 0")
 
@@ -243,18 +240,8 @@ class _Ramp:
 
     async def _all_here(self, reading: asyncio.Future[None]) -> None:
         """Return when all that was sent so far has arrived."""
-        deadline = time.monotonic() + self._settings.deadline_s
         sent = sum(self._totals.values())
-        while self._checker.received < sent:
-            if reading.done():
-                reading.result()
-            self._side.running()
-            if time.monotonic() > deadline:
-                raise FlowFailed(
-                    f"{self._checker.received:,} of {sent:,} messages arrived within "
-                    f"{self._settings.deadline_s:g} s: give a longer --deadline"
-                )
-            await asyncio.sleep(_POLL_S)
+        await arrived(self._side, self._checker, sent, reading, self._settings.deadline_s)
 
     def _plans(self) -> list[PacePlan]:
         settings = self._settings

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from weir.bench.bounds import check_bounds
 from weir.bench.led import Ready
 from weir.bench.loop import run
 from weir.bench.machine import families_cpu_seconds, filesystem_of
@@ -52,16 +53,13 @@ class Settings(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
         check_replicas(self.replicas)
-        bounds = {
-            "producers": (self.producers, 1, PRODUCERS_MAX),
-            "messages": (self.messages, self.producers, 1 << 40),
-            "size": (self.size, SIZE_MIN, BATCH_BYTES_MAX // 2),
+        check_bounds(
+            producers=(self.producers, 1, PRODUCERS_MAX),
+            messages=(self.messages, self.producers, 1 << 40),
+            size=(self.size, SIZE_MIN, BATCH_BYTES_MAX // 2),
             # A producer keeps to one partition, so that its sequence has one order.
-            "partitions": (self.partitions, 1, min(self.producers, PARTITIONS_PER_TOPIC_MAX)),
-        }
-        for name, (value, least, most) in bounds.items():
-            if not least <= value <= most:
-                raise ValueError(f"{name}={value:,}: it must be {least:,} to {most:,}")
+            partitions=(self.partitions, 1, min(self.producers, PARTITIONS_PER_TOPIC_MAX)),
+        )
         if self.deadline_s <= 0:
             raise ValueError(f"deadline={self.deadline_s:g} s: it must be above 0")
 

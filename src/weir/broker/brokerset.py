@@ -20,6 +20,7 @@ from weir.broker.outbox import Caller, Outbox
 from weir.broker.peers.clocks import Clocks
 from weir.broker.registry.catalog import Catalog
 from weir.broker.registry.moving import Moving, Transfer, give_away, heir, take
+from weir.broker.registry.nodes import NodeInfo
 from weir.broker.registry.registry import Registry
 from weir.broker.registry.standing import Standing, standing_of
 from weir.broker.replica.group import Group
@@ -57,7 +58,7 @@ class BrokerSet:
 
     __slots__ = ("_authorize", "_connected", "_hand_over_until", "_handed_over",
                  "_identity", "_layout", "_level", "_linked", "_lost_registry", "_moving",
-                 "_outbox", "_passing", "_registry", "_report_ms", "_time", "_topics",
+                 "_nodes", "_outbox", "_passing", "_registry", "_report_ms", "_time", "_topics",
                  "is_hopeful")  # fmt: skip
 
     def __init__(
@@ -83,6 +84,8 @@ class BrokerSet:
         self._authorize = authorize
         self._time = time
         self._moving = Moving(time, time.is_near)
+        #: All nodes, as they were when the links were last seen to.
+        self._nodes: list[NodeInfo] = []
         #: The nodes that the host was told to keep links to.
         self._connected: dict[int, Connect] = {}
         #: By place, those that can be sent to.
@@ -133,14 +136,10 @@ class BrokerSet:
     def tick(self) -> None:
         """Follow what the registry says, tell it what it does not know, and move groups."""
         self._check_itself()
-        nodes = self._catalog.nodes.all()
-        if any(node.id == self._identity.node for node in nodes):  # else it is older than this node
-            # A copy that was made while the set was founded does not hold all founders yet.
-            known = self._catalog.nodes.get
-            founders = [one for one in self._identity.members if known(one.node) is None]
-            wanted = {one.node: Connect(*one) for one in founders}
-            joined = {n.id: Connect(n.id, n.host, n.port, n.birth) for n in nodes if n.port}
-            self._connect(wanted | joined)
+        nodes = self._catalog.nodes.ever()
+        if nodes != self._nodes:
+            self._nodes = nodes
+            self._link_to(self._catalog.nodes.all())
         if self._time.monotonic_ms() >= self._report_ms:
             self._report_ms = self._time.monotonic_ms() + _REPORT_EVERY_MS
             self._report()
@@ -153,6 +152,17 @@ class BrokerSet:
             here = (group.id for group in self._groups())
             turn = self._moving.turn(here, self._catalog.nodes.unsettled)
             self._moving.look(filter(None, map(self._led, turn)), self._catalog.nodes)
+
+    def _link_to(self, nodes: list[NodeInfo]) -> None:
+        """Let the host link to the nodes that there are now."""
+        if all(node.id != self._identity.node for node in nodes):
+            return  # it is older than this node
+        # A copy that was made while the set was founded does not hold all founders yet.
+        known = self._catalog.nodes.get
+        founders = [one for one in self._identity.members if known(one.node) is None]
+        wanted = {one.node: Connect(*one) for one in founders}
+        joined = {n.id: Connect(n.id, n.host, n.port, n.birth) for n in nodes if n.port}
+        self._connect(wanted | joined)
 
     def _check_itself(self) -> None:
         """Raise `Halted` where this node must not be in its set."""

@@ -29,8 +29,7 @@ class Send(NamedTuple):
     charged: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(NamedTuple):
     """Write a trunk frame to another shard of this node, or drop it if its trunk broke.
 
     `charged` is what it is for `Send`; it comes back by `Shard.passed_on`.
@@ -41,8 +40,7 @@ class Pass:
     charged: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SendToPeer:
+class SendToPeer(NamedTuple):
     """Write whole link frames to a shard of another node, or drop them while its link is down.
 
     They go in order, those that are `quick` on a lane of their own, so that large ones never delay

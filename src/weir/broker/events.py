@@ -113,8 +113,7 @@ class TrunkClosed:
     shard: int
 
 
-@dataclass(frozen=True, slots=True)
-class PassedBack:
+class PassedBack(NamedTuple):
     """Whole frames that another shard sent back, in order."""
 
     shard: int
@@ -141,8 +140,7 @@ class LinkClosed:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerSent:
+class PeerSent(NamedTuple):
     """Whole frames that a shard of another node sent, in the order of their lane."""
 
     place: int

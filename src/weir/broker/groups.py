@@ -32,8 +32,8 @@ class Groups:
     had may be gone from the logs in part.
     """
 
-    __slots__ = ("_dice", "_ending", "_identity", "_layout", "_peers", "_replication", "_shared",
-                 "_topics", "_writers", "all_open")  # fmt: skip
+    __slots__ = ("_dice", "_identity", "_layout", "_peers", "_replication", "_shared",
+                 "_topics", "_writers", "all_open", "ending")  # fmt: skip
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class Groups:
         self._replication = replication
         self._dice = dice
         #: Partitions of deleted topics with something under way.
-        self._ending: list[Partition] = []
+        #: Partitions on their way to their end.
+        self.ending: list[Partition] = []
 
     def leader_of(self, group: int) -> int:
         """Return the voter that leads a group as far as this shard knows; 0 if it does not."""
@@ -172,7 +173,7 @@ class Groups:
         group.is_placed_elsewhere = len(voters) > 1
         if group.is_read_as_it_lies:  # beyond what could be applied, too
             state.next_offset = max(state.next_offset, writer.log.next_offset(id))
-        partition = Partition(group, state, self._shared)
+        partition = Partition(group, state, self._shared, writer.mark_dirty)
         self._topics.add(partition)
         self.run(group, partition, not voters or voters[0] == voter)
         if snapshot is not None:
@@ -196,20 +197,20 @@ class Groups:
         partition = self._topics.leave(group)
         if partition is not None:
             partition.end(NotLeader(f"group {group} has moved to other nodes: ask where it is"))
-            self._ending.append(partition)
+            self.ending.append(partition)
 
     def close_topic(self, topic: Topic) -> None:
         """Refuse whoever waits; each group goes when what is under way in it is done."""
         for partition in self._topics.take(topic):
             partition.end(UnknownTopic(f"topic {topic.full_name} was deleted", topic.id))
-            self._ending.append(partition)
+            self.ending.append(partition)
 
     def advance(self) -> None:
         """Let go of groups that have come to their end, and of all that they have stored."""
-        if not self._ending:
+        if not self.ending:
             return
-        for partition in [partition for partition in self._ending if partition.at_rest]:
-            self._ending.remove(partition)
+        for partition in [partition for partition in self.ending if partition.at_rest]:
+            self.ending.remove(partition)
             group = partition.group.id
             self._peers.remove(group)
             self._writers[self._layout.log_of(group)].forget(group)

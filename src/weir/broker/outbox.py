@@ -16,6 +16,8 @@ from weir.wire.messages import Confirm, Fetched, FetchedChunks, Granted, Refusal
 
 #: The opcode of requests that the shard makes for a device; no frame has it.
 TO_DEVICE = -1
+#: A union would be made anew for each reply.
+_WITH_MESSAGES = (Fetched, Granted)
 
 
 class Caller(NamedTuple):
@@ -102,7 +104,7 @@ class Outbox:
         self._open[caller.session] -= 1
         buffers = encode_reply(reply, caller.opcode, caller.correlation)
         charged = 0
-        if isinstance(reply, Fetched | Granted):
+        if isinstance(reply, _WITH_MESSAGES):
             charged = total(reply.batches)
             if charged:
                 counts = self.counts.partition(reply.address.group)

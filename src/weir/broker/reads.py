@@ -40,7 +40,7 @@ class Pause:
 class Reads:
     """Hands readings to the host and the answers back; charges the bytes meanwhile."""
 
-    __slots__ = ("_budget", "_next", "_outbox", "_queue", "_waiting", "met_rot")
+    __slots__ = ("_budget", "_next", "_outbox", "_waiting", "met_rot", "queue")
 
     def __init__(self, outbox: Outbox, budget: Budget) -> None:
         """Begin with none."""
@@ -49,7 +49,8 @@ class Reads:
         self._outbox = outbox
         self._budget = budget
         self._next = 1
-        self._queue: deque[tuple[Work, Then]] = deque()
+        #: Readings that wait for room.
+        self.queue: deque[tuple[Work, Then]] = deque()
         self._waiting: dict[int, tuple[Work, Then]] = {}
 
     def start(self, reading: Work, then: Then, at_once: bool = False) -> None:
@@ -66,13 +67,13 @@ class Reads:
         if at_once:
             self._start(reading, then)
             return
-        self._queue.append((reading, then))
+        self.queue.append((reading, then))
         self.advance()
 
     def advance(self) -> None:
         """Start the readings that wait, in turn, as far as the budget has room."""
-        while self._queue and self._budget.has_room(self._queue[0][0].size):
-            self._start(*self._queue.popleft())
+        while self.queue and self._budget.has_room(self.queue[0][0].size):
+            self._start(*self.queue.popleft())
 
     def _start(self, reading: Work, then: Then) -> None:
         self._outbox.counts.reads_disk += reading.size > 0  # else it asks no disk

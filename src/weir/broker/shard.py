@@ -24,7 +24,6 @@ from weir.broker.layout import Layout
 from weir.broker.neighbours.neighbours import Neighbours
 from weir.broker.neighbours.routes import Routes
 from weir.broker.outbox import Outbox
-from weir.broker.partition.partition import Partition
 from weir.broker.peers.clocks import Clocks
 from weir.broker.peers.peers import Peers
 from weir.broker.peers.refill import Refill
@@ -109,7 +108,7 @@ class Shard:
         catalog = self._saved_catalog()
         self.topics = Topics(catalog)
         self._shared = Surroundings(
-            outbox, self._reads, self.budget, time, Highest(), self._dirty, self._admit,
+            outbox, self._reads, self.budget, time, Highest(), self._admit,
             self._peers.multi.fenced, self.topics.founded_with,
         )  # fmt: skip
         clock = HybridClock(catalog.last_stamp, self._shared.highest)
@@ -218,7 +217,7 @@ class Shard:
             self._set.take_registry(group)
             first, *_ = self.identity.founding_voters
             self._groups.run(group, self._neighbours.feed, first == group.voter)
-        return self._after()
+        return self.settle()
 
     def _registry_comes_again(self, voter: int) -> None:
         """Take part in the registry again, of which the others have what was damaged here."""
@@ -237,18 +236,33 @@ class Shard:
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it, in order."""
+        return [*self.take(event), *self.settle()]
+
+    def take(self, event: ev.Event) -> list[Effect]:
+        """Take one event; return what to do about it at once, in order. The host calls `settle`
+        when that is done: a confirm, or what it waits for, waits for nothing that may be due.
+        """
         if self._peers.is_late:  # after a pause others may lead: see first what time it is
             self._peers.tick()
+        self._heed(event)
+        for writer in self._writers:
+            writer.flush()
+        return self._outbox.take()
+
+    # -- events ------------------------------------------------------------------------------
+
+    def _heed(self, event: ev.Event) -> None:
         match event:
             case ev.Received(session, frames):
                 self._reception.received(session, frames)
+            case ev.PeerSent() | ev.LinkOpened() | ev.LinkClosed():
+                self._of_link(event)
             case ev.Flushed(log, flush, rests):
                 self._writer[log].flushed(flush, rests)
             case ev.ReadDone():
                 self._reads.done(event)
             case ev.Opened(session, principal, place):
                 self._reception.opened(session, principal, place)
-                return []  # a peer that has said nothing yet makes nothing possible
             case ev.Closed(session):
                 self._orders.closed(session)
                 self._reception.closed(session)
@@ -258,15 +272,10 @@ class Shard:
                 self._writer[event.log].handle(event)
             case ev.TrunkOpened() | ev.TrunkClosed() | ev.PassedBack():
                 self._of_trunk(event)
-            case ev.PeerSent() | ev.LinkOpened() | ev.LinkClosed():
-                self._of_link(event)
             case ev.Stopping(acks_ms):
                 self._stopping = True
                 self._set.hand_over()
                 self._acks_until_ms = self._time.monotonic_ms() + acks_ms
-        return self._after()
-
-    # -- events ------------------------------------------------------------------------------
 
     def _go_on(self, session: int) -> None:
         self._reception.go_on(session)
@@ -306,15 +315,20 @@ class Shard:
                     give_away(filter(self._time.is_astray, writer.led), self._time.is_near)
         self._reception.tick()
 
-    def _after(self) -> list[Effect]:
-        """Do what any event may have made possible."""
+    def settle(self) -> list[Effect]:
+        """Do what any event may have made possible; return what comes of it, in order."""
         if not self._groups.all_open and self._knows_topics:
             self._groups.open_all()
-        self._shared.advance()
-        self._reads.advance()
+        # Each publish comes by here, twice, and has mostly made nothing of this possible.
+        if self._shared.woken:
+            self._shared.advance()
+        if self._reads.queue:
+            self._reads.advance()
         self._neighbours.advance()
-        self._devices.receivers.advance()
-        self._groups.advance()
+        if self._outbox.kept:
+            self._devices.receivers.advance()
+        if self._groups.ending:
+            self._groups.advance()
         self._orders.advance()
         for writer in self._writers:
             writer.advance()
@@ -356,9 +370,6 @@ class Shard:
 
     def _writer_for(self, group: int) -> Writer:
         return self._writer[self._layout.log_of(group)]
-
-    def _dirty(self, partition: Partition) -> None:
-        self._writer[partition.group.log.settings.log].mark_dirty(partition)
 
     def _admit(self) -> None:
         if self._stopping and self._set.handed_over:

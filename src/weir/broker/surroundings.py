@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from weir.broker.admission import Budget
 from weir.broker.outbox import Outbox
@@ -12,9 +12,6 @@ from weir.broker.reads import Reads
 from weir.broker.state.scatterings import Recover
 from weir.model.scattered import Attempt
 from weir.order.clock import Highest, Time
-
-if TYPE_CHECKING:
-    from weir.broker.partition.partition import Partition
 
 
 def _nobody(attempt: Attempt, parts: tuple[int, ...], is_committed: bool) -> None:
@@ -30,6 +27,17 @@ def _unseen(group: int, stamp: int, session: int, then: Callable[[bool], None]) 
     """Stand for who is to come: nothing is confirmed before the shard serves."""
 
 
+class Resident(Protocol):
+    """A partition, as far as its surroundings know it."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits for something to come, or for a deadline."""
+
+    def tick(self) -> None:
+        """Let waits end that are over."""
+
+
 @dataclass(slots=True)
 class Surroundings:
     """Given to each partition as it is opened."""
@@ -39,8 +47,6 @@ class Surroundings:
     budget: Budget
     time: Time
     highest: Highest
-    #: Told when something waits to be cut into an entry.
-    dirty: Callable[[Partition], None]
     #: Raises `Unavailable` once the shard takes no more publishes.
     admit: Callable[[], None]
     #: The highest stamp that the voters of a group led here have promised to stand by.
@@ -55,15 +61,15 @@ class Surroundings:
     #: How often a leadership of a partition here began or ended.
     leads_changed: int = 0
     #: By group, the partitions in which somebody may wait: no other is told that time passes.
-    waiting: dict[int, Partition] = field(default_factory=dict)
-    #: By group, the partitions whose new messages are applied, and nobody was told yet.
-    woken: dict[int, Partition] = field(default_factory=dict)
+    waiting: dict[int, Resident] = field(default_factory=dict)
+    #: By group whose new messages are applied, what tells those who wait for them.
+    woken: dict[int, Callable[[], None]] = field(default_factory=dict)
 
     def advance(self) -> None:
         """Tell who waits of all that was applied: together, for an answer holds all there is."""
         woken, self.woken = self.woken, {}
-        for partition in woken.values():
-            partition.fetches.wake()
+        for tell in woken.values():
+            tell()
 
     def tick(self) -> None:
         """Let waits end that are over, and forget the partitions in which nobody waits."""

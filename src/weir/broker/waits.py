@@ -67,6 +67,11 @@ class Waits(Generic[Request]):
         return session in self._of
 
     @property
+    def peers(self) -> int:
+        """How many peers are in line."""
+        return len(self._of)
+
+    @property
     def sessions(self) -> set[int]:
         """Who is in line."""
         return set(self._of)

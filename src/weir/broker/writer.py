@@ -86,6 +86,8 @@ class Writer:
         self._devices = 0
         self._saving = False
         self._at_chore = False
+        #: Whether the log may need more than flushes since it was asked last.
+        self._tends = True
         #: Told group, index and place of an entry whose payload the scrub found to be bad.
         self.rotted: Callable[[int, int, int], None] = lambda group, index, place: None
         #: What fills in rotten entries, and whom to tell whether it did; the first is under way.
@@ -153,12 +155,20 @@ class Writer:
         self._dirty[partition.group.id] = partition
 
     def advance(self) -> None:
+        """Start the next flush, and what the log may need besides."""
+        self.flush()
+        if self._tends:
+            self._tends = False
+            self._start_chore(self.log.next_chore)
+            if self._mends:
+                self._start_chore(self._next_mend)
+            if not self._full:
+                self._ask_for_spare()
+
+    def flush(self) -> None:
         """Start the next flush, if none is in flight and there is something to write."""
         if self._in_flight or self._rests:
             return
-        self._start_chore(self.log.next_chore)
-        if self._mends:
-            self._start_chore(self._next_mend)
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for partition in dirty.values():
@@ -172,8 +182,6 @@ class Writer:
             rest_ms = CROWD_FLUSH_MS if self._devices >= CROWD else 0
             self._devices = 0
             self._outbox.put(StartFlush(self.number, flush, rest_ms))
-        if not self._full:
-            self._ask_for_spare()
 
     def _ask_for_spare(self) -> None:
         spare = self.log.wants_spare()
@@ -189,7 +197,7 @@ class Writer:
         self.bound.written(flush.bound)
         self._outbox.counts.flushes += 1
         self._outbox.counts.flushed_bytes += flush.end - flush.start
-        self._in_flight, self._rests = False, rests
+        self._in_flight, self._rests, self._tends = False, rests, True
         self._quiet_since = self._time.monotonic_ms()
         for token in flush.tokens:
             assert isinstance(token, Token)  # what Group gave to append()
@@ -215,7 +223,7 @@ class Writer:
 
     def spare_made(self, event: SpareMade) -> None:
         """Take a made segment file into the reserve, or learn that there is no room for one."""
-        self._full = not event.made
+        self._full, self._tends = not event.made, True
         if event.made:
             self.log.spare_ready(event.spare)
         else:
@@ -230,6 +238,7 @@ class Writer:
     def mend(self, piece: MendPiece, then: Mended) -> None:
         """Fill in an entry when the chores before it are done."""
         self._mends.append((piece, then))
+        self._tends = True
 
     def _next_mend(self) -> Chore | None:
         return self._mends[0][0] if self._mends else None
@@ -241,7 +250,7 @@ class Writer:
 
     def chore_done(self, event: ChoreDone) -> None:
         """The chore under way is done, or left undone."""
-        self._at_chore = False
+        self._at_chore, self._tends = False, True
         if isinstance(event.chore, ScrubPiece):
             self.scrubber.done(event.found)
             for rotten in event.found.rotten if event.found is not None else ():
@@ -257,6 +266,7 @@ class Writer:
 
     def tick(self) -> None:
         """Write an idle mark after a quiet moment, and a checkpoint after much or long."""
+        self._tends = True
         now = self._time.monotonic_ms()
         idle = self.idle
         self._start_chore(lambda: self.scrubber.next_piece(idle))
@@ -289,7 +299,7 @@ class Writer:
 
     def saved(self, saved: bool) -> None:
         """The checkpoint is durable; or, if not `saved`, is tried again after a pause."""
-        self._saving = False
+        self._saving, self._tends = False, True
         if saved:
             self._saved_tail = self._tried_tail
             self.log.checkpoint_saved()

@@ -85,7 +85,11 @@ def order(
 def _show(report: Report) -> None:
     from weir.cli.output import print_table
 
-    print(f"total order over partition order, the worst run: {report.throughput_ratio:.2f}")
+    print(
+        f"the worst runs of total order: {report.throughput_ratio:.2f} of partition order, "
+        f"{report.sequencer_ratio:.2f} of a sequencer, {report.producers_ratio:.2f} with most "
+        "producers of what it is with fewest"
+    )
     rows: list[tuple[Any, ...]] = [
         (
             row.partitions,
@@ -108,7 +112,7 @@ def _show(report: Report) -> None:
     if (idle := report.idle) is not None:
         print(
             f"{idle.partitions} idle partitions: promises take {idle.promises_idle:.2f} % of a "
-            f"core while nothing is published, {idle.promises_trickle:.2f} % with a trickle\n"
+            f"core while nothing is published, {idle.promises_trickle:.2f} % with 20 messages/s\n"
             f"a lone message is delivered after {idle.delivery_p50_ms:.2f} ms (p99 "
             f"{idle.delivery_p99_ms:.2f}); budget: commit {idle.confirm_p50_ms:.2f} + promise "
             f"10 + round trip {idle.round_trip_p50_ms:.2f} = {idle.budget_ms:.2f} ms"

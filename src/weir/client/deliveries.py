@@ -31,10 +31,13 @@ class Deliveries:
         self._current: Holding | None = None
         self._ready: Holding | None = None
         self._messages: Iterator[Message] = iter(())
-        # Handed out and open; handed out in all; how many were settled at the end of the last wait.
-        self._open = self._handed = self._settled_before = 0
-        self._began = 0.0
+        # Handed out and open; handed out in all; how many were settled when that was last told.
+        self._open = self._handed = self._told = 0
+        #: Since when some are worked on; None while none is. Seconds of work before that.
+        self._began: float | None = None
         self._worked = 0.0
+        #: Whether somebody waits for a grant; others may be at work meanwhile.
+        self._waits = False
 
     def __aiter__(self) -> Deliveries:
         return self
@@ -77,18 +80,22 @@ class Deliveries:
         """
         self._learn()
         self._holdings.resume()
-        if self._ready is None or self._ready.over:
-            self._ready = await self._holdings.take(self._pace.size, self._ready)
-            if self._pace.ahead and self._mode is not Mode.ORDERED:
-                self._ready.let_next_come()
-        holding = self._ready
-        grant = await with_values(holding.grant, self._options.value_bytes_max)
+        self._waits = True
+        try:
+            if self._ready is None or self._ready.over:
+                self._ready = await self._holdings.take(self._pace.size, self._ready)
+                if self._pace.ahead and self._mode is not Mode.ORDERED:
+                    self._ready.let_next_come()
+            holding = self._ready
+            grant = await with_values(holding.grant, self._options.value_bytes_max)
+        finally:
+            self._waits = False
         self._ready = None
         if self._mode is Mode.SHARED:
             holding.forget_batches()
         self._current, self._messages = holding, grant.messages()
-        self._settled_before = self._handed - self._open
-        self._began = time.monotonic()
+        if self._began is None:
+            self._began = time.monotonic()
 
     def pause(self) -> None:
         """Pull nothing until the next `more`, which begins with single messages.
@@ -110,6 +117,8 @@ class Deliveries:
     def settled(self, holding: Holding) -> None:
         """A delivery of a grant is done."""
         self._open -= 1
+        if self._waits and not self._open:
+            self._count()
         self._holdings.settled(holding)
         if holding.all_handed and not holding.open:
             self._last_of(holding)
@@ -128,6 +137,8 @@ class Deliveries:
         delivery.state = Settled.GIVEN_BACK
         holding.open -= 1
         self._open -= 1
+        if self._waits and not self._open:
+            self._count()
         self._holdings.give_back(holding, [delivery.message.offset], wait, untried)
         if holding.all_handed and not holding.open:
             self._last_of(holding)
@@ -171,13 +182,16 @@ class Deliveries:
             holding.let_next_come()
 
     def _learn(self) -> None:
-        """Let the pace know how many were settled in the time since the last grant."""
-        now = time.monotonic()
-        if self._handed:
-            self._worked += now - self._began
-        self._began = now
+        """Let the pace know how many were settled since it was told last, in how much work."""
+        self._count()
         settled = self._handed - self._open
-        if settled > self._settled_before:
-            done = settled - self._settled_before
-            self._pace.took(done, self._worked, self._holdings.partitions)
-            self._settled_before, self._worked = settled, 0.0
+        if settled > self._told:
+            self._pace.took(settled - self._told, self._worked, self._holdings.partitions)
+            self._told, self._worked = settled, 0.0
+
+    def _count(self) -> None:
+        """Count the work until now; who waits while nothing is open does not work."""
+        now = time.monotonic()
+        if self._began is not None:
+            self._worked += now - self._began
+        self._began = now if self._open else None

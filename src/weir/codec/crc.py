@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import google_crc32c
 import xxhash
+from google_crc32c import extend as _extend
 
 from weir.codec.fields import Buffer
 
@@ -11,7 +11,8 @@ from weir.codec.fields import Buffer
 def crc32c(data: Buffer, seed: int = 0) -> int:
     """Return the CRC-32C of `data`, continued from `seed` (the CRC of what came before)."""
     # The C extension takes bytes only; what is summed here is headers and small control records.
-    return int(google_crc32c.extend(seed, data if type(data) is bytes else bytes(data)))
+    crc: int = _extend(seed, data if type(data) is bytes else bytes(data))
+    return crc
 
 
 def xxh3(buffers: tuple[Buffer, ...], seed: int) -> int:

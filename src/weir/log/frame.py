@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32, Buffer, padded
@@ -55,7 +55,7 @@ class Kind(IntEnum):
 
 _BATCHES = int(Kind.BATCHES)
 #: Looked up for every frame of a scan; `Kind(n)` takes three times as long.
-_KINDS = {int(kind): kind for kind in Kind}
+KINDS = {int(kind): kind for kind in Kind}
 
 
 class BadFrame(Exception):
@@ -78,15 +78,14 @@ class BadPayload(BadFrame):
         self.frame = frame
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A verified frame. Offsets, and the stamp of the last batch, are -1 where it holds none."""
 
     position: int
     length: int
     group: int
     term: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     kind: Kind
     first_offset: int
     next_offset: int
@@ -139,9 +138,10 @@ def verify(data: memoryview, at: int, *, generation: int, position: int | None) 
     """
     if len(data) - at < HEADER_SIZE:
         raise BadFrame(f"{len(data) - at} bytes are too few for a frame header")
-    fields = _HEADER.unpack_from(data, at)
-    magic, its_generation, its_position, length, crc, group, term, index = fields[:8]
-    kind, version, _, payload_crc = fields[8:]
+    (
+        magic, its_generation, its_position, length, crc, group, term, index,
+        kind, version, _, payload_crc,
+    ) = _HEADER.unpack_from(data, at)  # fmt: skip
     if magic != MAGIC:
         raise BadFrame("no frame begins there")
     if position is None:
@@ -153,7 +153,8 @@ def verify(data: memoryview, at: int, *, generation: int, position: int | None) 
         )
     start = at + HEADER_SIZE
     payload = data[start : start + length]
-    if crc32c(b"".join((data[at : at + _CRC_AT], _NO_CRC, data[at + _CRC_END : start]))) != crc:
+    header = bytes(data[at:start])
+    if crc32c(header[:_CRC_AT] + _NO_CRC + header[_CRC_END:]) != crc:
         raise BadFrame("the frame's header fails its CRC-32C")
     if not 0 < length == len(payload):
         raise CutFrame(f"it says {length:,} bytes, of which {len(payload):,} are there")
@@ -197,7 +198,7 @@ def next_frame(data: bytes, at: int, *, generation: int, base: int | None) -> in
 
 
 def _known(kind: int, position: int) -> Kind:
-    known = _KINDS.get(kind)
+    known = KINDS.get(kind)
     if known is None:
         raise UnknownKind(
             f"the frame at position {position:,} has kind {kind}, which this release does not know "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from weir.log.frame import Kind, frame_size
+from weir.log.frame import KINDS, Kind, frame_size
 from weir.log.rows import empty
 
 #: The stamp of a lost entry until the next messages tell: what is not known to be old must not go
@@ -14,14 +14,13 @@ from weir.log.rows import empty
 UNKNOWN = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """Where an entry lies: position and place of its frame, bytes of its payload.
 
     They differ for a copy, which has the position of what it is a copy of.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     term: int
     kind: Kind
     position: int
@@ -130,6 +129,11 @@ class IndexLookups:
         at = index - self.first
         return self._stored(at) if 0 <= at < len(self._positions) else None
 
+    def term_of(self, index: int) -> int | None:
+        """Return the term of the entry at `index`; None if it is not stored."""
+        at = index - self.first
+        return self._terms[at] if 0 <= at < len(self._terms) else None
+
     def of_kind(self, kind: Kind, first: int) -> list[int]:
         """Return the indices, from `first` on, of the entries of a rare kind."""
         kinds, found = self._kinds.tobytes(), []
@@ -200,7 +204,7 @@ class IndexLookups:
         return Stored(
             self.first + at,
             self._terms[at],
-            Kind(self._kinds[at]),
+            KINDS[self._kinds[at]],
             self._positions[at],
             self._lengths[at],
             self._places[at],

@@ -188,7 +188,12 @@ class Lookups:
     def stored(self, group: int, index: int) -> Stored | None:
         """Return where a group's entry lies, durable or not; None if it is not stored."""
         entries = self._groups.get(group)
-        return entries.get(index) if entries else None
+        return entries.get(index) if entries is not None else None
+
+    def term_of(self, group: int, index: int) -> int | None:
+        """Return the term of a group's entry, durable or not; None if it is not stored."""
+        entries = self._groups.get(group)
+        return entries.term_of(index) if entries is not None else None
 
     def hold_closed(self, position: int) -> Segment | None:
         """Return the first closed and durable segment from a place on; its file is not used

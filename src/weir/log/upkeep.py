@@ -231,7 +231,8 @@ class Upkeep:
         """Return what is to be done on the disk next; each is handed out once. One that fails is
         left to the next start.
         """
-        self._retire()
+        if self._retiring:
+            self._retire()
         if self._surplus:
             names, self._surplus = tuple(self._surplus), []
             return Removal(names)
@@ -241,8 +242,6 @@ class Upkeep:
         return self.copies.next_index(self.floors)
 
     def _retire(self) -> None:
-        if not self._retiring:
-            return
         pins = self._segments.pins
         free = [one for one in self._retiring if not pins[one.name]]
         self._retiring = [one for one in self._retiring if pins[one.name]]

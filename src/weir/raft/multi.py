@@ -46,6 +46,8 @@ class Multi:
         self._pledge = Pledge()
         self._seats = Seating(peer_of, self._clock)
         self._beat_at = 0
+        # Whether some peer may be owed an answer.
+        self._owes = False
         #: The fence that beats ask peers to promise; opaque. See ask().
         self.fence_asked = 0
         #: The highest fence that anybody asked this side for, itself included.
@@ -114,6 +116,8 @@ class Multi:
     def take_active(self) -> list[int]:
         """Groups with has_ready; each is named again only when more happens to it."""
         self._seats.settle()
+        if not self._seats.unserved:
+            return []
         unserved, self._seats.unserved = self._seats.unserved, set()
         return [group for group in sorted(unserved) if self._seats.all[group].node.has_ready]
 
@@ -123,16 +127,20 @@ class Multi:
         A read's round goes out at once, everything else when a heartbeat is due.
         """
         self._seats.settle()
-        clock = self._clock
+        clock, reading = self._clock, self._seats.reading
         due = clock.now >= self._beat_at
+        asking = reading and [group for group, leader in reading.items() if leader.reading]
+        beats: list[tuple[int, LinkMessage]] = []
+        if not (due or asking or self._owes):
+            return beats
         if due:
             self._beat_at = clock.now + self._heartbeat_ms
-        asking = [group for group, leader in self._seats.reading.items() if leader.reading]
-        beats: list[tuple[int, LinkMessage]] = []
         if due or asking:
             clock.round += 1
+        self._owes = False
         for peer, link in self._seats.links.items():
             if not link.outward.contact.up:
+                self._owes = self._owes or link.inward.owed > 0
                 continue
             reply = link.inward.reply(self.fence_bound)
             if reply is not None:
@@ -159,6 +167,7 @@ class Multi:
     def raise_bound(self, bound: int) -> None:
         """Promise fences up to `bound`, which is durable: who asked for more is answered again."""
         self.fence_bound = max(self.fence_bound, bound)
+        self._owes = True
         for link in self._seats.links.values():
             link.inward.answer_again(self.fence_bound)
 
@@ -225,6 +234,7 @@ class Multi:
     def _beat_came(self, link: Link, beat: Beat) -> None:
         inward = link.inward
         inward.owed, inward.fence = beat.number, beat.fence
+        self._owes = True
         self.fence_wanted = max(self.fence_wanted, beat.fence)
         if beat.led is not None:
             self._claimed(link, {group: (term, leader) for group, term, leader in beat.led})

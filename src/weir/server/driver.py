@@ -20,6 +20,7 @@ from weir.broker.shard import Shard
 from weir.log import checkpoint
 from weir.log.disk import Disk
 from weir.log.flush import Flush
+from weir.server.bell import Bell
 from weir.server.doors import Doors, Lobby
 from weir.server.flusher import Flusher
 from weir.server.gently import Gently
@@ -55,6 +56,7 @@ class Driver:
         self._shard = shard
         self._disks = disks
         self._loop = asyncio.get_running_loop()
+        self._bell = Bell(self._loop)
         self._flushers = {
             n: Flusher(f"weir-flush-{n}", disk, self._in_loop(n)) for n, disk in disks.items()
         }
@@ -123,6 +125,7 @@ class Driver:
         self.links.close()
         for flusher in self._flushers.values():
             flusher.stop()
+        self._bell.close()
         self._hurries.set()
         self._pool.shutdown(wait=True)
         return drained
@@ -144,7 +147,8 @@ class Driver:
         if self._broken.done():
             return
         try:
-            self._do(self._shard.handle(event))
+            self._do(self._shard.take(event))
+            self._do(self._shard.settle())
         except Exception as error:
             log.critical("the shard broke at %s", type(event).__name__, exc_info=error)
             self._broken.set_exception(error)
@@ -279,7 +283,7 @@ class Driver:
         def done(flush: Flush, error: BaseException | None) -> None:
             if error is not None:
                 die(number, error)
-            self._loop.call_soon_threadsafe(self._flushed, number, flush)
+            self._bell.ring(partial(self._flushed, number, flush))
 
         return done
 

@@ -70,24 +70,26 @@ class Flusher:
     def _run(self) -> None:
         while (flush := self._queue.get()) is not None:
             try:
-                written = self._write(flush)
+                took = self._write(flush)
             except BaseException as error:  # whatever it is, the host must hear of it
                 self._done(flush, error)
             else:
-                if written:
+                if took is not None:
                     self._done(flush, None)
+                    self.seconds.add(took)
 
-    def _write(self, flush: Flush) -> bool:
-        """Run a flush until it has found room; return False if told to stop before."""
+    def _write(self, flush: Flush) -> float | None:
+        """Run a flush until it has found room; return how long that took in the end, in seconds,
+        or None if told to stop before.
+        """
         while True:
+            began = time.perf_counter()
             try:
-                began = time.perf_counter()
                 flush.run(self._disk)
-                self.seconds.add(time.perf_counter() - began)
             except OSError as error:
                 pause = self._retry_seconds
                 log.error("a flush waits for room: %s; next try in %g s", error, pause)
                 if self._stopping.wait(pause):
-                    return False
+                    return None
             else:
-                return True
+                return time.perf_counter() - began

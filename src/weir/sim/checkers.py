@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Protocol
 
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB
-from weir.sim.history import UNKNOWN, Ack, Grant, History, Record, Return, Seek
+from weir.sim.history import UNKNOWN, Ack, Grant, History, Look, Record, Return, Seek
+from weir.sim.in_turn import IN_TURN
 from weir.sim.leasing import HeldBack, Leased
 from weir.sim.one_order import AllOrNone, BarrierHolds, Causal, OneOrder
 from weir.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
+from weir.sim.rising import RisingStamps
 from weir.sim.seeking import between
 from weir.sim.timely import Timely
 from weir.sim.world import MS, SECOND
@@ -118,36 +119,6 @@ class OneOffset:
                 yield f"{publish.producer} {publish.sequence} was confirmed as {answers}"
 
 
-class RisingStamps:
-    """In a partition, offset order is stamp order, and a producer's sequence order."""
-
-    name = "RisingStamps"
-
-    def check(self, history: History) -> Iterator[str]:
-        """Walk the drained log once: no hole, no falling stamp, no sequence left out."""
-        unseen = {(p.producer, p.sequence) for p in history.publishes if not p.values}
-        for partition, records in history.drained.items():
-            expected: dict[tuple[object, ...], int] = {}
-            from_zero = not history.starts.get(partition, 0)
-            for before, after in pairwise(records):
-                behind = before.offset + len(before.values)
-                if after.offset != behind:
-                    yield f"partition {partition}: offset {after.offset} follows {behind - 1}"
-                if after.stamp <= before.stamp:
-                    yield f"partition {partition}: the stamp falls at offset {after.offset}"
-            for record in records:
-                for producer, sequence in record.rows:
-                    if sequence == NO_SEQUENCE:
-                        continue
-                    # A producer's first messages may be past retention.
-                    wanted = expected.get(producer, 0 if from_zero else sequence)
-                    while (producer, wanted) in unseen and wanted < sequence:
-                        wanted += 1
-                    if sequence != wanted:
-                        yield f"{producer}: {sequence} where {wanted} belongs"
-                    expected[producer] = sequence + 1
-
-
 class RealTime:
     """If A was confirmed before B was sent to the same partition, A's offset is the lower one.
 
@@ -173,9 +144,25 @@ class RealTime:
             if known:
                 events[publish.partition].append((min(known), _CONFIRMED, offset))
         for look in history.looks:
-            events[look.partition].append((look.asked, _LOOKED, look.end))
+            if not self._ends_undecided(history, look, places.get(look.partition, {})):
+                events[look.partition].append((look.asked, _LOOKED, look.end))
         for partition, happened in events.items():
             yield from self._compare(f"partition {partition}", sorted(happened))
+
+    @staticmethod
+    def _ends_undecided(history: History, look: Look, places: dict[bytes, int]) -> bool:
+        """Whether a part of a scattering lies where somebody was told that a partition ends: until
+        it is decided, nobody is shown what is behind it.
+        """
+        if not history.scatterings:
+            return False
+        if history.is_void(look.partition, look.end, look.end + 1):
+            return True
+        past_retention = look.end < history.starts.get(look.partition, 0)
+        if past_retention and look.end not in places.values():
+            return True  # nobody saw it
+        parts = (p for p in history.publishes if p.scattered and p.partition == look.partition)
+        return look.end in (places.get(part.values[0]) for part in parts)
 
     @staticmethod
     def _compare(where: str, happened: list[tuple[int, int, int]]) -> Iterator[str]:
@@ -231,7 +218,9 @@ class Retained:
             records = history.drained[partition]
             kept = sum(record.size for record in records if record.offset >= start)
             # The newest entry stays, however large it is.
-            least = max(history.retention_bytes - ENTRY_BYTES_MAX, 0)
+            least = max(
+                history.retention_bytes - ENTRY_BYTES_MAX - _left_out(history, partition), 0
+            )
             if not history.retention_bytes or kept <= least:
                 yield f"partition {partition} starts at {start} and keeps {kept} bytes"
 
@@ -367,6 +356,13 @@ class Live:
                 yield f"{operation.what} took {(operation.ended - since) // MS} ms"
 
 
+def _left_out(history: History, partition: int) -> int:
+    """Return how many bytes are kept at most of scatterings that never were."""
+    voids = history.voids.get(partition)
+    each = max((one.size for one in history.scatterings), default=0)
+    return voids.count * each if voids is not None else 0
+
+
 CHECKERS: tuple[Checker, ...] = (
     Durable(),
     OneOffset(),
@@ -387,6 +383,7 @@ CHECKERS: tuple[Checker, ...] = (
     OneOrder(),
     Causal(),
     AllOrNone(),
+    *IN_TURN,
 )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from weir.broker.state.ranges import Ranges
 from weir.model.batch import Batch
 from weir.model.clusters import Mode
 
@@ -48,6 +50,8 @@ class Publish:
     early: bool = False
     #: Confirmed once the barrier of its topic has passed it.
     visible: bool = False
+    #: A part of a scattering: until that is decided, readers stop before it.
+    scattered: bool = False
     #: The highest stamp that its client had seen when it was sent first.
     after: int = 0
     sends: int = 0
@@ -147,6 +151,72 @@ class Seek:
     done: bool = False
 
 
+class Row(NamedTuple):
+    """A message at its place in the one order of a topic."""
+
+    stamp: int
+    partition: int
+    offset: int
+    value: bytes
+
+
+@dataclass(slots=True)
+class TurnTaken:
+    """A turn that arrived: all below `offsets`, by partition, is done; `holder`, `lease_ms` and
+    `gone` as of a grant.
+    """
+
+    cluster: str
+    fence: int
+    offsets: tuple[int, ...]
+    attempts: int
+    asked: int
+    arrived: int
+    lease_ms: int = 0
+    gone: int = -1
+    holder: str = ""
+
+
+@dataclass(slots=True)
+class Move:
+    """What the holder of a turn said of the cursor; `confirmed` is when the answer came, or -1, and
+    `stale` when it was refused because the turn was over. One that `ends` gave the turn back, for
+    `lease_ms` to nobody.
+    """
+
+    cluster: str
+    fence: int
+    offsets: tuple[int, ...]
+    sent: int
+    lease_ms: int
+    ends: bool = False
+    untried: bool = False
+    confirmed: int = -1
+    stale: int = -1
+
+
+@dataclass(slots=True)
+class Work:
+    """Messages of one batch that the holder of a turn began with, and whether they got done."""
+
+    cluster: str
+    fence: int
+    rows: tuple[Row, ...]
+    began: int
+    done: bool = False
+
+
+@dataclass(slots=True)
+class SeekAll:
+    """A seek of a cluster's cursor in all partitions; `settled` and `done` as of a `Seek`."""
+
+    cluster: str
+    offsets: tuple[int, ...]
+    sent: int
+    settled: int = -1
+    done: bool = False
+
+
 class Fence(NamedTuple):
     """A producer's epoch was granted; a moment later a partition ended at `end`."""
 
@@ -164,15 +234,6 @@ class Look(NamedTuple):
     end: int
 
 
-class Row(NamedTuple):
-    """A message at its place in the one order of a topic."""
-
-    stamp: int
-    partition: int
-    offset: int
-    value: bytes
-
-
 @dataclass(slots=True)
 class Reading:
     """What a reader in total order gave without a break, from the offsets of `start` on.
@@ -187,10 +248,18 @@ class Reading:
 
 @dataclass(slots=True)
 class Scattering:
-    """What was published at once, as partitions and values; `stamp` is the confirmed one, or 0."""
+    """What was published at once, as partitions and values; `stamp` is the confirmed one, or 0.
+
+    It was `refused` if it was sent once, and will never be. Messages that made its client publish
+    it are acked with it.
+    """
 
     parts: tuple[tuple[int, bytes], ...]
     stamp: int = 0
+    refused: bool = False
+    acks: Ack | None = None
+    #: Bytes of its batches.
+    size: int = 0
 
 
 class Record(NamedTuple):
@@ -216,6 +285,11 @@ class History:
     returns: list[Return] = field(default_factory=list)
     extensions: list[Extension] = field(default_factory=list)
     seeks: list[Seek] = field(default_factory=list)
+    #: Of clusters that read in total order.
+    turns: list[TurnTaken] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    works: list[Work] = field(default_factory=list)
+    sought: list[SeekAll] = field(default_factory=list)
     fences: list[Fence] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     #: By partition and offset, the highest barrier that was said to be complete through there.
@@ -239,6 +313,8 @@ class History:
     drained: dict[int, list[Record]] = field(default_factory=dict)
     #: By partition, its first offset in the end: all below is past retention.
     starts: dict[int, int] = field(default_factory=dict)
+    #: By partition, offsets that were said to be of scatterings that never were.
+    voids: dict[int, Ranges] = field(default_factory=dict)
     #: How many bytes of messages a partition is to keep; 0: all.
     retention_bytes: int = 0
     #: Whether a node's wall clock was ever wrong.
@@ -257,6 +333,16 @@ class History:
         operation = Operation(what, now)
         self.operations.append(operation)
         return operation
+
+    def leave_out(self, partition: int, voids: Sequence[tuple[int, int]]) -> None:
+        """Note runs of offsets of which somebody was told that no message is there."""
+        for run in voids:
+            self.voids.setdefault(partition, Ranges()).add(*run)
+
+    def is_void(self, partition: int, first: int, behind: int) -> bool:
+        """Return whether all of some offsets was said to be void; nothing of an empty range is."""
+        known = self.voids.get(partition)
+        return first < behind and known is not None and known.covers(first, behind)
 
     def hand_out(self, partition: int, stamp: int, through: int) -> None:
         """Note a partition's barrier, as somebody was told it."""

@@ -43,7 +43,7 @@ class Faults:
     slow: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Job:
     """Work on a disk that takes virtual time: `run` it, then report what `done` makes of it."""
 

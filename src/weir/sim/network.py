@@ -112,7 +112,8 @@ class _Stream:
 
     def send(self, data: bytes) -> None:
         self._buffer += data
-        self.move()
+        if not self._moving:
+            self.move()
 
     def finish(self, then: Callable[[], None]) -> None:
         """Call `then` once all that was sent has arrived."""
@@ -150,7 +151,8 @@ class _Stream:
             elif self._then is not None:
                 then, self._then = self._then, None
                 then()
-        self.move()
+        if self._buffer or self._then:
+            self.move()
 
 
 class Link:

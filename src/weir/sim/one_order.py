@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from weir.sim.history import History, Publish, Reading, Row
+from weir.sim.history import History, Publish, Reading, Row, Scattering
 
 #: By partition and offset: a message's stamp and value.
 Log = dict[int, dict[int, tuple[int, bytes]]]
@@ -25,7 +25,10 @@ class BarrierHolds:
         for (partition, through), stamp in history.barriers.items():
             barriers[partition][through] = stamp
         for partition, said in barriers.items():
-            yield from self._of_one(partition, said, log[partition])
+            behind = max(log[partition], default=-1) + 1
+            if history.is_void(partition, behind, max(said)):
+                behind = max(said)
+            yield from self._of_one(partition, said, log[partition], behind)
         for partitions, barrier in history.complete.items():
             for partition in sorted(set(log) - set(partitions)):
                 early = [at for at, (stamp, _) in log[partition].items() if stamp <= barrier]
@@ -36,9 +39,8 @@ class BarrierHolds:
 
     @staticmethod
     def _of_one(
-        partition: int, said: dict[int, int], log: dict[int, tuple[int, bytes]]
+        partition: int, said: dict[int, int], log: dict[int, tuple[int, bytes]], behind: int
     ) -> Iterator[str]:
-        behind = max(log, default=-1) + 1
         beyond = max(said)
         if log and beyond > behind:
             yield f"partition {partition} was said to go on to {beyond}, and ends at {behind}"
@@ -115,7 +117,9 @@ class Causal:
 
 
 class AllOrNone:
-    """Every part of a scattering is there, at one stamp, or none is."""
+    """Every part of a scattering is there, at one stamp, or none is; what is acked with it is done
+    by no other. What was said to be void never is there.
+    """
 
     name = "AllOrNone"
 
@@ -124,7 +128,15 @@ class AllOrNone:
         if not history.scatterings:
             return
         log = _log(history)
+        for partition, rows in log.items():
+            if void := [o for o in sorted(rows) if history.is_void(partition, o, o + 1)]:
+                yield f"{void} of {partition} were said to be void"
         stamps = {p: {value: stamp for stamp, value in rows.values()} for p, rows in log.items()}
+        yield from self._parts(history, stamps)
+
+    @staticmethod
+    def _parts(history: History, stamps: dict[int, dict[bytes, int]]) -> Iterator[str]:
+        done: dict[tuple[int, str, int], Scattering] = {}
         for one in history.scatterings:
             found = [(p, value, stamps.get(p, {}).get(value)) for p, value in one.parts]
             there = {stamp for _, _, stamp in found if stamp is not None}
@@ -135,8 +147,22 @@ class AllOrNone:
                 yield f"{one.parts[0][1]!r} and what belongs to it are stamped {sorted(there)}"
             if away and (there or one.stamp):
                 yield f"{away} are away, and what belongs to them is there or was confirmed"
+            if there and one.refused:
+                yield f"{one.parts[0][1]!r} was refused, and is at {min(there)}"
+            for place in _acked(one) if there else ():
+                by = done.setdefault(place, one)
+                if by is not one:
+                    yield f"{place} was done with {by.parts[0][1]!r} and {one.parts[0][1]!r}"
             if one.stamp and there - {one.stamp}:
                 yield f"{one.parts[0][1]!r} was confirmed at {one.stamp}, and is at {min(there)}"
+
+
+def _acked(one: Scattering) -> list[tuple[int, str, int]]:
+    """Return what is acked with a scattering: partition, cluster and offset of each message."""
+    ack = one.acks
+    if ack is None:
+        return []
+    return [(ack.partition, ack.cluster, offset) for offset in range(ack.first, ack.behind)]
 
 
 def _log(history: History) -> Log:

@@ -49,6 +49,8 @@ class OrderedOnce:
             holders: dict[int, str] = {}
             for grant in sorted(grants, key=lambda one: one.fence):
                 for earlier in range(start, grant.first):
+                    if history.is_void(place[0], earlier, earlier + 1):
+                        continue
                     done = sent.get(earlier, grant.arrived + 1) <= grant.arrived
                     if not done and holders.get(earlier) != grant.holder:
                         yield f"{place}: {grant.first} under {grant.fence}, {earlier} is not done"
@@ -58,6 +60,7 @@ class OrderedOnce:
                     o
                     for o in range(start, ack.first)
                     if sent.get(o, ack.confirmed + 1) > ack.confirmed
+                    and not history.is_void(place[0], o, o + 1)
                 ]
                 if ack.confirmed >= 0 and late:
                     yield f"{place}: {ack.first} was done under {ack.fence}, before {late}"

@@ -23,14 +23,15 @@ _NEXT = (0, 15 * MS)
 _ASK_EVERY = 5 * MS
 #: So few that a partition that is ahead has to wait.
 _HELD_BYTES = (1, 600, 100_000)
-#: How likely a reader begins anew after an answer: at the start, or where it was by chance.
-_ANEW = 0.02
 #: How likely a fetch goes to any replica.
 _REPLICA = 0.5
 
 
 class OrderReader(Client):
     """Reads all partitions and gives one sequence; as an `ending` one, until there is no more."""
+
+    #: How likely it begins anew after an answer: at the start, or where it was by chance.
+    anew = 0.02
 
     def __init__(self, scene: Scene, name: str) -> None:
         """Begin at offset 0 of each partition."""
@@ -148,7 +149,7 @@ class OrderReader(Client):
         self._fetch(partition)
 
     def _take(self, partition: int, request: m.Fetch, reply: m.Fetched) -> None:
-        found = self.check(partition, reply.batches, request.offset)
+        found = self.check(partition, reply.batches, request.offset, reply.voids)
         behind = found[-1].header.next_offset if found else request.offset
         # Who lags may be asked for what it has not applied; then it has nothing to say.
         if behind > reply.next_offset or (found and reply.committed < reply.next_offset):
@@ -167,7 +168,9 @@ class OrderReader(Client):
         self._give()
 
     def _push(self, partition: int, batch: Batch) -> None:
-        header, offset = batch.header, self._merge.next(partition)
+        header = batch.header
+        self._merge.skip(partition, header.first_offset)  # what lies before it is void
+        offset = self._merge.next(partition)
         if header.next_offset <= offset:
             return
         self._highest = max(self._highest, header.stamp)
@@ -200,7 +203,7 @@ class OrderReader(Client):
             for place in range(offset, batch.header.next_offset):
                 self._reading.rows.append(Row(stamp, partition, place, values[place - first]))
             self._given[partition] = batch.header.next_offset
-        if not self.ending and self._reading.rows and self.world.chance(_ANEW):
+        if not self.ending and self._reading.rows and self.world.chance(self.anew):
             part = self.world.dice.choice((0.0, self.world.dice.random()))
             starts = self.history.starts
             self._given = {p: max(starts.get(p, 0), int(o * part)) for p, o in self._given.items()}

@@ -262,18 +262,20 @@ class Process:
 
     def handle(self, event: ev.Event) -> None:
         """Feed one event, unless the process has ended, and do what comes of it."""
-        if self.shard is not None:
-            self._do(self.shard.handle(event))
+        if self.shard is not None and (effects := self.shard.handle(event)):
+            self._do(effects)
 
     def _do(self, effects: list[ef.Effect]) -> None:
         for effect in effects:
             match effect:
-                case ef.Send(session, buffers, charged):
-                    self._release(charged)
-                    self._send(session, b"".join(buffers))
                 case ef.SendToPeer(place, quick, buffers, charged):
-                    self._release(charged)
+                    if charged:
+                        self._release(charged)
                     self.links.send(place, quick, b"".join(buffers))
+                case ef.Send(session, buffers, charged):
+                    if charged:
+                        self._release(charged)
+                    self._send(session, b"".join(buffers))
                 case ef.Pass(shard, buffers, charged):
                     assert self.shard is not None  # it has just asked for this
                     self.shard.passed_on(shard, charged)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weir.errors import BadBatch, NotLeader, TopicExists
 from weir.model.batch import Batch, split
+from weir.model.header import Header
 from weir.model.ids import Address
 from weir.model.topic import SettingsChange
 from weir.sim.history import Operation, Seen
@@ -28,6 +29,8 @@ _REST_MAX = 2 * SECOND
 _FOLLOW = 0.3
 
 Answer = Callable[[m.Reply], None]
+#: Offsets [first, next).
+Run = tuple[int, int]
 
 
 class Program:
@@ -176,8 +179,18 @@ class Client(Program):
         """Note a broken promise."""
         self.history.complaints.append((promise, f"{self.name}: {what}"))
 
-    def check(self, partition: int, batches: tuple[object, ...], first: int) -> list[Batch]:
-        """Verify delivered bytes and note them. They come in whole entries that cover `first`."""
+    def check(
+        self,
+        partition: int,
+        batches: tuple[object, ...],
+        first: int,
+        voids: Sequence[Run] = (),
+        runs: Sequence[Run] = (),
+    ) -> list[Batch]:
+        """Verify delivered bytes and note them. They come in whole entries that cover `first`, but
+        for what is void; of what is scattered and not in a grant of `runs`, nobody takes notice.
+        """
+        self.history.leave_out(partition, voids)
         group = self.addresses[partition].group
         found: list[Batch] = []
         try:
@@ -190,12 +203,15 @@ class Client(Program):
         behind = min(first, found[0].header.first_offset) if found else first
         for batch in found:
             header = batch.header
+            behind = past(voids, behind)
             if header.first_offset != behind:
                 text = f"{header.first_offset} follows {behind}"
                 self.complain("Honest", f"asked for {first}: in the answer {text}")
             behind = header.next_offset
             if batch.piece is not None:
                 self.complain("Honest", f"a chunk was shown as {header.first_offset}")
+            if batch.scattered is not None and runs and not _meets(runs, header):
+                continue
             values = tuple(batch.values())
             self.history.seen.append(Seen(partition, header.first_offset, values, header.stamp))
         if found and behind <= first:
@@ -223,3 +239,15 @@ class Client(Program):
             self.ask(m.DescribeTopic(TOPIC), self._created)  # it has grown
         else:
             self.soon(self._create)
+
+
+def past(voids: Sequence[Run], offset: int) -> int:
+    """Return the first offset from `offset` on that is not in these runs, which rise."""
+    for first, behind in voids:
+        if first <= offset < behind:
+            offset = behind
+    return offset
+
+
+def _meets(runs: Sequence[Run], header: Header) -> bool:
+    return any(a < header.next_offset and header.first_offset < b for a, b in runs)

@@ -7,7 +7,7 @@ from weir.model.clusters import Mode
 from weir.sim.hands import HOLD_MS_MAX, Hands
 from weir.sim.history import Ack, Grant, Look
 from weir.sim.network import Link
-from weir.sim.programs import Client
+from weir.sim.programs import Client, past
 from weir.sim.scene import Scene
 from weir.sim.wholes import Wholes
 from weir.sim.world import MS
@@ -85,8 +85,8 @@ class Reader(Client):
     def _fetched(self, offset: int, reply: m.Reply) -> None:
         self._fetching = False
         if isinstance(reply, m.Fetched):
-            found = self.check(self._partition, reply.batches, offset)
-            behind = found[-1].header.next_offset if found else offset
+            found = self.check(self._partition, reply.batches, offset, reply.voids)
+            behind = past(reply.voids, found[-1].header.next_offset if found else offset)
             if behind != reply.next_offset or reply.committed < behind:
                 self.complain("Honest", f"said [{offset}, {reply.next_offset}), gave to {behind}")
             for batch in found:
@@ -217,8 +217,8 @@ class Consumer(Client):
         if isinstance(reply, m.Granted) and reply.fence:
             self._granted(pulled, lease_ms, reply)
         elif isinstance(reply, m.Granted):
-            over = self.ending_since + (max(LEASE_MS_MAX, HOLD_MS_MAX) + 100) * MS
-            self._drained = self.ending and pulled > over
+            over = max(LEASE_MS_MAX, HOLD_MS_MAX) + 100 + self.scene.ahead_ms
+            self._drained = self.ending and pulled > self.ending_since + over * MS
         elif isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
             # There may be a new leader, for whom leases go on as they were when its log ended.
@@ -229,10 +229,11 @@ class Consumer(Client):
             self.world.after(self.rhythm(_NEXT), self._pull)
 
     def _granted(self, pulled: int, lease_ms: int, reply: m.Granted) -> None:
-        found = self.check(self._partition, reply.batches, reply.offset)
+        runs = reply.runs or ((reply.offset, reply.next_offset),)
+        found = self.check(self._partition, reply.batches, reply.offset, runs=runs)
         if not found or found[-1].header.next_offset < reply.next_offset:
             self.complain("Honest", f"a grant to {reply.next_offset} with less in it")
-        for first, behind in reply.runs or ((reply.offset, reply.next_offset),):
+        for first, behind in runs:
             grant = Grant(
                 self._partition,
                 self.cluster,

@@ -131,7 +131,8 @@ class Receiver(Program):
             self._granted(delivery)
             self.world.after(self.rhythm(_AGAIN), self._ask)
         elif self.ending:
-            over = self.ending_since + (max(_LEASES_MS) + 100) * MS
+            over_ms = max(_LEASES_MS) + 100 + self.scene.ahead_ms
+            over = self.ending_since + over_ms * MS
             quiet = _QUIET_FAR if self.scene.brokers.far else _QUIET
             self._drained = self._pulled > max(over, self._news + quiet)
             self.world.after(self.world.between(*_LULL), self._ask)

@@ -70,7 +70,8 @@ class Survey(Client):
 
     def _fetched(self, partition: int, offset: int, reply: m.Reply) -> None:
         if isinstance(reply, m.Fetched) and reply.next_offset > offset:
-            self.check(partition, reply.batches, offset)  # what was seen is compared in the end
+            # What was seen is compared in the end.
+            self.check(partition, reply.batches, offset, reply.voids)
             self._fetch(partition, reply.next_offset)
             return
         text = f"{offset} of {partition} was there, and now: {reply}"

@@ -18,6 +18,7 @@ from multiprocessing import get_context
 from weir.errors import OffsetOutOfRange, refusal
 from weir.model.stamp import milliseconds_of
 from weir.sim import rot
+from weir.sim.betrayals import Eviction, Forgetful, Latecomer, Unsettled
 from weir.sim.brokerset import BrokerSet
 from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.duel import Duel
@@ -26,7 +27,9 @@ from weir.sim.history import History, record_of
 from weir.sim.nemesis import Nemesis
 from weir.sim.network import Link
 from weir.sim.outcome import CRASH, Outcome
+from weir.sim.plots import Plot
 from weir.sim.programs import Client
+from weir.sim.scatterers import all_decided
 from weir.sim.scene import Scene
 from weir.sim.shape import Shape, machine
 from weir.sim.storm import Storm
@@ -38,10 +41,23 @@ from weir.wire import messages as m
 _DRAIN_WITHIN = 20 * SECOND
 #: A cluster may have to begin again, one message at a time, on disks that take their time.
 _CONSUME_WITHIN = 20 * SECOND
+#: Participants wait longer each time for who is slow.
+_DECIDE_WITHIN = 20 * SECOND
+_LOOK = 50 * MS
+#: What is scattered goes to up to four partitions.
+_MORE_PARTITIONS = (0, 0, 1, 2)
 _QUIET = 1 * SECOND
 _DRAIN_BYTES = 64 * 1024
 #: How many seeds a process is given at once.
 _CHUNK = 5
+#: What happens to a set in the place of random faults.
+_PLOTS: dict[str, type[Plot]] = {
+    "duel": Duel,
+    "unsettled": Unsettled,
+    "forgetful": Forgetful,
+    "eviction": Eviction,
+    "latecomer": Latecomer,
+}
 
 
 class _Drain(Client):
@@ -105,7 +121,7 @@ class _Drain(Client):
             self.complain("Live", f"the drained log is refused: {reply}")
             return
         records = self.history.drained[partition]
-        found = self.check(partition, reply.batches, offset)
+        found = self.check(partition, reply.batches, offset, reply.voids)
         records += [record_of(batch) for batch in found]
         for batch in found:
             self._wholes.read(partition, batch, _DRAIN_BYTES)
@@ -126,20 +142,23 @@ class _Run:
         )
         self.brokers = brokers = BrokerSet(world, machine(world, shape), shape.nodes)
         alone = shape.nodes == 1
-        storm = Duel if shape.duel else Storm
+        storm = _PLOTS[shape.plot] if shape.plot else Storm
         self.nemesis = Nemesis(world, brokers.one, shape) if alone else storm(world, brokers, shape)
         self.operations = 0
         self._shape = shape
         self._rots = shape.rots[seed % len(shape.rots)]
-        self._scene = Scene(
-            world, brokers, history, shape.partitions, shape.pace, shape.patience, shape.sites
-        )
-        operated = shape.operators[seed % len(shape.operators)]
         ordered = shape.ordered[seed % len(shape.ordered)]
+        scatterers = shape.scatterers[seed % len(shape.scatterers)] if ordered else 0
+        parts = shape.partitions + (world.dice.choice(_MORE_PARTITIONS) if scatterers else 0)
+        self._scene = Scene(world, brokers, history, parts, shape.pace, shape.patience, shape.sites)
+        operated = shape.operators[seed % len(shape.operators)]
         # Who looks at what rotted looks at the partitions of the beginning.
         grows = bool(ordered) and not self._rots and shape.grows[seed % len(shape.grows)]
-        self._workload = Workload(self._scene, shape, operated, Domain(ordered, grows))
-        self._ordered = bool(ordered)
+        takers = shape.takers[seed % len(shape.takers)]
+        domain = Domain(ordered, grows, takers, scatterers)
+        self._workload = Workload(self._scene, shape, operated, domain)
+        self._scatters = bool(scatterers)
+        self._ordered = bool(ordered or takers)
 
     def play(self) -> None:
         """Faults, then peace, then a last power cut, after which the log is drained."""
@@ -154,6 +173,7 @@ class _Run:
         world.run(history.healed + LIVE_WITHIN, workload.produced)
         if not workload.produced() and not self.brokers.ruined:
             history.complaints.append(("Live", "a program did not come to its end"))
+        self._decide()
         workload.end_consuming()
         world.run(world.now + _CONSUME_WITHIN, workload.consumed)
         if not workload.consumed() and not self.brokers.ruined:
@@ -163,6 +183,7 @@ class _Run:
         self.brokers.die(power=True)
         workload.retire()
         self.brokers.start()
+        self._decide()
         self._drain()
         if self._rots and not history.complaints and self.brokers.far:
             Healing(self._scene, self._rots).play()
@@ -175,6 +196,16 @@ class _Run:
         """Return when all clocks have come to what a wrong one stamped: an order waits for it."""
         last = max((seen.stamp for seen in self.history.seen), default=0) if self._ordered else 0
         return max(self.world.now, (milliseconds_of(last) - EPOCH_MS) * MS)
+
+    def _decide(self) -> None:
+        """Wait until all scatterings are decided, also those of clients that died."""
+        if not self._scatters:
+            return
+        world, until = self.world, self.world.now + _DECIDE_WITHIN
+        while world.now < until and not all_decided(self._scene):
+            world.run(world.now + _LOOK)
+        if not all_decided(self._scene) and not self.brokers.ruined:
+            self.history.complaints.append(("Live", "a scattering is never decided"))
 
     def _drain(self) -> None:
         drain = _Drain(self._scene)
@@ -213,12 +244,15 @@ class _Run:
 
 def run_seed(seed: int, shape: Shape | None = None) -> Outcome:
     """Play one seed to its end and judge it."""
-    shape = shape or Shape()
+    with _no_collection():
+        return _judged(seed, shape or Shape())
+
+
+def _judged(seed: int, shape: Shape) -> Outcome:
     started = time.perf_counter()
     run = _Run(seed, shape)
     try:
-        with _no_collection():
-            run.play()
+        run.play()
     except Exception as error:  # whatever the broker raised, the seed must be in the report
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__} at {last.name}:{last.lineno}: {error}"
@@ -243,7 +277,10 @@ def run_seed(seed: int, shape: Shape | None = None) -> Outcome:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Leave cyclic garbage alone for as long as a run lasts: it ends before that is much."""
+    """Leave cyclic garbage alone for as long as a run lasts: it ends before that is much.
+
+    Nothing of the run may be in use behind it: else a collection looks at all of that in vain.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weir.model.limits import MAX_AHEAD_MS
 from weir.sim.brokerset import BrokerSet
 from weir.sim.history import History
 from weir.sim.world import World
@@ -24,6 +25,14 @@ class Scene:
     patience: int = 0
     #: Where programs run.
     sites: tuple[int, ...] = (-1,)
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far stamps may be ahead of the time: by so much a lease that a new leader inherits may
+        last too long.
+        """
+        wrong = any(host.time.pushed for host in self.brokers.all)
+        return MAX_AHEAD_MS if wrong or self.history.readings else 0
 
     def a_site(self) -> int:
         """Draw a place for a program."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weir.sim.history import Grant, History, Return, Seek
+from weir.sim.history import Grant, History, Return, Seek, SeekAll
 
 
-def between(seeks: Iterable[Seek], since: int, until: int) -> bool:
+def between(seeks: Iterable[Seek | SeekAll], since: int, until: int) -> bool:
     """Whether a seek may have happened in a span of time; one without an answer, at any later."""
     return any(s.sent <= until and (s.settled >= since or not s.done) for s in seeks)
 

@@ -43,8 +43,8 @@ class Shape:
     fault_every: tuple[int, int] = (30 * MS, 250 * MS)
     #: Which faults a set meets, by the names of `weir.sim.storm`; none named: all.
     kinds: tuple[str, ...] = ()
-    #: Whether faults are not random, but those of `weir.sim.duel`.
-    duel: bool = False
+    #: Whether faults are not random, but those of a plot, by its name in `weir.sim.run`.
+    plot: str = ""
     #: What a follower is sent in one message, and before it answers, in bytes.
     appends: tuple[int, ...] = _APPENDS
     in_flight: tuple[int, ...] = _IN_FLIGHT
@@ -82,8 +82,12 @@ class Shape:
     operators: tuple[bool, ...] = (True, False, False, True)
     #: How many readers in total order there are, and clients that tell of what those read.
     ordered: tuple[int, ...] = (0,)
+    #: How many consumers take turns at it all in total order, and whether one seeks meanwhile.
+    takers: tuple[int, ...] = (0,)
     #: Whether the topic grows, where somebody reads it in total order.
     grows: tuple[bool, ...] = (True, False)
+    #: How many clients scatter, where somebody reads the topic in total order.
+    scatterers: tuple[int, ...] = (0,)
     #: How many places rot in the end, while the node is down.
     rots: tuple[int, ...] = (0, 1, 0, 2, 1)
 
@@ -108,8 +112,9 @@ SET = Shape(
     rots=(0, 1, 0, 0, 2),
 )
 
-#: The same, and somebody reads all partitions in total order.
-ORDERED = replace(SET, ordered=(1, 2))
+#: The same, and somebody reads all partitions in total order; in some worlds others take turns at
+#: it, in others they scatter.
+ORDERED = replace(SET, ordered=(1, 2), takers=(0, 3, 0), scatterers=(0, 0, 3))
 
 
 def cast(world: World, shape: Shape) -> Shape:

@@ -29,8 +29,8 @@ class Witness:
         self._leaders: dict[tuple[int, int], int] = {}
         #: By group and index, the term of what was applied there first.
         self._applied: dict[tuple[int, int], int] = {}
-        #: By process and group, its term and what it had applied at the last look.
-        self._seen: dict[tuple[int, int], tuple[int, int, int]] = {}
+        #: By process and group, its term, what it had applied, and whether it led at the last look.
+        self._seen: dict[tuple[int, int], tuple[int, int, bool]] = {}
         #: By process and group, through which index that was looked at.
         self._looked: dict[tuple[int, int], int] = {}
         self.complaints: list[tuple[str, str]] = []
@@ -40,13 +40,15 @@ class Witness:
 
         A group has one leader a term, and one entry at each committed index.
         """
+        seen, leading = self._seen, raft.Role.LEADER
         for group in groups_of(process):
             node, place = group.node, (process.run, group.id)
-            now = node.term, node.applied_index, int(node.role is raft.Role.LEADER)
-            if self._seen.get(place) == now:
+            leads = node.role is leading
+            now = node.term, node.applied_index, leads
+            if seen.get(place) == now:
                 continue
-            self._seen[place] = now
-            if node.role is raft.Role.LEADER:
+            seen[place] = now
+            if leads:
                 led = self._leaders.setdefault((group.id, node.term), process.node)
                 if led != process.node:
                     text = f"nodes {led} and {process.node} lead in term {node.term}"

@@ -17,22 +17,30 @@ from weir.sim.producers import Producer
 from weir.sim.programs import Program
 from weir.sim.readers import Consumer, Onlooker, Reader
 from weir.sim.receivers import Receiver
+from weir.sim.scatterers import Scatterer
 from weir.sim.scene import Scene
 from weir.sim.shape import LEAST_BUDGET, Shape, cast
 from weir.sim.stewards import Steward
+from weir.sim.takers import Seeker, Taker
 from weir.sim.tellers import PatientTeller, Teller
 from weir.sim.world import MS
 
 CLUSTER = "crew"
 FIELD = "field"
 ORDER = "order"
+CREW = "turns"
+MILL = "mill"
 
 
 class Domain(NamedTuple):
-    """How many read in total order, and tell of it; and whether partitions join meanwhile."""
+    """How many read in total order, and tell of it; whether partitions join meanwhile; how many
+    take turns at it, and how many scatter.
+    """
 
     readers: int
     grows: bool
+    takers: int = 0
+    scatterers: int = 0
 
 
 class Workload:
@@ -42,7 +50,7 @@ class Workload:
         """Make them; `start` lets them go, each when chance has it."""
         self._world = scene.world
         shape = cast(scene.world, shape)
-        parts, batches, each = shape.partitions, shape.batches, shape.device_messages
+        parts, batches, each = scene.partitions, shape.batches, shape.device_messages
         pen = Pen()
         self.producers: list[Program] = [
             *(Producer(scene, f"p{n}", n % parts, batches) for n in range(shape.producers)),
@@ -62,9 +70,14 @@ class Workload:
         if domain.grows:
             self.producers.append(Grower(scene, "grower"))
             self.producers.append(Newcomer(scene, "newcomer", parts, batches))
+        self.readers += [Taker(scene, f"taker{n}", CREW) for n in range(domain.takers)]
+        if domain.takers:
+            self.producers.append(Seeker(scene, "seeker", CREW))
         self.consumers = [
             Consumer(scene, f"consumer{n}", 0, CLUSTER) for n in range(shape.consumers)
         ]
+        if domain.scatterers:
+            self._add_mill(scene, domain.scatterers, batches)
         keeper = scene.world.dice.choice((KeyedConsumer, OrderedConsumer))
         self.consumers += [
             keeper(scene, f"keeper{n}", -1 % parts, ORDER) for n in range(shape.keepers)
@@ -81,6 +94,14 @@ class Workload:
         self.operators = (
             [Operator(scene, "operator", 0, CLUSTER)] if operated and shape.consumers else []
         )
+
+    def _add_mill(self, scene: Scene, scatterers: int, times: int) -> None:
+        """Let some scatter, for what a cluster of theirs is granted; another one of it acks."""
+        partition = scene.world.dice.randrange(scene.partitions)
+        self.producers += [
+            Scatterer(scene, f"scatterer{n}", times, partition, MILL) for n in range(scatterers)
+        ]
+        self.consumers.append(Consumer(scene, "miller", partition, MILL))
 
     def start(self) -> None:
         """Let all programs begin within the first moments."""

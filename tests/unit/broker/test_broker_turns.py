@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from weir import raft
 from weir.broker.events import Closed
-from weir.broker.replica.group import Group
 from weir.errors import BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.clusters import Mode
+from weir.model.stamp import stamp_at
 from weir.wire import administration as a
 from weir.wire import messages as m
 
@@ -42,9 +43,21 @@ class Line:
         return found[0] if found else None
 
     def waits(self, session: int) -> int:
-        number = self.rig.ask(session, self.asks(60_000))
+        number = self.waits_on(session)
         self.rig.settle()
-        return int(number)
+        return number
+
+    def waits_on(self, session: int) -> int:
+        """As `waits`, and nothing is durable yet."""
+        return int(self.rig.ask(session, self.asks(60_000)))
+
+    def stamps_ahead(self, ms: int) -> None:
+        """Publish what comes after something that was stamped so far ahead."""
+        seen = stamp_at(self.rig.time.wall_ms() + ms)
+        grant = self.rig.answer(3, m.OpenProducer())
+        batch = self.rig.batch(self.info, grant, 0, b"x")
+        reply = self.rig.answer(3, m.Produce(batch.address, seen, batch.batch))
+        assert reply.stamp > seen
 
 
 @pytest.fixture
@@ -90,6 +103,78 @@ def test_a_turn_lasts_while_it_is_kept(line: Line) -> None:
     line.rig.tick(LEASE_MS + 1)
     line.rig.settle()
     assert line.reply(2, waiting).offsets == (1, 0, 0)
+
+
+def test_a_turn_lasts_though_an_earlier_holder_goes_while_it_is_given(line: Line) -> None:
+    line.take(1)
+    line.rig.tick(LEASE_MS + 1)
+    line.rig.handle(Closed(1))  # to be let go by an entry that is not durable yet
+    second = line.waits_on(2)
+    waiting = line.waits(3)
+    assert line.reply(2, second).fence > 0
+    line.rig.tick()
+    line.rig.settle()
+    assert line.reply(3, waiting) is None
+
+
+def test_a_turn_lasts_though_the_one_before_is_given_back_late(line: Line) -> None:
+    turn = line.take(1)
+    line.rig.tick(LEASE_MS + 1)
+    line.rig.ask(1, m.MoveCursor(line.address, "crew", turn.fence, (), 0, ends=True))
+    second = line.waits_on(2)
+    waiting = line.waits(3)
+    assert line.reply(2, second).fence > turn.fence
+    line.rig.tick()
+    line.rig.settle()
+    assert line.reply(3, waiting) is None
+
+
+def test_a_turn_lasts_while_the_cluster_pauses(line: Line) -> None:
+    turn = line.take(1)
+    waiting = line.waits(2)
+    for paused in (True, False):
+        line.rig.answer(3, a.PauseCluster(line.address, "crew", paused))
+    assert line.reply(2, waiting) is None
+    assert isinstance(line.move(1, turn.fence, 1, 0, 0), m.Moved)
+    line.rig.tick(LEASE_MS + 1)
+    line.rig.settle()
+    assert line.reply(2, waiting).offsets == (1, 0, 0)
+
+
+def test_a_move_that_comes_behind_a_later_one_takes_nothing_back(line: Line) -> None:
+    turn = line.take(1)
+    line.move(1, turn.fence, 5, 1, 0)
+    assert isinstance(line.move(1, turn.fence, 3, 1), m.Moved), "all of that is done"
+    line.rig.handle(Closed(1))
+    line.rig.settle()
+    assert line.take(2).offsets == (5, 1, 0)
+
+
+def test_a_new_leader_lets_a_turn_last_though_stamps_are_ahead_of_the_time(line: Line) -> None:
+    turn = line.take(1)
+    line.stamps_ahead(900)
+    line.rig.boot()
+    line.rig.connect(2)
+    waiting = line.waits(2)
+    line.rig.tick(LEASE_MS - 100)
+    line.rig.settle()
+    assert line.reply(2, waiting) is None
+    line.rig.tick(101)
+    line.rig.settle()
+    assert line.reply(2, waiting).fence > turn.fence
+
+
+def test_a_new_leader_holds_back_no_longer_though_nothing_was_stamped_since(line: Line) -> None:
+    turn = line.take(1)
+    line.move(1, turn.fence, 0, 0, 0, ends=True, lease_ms=60_000)
+    line.rig.time.pass_ms(59_000)
+    line.rig.boot()
+    line.rig.connect(2)
+    waiting = line.waits(2)
+    assert line.reply(2, waiting) is None
+    line.rig.tick(1_100)
+    line.rig.settle()
+    assert line.reply(2, waiting).fence > turn.fence
 
 
 def test_a_consumer_that_goes_leaves_its_turn_and_its_place_in_line(line: Line) -> None:
@@ -196,10 +281,10 @@ def test_a_turn_that_cannot_be_proposed_is_refused_and_goes_to_the_next(
 ) -> None:
     with monkeypatch.context() as patch:
 
-        def refuse(self: Group, payload: object) -> int:
-            raise Overloaded("too much is under way", 50)
+        def refuse(self: raft.Node, data: object, size: int) -> int:
+            raise raft.Overloaded("too much is under way")
 
-        patch.setattr(Group, "propose", refuse)
+        patch.setattr(raft.Node, "propose", refuse)
         assert refused(line.take(1), Overloaded)
         waiting = line.waits(2)
         line.rig.tick()

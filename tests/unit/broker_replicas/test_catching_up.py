@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+from weir.errors import NotLeader
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.topic import SettingsChange
 from weir.wire import messages as m
@@ -79,6 +81,40 @@ def test_a_snapshot_takes_the_place_of_what_is_gone_and_the_rest_is_filled_in(
     away.kill()
     away.boot()
     assert trio.same_everywhere(group)[-1] == b"on"
+
+
+def test_who_is_being_filled_in_sends_readers_to_who_has_all(
+    make_trio: Any, produce: Any, small: Any
+) -> None:
+    """What a snapshot covers and has yet to come is not lost."""
+    trio = make_trio(replication=small, retention_every_ms=1)
+    info, grant = trio.topic(settings=SettingsChange(retention_bytes=20_000)), trio.producer()
+    group = info.addresses[0].group
+    publish(trio, produce, info, grant, 0, 3)
+    away = other(trio, group)
+    away.kill()
+    publish(trio, produce, info, grant, 3, 100)
+    trio.run(500)
+    checkpoint(trio)
+    away.boot()
+    dice, asked, was_filling = random.Random(1), list[int](), False
+    for step in range(6_000):
+        trio.one(dice)
+        trio.trunks.carry()
+        if step % 20 == 0:
+            trio.pass_ms(10)
+        here = away.group(group)
+        if here is None or not here.node.applied_index or step % 10:
+            continue
+        was_filling |= here.is_filling
+        last = here.machine.state.next_offset - 1
+        asked.append(away.ask(m.Fetch(info.addresses[0], last, 1 << 20, 0, True)))
+        if was_filling and not here.is_filling:
+            break
+    trio.settle()
+    told = [away.reply_to(number) for number in asked]
+    assert told[-1].next_offset == 103
+    assert {reply.code for reply in told if isinstance(reply, m.Refusal)} == {NotLeader.code}
 
 
 def test_the_registry_comes_as_a_snapshot(trio: Any, produce: Any) -> None:

@@ -105,3 +105,25 @@ def test_a_promise_about_stamps_outlives_its_leader(trio: Any, produce: Any) -> 
     trio.until(lambda: new.group(group).machine.leads)
     confirm = trio.answer(new, produce(info, grant, 3, b"late"))
     assert (confirm.offset, confirm.stamp >= asked) == (3, True)
+
+
+def test_a_reader_may_be_ahead_of_a_leader_whose_own_disk_lags(trio: Any, produce: Any) -> None:
+    """What the others have written is committed: a follower hands out what its leader cannot."""
+    info, grant = trio.topic(), trio.producer()
+    address, group = info.addresses[0], info.addresses[0].group
+    trio.told(produce(info, grant, 0, b"a"), group)
+    leader = trio.leader(group)
+    follower = next(node for node in trio.live() if node is not leader)
+    confirm = leader.ask(produce(info, grant, 1, b"b"))
+    hang(trio, leader, 200)
+    assert follower.reply_to(follower.ask(m.Fetch(address, 1, 1 << 20, 0, True))).next_offset == 2
+    node = leader.group(group).node
+    assert node.applied_index < node.commit_index
+    asked = [leader.ask(m.Fetch(address, 2, 1 << 20, wait_ms)) for wait_ms in (0, 60_000)]
+    hang(trio, leader, 200)
+    assert [leader.reply_to(number) for number in (confirm, *asked)] == [None] * 3
+    trio.until(lambda: leader.reply_to(asked[0]))
+    assert leader.reply_to(confirm).offset == 1
+    assert leader.reply_to(asked[0]).next_offset == 2
+    trio.answer(leader, produce(info, grant, 2, b"c"))
+    assert leader.reply_to(asked[1]).next_offset == 3

@@ -28,10 +28,13 @@ class Noting:
         self.heard: list[Any] = []
         self.said: list[ef.Effect] = []
 
-    def handle(self, event: Any) -> list[ef.Effect]:
+    def take(self, event: Any) -> list[ef.Effect]:
         self.heard.append(event)
         said, self.said = self.said, []
         return said
+
+    def settle(self) -> list[ef.Effect]:
+        return []
 
 
 class Claiming:

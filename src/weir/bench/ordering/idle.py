@@ -45,10 +45,12 @@ class Idle(msgspec.Struct, frozen=True):
 
     partitions: int
     cpu_nobody_reads: float
+    cpu_partition_reader_waits: float
     cpu_total_reader_waits: float
-    cpu_trickle_partition_order: float
-    cpu_trickle_total_order: float
-    #: What promises cost while nothing is published, and while one partition is not idle.
+    cpu_partition_order_trickle: float
+    cpu_total_order_trickle: float
+    #: A reader in total order beside nobody, while nothing is published; and beside one in
+    #: partition order, while a message now and then goes to one partition.
     promises_idle: float
     promises_trickle: float
     confirm_p50_ms: float
@@ -66,24 +68,26 @@ async def measure(side: Own, settings: Settings) -> Idle:
     async with connect(side.node.url, name="weir-bench") as client:
         await client.create_topic(_TOPIC, partitions=settings.partitions)
         nobody = await _cpu(side, settings.seconds)
-        idle = _Lone(client)
-        async with idle.read("total"):
-            waits = await _cpu(side, settings.seconds)
-            trickle_total = await idle.trickle(side, settings)
-            confirm, delivery = await idle.one_by_one(settings.lone)
-        async with idle.read("partition"):
-            trickle_partition = await idle.trickle(side, settings)
-            _, in_partition = await idle.one_by_one(settings.lone)
+        lone = _Lone(client)
+        async with lone.read("partition"):
+            waits_partition = await _cpu(side, settings.seconds)
+            trickle_partition = await lone.trickle(side, settings)
+            _, in_partition = await lone.one_by_one(settings.lone)
+        async with lone.read("total"):
+            waits_total = await _cpu(side, settings.seconds)
+            trickle_total = await lone.trickle(side, settings)
+            confirm, delivery = await lone.one_by_one(settings.lone)
         trip = await _round_trip_ms(client)
     confirm_p50 = percentiles(confirm, 0.5)[0] or 0.0
     delivered = [late or 0.0 for late in percentiles(delivery, 0.5, 0.99)]
     return Idle(
         settings.partitions,
         nobody,
-        waits,
+        waits_partition,
+        waits_total,
         trickle_partition,
         trickle_total,
-        waits - nobody,
+        waits_total - nobody,
         trickle_total - trickle_partition,
         confirm_p50,
         trip,

@@ -1,8 +1,8 @@
 """How far readers fall behind when the leader of one partition is slow, pauses, or is killed.
 
-Three nodes, a topic with a partition led by each, producers that keep to a rate, and two readers:
-one in total order, which has to wait for the partition that is struck, and one in partition order,
-which shows how long that partition was away.
+Three nodes, a topic with partitions led by each, a producer that keeps to a rate, and two readers:
+one in total order, which has to wait for the partitions that are struck, and one in partition
+order, which shows how long these were away.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from weir.client.reader import Reader
 from weir.errors import WeirError
 
 _TOPIC = "lag"
+#: For each node, so that each leads some: they are spread together with all other groups.
+_PARTITIONS = 2
 _TICK_S = 0.01
 _LED_WITHIN_S = 60.0
 _CALM_S = 2.0
@@ -35,8 +37,8 @@ _VALUE = bytes(100)
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """One fault; times in ms. *Away*: the longest time without a message of the partition that was
-    struck, in partition order. *Silent*: the longest time without any, in total order.
+    """One fault; times in ms. *Away*: the longest time without a message of a partition, in
+    partition order. *Silent*: the longest time without any message, in total order.
     """
 
     fault: str
@@ -91,7 +93,7 @@ async def measure(nodes: NodeSet, rate: int) -> list[Lag]:
         "paused": _paused,
         "killed": _killed,
     }
-    partitions = len(nodes.members)
+    partitions = _PARTITIONS * len(nodes.members)
     async with connect(nodes.url, name="weir-bench") as client:
         await client.create_topic(_TOPIC, partitions=partitions)
         return [await _struck(client, nodes, name, strike, rate) for name, strike in faults.items()]
@@ -104,8 +106,7 @@ async def _struck(
     strike: Callable[[NodeSet, int], Awaitable[None]],
     rate: int,
 ) -> Lag:
-    partition = len(nodes.members) - 1
-    leader = await _led(client, partition)
+    leaders = await _led(client, len(nodes.members))
     in_total, in_partition = _Ear(), _Ear()
     async with (
         connect(nodes.url, name="weir-bench") as reading,
@@ -116,7 +117,7 @@ async def _struck(
         tasks = [
             asyncio.ensure_future(in_total.run(total)),
             asyncio.ensure_future(in_partition.run(single)),
-            asyncio.ensure_future(_publish(producer.send, len(nodes.members), rate)),
+            asyncio.ensure_future(_publish(producer.send, len(leaders), rate)),
         ]
         try:
             await _unless(tasks, _CALM_S)
@@ -125,14 +126,14 @@ async def _struck(
             calm = percentiles(in_total.late_ms, 0.5)[0] or 0.0
             in_total.begin()
             in_partition.begin()
-            await strike(nodes, leader)
+            await strike(nodes, leaders[-1])
             await _unless(tasks, _AFTER_S)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
     late = [late or 0.0 for late in percentiles(in_total.late_ms, 0.5, 1.0)]
-    away, silent = in_partition.away[partition] * 1e3, in_total.silent * 1e3
+    away, silent = max(in_partition.away.values()) * 1e3, in_total.silent * 1e3
     return Lag(
         name,
         away,
@@ -157,13 +158,13 @@ async def _publish(send: Callable[..., object], partitions: int, rate: int) -> N
         await asyncio.sleep(_TICK_S)
 
 
-async def _led(client: Client, partition: int) -> int:
-    """Return who leads a partition, as soon as all are led by a node each."""
+async def _led(client: Client, nodes: int) -> list[int]:
+    """Return who leads each partition, as soon as all are led, and by all nodes."""
     async with asyncio.timeout(_LED_WITHIN_S):
         while True:
             leaders = [address.node for address in (await client.describe(_TOPIC)).addresses]
-            if all(leaders) and len(set(leaders)) == len(leaders):
-                return leaders[partition]
+            if all(leaders) and len(set(leaders)) == nodes:
+                return leaders
             await asyncio.sleep(0.1)
 
 

@@ -7,37 +7,35 @@ followed by a run of the next, so that what the machine does meanwhile harms all
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from weir.bench.bounds import check_bounds
+from weir.bench.flow import FlowFailed, arrived
 from weir.bench.led import Ready
 from weir.bench.node_set import HOST, free_ports
 from weir.bench.ordering import sequencer
 from weir.bench.ordering.reading import Order, Reading
-from weir.bench.ordering.sending import Lane, Plan, Push, Sent
+from weir.bench.ordering.sending import Begin, Lane, Plan, Push, Sent
 from weir.bench.own import PROCESSES_MAX, Own, check_replicas, chunk_of, window_of
 from weir.bench.payload import SIZE_MIN, Checker
 from weir.bench.producers import Crew
 from weir.bench.spread import percentiles
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.errors import WeirError
 from weir.model.limits import BATCH_BYTES_MAX, MIB, PARTITIONS_PER_TOPIC_MAX
 
 ORDERS: tuple[Order, ...] = ("partition", "total", "sequencer")
 PRODUCERS_MAX = 10_000
 #: An upper bound of what one lane sends; the counts are known in the end.
 _MESSAGES_MAX = 1 << 30
+#: Messages before the measured ones, so that all that is made once is there.
+_WARM_UP = 20_000
 _LED_WITHIN_S = 30.0
 _POLL_S = 0.005
 
 Say = Callable[[str], None]
-
-
-class OrderFailed(WeirError):
-    """A run came to no figure; the message says how far it got."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -57,17 +55,14 @@ class Settings(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
         check_replicas(self.replicas)
-        bounds = {
-            "partitions": (self.partitions, 1, PARTITIONS_PER_TOPIC_MAX),
-            "producers": (self.producers, 1, PRODUCERS_MAX),
-            "messages": (self.messages, self.lanes, 1 << 40),
-            "size": (self.size, SIZE_MIN, BATCH_BYTES_MAX // 2),
-            "rate": (self.rate, 1, 1 << 30),
-            "runs": (self.runs, 1, 1_000),
-        }
-        for name, (value, least, most) in bounds.items():
-            if not least <= value <= most:
-                raise ValueError(f"{name}={value:,}: it must be {least:,} to {most:,}")
+        check_bounds(
+            partitions=(self.partitions, 1, PARTITIONS_PER_TOPIC_MAX),
+            producers=(self.producers, 1, PRODUCERS_MAX),
+            messages=(self.messages, self.lanes, 1 << 40),
+            size=(self.size, SIZE_MIN, BATCH_BYTES_MAX // 2),
+            rate=(self.rate, 1, 1 << 30),
+            runs=(self.runs, 1, 1_000),
+        )
         if self.seconds <= 0 or self.deadline_s <= 0:
             raise ValueError("seconds and deadline must be above 0")
 
@@ -127,15 +122,44 @@ async def measure(side: Own, settings: Settings, say: Say) -> Result:
     """Measure a node of weir; `say` is told of each run."""
     settings.check()
     runs: dict[str, list[Run]] = {order: [] for order in ORDERS}
-    for number in range(settings.runs):
-        for order in ORDERS:
-            run = await _Measured(side, settings, order, number).run()
-            runs[order].append(run)
-            say(
-                f"{settings.partitions} partitions, {settings.producers} producers, {order}: "
-                f"{run.messages_per_s:,.0f} messages/s, delivery p99 {run.delivery_p99_ms:.1f} ms"
-            )
+    url = side.node.url
+    (port,) = free_ports(1)
+    numbering = sequencer.Plan(HOST, port)
+    async with (
+        Crew("weir.bench.ordering.sending", _plans(url, settings), Sent) as producers,
+        Crew("weir.bench.ordering.sequencer", [numbering], Ready) as numbers,
+        connect(url, name="weir-bench") as client,
+    ):
+        await producers.ready()
+        await numbers.ready()
+        for number in range(settings.runs):
+            # Each is the first one in turn.
+            for order in ORDERS[number % len(ORDERS) :] + ORDERS[: number % len(ORDERS)]:
+                begin = Begin(f"{order}-{number}")
+                if order == "sequencer":
+                    numbers.go()  # from 0
+                    await numbers.ready()
+                    begin = Begin(begin.topic, (HOST, port))
+                run = await _Measured(side, client, producers, settings, order).run(begin)
+                runs[order].append(run)
+                say(
+                    f"{settings.partitions} partitions, {settings.producers} producers, {order}: "
+                    f"{run.messages_per_s:,.0f} messages/s, delivery p99 "
+                    f"{run.delivery_p99_ms:.1f} ms"
+                )
     return result_of(settings, runs)
+
+
+def _plans(url: str, settings: Settings) -> list[Plan]:
+    """Return what each process of producers is to do."""
+    lanes = [Lane(number, number % settings.partitions) for number in range(settings.lanes)]
+    producers = [lanes[number :: settings.producers] for number in range(settings.producers)]
+    processes = min(PROCESSES_MAX, settings.producers)
+    chunk, window = chunk_of(settings.size), window_of(settings.lanes)
+    return [
+        Plan(url, producers[number::processes], settings.lanes, settings.size, chunk, window)
+        for number in range(processes)
+    ]
 
 
 def result_of(settings: Settings, runs: dict[str, list[Run]]) -> Result:
@@ -172,82 +196,55 @@ def _least(ours: Sequence[Run], theirs: Sequence[Run]) -> float:
 class _Measured:
     """One run: a topic of its own, producers in processes, one reader in this one."""
 
-    def __init__(self, side: Own, settings: Settings, order: Order, number: int) -> None:
+    def __init__(
+        self, side: Own, client: Client, producers: Crew[Sent], settings: Settings, order: Order
+    ) -> None:
         self._side = side
+        self._client = client
+        self._producers = producers
         self._settings = settings
         self._order = order
-        self._topic = f"{order}-{number}"
         self._checker = Checker([_MESSAGES_MAX] * settings.lanes, settings.size)
         self._reading = Reading(order, self._checker)
         self._sent = 0
 
-    async def run(self) -> Run:
+    async def run(self, begin: Begin) -> Run:
         """Warm up, send all at once, then at the rate; account for every message."""
-        settings, lanes = self._settings, self._settings.lanes
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(
-                connect(self._side.node.url, name="weir-bench")
-            )
-            await _made(client, self._topic, settings)
-            numbered = None
-            if self._order == "sequencer":
-                numbered = await stack.enter_async_context(_numbering())
-            plans = self._plans(numbered)
-            crew = await stack.enter_async_context(Crew("weir.bench.ordering.sending", plans, Sent))
-            await crew.ready()
-            order = "total" if self._order == "total" else "partition"
-            reader = await stack.enter_async_context(
-                client.reader(self._topic, max_bytes=4 * MIB, order=order)
-            )
+        settings, lanes, topic = self._settings, self._settings.lanes, begin.topic
+        await _made(self._client, topic, settings)
+        self._producers.go(msgspec.json.encode(begin))
+        await self._producers.ready()
+        order = "total" if self._order == "total" else "partition"
+        async with self._client.reader(topic, max_bytes=4 * MIB, order=order) as reader:
             reading = asyncio.ensure_future(self._reading.run(reader))
-            stack.push_async_callback(_ended, reading)
-            await self._push(crew, reading, Push(chunk_of(settings.size)))
-            began = await self._push(crew, reading, Push(settings.messages // lanes))
-            seconds = (self._reading.last_ns - began) / 1e9
-            self._reading.delivery_ms.clear()
-            due = max(1, int(settings.rate * settings.seconds) // lanes)
-            await self._push(crew, reading, Push(due, settings.seconds))
-            await client.delete_topic(self._topic)
+            try:
+                await self._push(reading, Push(_WARM_UP // lanes or 1))
+                began = await self._push(reading, Push(settings.messages // lanes))
+                seconds = (self._reading.last_ns - began) / 1e9
+                self._reading.delivery_ms.clear()
+                due = max(1, int(settings.rate * settings.seconds) // lanes)
+                await self._push(reading, Push(due, settings.seconds))
+            finally:
+                reading.cancel()
+                await asyncio.wait((reading,))
+        await self._client.delete_topic(topic)
         return self._result(settings.messages // lanes * lanes / seconds)
 
-    async def _push(self, crew: Crew[Sent], reading: asyncio.Future[None], push: Push) -> int:
+    async def _push(self, reading: asyncio.Future[None], push: Push) -> int:
         """Order a push and wait for its last message; return when it began."""
         self._sent += push.messages * self._settings.lanes
         deadline_s = self._settings.deadline_s
-        crew.go(msgspec.json.encode(push))
+        self._producers.go(msgspec.json.encode(push))
         try:
             async with asyncio.timeout(deadline_s):
-                done = await crew.done()
-                while self._checker.received < self._sent:
-                    if reading.done():
-                        reading.result()
-                    self._side.running()
-                    await asyncio.sleep(_POLL_S)
+                done = await self._producers.done()
         except TimeoutError:
-            raise OrderFailed(
-                f"{self._checker.received:,} of {self._sent:,} messages arrived within "
-                f"{deadline_s:g} s: give a longer --deadline"
+            raise FlowFailed(
+                f"{self._sent:,} messages were not confirmed within {deadline_s:g} s: give a "
+                "longer --deadline"
             ) from None
+        await arrived(self._side, self._checker, self._sent, reading, deadline_s)
         return min(one.first_send_ns for one in done)
-
-    def _plans(self, numbered: tuple[str, int] | None) -> list[Plan]:
-        settings = self._settings
-        lanes = [Lane(number, number % settings.partitions) for number in range(settings.lanes)]
-        producers = [lanes[number :: settings.producers] for number in range(settings.producers)]
-        processes = min(PROCESSES_MAX, settings.producers)
-        return [
-            Plan(
-                self._side.node.url,
-                self._topic,
-                producers[number::processes],
-                settings.lanes,
-                settings.size,
-                chunk_of(settings.size),
-                window_of(settings.lanes),
-                numbered,
-            )
-            for number in range(processes)
-        ]
 
     def _result(self, messages_per_s: float) -> Run:
         checker, lanes = self._checker, self._settings.lanes
@@ -265,16 +262,6 @@ class _Measured:
         )
 
 
-@asynccontextmanager
-async def _numbering() -> AsyncIterator[tuple[str, int]]:
-    """Run a sequencer; its address."""
-    (port,) = free_ports(1)
-    plan = sequencer.Plan(HOST, port)
-    async with Crew("weir.bench.ordering.sequencer", [plan], Ready) as crew:
-        await crew.ready()
-        yield HOST, port
-
-
 async def _made(client: Client, topic: str, settings: Settings) -> None:
     """Make a topic and wait until all its partitions are led."""
     await client.create_topic(topic, partitions=settings.partitions)
@@ -283,8 +270,3 @@ async def _made(client: Client, topic: str, settings: Settings) -> None:
             address.node for address in (await client.describe(topic)).addresses
         ):
             await asyncio.sleep(_POLL_S)
-
-
-async def _ended(reading: asyncio.Future[None]) -> None:
-    reading.cancel()
-    await asyncio.wait((reading,))

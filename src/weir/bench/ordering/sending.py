@@ -1,7 +1,8 @@
 """Producers over several partitions: `python -m weir.bench.ordering.sending`, led over its pipes.
 
-It takes a `Plan`, reports `Ready`, and for each `Push` that is ordered a `Sent`. A *lane* is what a
-producer sends to one partition: its messages are numbered, and checked where they arrive.
+It takes a `Plan` and reports `Ready`, and again when a run that is ordered may begin; for each
+`Push` it reports a `Sent`. A *lane* is what a producer sends to one partition: its messages are
+numbered, and checked where they arrive.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from collections import deque
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -16,6 +18,7 @@ import msgspec
 from weir.bench.led import Orders, Ready, be_led, report
 from weir.bench.ordering.sequencer import Sequencer, connected
 from weir.bench.payload import Block
+from weir.client.client import Client
 from weir.client.connect import connect
 from weir.client.producer import Producer
 from weir.model.limits import MIB
@@ -25,6 +28,8 @@ TICK_S = 0.005
 #: With more lanes each sends more seldom, so that the batches do not get tiny.
 LANES_A_TICK = 8
 _CONNECT_SECONDS = 30.0
+#: So many batches of a producer have a sequencer's number before they are made.
+_NUMBERS_AHEAD = 8
 #: In front of each batch that a sequencer has numbered: the number, and when that was asked for, in
 #: µs since 1970.
 MARK = struct.Struct("<QQ")
@@ -38,20 +43,24 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The lanes of each producer of this process; `sequencer` is (host, port), if there is one."""
+    """The lanes of each producer of this process; `lanes` is how many all processes have."""
 
     url: str
-    topic: str
     producers: list[list[Lane]]
-    #: How many lanes all processes have together.
     lanes: int
     size: int
     chunk: int
     window: int
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin"):
+    """A run: send to this topic from now on; `sequencer` is (host, port), if there is one."""
+
+    topic: str
     sequencer: tuple[str, int] | None = None
 
 
-class Push(msgspec.Struct, frozen=True):
+class Push(msgspec.Struct, frozen=True, tag="push"):
     """Send so many messages in each lane: all at once, or within so many seconds."""
 
     messages: int
@@ -71,27 +80,24 @@ _Numbered = tuple[asyncio.Future[int], int]
 
 
 class _Sending:
-    """One producer: a connection, its lanes in turn."""
+    """One producer of a run: its lanes in turn."""
 
-    def __init__(self, plan: Plan, lanes: list[Lane]) -> None:
+    def __init__(self, plan: Plan, client: Client, lanes: list[Lane]) -> None:
         self._plan = plan
+        self._client = client
         self._lanes = lanes
         self._block = Block(plan.size, plan.chunk)
         self._sent = dict.fromkeys((lane.number for lane in lanes), 0)
         self._producer: Producer
         self._sequencer: Sequencer | None = None
 
-    async def open(self, stack: AsyncExitStack) -> None:
-        """Connect to the node, and to the sequencer."""
-        plan = self._plan
-        client = await stack.enter_async_context(
-            connect(plan.url, name="weir-bench", request_timeout=_CONNECT_SECONDS)
-        )
+    async def open(self, begin: Begin, stack: AsyncExitStack) -> None:
+        """Begin to send to a topic, and connect to the sequencer."""
         # A chunk is a batch: nothing is cut, nothing lingers.
-        producer = client.producer(plan.topic, batch_bytes=MIB, window=plan.window)
+        producer = self._client.producer(begin.topic, batch_bytes=MIB, window=self._plan.window)
         self._producer = await stack.enter_async_context(producer)
-        if plan.sequencer is not None:
-            self._sequencer = await connected(*plan.sequencer)
+        if begin.sequencer is not None:
+            self._sequencer = await connected(*begin.sequencer)
             stack.callback(self._sequencer.close)
 
     async def push(self, push: Push) -> None:
@@ -104,15 +110,17 @@ class _Sending:
 
     async def _at_once(self, messages: int) -> None:
         chunk = self._block.count_max
-        # The next batch's number is on its way while a batch is made and sent.
-        number = self._number()
-        for first in range(0, messages, chunk):
-            for lane in self._lanes:
-                following = self._number()
-                await self._send(lane, min(chunk, messages - first), number)
-                number = following
-        if number is not None:
-            await self._send(self._lanes[0], 0, number)
+        turns = [
+            (lane, min(chunk, messages - first))
+            for first in range(0, messages, chunk)
+            for lane in self._lanes
+        ]
+        # The next batches' numbers are on their way while a batch is made and sent.
+        numbers = deque(self._number() for _ in turns[:_NUMBERS_AHEAD])
+        for at, (lane, count) in enumerate(turns, 1):
+            await self._send(lane, count, numbers.popleft())
+            if at + len(numbers) < len(turns):
+                numbers.append(self._number())
 
     async def _paced(self, push: Push) -> None:
         tick = TICK_S * max(1, self._plan.lanes // LANES_A_TICK)
@@ -144,16 +152,31 @@ class _Sending:
 
 
 async def send(plan: Plan, orders: Orders) -> msgspec.Struct:
-    """Open every producer, then do what is ordered, until the leader ends."""
-    sending = [_Sending(plan, lanes) for lanes in plan.producers]
-    async with AsyncExitStack() as stack:
-        await asyncio.gather(*(one.open(stack) for one in sending))
+    """Connect every producer, then do what is ordered, until the leader ends."""
+    decoder = msgspec.json.Decoder(Begin | Push)
+    sending: list[_Sending] = []
+    async with AsyncExitStack() as connections, AsyncExitStack() as running:
+        clients = await asyncio.gather(*(_connected(plan, connections) for _ in plan.producers))
         report(Ready())
         while True:
-            push = msgspec.json.decode(await orders.get(), type=Push)
+            order = decoder.decode(await orders.get())
+            if isinstance(order, Begin):
+                await running.aclose()
+                sending = [
+                    _Sending(plan, *one) for one in zip(clients, plan.producers, strict=True)
+                ]
+                await asyncio.gather(*(one.open(order, running) for one in sending))
+                report(Ready())
+                continue
             cpu, began = time.process_time(), time.monotonic_ns()
-            await asyncio.gather(*(one.push(push) for one in sending))
+            await asyncio.gather(*(one.push(order) for one in sending))
             report(Sent(began, time.monotonic_ns(), time.process_time() - cpu))
+
+
+async def _connected(plan: Plan, stack: AsyncExitStack) -> Client:
+    return await stack.enter_async_context(
+        connect(plan.url, name="weir-bench", request_timeout=_CONNECT_SECONDS)
+    )
 
 
 if __name__ == "__main__":

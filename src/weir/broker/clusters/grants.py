@@ -16,11 +16,12 @@ from weir.broker.clusters.line import Line
 from weir.broker.clusters.pickers import Pickers
 from weir.broker.clusters.picking import Ground, Pick
 from weir.broker.control import ClusterOpened, GrantsReleased, MessagesGranted
-from weir.broker.entries import of_control
+from weir.broker.entries import Payload, of_control
 from weir.broker.intake.intake import Intake
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.broker.replica.group import Group
+from weir.broker.replica.proposals import Proposals
 from weir.broker.state.clusters import Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
@@ -57,15 +58,14 @@ class Grants:
         """Begin to lead; grants of earlier leaders are in the state."""
         self._intake = intake
         self._outbox = outbox
-        clocks = time.monotonic_ms(), time.wall_ms()
-        self.leases = Leases(state.clusters, state.last_stamp, *clocks)
+        self.leases = Leases(state.clusters, state.last_stamp, time)
         self._ground = Ground(group, state, self.leases, reads, time, intake.clock, Ranges())
         #: What decides in each cluster that was pulled for.
         self.pickers = Pickers(self._ground, self.serve, self.tick)
         self._caps = Caps(state.clusters, self.leases, time)
         #: Only of clusters that somebody pulls for: a name costs nothing once it found nothing.
         self._queues: dict[str, Line] = {}
-        self._promised: dict[int, tuple[Wait[Pull], Pick]] = {}
+        self._promised: Proposals[Payload, tuple[Wait[Pull], Pick]] = Proposals(group.propose)
         #: Clusters with a change under way, and how many.
         self._changing: Counter[str] = Counter()
         #: The clusters in which each peer waits or was granted messages, so that one that goes
@@ -149,7 +149,7 @@ class Grants:
 
     def granted(self, index: int, record: MessagesGranted, grant: Grant | None) -> None:
         """A grant is committed: its messages may leave, if an ack before it left any."""
-        promise = self._promised.pop(index, None)
+        promise = self._promised.applied(index)
         if promise is None:
             return  # proposed by an earlier leader
         waiter, pick = promise
@@ -259,8 +259,7 @@ class Grants:
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: what it proposed to grant may be granted, but not by it."""
-        promised, self._promised = self._promised, {}
-        for waiter, _ in promised.values():
+        for waiter, _ in self._promised.lose():
             self._outbox.refuse(waiter.caller, error)
         self.end(error)
 
@@ -303,14 +302,13 @@ class Grants:
             if picker.mode is not Mode.SHARED and (cluster is None or cluster.mode is None):
                 opened = ClusterOpened(name, picker.mode)
                 group.propose(of_control(opened))  # if it was there, it changes nothing
-            index = group.propose(of_control(record))
+            self._promised.propose(of_control(record), (waiter, pick))
         except Refused as error:
             picker.gave_up(pick)
             self._outbox.refuse(waiter.caller, error)
             return False
         line.proposed.append((pick.first, pick.behind))
         picker.took(session, waiter.request, pick)
-        self._promised[index] = (waiter, pick)
         return True
 
     def _put_back(self, name: str, line: Line, waiter: Wait[Pull]) -> None:

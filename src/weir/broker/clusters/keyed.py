@@ -48,6 +48,11 @@ class KeyWindow:
         return max(self._most - len(self._keys), 0)
 
     @property
+    def idle(self) -> int:
+        """How many are not out."""
+        return len(self._keys) - len(self._out)
+
+    @property
     def candidates(self) -> int:
         """How many keys may have something to take, at most."""
         return len(self._heads)

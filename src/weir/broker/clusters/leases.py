@@ -3,8 +3,9 @@
 An entry holds a deadline as a stamp, for every replica to see. But a stamp is hybrid time: a wall
 clock set back by an hour would hold a dead consumer's messages for an hour, one set forward would
 end every lease at once. So a leader times its leases by its monotonic clock, and those it inherits
-by what was left of them at the end of its log. That is safe whoever is right: a grant ends by the
-entry of the next one, never by a clock.
+by what was left of them at the end of its log. Stamps may be ahead of the time, by what was promised
+or a client has seen: there it trusts its wall clock, by `MAX_AHEAD_MS` at most. That is safe whoever
+is right: a grant ends by the entry of the next one, never by a clock.
 
 What is held back is with nobody: there a new leader trusts its own clock too, for the log may have
 stood still since, and the delay may be a day.
@@ -17,12 +18,24 @@ from collections import Counter
 from collections.abc import Collection
 
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
-from weir.model.limits import DELAY_MS_MAX, GRANT_MS_MAX
+from weir.model.limits import DELAY_MS_MAX, GRANT_MS_MAX, MAX_AHEAD_MS
 from weir.model.stamp import milliseconds_of
+from weir.order.clock import Time
 
 #: Grants that were acked before their lease ended stay in the heap; beyond twice those that were
 #: live when it was last rebuilt, and so many, it is rebuilt.
 _SLACK = 256
+
+
+def left_of(deadline: int, consumer: int, last_stamp: int, time: Time) -> int:
+    """Return until which monotonic time, in ms, a lease of an earlier leader lasts, or what it held
+    back is held back: `deadline` is a stamp, and the log ends at `last_stamp`.
+    """
+    last, wall = milliseconds_of(last_stamp), time.wall_ms()
+    since, most = max(min(last, wall), last - MAX_AHEAD_MS), GRANT_MS_MAX
+    if consumer == NOBODY:
+        since, most = max(since, wall), DELAY_MS_MAX
+    return time.monotonic_ms() + min(max(milliseconds_of(deadline) - since, 0), most)
 
 
 class Leases:
@@ -30,12 +43,8 @@ class Leases:
 
     __slots__ = ("_clusters", "_due", "_ended", "_kept", "_most", "_until")
 
-    def __init__(
-        self, clusters: dict[str, ClusterState], last_stamp: int, now_ms: int, wall_ms: int = 0
-    ) -> None:
-        """Take over the grants of earlier leaders at monotonic time `now_ms`, and what they held
-        back as of `wall_ms`, if the log's last stamp is below that.
-        """
+    def __init__(self, clusters: dict[str, ClusterState], last_stamp: int, time: Time) -> None:
+        """Take over the grants of earlier leaders, and what they held back."""
         self._clusters = clusters
         self._due: list[tuple[int, str, int]] = []
         #: When each grant ends; earlier times in the heap do not count any more.
@@ -47,11 +56,8 @@ class Leases:
         self._kept: Counter[tuple[str, int]] = Counter()
         for name, cluster in clusters.items():
             for fence, grant in cluster.grants.items():
-                since, most = milliseconds_of(last_stamp), GRANT_MS_MAX
-                if grant.consumer == NOBODY:
-                    since, most = max(since, wall_ms), DELAY_MS_MAX
-                left = milliseconds_of(grant.deadline) - since
-                self.begin(name, fence, now_ms + min(max(left, 0), most))
+                due_ms = left_of(grant.deadline, grant.consumer, last_stamp, time)
+                self.begin(name, fence, due_ms)
 
     def begin(self, name: str, fence: int, due_ms: int) -> None:
         """Let a grant end at monotonic time `due_ms`."""

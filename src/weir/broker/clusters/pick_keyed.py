@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from weir.broker.clusters.keyed import KeyWindow, keys_of
 from weir.broker.clusters.line import Line
-from weir.broker.clusters.picking import Ground, Pick, Picking, Run, alike, fewer
+from weir.broker.clusters.picking import Ground, Pick, Picking, Run, alike, fewer, share
 from weir.broker.payloads import batches_in
 from weir.broker.state.clusters import Grant
 from weir.broker.state.ranges import Ranges
@@ -55,7 +55,9 @@ class Keyed(Picking):
         first = window.first()
         if first is None:
             return None
-        runs = self._take(first, min(request.max_messages, GRANT_RUNS_MAX))
+        there = window.idle + self._ground.state.decided_offset - self._looked
+        most = share(request.max_messages, there, line)
+        runs = self._take(first, min(most, GRANT_RUNS_MAX))
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
         reading = self._ground.read(first, runs[-1][1], size)
         if reading is None:

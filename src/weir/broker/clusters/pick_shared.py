@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from weir.broker.clusters.due_times import DueTimes
 from weir.broker.clusters.line import Line
-from weir.broker.clusters.picking import Ground, Pick, Picking, Run
+from weir.broker.clusters.picking import Ground, Pick, Picking, Run, share
 from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.model.clusters import Mode
@@ -59,7 +59,9 @@ class Shared(Picking):
         self._dues.ring()
         size = min(max(max_bytes, 1), FETCH_BYTES_MAX)
         for first, limit, among in self._candidates(line, most):
-            behind, room = min(first + most, limit), size
+            there = limit - first if among is None else among.count
+            some = share(most, there, line)
+            behind, room = min(first + some, limit), size
             if self._ground.doubtful.covers(first, first + 1):
                 among, room = None, 1  # this entry alone
             else:
@@ -68,7 +70,7 @@ class Shared(Picking):
             if reading is None:
                 continue
             behind = min(behind, reading.next_offset)
-            runs = None if among is None else _runs(among, first, reading.next_offset, most)
+            runs = None if among is None else _runs(among, first, reading.next_offset, some)
             if runs is None or len(runs) < 2:
                 return Pick(first, behind, reading)
             return Pick(first, runs[-1][1], reading, runs)

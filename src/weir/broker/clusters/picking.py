@@ -28,6 +28,8 @@ Run = tuple[int, int]
 
 #: By how many bits a grant is smaller, by how often it was granted in vain; from then on, alone.
 _SMALLER_BITS = (0, 0, 3)
+#: However many wait, a grant may be so small a part of what was asked for, and no smaller.
+_MOMENTS = 64
 #: Instead of a peer's session: whoever is first in line.
 ANYBODY = 0
 
@@ -167,6 +169,18 @@ class Picking:
     def delayed(self) -> int:
         """How many messages were passed by because they are not due, as far as is known."""
         return 0
+
+
+def share(most: int, there: int, line: Line) -> int:
+    """Return how many of `most` messages to grant to the first in line, of so many that are there.
+
+    As many as all who wait may have, so that nobody takes what is left for the others; but no less
+    than what it works off in a moment, for a client asks for what it works off in a second.
+    """
+    waiting = line.pulls.peers
+    if waiting < 2:
+        return most
+    return min(most, max(-(-there // waiting), most // _MOMENTS))
 
 
 def fewer(most: int, attempts: int) -> int:

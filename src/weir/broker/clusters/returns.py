@@ -6,15 +6,15 @@ nobody: it ends as leases do, and then goes to whoever pulls.
 
 from __future__ import annotations
 
+from weir.broker.clusters.commands import Commands
 from weir.broker.clusters.grants import Grants
 from weir.broker.control import GrantsExtended, MessagesReturned
-from weir.broker.entries import of_control
 from weir.broker.intake.intake import Intake
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.replica.group import Group
 from weir.broker.state.clusters import AT_ONCE, ClusterState
 from weir.broker.state.state import PartitionState
-from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, Unavailable, UnknownCluster
+from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, UnknownCluster
 from weir.model.limits import (
     ACK_RANGES_MAX,
     DELAY_MS_MAX,
@@ -30,32 +30,19 @@ from weir.wire.messages import Extend, Extended, Nack, Nacked
 class Returns:
     """Takes nacks and extensions of one partition while this node leads it."""
 
-    __slots__ = ("_draining", "_grants", "_group", "_intake", "_outbox", "_state", "_time",
-                 "_waiting")  # fmt: skip
+    __slots__ = ("_grants", "_intake", "_outbox", "_state", "_time", "commands")
 
     def __init__(
         self, group: Group, state: PartitionState, intake: Intake, grants: Grants, outbox: Outbox,
         time: Time,
     ) -> None:  # fmt: skip
         """Begin to lead; nobody waits for an answer yet."""
-        self._group = group
         self._state = state
         self._intake = intake
         self._grants = grants
         self._outbox = outbox
         self._time = time
-        self._waiting: dict[int, Caller] = {}
-        self._draining = False
-
-    def drain(self) -> None:
-        """Take no more: the node stops."""
-        self._draining = True
-
-    def lose(self, error: Refused) -> None:
-        """This node leads no more: another will know whether these were committed."""
-        waiting, self._waiting = self._waiting, {}
-        for caller in waiting.values():
-            self._outbox.refuse(caller, error)
+        self.commands = Commands(group, outbox)
 
     def nack(self, caller: Caller, request: Nack) -> None:
         """Propose to take messages back; that is confirmed once it is committed.
@@ -86,7 +73,7 @@ class Returns:
         leases = self._grants.leases
         leases.keep(request.cluster, request.fence)
         try:
-            self._waiting[self._group.propose(of_control(record))] = caller
+            self.commands.propose(record, caller)
         except Refused:
             leases.let_go(request.cluster, request.fence)
             raise
@@ -107,7 +94,7 @@ class Returns:
         due_ms = self._time.monotonic_ms() + request.lease_ms
         for fence in request.fences:
             self._grants.leases.extend(request.cluster, fence, due_ms)
-        self._waiting[self._group.propose(of_control(record))] = caller
+        self.commands.propose(record, caller)
 
     def returned(
         self, index: int, record: MessagesReturned, cluster: ClusterState | None, whole: bool
@@ -129,7 +116,7 @@ class Returns:
     def _answer(
         self, index: int, cluster: ClusterState | None, stale: list[int], reply: Nacked | Extended
     ) -> None:
-        caller = self._waiting.pop(index, None)
+        caller = self.commands.applied(index)
         if caller is None:
             return
         if cluster is None:
@@ -141,8 +128,7 @@ class Returns:
             self._outbox.reply(caller, reply)
 
     def _cluster(self, name: str) -> ClusterState:
-        if self._draining:
-            raise Unavailable("this node is stopping: ask another, or again shortly")
+        self.commands.check_open()
         cluster = self._state.clusters.get(name)
         if cluster is None:
             raise UnknownCluster(f"cluster {name!r} was never granted anything here")

@@ -6,22 +6,15 @@ before a seek and committed after it would let the cluster go on at the wrong pl
 
 from __future__ import annotations
 
+from weir.broker.clusters.commands import Commands
 from weir.broker.clusters.grants import Grants
 from weir.broker.clusters.turns import Turns
 from weir.broker.control import ClusterDeleted, ClusterPaused, ClusterRecord, ClusterSought
-from weir.broker.entries import of_control
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.replica.group import Group
 from weir.broker.state.cursors import Cursor
 from weir.broker.state.state import PartitionState
-from weir.errors import (
-    BadRequest,
-    ClusterInUse,
-    OffsetOutOfRange,
-    Refused,
-    Unavailable,
-    UnknownCluster,
-)
+from weir.errors import BadRequest, ClusterInUse, OffsetOutOfRange, Refused, UnknownCluster
 from weir.model.clusters import Mode
 from weir.model.stamp import milliseconds_of
 from weir.model.topic import check_name
@@ -42,8 +35,7 @@ Change = SeekCluster | PauseCluster | DeleteCluster
 class Steering:
     """Lists and changes the clusters of one partition while this node leads it."""
 
-    __slots__ = ("_draining", "_grants", "_group", "_outbox", "_state", "_time", "_turns",
-                 "_waiting")  # fmt: skip
+    __slots__ = ("_grants", "_group", "_outbox", "_state", "_time", "_turns", "commands")
 
     def __init__(
         self, group: Group, state: PartitionState, grants: Grants, turns: Turns, outbox: Outbox,
@@ -56,18 +48,7 @@ class Steering:
         self._turns = turns
         self._outbox = outbox
         self._time = time
-        self._waiting: dict[int, Caller] = {}
-        self._draining = False
-
-    def drain(self) -> None:
-        """Change nothing any more: the node stops."""
-        self._draining = True
-
-    def lose(self, error: Refused) -> None:
-        """This node leads no more: another will know whether these changes were committed."""
-        waiting, self._waiting = self._waiting, {}
-        for caller in waiting.values():
-            self._outbox.refuse(caller, error)
+        self.commands = Commands(group, outbox)
 
     def list(self, caller: Caller, request: ListClusters) -> None:
         """Say how far one cluster is, or all."""
@@ -82,20 +63,19 @@ class Steering:
         Raises `BadName`, `OffsetOutOfRange`, `UnknownCluster`, `ClusterInUse` or `Overloaded`, and
         `Unavailable` once the node stops or while leadership is handed over.
         """
-        if self._draining:
-            raise Unavailable("this node is stopping: ask another, or again shortly")
+        self.commands.check_open()
         name = check_name(request.cluster, "cluster")
         record = self._record(name, request)
         self._grants.hold(name)  # first: to propose may apply others, and grant by what they say
         try:
-            self._waiting[self._group.propose(of_control(record))] = caller
+            self.commands.propose(record, caller)
         except Refused:
             self._grants.let_go(name, forget=False)
             raise
 
     def applied(self, index: int, record: ClusterRecord) -> None:
         """Answer for a change that is committed, and let the cluster be granted again."""
-        caller = self._waiting.pop(index, None)
+        caller = self.commands.applied(index)
         if caller is None:
             return
         cluster = self._state.clusters.get(record.cluster)

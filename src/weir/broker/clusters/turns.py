@@ -7,11 +7,13 @@ given back, with its holder's connection, or by a lease that this leader times b
 
 from __future__ import annotations
 
+from weir.broker.clusters.leases import left_of
 from weir.broker.control import CursorMoved, CursorSought, CursorTaken, GrantsReleased
-from weir.broker.entries import of_control
+from weir.broker.entries import Payload, of_control
 from weir.broker.intake.intake import Intake
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.replica.group import Group
+from weir.broker.replica.proposals import Proposals
 from weir.broker.state.clusters import NOBODY
 from weir.broker.state.cursors import Cursor
 from weir.broker.state.state import PartitionState
@@ -46,16 +48,14 @@ class Turns:
         self._outbox = outbox
         self._time = time
         self._lines: dict[str, Waits[TakeTurn]] = {}
-        #: By index of the entry: who asked for a turn, None once gone; who waits for a move.
-        self._takes: dict[int, Wait[TakeTurn] | None] = {}
-        self._moves: dict[int, Caller] = {}
+        self._takes: Proposals[Payload, Wait[TakeTurn]] = Proposals(group.propose)
+        self._moves: Proposals[Payload, Caller] = Proposals(group.propose)
         #: Clusters of which a turn is being given.
         self._taking: set[str] = set()
         self._draining = False
-        now, since = time.monotonic_ms(), milliseconds_of(state.last_stamp)
         #: By cluster, the monotonic time before which its turn goes to nobody else.
         self._due = {
-            name: now + min(max(milliseconds_of(cursor.deadline) - since, 0), DELAY_MS_MAX)
+            name: left_of(cursor.deadline, cursor.consumer, state.last_stamp, time)
             for name, cursor in state.cursors.items()
         }
 
@@ -120,7 +120,7 @@ class Turns:
         due = self._time.monotonic_ms() + request.lease_ms
         if not request.ends:  # it lasts from now on, whenever the entry is committed
             self._due[request.cluster] = max(self._due.get(request.cluster, 0), due)
-        self._moves[self._group.propose(of_control(record))] = caller
+        self._moves.propose(of_control(record), caller)
 
     def seek(self, caller: Caller, request: SeekCursor) -> None:
         """Propose that a cluster goes on elsewhere; one that is new begins there.
@@ -132,8 +132,7 @@ class Turns:
         name = check_name(request.cluster, "cluster")
         if name in self._state.clusters:
             raise BadRequest(f"cluster {name!r} reads this topic partition by partition")
-        record = CursorSought(name, request.offsets)
-        self._moves[self._group.propose(of_control(record))] = caller
+        self._moves.propose(of_control(CursorSought(name, request.offsets)), caller)
 
     def _cursor(self, name: str) -> Cursor:
         cursor = self._state.cursors.get(name)
@@ -153,30 +152,32 @@ class Turns:
 
     def taken(self, index: int, record: CursorTaken, given: bool) -> None:
         """A turn is committed, or void for another came first."""
-        if index not in self._takes:
+        waiter = self._takes.applied(index)
+        if waiter is None:
             return  # proposed by an earlier leader
-        waiter = self._takes.pop(index)
         self._taking.discard(record.cluster)
-        if given and waiter is None:
+        if not given:
+            self._due.pop(record.cluster, None)
+        is_gone = not self._outbox.knows(waiter.caller.session)
+        if given and is_gone:
             self._release(record.consumer)
-        elif given and waiter is not None:
+        elif given:
             cursor = self._state.cursors[record.cluster]
             turn = Turn(index, record.deadline, cursor.offsets, cursor.attempts)
             self._outbox.reply(waiter.caller, turn)
-        elif waiter is not None and self._draining:
+        elif self._draining:
             self._outbox.refuse(waiter.caller, _stopping())
-        elif waiter is not None:
+        elif not is_gone:
             self._lines.setdefault(record.cluster, Waits()).add(waiter, front=True)
             self._serve(record.cluster)
             self._end(record.cluster)
 
     def moved(self, index: int, record: CursorMoved, kept: bool) -> None:
         """A move is committed; not `kept`, the turn was over before."""
-        caller = self._moves.pop(index, None)
+        caller = self._moves.applied(index)
         if kept and record.ends:
             delay_ms = max(milliseconds_of(record.deadline) - milliseconds_of(record.stamp), 0)
-            self._due[record.cluster] = self._time.monotonic_ms() + delay_ms
-            self._serve(record.cluster)
+            self._free(record.cluster, delay_ms)
         if caller is None:
             return
         if kept:
@@ -187,20 +188,30 @@ class Turns:
 
     def sought(self, index: int, record: CursorSought) -> None:
         """A seek is committed: the turn is anybody's."""
-        if (caller := self._moves.pop(index, None)) is not None:
+        if (caller := self._moves.applied(index)) is not None:
             self._outbox.reply(caller, Moved(0))
-        self.freed(record.cluster)
+        self._free(record.cluster)
 
-    def freed(self, name: str) -> None:
-        """The turn is anybody's, by an entry."""
-        self._due.pop(name, None)
+    def steered(self, name: str) -> None:
+        """A cluster was paused or goes on, which takes the turn from nobody, or it is gone."""
+        if name in self._state.cursors:
+            self._serve(name)
+        else:
+            self._free(name)
+
+    def _free(self, name: str, delay_ms: int = 0) -> None:
+        """The turn is anybody's by an entry, in so many ms; but one is being given already, if that
+        was proposed before.
+        """
+        if name not in self._taking:
+            self._due[name] = self._time.monotonic_ms() + delay_ms
         self._serve(name)
 
     def released(self) -> None:
         """A consumer that is gone has no turn any more."""
         for name, cursor in self._state.cursors.items():
             if cursor.consumer == NOBODY and not cursor.deadline:
-                self.freed(name)
+                self._free(name)
 
     # -- time and peers ----------------------------------------------------------------------
 
@@ -215,9 +226,6 @@ class Turns:
         for name, line in list(self._lines.items()):
             line.closed(session)
             self._retire(name)
-        for index, waiter in self._takes.items():
-            if waiter is not None and waiter.caller.session == session:
-                self._takes[index] = None
         if any(cursor.consumer == session for cursor in self._state.cursors.values()):
             self._release(session)
 
@@ -233,11 +241,8 @@ class Turns:
     def lose(self, error: Refused) -> None:
         """This node leads no more: another knows what became of what was proposed."""
         self._refuse_all(error)
-        waiting = [one.caller for one in self._takes.values() if one is not None]
-        for caller in (*waiting, *self._moves.values()):
+        for caller in (*(one.caller for one in self._takes.lose()), *self._moves.lose()):
             self._outbox.refuse(caller, error)
-        self._takes.clear()
-        self._moves.clear()
 
     def _refuse_all(self, error: Refused) -> None:
         lines, self._lines = self._lines, {}
@@ -266,13 +271,12 @@ class Turns:
         after = 0 if cursor is None else cursor.fence
         record = CursorTaken(name, waiter.caller.session, after, request.offsets, deadline, stamp)
         try:
-            index = self._group.propose(of_control(record))
+            self._takes.propose(of_control(record), waiter)
         except Refused as error:
             self._outbox.refuse(waiter.caller, error)
             return
         self._taking.add(name)
         self._due[name] = self._time.monotonic_ms() + request.lease_ms
-        self._takes[index] = waiter
 
     def _end(self, name: str) -> None:
         line = self._lines.get(name)

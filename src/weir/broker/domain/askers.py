@@ -51,21 +51,19 @@ class Asker:
 class Askers:
     """All who wait at one shard."""
 
-    __slots__ = ("_due", "_next", "_of", "_waiting")
+    __slots__ = ("_due", "_next", "_of", "waiting")
 
     def __init__(self) -> None:
         """Nobody waits."""
-        self._waiting: dict[int, Asker] = {}
+        #: By number.
+        self.waiting: dict[int, Asker] = {}
         self._of: dict[int, dict[int, None]] = {}
         self._due: list[tuple[int, int]] = []
         self._next = 0
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def check_room(self) -> None:
         """Raise `Overloaded` if as many wait as peers may be connected."""
-        if len(self._waiting) >= CONNECTIONS_MAX:
+        if len(self.waiting) >= CONNECTIONS_MAX:
             raise Overloaded(
                 f"{CONNECTIONS_MAX:,} wait for barriers here already: ask again shortly",
                 RETRY_AFTER_MS,
@@ -75,16 +73,16 @@ class Askers:
         """Let somebody wait, and give it a number."""
         number, self._next = self._next, self._next + 1
         asker.number = number
-        self._waiting[number] = asker
+        self.waiting[number] = asker
         self._of.setdefault(asker.session, {})[number] = None
-        if len(self._due) >= 2 * len(self._waiting) + _SLACK:
-            self._due = [(one.deadline_ms, n) for n, one in self._waiting.items() if n != number]
+        if len(self._due) >= 2 * len(self.waiting) + _SLACK:
+            self._due = [(one.deadline_ms, n) for n, one in self.waiting.items() if n != number]
             heapq.heapify(self._due)
         heapq.heappush(self._due, (asker.deadline_ms, number))
 
     def take(self, number: int) -> Asker | None:
         """Let somebody wait no more; None if it does not."""
-        asker = self._waiting.pop(number, None)
+        asker = self.waiting.pop(number, None)
         if asker is not None:
             asker.is_over = True
             numbers = self._of[asker.session]

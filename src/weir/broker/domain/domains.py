@@ -41,8 +41,8 @@ VISIBLE_MS_MAX = 10_000
 class Domains:
     """Answers those who ask for the barriers of topics."""
 
-    __slots__ = ("_askers", "_authorize", "_domains", "_outbox", "_planner", "_promises",
-                 "_questions", "_shared", "_time", "_topics")  # fmt: skip
+    __slots__ = ("_authorize", "_domains", "_outbox", "_planner", "_promises",
+                 "_questions", "_shared", "_time", "_topics", "askers")  # fmt: skip
 
     def __init__(
         self, topics: Topics, promises: Promises, passing: Passing, layout: Layout,
@@ -56,7 +56,8 @@ class Domains:
         self._outbox = shared.outbox
         self._authorize = authorize
         self._time = time = shared.time
-        self._askers = Askers()
+        #: Who waits.
+        self.askers = Askers()
         self._questions = Questions(passing, time)
         self._domains: dict[tuple[int, Scope], Domain] = {}
         passing.listen(self._answered, Opcode.ASK_BARRIERS)
@@ -66,7 +67,7 @@ class Domains:
         topic = self._topics.catalog.by_id(request.topic)
         if topic is None:
             raise _gone(request.topic)
-        self._askers.check_room()
+        self.askers.check_room()
         scope = Scope.ALL
         if session.is_shard:
             scope = Scope.LED if session.foreign else Scope.OWN
@@ -97,15 +98,10 @@ class Domains:
         def tell(known: Barriers | None) -> None:
             then(known is not None and known.reached)
 
-        self._askers.check_room()
+        self.askers.check_room()
         asker = self._asker(topic, Scope.ALL, stamp, VISIBLE_MS_MAX, False, tell)
         asker.session = session
         self._wait(asker, topic)
-
-    @property
-    def waiting(self) -> int:
-        """How many wait."""
-        return len(self._askers)
 
     def advance(self) -> None:
         """Tell those whose stamp is reached by all partitions."""
@@ -117,7 +113,7 @@ class Domains:
         """Tell those whose time is up what is known, and ask again for others."""
         now = self._time.monotonic_ms()
         self._questions.tick()
-        for asker in self._askers.ended(now):
+        for asker in self.askers.ended(now):
             self._tell(asker, False)
         for key, domain in list(self._domains.items()):
             if domain.first is not None:
@@ -129,7 +125,7 @@ class Domains:
 
     def closed(self, session: int) -> None:
         """Forget a peer that is gone."""
-        self._askers.closed(session)
+        self.askers.closed(session)
 
     def cut(self, place: int) -> None:
         """The trunk to another shard broke."""
@@ -157,7 +153,7 @@ class Domains:
         if domain is None:
             domain = self._domains[key] = Domain(*key)
         domain.asked_ms = now = self._time.monotonic_ms()
-        self._askers.add(asker)
+        self.askers.add(asker)
         domain.add(asker)
         self._look(domain)
         if not asker.is_over:
@@ -190,7 +186,7 @@ class Domains:
             domain.take_plan(self._planner.plan(topic, domain.scope, joined), at)
 
     def _tell(self, asker: Asker, reached: bool) -> None:
-        self._askers.take(asker.number)
+        self.askers.take(asker.number)
         topic = self._topics.catalog.by_id(asker.topic)
         if topic is None:
             asker.tell(None)

@@ -47,7 +47,7 @@ class Orders:
             self._growth.advance()
         if self._promises.is_due:
             self._promises.advance()
-        if self._domains.waiting:
+        if self._domains.askers.waiting:
             self._domains.advance()
 
     def tick(self) -> None:

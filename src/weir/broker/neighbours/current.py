@@ -125,7 +125,7 @@ class Current:
                 self._end(False)
         if not self.known and self._round is None:
             self._begin()
-        if self._asked not in (-1, self._routes.registry):
+        if self._asked >= 0 and self._asked != self._routes.registry:
             self._refused()  # who was asked leads no more, and might never answer
 
     # -- rounds ------------------------------------------------------------------------------

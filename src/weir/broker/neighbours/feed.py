@@ -78,10 +78,12 @@ class Feed:
         self._others = others
         self._index = 0
         self._applying: ControlRecord | None = None
-        self._open = False
+        #: Whether followers may have the snapshot.
+        self.is_open = False
         #: By name of a shard.
         self._followers: dict[str, _Follower] = {}
-        self._held: list[_Held] = []
+        #: Replies that wait for the followers.
+        self.held: list[_Held] = []
 
     # -- what the registry answers -----------------------------------------------------------
 
@@ -92,7 +94,7 @@ class Feed:
             self._outbox.reply(caller, reply)
             return
         until = self._time.monotonic_ms() + TOLD_WITHIN_MS
-        self._held.append(_Held(self._index, record, until, caller, reply))
+        self.held.append(_Held(self._index, record, until, caller, reply))
 
     def refuse(self, caller: Caller, error: Refused) -> None:
         """Answer with a refusal."""
@@ -108,7 +110,7 @@ class Feed:
     def lose(self, error: NotLeader) -> None:
         """See `Machine`; what is held back is answered for by nobody here."""
         assert self.registry is not None
-        held, self._held = self._held, []
+        held, self.held = self.held, []
         for one in held:
             self._outbox.refuse(one.caller, error)
         self.registry.lose(error)
@@ -155,15 +157,10 @@ class Feed:
 
     # -- followers ---------------------------------------------------------------------------
 
-    @property
-    def is_open(self) -> bool:
-        """Whether followers may have the snapshot."""
-        return self._open
-
     def opened(self) -> None:
         """Every inherited entry is applied: followers may have the snapshot from here on."""
-        if not self._open:
-            self._open = True
+        if not self.is_open:
+            self.is_open = True
             for follower in self._followers.values():
                 self._send_snapshot(follower)
 
@@ -176,7 +173,7 @@ class Feed:
             return
         # One that comes again has started anew: what it knew before counts for nothing.
         follower = self._followers[name] = _Follower(session)
-        if self._open:
+        if self.is_open:
             self._send_snapshot(follower)
 
     def closed(self, session: int) -> None:
@@ -189,9 +186,9 @@ class Feed:
     def tick(self) -> None:
         """Refuse what waited too long for a shard that is away."""
         now = self._time.monotonic_ms()
-        late = [held for held in self._held if held.until_ms <= now]
+        late = [held for held in self.held if held.until_ms <= now]
         if late:
-            self._held = [held for held in self._held if held.until_ms > now]
+            self.held = [held for held in self.held if held.until_ms > now]
         for held in late:
             error = Unavailable(
                 "a shard of this node is away, or has no room for what is under way: ask again"
@@ -200,10 +197,8 @@ class Feed:
 
     def advance(self) -> None:
         """Let the replies go whose time has come."""
-        if not self._held:
-            return
-        leaving = [held for held in self._held if self._may_leave(held)]
-        self._held = [held for held in self._held if not self._may_leave(held)]
+        leaving = [held for held in self.held if self._may_leave(held)]
+        self.held = [held for held in self.held if not self._may_leave(held)]
         for held in leaving:
             self._outbox.reply(held.caller, held.reply)
 

@@ -98,7 +98,8 @@ class Neighbours:
         if isinstance(self.copy, Current):
             if not self.feed.is_open and self.copy.known:
                 self.feed.opened()
-            self.feed.advance()
+            if self.feed.held:
+                self.feed.advance()
 
     def tick(self) -> None:
         """Let nobody wait for ever."""

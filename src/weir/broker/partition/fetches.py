@@ -10,6 +10,7 @@ from weir.broker.payloads import without
 from weir.broker.reads import Reads
 from weir.broker.replica.assured import assured
 from weir.broker.replica.group import Group
+from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.broker.waits import Wait, Waits
 from weir.codec.fields import Buffer
@@ -41,24 +42,22 @@ class Fetches:
         self._draining = False
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
-        """Answer now if there is data or no time to wait. A replica may lag, and a leader
-        behind the others: what lies ahead of it is waited for.
+        """Answer now if there is data or no time to wait. A replica may lag: what lies ahead of
+        it is waited for.
 
         Raises `OffsetOutOfRange`, and `Overloaded` or `Unavailable` where nobody may wait.
         """
         if request.offset > self._state.next_offset and not request.replica:
-            # Whoever led before the others chose another leader may not know of that one yet, nor
-            # of what was read there.
+            # Others may have handed out what this leader's own disk does not hold yet, and whoever
+            # led before the others chose another leader may not know of that one, nor of what was
+            # read there.
             assured(self._group, self._outbox, caller, partial(self._fetch, caller, request))
         else:
             self._fetch(caller, request)
 
     def _fetch(self, caller: Caller, request: Fetch) -> None:
         start, behind = self._state.log_start, self._state.next_offset
-        node = self._group.node
-        # Others may have applied, and handed out, what this leader's own disk does not hold yet.
-        lags = request.replica or node.applied_index < node.commit_index
-        ahead = request.offset > behind and not lags
+        ahead = request.offset > behind and not request.replica
         if request.offset < start or ahead:
             raise OffsetOutOfRange(
                 f"offset {request.offset} is not there: this partition holds {start} to {behind}",
@@ -125,15 +124,17 @@ class Fetches:
         if reading is None:
             self._answer_nothing(caller, request)
             return
+        # As they are now: of what goes past retention while it is read, they are forgotten.
+        known = Ranges(self._state.voids.within(request.offset, reading.next_offset))
 
         def answer(payloads: Sequence[Buffer], failure: Refused | None) -> None:
             if failure is not None:
                 self._outbox.refuse(caller, failure)
             else:
                 behind = reading.reached(payloads)
-                voids = self._state.voids.within(request.offset, behind)
+                voids = known.within(request.offset, behind)
                 if voids:
-                    payloads = without(payloads, self._state.voids)
+                    payloads = without(payloads, known)
                 self._answer(caller, request, behind, tuple(payloads), tuple(voids))
 
         self._reads.start(reading, answer)

@@ -15,7 +15,7 @@ from weir.broker.entries import of_control
 from weir.broker.intake.fan_in import FanIn
 from weir.broker.intake.intake import Intake
 from weir.broker.intake.settling import Settling
-from weir.broker.outbox import Outbox
+from weir.broker.outbox import Caller, Outbox
 from weir.broker.replica.group import Group
 from weir.broker.scatter.participant import Participant
 from weir.broker.state.state import PartitionState
@@ -23,6 +23,8 @@ from weir.broker.surroundings import Surroundings
 from weir.errors import Refused
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
+from weir.wire.cursors import MoveCursor, SeekCursor, TakeTurn
+from weir.wire.messages import Ack, Extend, Nack
 
 
 class Leading:
@@ -57,6 +59,26 @@ class Leading:
         if self.fan_in is None:
             self.fan_in = FanIn(self.intake, self._state, producer, outbox.send, budget.release)
         return self.fan_in
+
+    def settle(self, caller: Caller, request: Ack | Nack | Extend) -> None:
+        """Ack messages of grants, give them back, or let grants last longer. Raises `Refused`."""
+        match request:
+            case Ack():
+                self.acks.ack(caller, request)
+            case Nack():
+                self.returns.nack(caller, request)
+            case Extend():
+                self.returns.extend(caller, request)
+
+    def turn(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
+        """Read the topic in total order, in turn. Raises `Refused`."""
+        match request:
+            case TakeTurn():
+                self.turns.take(caller, request)
+            case MoveCursor():
+                self.turns.move(caller, request)
+            case SeekCursor():
+                self.turns.seek(caller, request)
 
     def barrier(self, fenced: int) -> Barrier:
         """Return what may be said now, where `fenced` is what a majority has promised."""
@@ -128,11 +150,11 @@ class Leading:
     def drain(self, acks: bool) -> None:
         """The node stops: let nobody wait any more, but for `acks` for a while."""
         self.grants.drain()
-        self.steering.drain()
+        self.steering.commands.drain()
         self.turns.drain()
         if not acks:
-            self.acks.drain()
-            self.returns.drain()
+            self.acks.commands.drain()
+            self.returns.commands.drain()
 
     def end(self, error: Refused) -> None:
         """The topic is deleted: refuse all who wait; what is under way comes to its end."""
@@ -148,7 +170,7 @@ class Leading:
         self.parts.lose(error)
         self.turns.lose(error)
         self.grants.lose(error)
-        self.acks.lose(error)
-        self.returns.lose(error)
-        self.steering.lose(error)
+        self.acks.commands.lose(error)
+        self.returns.commands.lose(error)
+        self.steering.commands.lose(error)
         self.settling.end(error)

@@ -67,7 +67,7 @@ def apply_control(
             state.steer(record)
             if leading is not None:
                 leading.steering.applied(index, record)
-                leading.turns.freed(record.cluster)
+                leading.turns.steered(record.cluster)
         case _:
             _apply_bound(index, record, group, state, leading)
 

@@ -49,14 +49,20 @@ from weir.wire.messages import (
 class Partition:
     """The machine of one partition's group."""
 
-    __slots__ = ("_fence", "_shared", "fetches", "group", "leading", "state")
+    __slots__ = ("_dirty", "_fence", "_shared", "fetches", "group", "leading", "state")
 
-    def __init__(self, group: Group, state: PartitionState, shared: Surroundings) -> None:
-        """Join a restored state with its group."""
+    def __init__(
+        self, group: Group, state: PartitionState, shared: Surroundings,
+        dirty: Callable[[Partition], None],
+    ) -> None:  # fmt: skip
+        """Join a restored state with its group. `dirty` is told when something waits to be `cut`
+        into an entry.
+        """
         self.group = group
         self.state = state
         self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time, self._order)
         self._shared = shared
+        self._dirty = dirty
         self.leading: Leading | None = None
         self._fence = 0
 
@@ -107,18 +113,18 @@ class Partition:
         self._shared.outbox.touches(caller.session, self.group.id)
         check_dues = leading.grants.pickers.check_dues
         if publish(self._shared, leading.intake, caller, request, own, check_dues):
-            self._shared.dirty(self)
+            self._dirty(self)
 
     def publish_devices(self, seat: Seat, publishes: DevicePublishes) -> None:
         """Take device publishes of one connection; confirms come after the commit."""
         publish_devices(self._shared, self._fan_in(), seat, publishes)
-        self._shared.dirty(self)
+        self._dirty(self)
 
     def part(self, request: Prepare | Decide, tell: Tell) -> None:
         """Prepare a part of a scattering, or do a step with it."""
         self._may_wait()
         if self._led().parts.take(request, tell):
-            self._shared.dirty(self)
+            self._dirty(self)
 
     def fetch(self, caller: Caller, request: Fetch) -> None:
         """Read by offset."""
@@ -144,27 +150,14 @@ class Partition:
 
     def settle(self, caller: Caller, request: Ack | Nack | Extend) -> None:
         """Ack messages of grants, give them back, or let grants last longer."""
-        leading = self._led()
-        match request:
-            case Ack():
-                leading.acks.ack(caller, request)
-            case Nack():
-                leading.returns.nack(caller, request)
-            case Extend():
-                leading.returns.extend(caller, request)
+        self._led().settle(caller, request)
 
     def turn(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
         """Read the topic in total order, in turn."""
-        turns = self._led().turns
+        leading = self._led()
         self._shared.outbox.touches(caller.session, self.group.id)
         self._may_wait()
-        match request:
-            case TakeTurn():
-                turns.take(caller, request)
-            case MoveCursor():
-                turns.move(caller, request)
-            case SeekCursor():
-                turns.seek(caller, request)
+        leading.turn(caller, request)
 
     def describe(self, caller: Caller) -> None:
         """Say what this partition holds."""
@@ -315,7 +308,7 @@ class Partition:
         return first_needed(self.group, self.state)
 
     def _wake(self) -> None:
-        self._shared.woken[self.group.id] = self
+        self._shared.woken[self.group.id] = self.fetches.wake
         if self.leading is not None:
             self.leading.wake()
 

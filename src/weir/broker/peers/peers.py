@@ -37,7 +37,7 @@ from weir.wire.link import LinkFrame
 _EARLY_MAX = 4_096
 _EARLY_MS = 2_000
 #: These carry entries or a state, and may take long.
-_LARGE = raft.Append | raft.InstallSnapshot
+_LARGE = (raft.Append, raft.InstallSnapshot)
 
 
 class Peers:

@@ -8,6 +8,7 @@ from typing import Protocol
 from weir.broker.control import TopicAltered, TopicDeleted, TopicGrown
 from weir.broker.outbox import Caller
 from weir.broker.registry.catalog import Catalog, more_partitions
+from weir.broker.replica.proposals import Proposals
 from weir.errors import Refused, Unavailable, UnknownTopic
 from weir.model.topic import Topic, check_settings, split_name
 from weir.order.clock import Time
@@ -33,7 +34,7 @@ class Administration:
     """What is asked of topics that exist, and what becomes of it when it is committed."""
 
     __slots__ = ("_altered", "_catalog", "_deleted", "_describe", "_growing", "_outbox",
-                 "_propose", "_time", "_waiting")  # fmt: skip
+                 "_proposals", "_propose", "_time")  # fmt: skip
 
     def __init__(
         self,
@@ -53,15 +54,14 @@ class Administration:
         self._altered = altered
         self._deleted = deleted
         self._time = time
-        self._waiting: dict[int, Caller] = {}
+        self._proposals: Proposals[TopicAltered | TopicDeleted, Caller] = Proposals(propose)
         #: By topic, who waits until all of its partitions are there, and how long at most.
         self._growing: dict[int, list[tuple[Caller, int]]] = {}
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: refuse who waits for a change."""
-        waiting, self._waiting = self._waiting, {}
         growing, self._growing = self._growing, {}
-        for caller in waiting.values():
+        for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
         for callers in growing.values():
             for caller, _ in callers:
@@ -89,7 +89,7 @@ class Administration:
         request.settings.over(topic.settings)  # raises
         # What others alter meanwhile stays: the entry says what to change, not what comes of it.
         record = TopicAltered(topic.id, request.partitions, request.settings)
-        self._waiting[self._propose(record)] = caller
+        self._proposals.propose(record, caller)
 
     def delete(self, caller: Caller, request: DeleteTopic) -> None:
         """Propose the end of a topic. Raises `UnknownTopic`.
@@ -103,7 +103,7 @@ class Administration:
         topic = self._named(request.name)
         if request.id not in (0, topic.id):
             raise UnknownTopic(f"topic {topic.full_name} has id {topic.id}, not {request.id}")
-        self._waiting[self._propose(TopicDeleted(topic.id))] = caller
+        self._proposals.propose(TopicDeleted(topic.id), caller)
 
     def joined(self, report: ReportJoined) -> None:
         """Propose that a partition is there, which the leader of partition 0 says has joined."""
@@ -122,7 +122,7 @@ class Administration:
 
     def apply(self, index: int, record: TopicAltered | TopicDeleted) -> None:
         """Apply a committed record; a topic that was deleted meanwhile stays as it is: gone."""
-        caller = self._waiting.pop(index, None)
+        caller = self._proposals.applied(index)
         try:
             if isinstance(record, TopicAltered):
                 topic = self._catalog.alter(record)

@@ -25,6 +25,7 @@ from weir.broker.outbox import Caller
 from weir.broker.registry.catalog import Catalog
 from weir.broker.registry.nodes import NodeInfo, Nodes
 from weir.broker.registry.placement import Placement, evened, filled, moved_off
+from weir.broker.replica.proposals import Proposals
 from weir.errors import BadRequest, LevelTooHigh, NodeInUse, Refused, Unavailable, UnknownNode
 from weir.model.ids import (
     INCARNATION_BITS,
@@ -64,7 +65,7 @@ class Membership:
     """Adds, drains and removes nodes, and places what lies on them."""
 
     __slots__ = ("_catalog", "_founded", "_identity", "_level", "_logs", "_outbox", "_placing",
-                 "_propose", "_settled", "_shards", "_waiting")  # fmt: skip
+                 "_proposals", "_propose", "_settled", "_shards")  # fmt: skip
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Membership:
         self._logs, self._shards, self._level = layout.logs, layout.shards, level
         self._outbox = outbox
         self._propose = propose
-        self._waiting: dict[int, Caller] = {}
+        self._proposals: Proposals[NodeRecord, Caller] = Proposals(propose)
         #: Entries that place groups and are not applied yet.
         self._placing: set[int] = set()
         #: Whether nothing has happened since it was last decided where groups go.
@@ -113,9 +114,8 @@ class Membership:
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: refuse who waits."""
-        waiting, self._waiting = self._waiting, {}
         self._placing.clear()
-        for caller in waiting.values():
+        for caller in self._proposals.lose():
             self._outbox.refuse(caller, error)
 
     # -- requests ----------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Membership:
         }
         if request.verb not in verbs:
             raise BadRequest(f"nodes can be told to {', '.join(verbs)}, not {request.verb!r}")
-        self._waiting[self._propose(verbs[request.verb](request))] = caller
+        self._proposals.propose(verbs[request.verb](request), caller)
 
     def raise_level(self, caller: Caller, request: RaiseLevel) -> None:
         """Propose a format level. Raises `LevelTooHigh` if a node does not support it, and
@@ -173,7 +173,7 @@ class Membership:
                 "its entries are in the logs",
                 nodes.level,
             )
-        self._waiting[self._propose(LevelRaised(level))] = caller
+        self._proposals.propose(LevelRaised(level), caller)
 
     def told(self, report: Report) -> None:
         """Take what a shard of the set says. Raises `Unavailable` if this node does not lead."""
@@ -224,7 +224,7 @@ class Membership:
 
     def apply(self, index: int, record: NodeRecord) -> None:
         """Apply a committed record."""
-        caller = self._waiting.pop(index, None)
+        caller = self._proposals.applied(index)
         self._placing.discard(index)
         self._settled = False
         try:

@@ -71,6 +71,10 @@ class Nodes:
         """Return all nodes that are not removed, by id."""
         return [node for _, node in sorted(self._nodes.items()) if node.state != "removed"]
 
+    def ever(self) -> list[NodeInfo]:
+        """Return all nodes that there ever were, removed ones too."""
+        return list(self._nodes.values())
+
     def active(self) -> list[int]:
         """Return the ids of the nodes that may be given groups: those that have run once."""
         return [node.id for node in self.all() if node.state == "active" and node.shards]

@@ -29,6 +29,7 @@ from weir.broker.registry.catalog import Catalog
 from weir.broker.registry.membership import Membership
 from weir.broker.registry.placement import check_replicas
 from weir.broker.replica.group import Group
+from weir.broker.replica.proposals import Proposals
 from weir.errors import (
     Halted,
     NotLeader,
@@ -89,8 +90,9 @@ class Registry:
         self.membership = Membership(catalog, identity, layout, level, outbox, self._propose)
         self._clock = clock
         self._leads = False
-        self._topics: dict[int, tuple[Caller, CreateTopic]] = {}
-        self._producers: dict[int, Callable[[ProducerOpened | Refused], None]] = {}
+        self._topics: Proposals[TopicCreated, tuple[Caller, CreateTopic]] = Proposals(self._propose)
+        self._producers: Proposals[ProducerOpened, Callable[[ProducerOpened | Refused], None]]
+        self._producers = Proposals(self._propose)
 
     @property
     def ready(self) -> bool:
@@ -104,11 +106,9 @@ class Registry:
     def lose(self, error: NotLeader) -> None:
         """Lead no more: whoever leads next knows what became of what is under way."""
         self._leads = False
-        topics, self._topics = self._topics, {}
-        for caller, _ in topics.values():
+        for caller, _ in self._topics.lose():
             self._outbox.refuse(caller, error)
-        producers, self._producers = self._producers, {}
-        for then in producers.values():
+        for then in self._producers.lose():
             then(error)
         self.administration.lose(error)
         self.membership.lose(error)
@@ -129,7 +129,7 @@ class Registry:
         record = TopicCreated(
             namespace, name, request.partitions, request.order, stamp, settings, request.replicas
         )
-        self._topics[self._propose(record)] = (caller, request)
+        self._topics.propose(record, (caller, request))
 
     def open_producer(self, caller: Caller, principal: str, request: OpenProducer) -> None:
         """Grant a new producer id, or the next epoch of one that the principal holds."""
@@ -156,7 +156,7 @@ class Registry:
             epoch = self.epoch_of(producer, principal) + 1
         else:
             producer = self._clock.stamp(self._time.wall_ms(), self._clock.highest)
-        self._producers[self._propose(ProducerOpened(producer, epoch, principal))] = then
+        self._producers.propose(ProducerOpened(producer, epoch, principal), then)
 
     def epoch_of(self, producer: int, principal: str) -> int:
         """Return the newest epoch of a producer id.
@@ -194,7 +194,7 @@ class Registry:
             case ProducerOpened() as record:
                 self._clock.raise_to(record.producer)
                 granted = self.catalog.open(record)
-                if then := self._producers.pop(index, None):
+                if then := self._producers.applied(index):
                     then(granted)
             case other:
                 raise Halted(f"a {type(other).__name__} does not belong into the registry")
@@ -243,7 +243,7 @@ class Registry:
         topic, is_new = self.catalog.create(record)
         if is_new:
             self._opened(topic)
-        if (waiting := self._topics.pop(index, None)) is None:
+        if (waiting := self._topics.applied(index)) is None:
             return
         caller, request = waiting
         try:

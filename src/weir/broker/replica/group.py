@@ -167,6 +167,11 @@ class Group:
         return bool(self.past.unreadable) and self.damage is None and self.has_others
 
     @property
+    def is_filling(self) -> bool:
+        """Whether a snapshot was taken, and the messages below it are still on their way here."""
+        return self.node.last_index < self.node.applied_index
+
+    @property
     def is_read_as_it_lies(self) -> bool:
         """Whether it is damaged, and nobody else, who would know what was committed, has it."""
         return self.damage is not None and not self.has_others

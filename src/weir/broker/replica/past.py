@@ -144,10 +144,10 @@ class LogStorage:
             return before
         if index < base:
             raise raft.Compacted(f"entry {index} of group {self._group} is gone")
-        stored = self._log.stored(self._group, index)
-        if stored is None:
+        term = self._log.term_of(self._group, index)
+        if term is None:
             raise raft.Unavailable(f"group {self._group} has no entry {index}")
-        return stored.term
+        return term
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> list[raft.Entry]:
         """Load entries [lo, hi): at least one, then as many as fit in `max_bytes`."""

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from weir.broker.admission import Budget
 from weir.broker.clusters.grants import Grants
 from weir.broker.control import AcksPrepared, ScatteringsBarred, ScatteringsDecided
-from weir.broker.entries import BatchRecord, of_control
+from weir.broker.entries import BatchRecord, Payload, of_control
 from weir.broker.intake.intake import Intake
 from weir.broker.replica.group import Group
+from weir.broker.replica.proposals import Proposals
 from weir.broker.scatter.overdue import Overdue
 from weir.broker.state.scatterings import Outcome, Recover
 from weir.broker.state.state import PartitionState
@@ -18,7 +19,7 @@ from weir.model.limits import ACK_RANGES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS, SCAT
 from weir.model.scattered import Attempt, Scattered
 from weir.order.clock import Time
 from weir.wire.messages import Confirm
-from weir.wire.scattering import Decide, PartState, Prepare, Standing, Step
+from weir.wire.scattering import Acks, Decide, PartState, Prepare, Standing, Step
 
 #: Told how it is with a part, or why that is not known.
 Tell = Callable[[PartState | Refused], None]
@@ -44,10 +45,11 @@ class Participant:
         self._budget = budget
         self._time = time
         self._overdue = Overdue(state.scatterings, time, recover)
-        #: By Raft index: acks that are being put aside, and who asked.
-        self._taking: dict[int, tuple[_Key, AcksPrepared, Tell]] = {}
+        #: Acks that are being put aside, and who asked.
+        self._taking: Proposals[Payload, tuple[_Key, AcksPrepared, Tell]]
+        self._taking = Proposals(group.propose)
         #: Who is told once no earlier attempt can be prepared any more.
-        self._asking: dict[int, list[tuple[_Key, Tell]]] = {}
+        self._asking: Proposals[Payload, tuple[_Key, Tell]] = Proposals(group.propose)
         #: What is to be written down at the next cut, and who waits for that.
         self._rows: dict[_Key, Outcome] = {}
         self._closing: dict[_Key, None] = {}
@@ -142,20 +144,26 @@ class Participant:
 
     def _prepare_acks(self, key: _Key, request: Prepare, tell: Tell) -> None:
         attempt = key[0]
-        if any(key == taking for taking, _, _ in self._taking.values()):
+        if any(key == taking for taking, _, _ in self._taking):
             raise Unavailable("this part is being prepared: try again shortly")
-        for name, ranges in request.acks:
-            self._check_held(name, ranges)
+        for other in self._state.scatterings.acks:
+            if other[:3] == attempt[:3]:  # whoever asked first may have been heard last
+                tell(PartState(Standing.OTHER, other.stamp))
+                return
+        self._check_held(request.acks)
         self._intake.check_seen(attempt.stamp)
         self._intake.clock.raise_to(attempt.stamp)
         record = AcksPrepared(*attempt, request.parts, request.acks)
-        index = self._group.propose(of_control(record))
-        self._taking[index] = key, record, tell
+        self._taking.propose(of_control(record), (key, record, tell))
         for name, ranges in request.acks:
             for fence, _, _ in ranges:
                 self._grants.leases.keep(name, fence)
 
-    def _check_held(self, name: str, ranges: list[tuple[int, int, int]]) -> None:
+    def _check_held(self, acks: Acks) -> None:
+        for name, ranges in acks:
+            self._check_held_of(name, ranges)
+
+    def _check_held_of(self, name: str, ranges: list[tuple[int, int, int]]) -> None:
         cluster = self._state.clusters.get(name)
         if cluster is None:
             raise UnknownCluster(f"cluster {name!r} was never granted anything here")
@@ -195,8 +203,7 @@ class Participant:
             return
         self._intake.check_seen(stamp)
         self._intake.clock.raise_to(stamp)
-        index = self._group.propose(of_control(ScatteringsBarred(stamp)))
-        self._asking.setdefault(index, []).append((key, tell))
+        self._asking.propose(of_control(ScatteringsBarred(stamp)), (key, tell))
 
     def _standing(self, key: _Key) -> PartState:
         attempt, is_acks = key
@@ -222,18 +229,28 @@ class Participant:
 
     def acks_prepared(self, index: int, is_whole: bool) -> None:
         """Acks were put aside by the entry at `index`, or, if not `is_whole`, could not be."""
-        taking = self._taking.pop(index, None)
+        taking = self._taking.applied(index)
         if taking is None:
             return
         key, record, tell = taking
         for name, ranges in record.acks:
             for fence, _, _ in ranges:
                 self._grants.leases.let_go(name, fence)
-        tell(self._standing(key) if is_whole else _stale(record.acks[0][1][0][0]))
+        if is_whole:
+            tell(self._standing(key))
+            return
+        try:
+            self._check_held(record.acks)
+        except Refused as error:
+            tell(error)
+        else:  # they are where they were: it was barred, and another attempt may have them
+            tell(PartState(Standing.TOO_LOW, self._state.scatterings.barred))
 
     def barred(self, index: int) -> None:
         """What is not prepared by now never will be."""
-        for key, tell in self._asking.pop(index, ()):
+        asking = self._asking.applied(index)
+        if asking is not None:
+            key, tell = asking
             tell(self._standing(key))
 
     def decided(self, attempt: Attempt, is_acks: bool, committed: bool) -> None:
@@ -259,10 +276,10 @@ class Participant:
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: another will know how it is."""
-        told = [tell for _, _, tell in self._taking.values()]
-        told += [tell for asking in self._asking.values() for _, tell in asking]
+        told = [tell for _, _, tell in self._taking.lose()]
+        told += [tell for _, tell in self._asking.lose()]
         told += [tell for tells in self._deciding.values() for tell in tells]
-        for table in (self._taking, self._asking, self._deciding, self._rows, self._closing):
+        for table in (self._deciding, self._rows, self._closing):
             table.clear()
         for tell in told:
             tell(error)

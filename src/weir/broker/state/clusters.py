@@ -175,7 +175,6 @@ class ClusterState:
         """Messages [first, behind) never were, and nobody was granted any of them."""
         self.done.add(max(first, self.cursor), behind)
         self._advance()
-        self.frontier = max(self.frontier, self.cursor)
 
     def extend(self, fence: int, deadline: int) -> bool:
         """Let a grant end no sooner than at `deadline`; False if it is over, or of nobody here."""
@@ -194,6 +193,8 @@ class ClusterState:
         run = self.done.first_run()
         if run and run[0] <= self.cursor:
             self.cursor = max(self.cursor, run[1])
+            # What was skipped lies ahead of all that was granted.
+            self.frontier = max(self.frontier, self.cursor)
             self.done.discard(0, self.cursor)
 
     def seek(self, offset: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from weir.broker.control import CursorMoved, CursorSought, CursorTaken
 from weir.broker.state.clusters import AT_ONCE, NOBODY
@@ -47,7 +48,8 @@ class Cursor:
         """
         if self.fence != record.fence or self.consumer == NOBODY:
             return False
-        offsets = record.offsets
+        # One that was sent before another may come behind it, over another connection.
+        offsets = tuple(map(max, zip_longest(record.offsets, self.offsets, fillvalue=0)))
         if offsets != self.offsets:
             self.offsets, self.attempts = offsets, 1
         self.deadline = record.deadline

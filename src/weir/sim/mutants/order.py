@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
+from weir import raft
+from weir.broker.domain.askers import Scope
 from weir.broker.domain.domain import Domain
-from weir.broker.domain.plan import Led
+from weir.broker.domain.plan import Led, Plan, Planner
 from weir.broker.events import TICK_MS
 from weir.broker.intake import producing
 from weir.broker.outbox import Caller
 from weir.broker.partition.leading import Leading
 from weir.broker.partition.partition import Partition
+from weir.broker.replica.past import LogStorage
+from weir.broker.state.state import PartitionState
 from weir.broker.surroundings import Surroundings
+from weir.model.ids import group_of
 from weir.model.stamp import stamp_at
+from weir.model.topic import Topic
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
 from weir.order.merge import Merge
 from weir.order.roster import Roster
+from weir.raft import multi
 from weir.raft.ground import Pledge
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.mutants.replication import ALL
@@ -50,6 +58,61 @@ ORDER = replace(
     ordered=(2,),
     grows=(False,),
 )
+#: One execution again and again, which harms nobody who keeps to the rule.
+PLOTTED = replace(ORDER, absent=0.0, kinds=(), faults_until=10 * SECOND, batches=80)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=replace(PLOTTED, plot="unsettled"))
+def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
+    """Who has inherited entries promises nothing until one of its own is committed
+    (counterexample 1).
+    """
+    honest = Planner.plan
+
+    def plan(self: Planner, topic: Topic, scope: Scope, joined: int) -> Plan:
+        found = honest(self, topic, scope, joined)
+        for partition in list(found.others):
+            here = self._topics.find(group_of(topic.id, partition))
+            if here is not None and here.group.node.role is raft.Role.LEADER:
+                found.others.remove(partition)
+                early = cast(Leading, _Hasty(here.state))
+                found.led.append(Led(partition, here.group.id, early, here.state))
+        return found
+
+    patch.setattr(Planner, "plan", plan)
+    patch.setattr(multi, "_is_settled", lambda ground, leader: True)
+
+
+class _Hasty:
+    """What stands for a leadership before it has begun."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
+
+    def barrier(self, fenced: int) -> Barrier:
+        return barrier_at(fenced, self._state.last_stamp, 0, self._state.decided_offset)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=replace(PLOTTED, plot="forgetful"))
+def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
+    """Who starts again stands by all that it may have promised before (counterexample 2)."""
+    patch.setattr(LogStorage, "pledge", property(lambda self: 0))
+
+
+@mutant(
+    seed=0,
+    breaks=_BARRIER,
+    shape=replace(PLOTTED, plot="eviction", nodes=4, stewards=3, faults_until=20 * SECOND),
+)
+def members_change_without_a_stamp(patch: Patch) -> None:
+    """In front of a change of members lies an entry above all promises (counterexample 3)."""
+    patch.setattr(Partition, "changing", lambda self: None)
+
+
+@mutant(seed=0, breaks=_BARRIER, shape=replace(PLOTTED, plot="latecomer", grows=(True,)))
+def a_partition_joins_without_a_floor(patch: Patch) -> None:
+    """Who joins stamps above all that was said of the order before (counterexample 6)."""
+    patch.setattr(Partition, "begin_above", lambda self, floor: None)
 
 
 @mutant(seed=6, breaks=_BARRIER, shape=ORDER)

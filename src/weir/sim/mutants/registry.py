@@ -15,6 +15,7 @@ from weir.sim.mutants import (
     replication,
     shards,
     storage,
+    turns,
 )
 from weir.sim.mutants.planting import Mutant, all_in
 
@@ -30,6 +31,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         clocks,
         modes,
         order,
+        turns,
     )
     for mutant in all_in(vars(module))
 )

@@ -98,7 +98,7 @@ HASTY = replace(
 #: Two leaders by turns, each with what the other does not have.
 DUEL = replace(
     ALL,
-    duel=True,
+    plot="duel",
     appends=(1,),
     in_flight=(1,),
     beats=((100, 500),),
@@ -246,7 +246,7 @@ def a_level_that_not_all_can_read(patch: Patch) -> None:
     """A format level is written once every node of the set supports it (DESIGN §4)."""
 
     def raise_level(self: Membership, caller: Caller, request: RaiseLevel) -> None:
-        self._waiting[self._propose(LevelRaised(request.level))] = caller
+        self._proposals.propose(LevelRaised(request.level), caller)
 
     patch.setattr(Membership, "raise_level", raise_level)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from weir.broker.replica.staging import Token
@@ -111,8 +110,8 @@ def torn_tail_believed(patch: Patch) -> None:
             except BadBatch:
                 raise bad from None
             behind = last.next_offset
-            return replace(
-                frame, first_offset=first.first_offset, next_offset=behind, stamp=last.stamp
+            return frame._replace(
+                first_offset=first.first_offset, next_offset=behind, stamp=last.stamp
             )
 
     patch.setattr(scan, "verify", believed)
@@ -132,7 +131,7 @@ def old_generation_believed(patch: Patch) -> None:
             if not 0 < known < generation:
                 raise bad from None
             frame = verify(data, at, generation=known, position=there)
-            return replace(frame, position=position)
+            return frame._replace(position=position)
 
     patch.setattr(scan, "verify", believed)
 

@@ -1,0 +1,113 @@
+"""Rules of clusters that read in total order that can be taken away: the cursor, and turns at it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weir.broker.clusters import turns
+from weir.broker.clusters.turns import Turns
+from weir.broker.control import CursorMoved, CursorSought, CursorTaken
+from weir.broker.state.clusters import AT_ONCE, NOBODY
+from weir.broker.state.cursors import Cursor, Cursors
+from weir.sim.mutants.order import ORDER
+from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.shape import NODE
+from weir.sim.world import MS
+from weir.wire.cursors import Turn
+
+#: Nodes go and come back while three take turns.
+TURNS = replace(ORDER, kinds=("kill", "part"), takers=(3,), ordered=(0,), pace=(2, 20))
+#: One node, which is often down, so that it is known how long a turn lasts.
+LONE = replace(
+    NODE,
+    takers=(3,),
+    rots=(0,),
+    retentions=(0,),
+    batches=30,
+    hubs=0,
+    receivers=0,
+    consumers=0,
+    keepers=0,
+    authors=0,
+    operators=(False,),
+    fault_every=(50 * MS, 300 * MS),
+)
+
+
+@mutant(seed=0, breaks={"OneCursor"}, shape=TURNS)
+def late_moves_count(patch: Patch) -> None:
+    """Who had a turn before another's moves nothing any more (counterexample 22)."""
+    honest = Cursor.move
+
+    def move(self: Cursor, record: CursorMoved) -> bool:
+        fence, consumer, self.fence, self.consumer = self.fence, self.consumer, record.fence, 1
+        try:
+            return honest(self, record)
+        finally:
+            self.fence, self.consumer = fence, consumer
+
+    patch.setattr(Cursor, "move", move)
+    patch.setattr(Turns, "_check_turn", lambda self, cursor, fence: None)
+
+
+@mutant(seed=0, breaks={"OneCursor"}, shape=TURNS)
+def a_snapshot_of_an_older_cursor(patch: Patch) -> None:
+    """A snapshot has all that was applied by then: who starts from it goes on behind no move."""
+    honest, kept = Cursors.encode, "_encoded_before"
+
+    def encode(self: Cursors) -> list[tuple[object, ...]]:
+        rows = honest(self)
+        before = vars(self).get(kept, rows)
+        vars(self)[kept] = rows
+        return before  # type: ignore[no-any-return]
+
+    patch.setattr(Cursors, "encode", encode)
+
+
+@mutant(seed=0, breaks={"OneCursor"}, shape=TURNS)
+def a_turn_outlives_a_seek(patch: Patch) -> None:
+    """A seek ends the turn: what its holder says of the cursor afterwards is of before."""
+
+    def seek(self: Cursor, record: CursorSought) -> None:
+        self.offsets, self.attempts = record.offsets, 0
+
+    patch.setattr(Cursor, "seek", seek)
+
+
+@mutant(seed=0, breaks={"OneTurn", "OneCursor"}, shape=TURNS)
+def a_turn_before_it_is_committed(patch: Patch) -> None:
+    """Nobody works before a majority knows whose turn it is."""
+    honest = Turns._serve
+
+    def serve(self: Turns, name: str) -> None:
+        before = set(self._takes._askers)
+        honest(self, name)
+        cursor = self._state.cursors.get(name, Cursor())
+        for index in set(self._takes._askers) - before:
+            caller = self._takes._askers[index].caller
+            self._outbox.reply(caller, Turn(index, AT_ONCE, cursor.offsets, cursor.attempts + 1))
+
+    def taken(self: Turns, index: int, record: CursorTaken, given: bool) -> None:
+        self._takes.applied(index)
+        self._taking.discard(record.cluster)
+
+    patch.setattr(Turns, "_serve", serve)
+    patch.setattr(Turns, "taken", taken)
+
+
+@mutant(seed=0, breaks={"OneTurn"}, shape=LONE)
+def a_new_leader_knows_of_no_turn(patch: Patch) -> None:
+    """A turn that an earlier leader gave lasts as long as it said (ADR 0026)."""
+    patch.setattr(turns, "left_of", lambda deadline, consumer, last_stamp, time: 0)
+
+
+@mutant(seed=0, breaks={"OneTurn"}, shape=LONE)
+def a_turn_in_vain_is_forgotten(patch: Patch) -> None:
+    """Turns that began at a cursor and did not move it are attempts of what lies there."""
+    honest = Cursor.release
+
+    def release(self: Cursor, consumer: int) -> bool:
+        self.attempts -= self.consumer == consumer != NOBODY
+        return honest(self, consumer)
+
+    patch.setattr(Cursor, "release", release)
