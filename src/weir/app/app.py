@@ -198,21 +198,46 @@ class App:
     ) -> None:
         """Run until `stop` is set, or SIGTERM or SIGINT comes; see `running`.
 
-        A second signal does not wait. Raises what ends a subscription, as `UnknownTopic`.
+        One that has not begun by then, as its broker is away, gives up. A second signal does not
+        wait. Raises what ends a subscription, as `UnknownTopic`.
         """
         stop = stop or asyncio.Event()
         with _signals(stop):
-            async with self.running(url, cluster=cluster, grace=grace) as running:
-                asked = asyncio.ensure_future(stop.wait())
-                ended = asyncio.ensure_future(running.ended())
-                try:
-                    await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
-                    if ended.done():
-                        ended.result()
-                finally:
-                    asked.cancel()
-                    ended.cancel()
-                    await asyncio.wait((asked, ended))
+            begun = asyncio.Event()
+            work = asyncio.ensure_future(self._run(url, cluster, grace, stop, begun))
+            asked = asyncio.ensure_future(stop.wait())
+            try:
+                await asyncio.wait((work, asked), return_when=asyncio.FIRST_COMPLETED)
+                if not begun.is_set():
+                    work.cancel()
+                await asyncio.wait((work,))
+            finally:
+                work.cancel()
+                asked.cancel()
+                await asyncio.wait((work, asked))
+            if not (stop.is_set() and work.cancelled()):
+                work.result()
+
+    async def _run(
+        self,
+        url: str | None,
+        cluster: str | None,
+        grace: str | float,
+        stop: asyncio.Event,
+        begun: asyncio.Event,
+    ) -> None:
+        async with self.running(url, cluster=cluster, grace=grace) as running:
+            begun.set()
+            asked = asyncio.ensure_future(stop.wait())
+            ended = asyncio.ensure_future(running.ended())
+            try:
+                await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
+                if ended.done():
+                    ended.result()
+            finally:
+                asked.cancel()
+                ended.cancel()
+                await asyncio.wait((asked, ended))
 
     def run_sync(
         self, url: str | None = None, *, cluster: str | None = None, grace: str | float = GRACE

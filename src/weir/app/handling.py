@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -15,7 +16,7 @@ from weir.app.taking import Source, Taking, Unit, parts_of
 from weir.app.verdict import Again, Dead, Reject, told
 from weir.client.backoff import Backoff
 from weir.client.duration import seconds
-from weir.errors import Disconnected, Refused
+from weir.errors import Disconnected, Refused, WeirError
 from weir.model.message import Message
 
 log = logging.getLogger("weir.app")
@@ -24,6 +25,8 @@ log = logging.getLogger("weir.app")
 _TURN = 0.005
 #: How often a handler's time limit is looked at while it lasts, at most.
 _LOOKS = 20
+#: Who is to have the process alone waits so long for those who are at work.
+_CLEARED = 10.0
 #: What failed while the breaker was not closed may come so much later than it was asked to.
 _FORGIVING_SLACK = 30.0
 _RETRY = Backoff(first=0.2, most=10.0)
@@ -56,6 +59,9 @@ class Handling:
         self._workers: set[asyncio.Task[None]] = set()
         #: Those that handle nothing now.
         self._idle: set[asyncio.Task[None]] = set()
+        #: Held by who handles a message alone; and set when all are idle.
+        self._alone = asyncio.Lock()
+        self._calm = asyncio.Event()
         self._stopping = False
         timeout = subscription.timeout
         self._timeout = None if timeout is None else seconds(timeout)
@@ -112,9 +118,14 @@ class Handling:
                 if self._turn_ends < time.monotonic():
                     await asyncio.sleep(0)
                     self._turn_ends = time.monotonic() + _TURN
+                if self._alone.locked():
+                    await self._idly(worker, self._admitted())
+                    continue
                 unit = self._taking.next()
                 if unit is None:
                     await self._idly(worker, self._more())
+                elif self._policy.is_last(unit.attempts):
+                    await self._handle_alone(worker, unit)
                 else:
                     await self._handle(worker, unit)
         except asyncio.CancelledError:
@@ -127,6 +138,8 @@ class Handling:
     async def _idly(self, worker: asyncio.Task[None], wait: Coroutine[Any, Any, None]) -> None:
         """Wait for something to do; `stop` ends it."""
         self._idle.add(worker)
+        if len(self._idle) == len(self._workers):
+            self._calm.set()
         try:
             await wait
         finally:
@@ -170,6 +183,47 @@ class Handling:
             await asyncio.sleep(pause)
         else:
             self._troubles = 0
+
+    async def _admitted(self) -> None:
+        """Wait until nobody is alone."""
+        async with self._alone:
+            pass
+
+    async def _handle_alone(self, worker: asyncio.Task[None], unit: Unit) -> None:
+        """Let a message have its last attempt with nothing beside it.
+
+        It may be one that ends processes. To what else is here its end would be an attempt, too;
+        and what was done, and not acked yet, would come again.
+        """
+        try:
+            await self._idly(worker, self._cleared())
+        except (asyncio.CancelledError, WeirError) as error:
+            unit.give_back()
+            self._taking.done(unit)
+            if isinstance(error, WeirError):
+                return  # who asks for more has the same trouble, and waits
+            raise
+        try:
+            await self._handle(worker, unit)
+            with contextlib.suppress(WeirError):  # what could not be told is told later
+                await self._taking.flush()
+        finally:
+            self._alone.release()
+
+    async def _cleared(self) -> None:
+        """Take the process for one alone: nothing begins, what did not is given back and told."""
+        await self._alone.acquire()
+        try:
+            self._taking.pause()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLEARED):
+                    while len(self._idle) < len(self._workers):
+                        self._calm.clear()
+                        await self._calm.wait()
+            await self._taking.flush()
+        except BaseException:
+            self._alone.release()
+            raise
 
     async def _handle(self, worker: asyncio.Task[None], unit: Unit) -> None:
         breaker = self.breaker

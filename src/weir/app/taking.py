@@ -27,6 +27,9 @@ class Source(Protocol):
     def pause(self) -> None:
         """Give back what is here; `more` goes on."""
 
+    async def flush(self) -> None:
+        """Return when the broker knows what is settled. Raises `WeirError`."""
+
 
 class Bundle:
     """Several deliveries that are handled, and settled, together."""
@@ -147,6 +150,10 @@ class Taking:
         if self._waiting is not None:
             self._waiting.cancel()  # else it would wait for pulls that nobody makes
         self._source.pause()
+
+    async def flush(self) -> None:
+        """Return when the broker knows what is settled, and given back. Raises `WeirError`."""
+        await self._source.flush()
 
     def give_back(self) -> None:
         """Give back what was taken ahead."""

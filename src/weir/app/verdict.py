@@ -51,6 +51,11 @@ class Policy:
                 "messages that failed so often, or give no attempts to try them for ever"
             )
 
+    def is_last(self, attempts: int) -> bool:
+        """Tell whether a message failed before, and in its attempt 2, 3, ... fails for good."""
+        spent = self.retry.spent
+        return attempts > 1 and spent(attempts + 1) and not spent(attempts)
+
     def delivered(self, attempts: int, forgiven: bool) -> Dead | None:
         """Judge a message before it is handled, in its attempt 1, 2, ...
 

@@ -136,8 +136,7 @@ class BrokerSet:
     def tick(self) -> None:
         """Follow what the registry says, tell it what it does not know, and move groups."""
         self._check_itself()
-        nodes = self._catalog.nodes.ever()
-        if nodes != self._nodes:
+        if self._nodes != (nodes := self._catalog.nodes.ever()):
             self._nodes = nodes
             self._link_to(self._catalog.nodes.all())
         if self._time.monotonic_ms() >= self._report_ms:
@@ -159,8 +158,7 @@ class BrokerSet:
             return  # it is older than this node
         # A copy that was made while the set was founded does not hold all founders yet.
         known = self._catalog.nodes.get
-        founders = [one for one in self._identity.members if known(one.node) is None]
-        wanted = {one.node: Connect(*one) for one in founders}
+        wanted = {m.node: Connect(*m) for m in self._identity.members if known(m.node) is None}
         joined = {n.id: Connect(n.id, n.host, n.port, n.birth) for n in nodes if n.port}
         self._connect(wanted | joined)
 

@@ -58,6 +58,9 @@ def work(
         app = load(name)
     except NoApp as error:
         raise typer.BadParameter(str(error)) from None
+    except Exception as error:
+        _show(error)
+        raise typer.Exit(1) from None
     try:
         plan = Plan(
             name,
@@ -111,12 +114,26 @@ def _place(metrics: str) -> tuple[str, int]:
         raise ValueError(f"--metrics {error}") from None
 
 
+def _show(error: Exception) -> None:
+    """Print what a module raised, from its own line on."""
+    import traceback
+
+    trace = error.__traceback__
+    while trace is not None:
+        room = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if room not in ("importlib", "weir"):
+            break
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
+
+
 def _only(app: App) -> str:
     """Return the cluster of all handlers."""
     names = sorted({one.cluster for one in app.subscriptions})
-    if len(names) != 1:
-        there = f"there are {', '.join(names)}" if names else "the app has no handler"
-        raise ValueError(f"{there}: name one with --cluster")
+    if not names:
+        raise ValueError("the app has no handler: decorate one with @app.subscribe")
+    if len(names) > 1:
+        raise ValueError(f"there are {', '.join(names)}: name one with --cluster")
     return names[0]
 
 

@@ -112,6 +112,10 @@ class Deliveries:
         self._current = self._ready = None
         self._pace.restart()
 
+    async def flush(self) -> None:
+        """Tell the broker of all that is settled; return when a majority knows."""
+        await self._holdings.flush()
+
     # What deliveries tell.
 
     def settled(self, holding: Holding) -> None:

@@ -71,6 +71,15 @@ class GroupIndex(IndexLookups):
         for index in range(self.last + 1, last + 1):
             self.add(index, 0, Kind.BATCHES, position, 1, place=place)
 
+    def lose_outdated(self) -> None:
+        """Know the first entries as lost if they are of an earlier term than the one before them:
+        terms never fall, so others superseded them, and those lay in a damaged place.
+        """
+        for at, term in enumerate(self._terms):
+            if term >= self.before:
+                return
+            self._terms[at], self._kinds[at], self._lengths[at] = 0, _BATCHES, 1
+
     def count_lost(self) -> int:
         """Return for how many entries others stand in that are lost."""
         return self._terms.count(0)

@@ -173,6 +173,8 @@ class Joining:
         for group, (start, before) in self._told.items():
             if (known := self.index.get(group)) is not None and known.first == start:
                 known.before = known.before or before
+        for index in self.index.values():
+            index.lose_outdated()
         for _, error in self._gaps.values():
             raise error
 

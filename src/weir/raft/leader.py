@@ -59,7 +59,7 @@ class Leader:
         ground = self._ground
         members = [member for member in ground.configuration.members if member != ground.id]
         for gone in [member for member in self.members if member not in members]:
-            del self.members[gone]
+            self._sending.forget(self.members.pop(gone))
         for id in members:
             if id not in self.members:
                 contact = ground.contacts.of(id)

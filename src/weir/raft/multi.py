@@ -185,6 +185,8 @@ class Multi:
             self._seats.settle()
         own = min(self.fence_asked, self.fence_bound)
         self._pledge.raise_to(own)
+        if not seat.peers:  # alone, as on a single node, where all groups are asked in a row
+            return own
         return min(
             committed_index([link.outward.promises(group) if link else own for link in half])
             for half in seat.halves

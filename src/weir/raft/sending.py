@@ -180,6 +180,10 @@ class Sending:
             member.sent(entries[-1].index, sum(entry.size for entry in entries))
         self.dirty = True
 
+    def forget(self, member: Member) -> None:
+        """Send nothing to one that is no member any more, nor what is being read for it."""
+        self._loading.pop(member.load, None)
+
     def _want_snapshot(self, member: Member) -> None:
         self._ground.wants_snapshot.append(member.id)
         member.nudge_at = self._ground.clock.now + self._ground.config.election_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from weir.model.limits import (
     ACCEPT_BURST,
@@ -14,9 +14,6 @@ from weir.model.limits import (
     FRAME_SECONDS,
     IDLE_SECONDS_DEFAULT,
 )
-
-if TYPE_CHECKING:
-    from weir.server.transport import Peer
 
 #: Descriptors that are no connections: the log, its segments, the folder, other shards.
 _OWN_DESCRIPTORS = 256
@@ -35,7 +32,21 @@ class Doors:
     frame_seconds: float = FRAME_SECONDS
 
 
-class Lobby:
+class Visitor(Protocol):
+    """Who comes to the door."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has hung up."""
+
+    def cut(self) -> None:
+        """Close its connection at once."""
+
+
+V = TypeVar("V", bound=Visitor)
+
+
+class Lobby(Generic[V]):
     """A token bucket: those who come too fast wait, in turn, and nothing is read from them.
 
     Who hangs up meanwhile takes no token, else devices that lose patience and come again would keep
@@ -51,9 +62,9 @@ class Lobby:
         self._rate = per_second
         self._tokens = float(ACCEPT_BURST)
         self._then = now
-        self._waiting: deque[Peer] = deque()
+        self._waiting: deque[V] = deque()
 
-    def may_enter(self, peer: Peer, now: float) -> bool:
+    def may_enter(self, peer: V, now: float) -> bool:
         """Return whether a peer may come in now; if not, it waits for `entering`."""
         self._refill(now)
         if self.closed or self._waiting or self._tokens < 1:
@@ -62,10 +73,10 @@ class Lobby:
         self._tokens -= 1
         return True
 
-    def entering(self, now: float) -> list[Peer]:
+    def entering(self, now: float) -> list[V]:
         """Return those who may come in by now; cut those who are gone."""
         self._refill(now)
-        found: list[Peer] = []
+        found: list[V] = []
         while not self.closed and self._waiting and self._tokens >= 1:
             peer = self._waiting.popleft()
             if peer.gone:

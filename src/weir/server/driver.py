@@ -67,12 +67,12 @@ class Driver:
         #: Set when nobody else needs the disk any more.
         self._hurries = threading.Event()
         self._doors = doors or Doors()
-        self._lobby = Lobby(self._doors.accepts_per_second, self._loop.time())
+        self._lobby: Lobby[Peer] = Lobby(self._doors.accepts_per_second, self._loop.time())
         self._sweep_at = 0.0
         self._peers: dict[int, Peer] = {}
         self._watched: dict[int, Peer] = {}
         self.trunks = Trunks(self)
-        self.links = Links(self, own or Own(shard.identity, len(disks)))
+        self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
         self._held = False

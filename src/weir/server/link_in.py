@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 from weir.model.ids import place_node, place_shard
+from weir.server.driving import Driving
 from weir.server.link_lanes import InLane
-from weir.server.trunk import End, adopt
+from weir.server.trunk import End, Trunks, adopt
 from weir.wire.link import Lane
-
-if TYPE_CHECKING:
-    from weir.server.driver import Driver
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +17,7 @@ log = logging.getLogger(__name__)
 class Inbound:
     """A link from the shard at a place. It began with its quick lane, and ends with any of them."""
 
-    def __init__(self, driver: Driver, place: int, run: int, birth: int) -> None:
+    def __init__(self, driver: Driving, trunks: Trunks, place: int, run: int, birth: int) -> None:
         """Have no lane yet; `run` tells this life of the other process from others, and `birth` its
         node's folder.
         """
@@ -28,6 +25,7 @@ class Inbound:
         self.birth = birth
         self.over = False
         self._driver = driver
+        self._trunks = trunks
         self._place = place
         self._lanes: dict[Lane, InLane | End] = {}
 
@@ -38,7 +36,7 @@ class Inbound:
     def add(self, lane: Lane, transport: asyncio.Transport) -> None:
         """Give the link a lane."""
         if lane is Lane.TRUNK:
-            self._lanes[lane] = self._driver.trunks.serve(
+            self._lanes[lane] = self._trunks.serve(
                 self._place, transport, lambda _: self._ended("its trunk broke")
             )
         else:

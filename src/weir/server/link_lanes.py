@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from weir.broker import events as ev
 from weir.codec.fields import Buffer, total
@@ -18,11 +18,9 @@ from weir.model.limits import (
     LINK_STALLED_MS,
     LINK_UNSENT_BYTES_MAX,
 )
+from weir.server.driving import Driving
 from weir.server.trunk import Outlet
 from weir.wire.link import PING, Greeting, LinkStream, encode
-
-if TYPE_CHECKING:
-    from weir.server.driver import Driver
 
 # Ticks are counted, not seconds: a process that was stopped and goes on has missed none of them,
 # and blames nobody for the time that it was not there.
@@ -87,7 +85,7 @@ class Greeted(asyncio.Protocol):
 class OutLane(Outlet):
     """The sending side: it dialled. A shard that takes or says nothing any more is cut."""
 
-    def __init__(self, driver: Driver, quick: bool, over: Over) -> None:
+    def __init__(self, driver: Driving, quick: bool, over: Over) -> None:
         """Be a lane that is over when `over` is told. A quick one asks whether anybody is there."""
         super().__init__(driver)
         self._quick = quick
@@ -167,7 +165,7 @@ class InLane(asyncio.Protocol):
     charged, so that clients wait instead.
     """
 
-    def __init__(self, driver: Driver, place: int, over: Over) -> None:
+    def __init__(self, driver: Driving, place: int, over: Over) -> None:
         """Hand on what the shard at `place` sends; `over` is told when that ends."""
         self._driver = driver
         self._place = place

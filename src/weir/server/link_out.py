@@ -13,18 +13,16 @@ import os
 import random
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from weir.broker import events as ev
 from weir.errors import RemoteProtocolError
 from weir.model.ids import place_of
 from weir.model.limits import LINK_HELLO_SECONDS
+from weir.server.driving import Driving
 from weir.server.link_lanes import Greeted, OutLane, tune
-from weir.server.trunk import Outlet, adopt
+from weir.server.trunk import Outlet, Trunks, adopt
 from weir.wire.link import Lane, LinkAnswer, LinkHello, Verdict, decode_answer, encode_greeting
-
-if TYPE_CHECKING:
-    from weir.server.links import Links
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +65,31 @@ class Whereabouts:
         return list(dict.fromkeys(one for one in (own, self.told, self.said) if one is not None))
 
 
+class Dialling(Protocol):
+    """What one link asks of those who keep them all."""
+
+    driver: Driving
+    trunks: Trunks
+    #: The addresses of other nodes, as far as they are known.
+    found: set[str]
+
+    def hello(self, lane: Lane, node: int, shard: int) -> LinkHello:
+        """Return what this shard says when it dials another."""
+
+    def lanes_to(self, at: Whereabouts, shard: int) -> list[Lane]:
+        """Return which lanes a link has, in the order to dial them."""
+
+    def answered(self, at: Whereabouts, host: str, answer: LinkAnswer) -> None:
+        """A node that was dialled at `host` said who it is."""
+
+    def tell(self, event: ev.LinkOpened | ev.LinkClosed) -> None:
+        """Tell the shard what became of a link."""
+
+
 class Outbound:
     """The link from this shard to one of another node, kept up by a task until `close`."""
 
-    def __init__(self, links: Links, at: Whereabouts, shard: int) -> None:
+    def __init__(self, links: Dialling, at: Whereabouts, shard: int) -> None:
         """Begin to dial."""
         self.place = place_of(at.node, shard)
         self._links = links
@@ -164,13 +183,13 @@ class Outbound:
         except BaseException:
             transport.abort()
             raise
-        driver = self._links.driver
         if lane is Lane.TRUNK:
-            self._lanes[lane] = driver.trunks.ask(
+            self._lanes[lane] = self._links.trunks.ask(
                 self.place, transport, lambda _: self._ended("its trunk broke")
             )
         else:
-            out = self._lanes[lane] = OutLane(driver, lane is Lane.QUICK, self._ended)
+            quick = lane is Lane.QUICK
+            out = self._lanes[lane] = OutLane(self._links.driver, quick, self._ended)
             adopt(transport, out)
         self._run = answer.run
 

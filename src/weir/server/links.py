@@ -12,7 +12,6 @@ import asyncio
 import logging
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
@@ -20,10 +19,11 @@ from weir.broker.identity import Identity
 from weir.errors import RemoteProtocolError
 from weir.model.ids import place_node, place_of, place_shard
 from weir.model.limits import FORMAT_LEVEL, LINK_NODES_MAX, LINKS_GREETING_MAX
+from weir.server.driving import Driving
 from weir.server.link_in import Inbound
 from weir.server.link_lanes import Greeted, tune
 from weir.server.link_out import Outbound, Whereabouts
-from weir.server.trunk import adopt
+from weir.server.trunk import Trunks, adopt
 from weir.wire.link import (
     LINK_PROTOCOL,
     Lane,
@@ -33,9 +33,6 @@ from weir.wire.link import (
     decode_hello,
     encode_greeting,
 )
-
-if TYPE_CHECKING:
-    from weir.server.driver import Driver
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +56,10 @@ class Own:
 class Links:
     """All links of a shard."""
 
-    def __init__(self, driver: Driver, own: Own) -> None:
-        """Begin without any."""
+    def __init__(self, driver: Driving, trunks: Trunks, own: Own) -> None:
+        """Begin without any; each has a lane that is one of the `trunks`."""
         self.driver = driver
+        self.trunks = trunks
         self.run = secrets.randbits(62)
         #: The addresses of other nodes, as far as they are known.
         self.found: set[str] = set()
@@ -263,7 +261,7 @@ class Links:
         if hello.lane is Lane.QUICK:
             if (old := self._in.pop(place, None)) is not None:
                 old.cut()
-            self._in[place] = Inbound(self.driver, place, hello.run, hello.birth)
+            self._in[place] = Inbound(self.driver, self.trunks, place, hello.run, hello.birth)
         self._in[place].add(hello.lane, transport)
 
     def _met(self, hello: LinkHello) -> None:

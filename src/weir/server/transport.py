@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
 
 from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
 from weir.model.limits import KIB, MIB
+from weir.server.doors import Doors
+from weir.server.driving import Driving
 from weir.wire.connection import Connection
 from weir.wire.device import DeviceHello, DeviceRequest
 from weir.wire.frame import ClientFrame
 from weir.wire.link import LINK_VERSION
 from weir.wire.messages import Opcode
-
-if TYPE_CHECKING:
-    from weir.server.doors import Doors
-    from weir.server.driver import Driver
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +40,39 @@ _GRACE_SECONDS = 5.0
 _STALL_SECONDS = 10.0
 
 
+class TakesLinks(Protocol):
+    """Who looks after connections of other nodes."""
+
+    def accept(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Take a connection over that began with `data`, in the link dialect."""
+
+
+class Admitting(Driving, Protocol):
+    """A driver, as its peers use it: it also tells time, and looks at who has something unsent."""
+
+    @property
+    def links(self) -> TakesLinks:
+        """Where connections belong that are no client's."""
+
+    def now(self) -> float:
+        """Seconds since whenever; never falls."""
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call `act` after a while."""
+
+    def opened(self, peer: Peer) -> None:
+        """A peer connected."""
+
+    def closed(self, peer: Peer) -> None:
+        """A peer is gone."""
+
+    def watch(self, peer: Peer) -> None:
+        """Look at a peer at every tick until all that was charged for it is sent."""
+
+    def take(self, size: int) -> None:
+        """Take bytes of the budget while effects are done; the next event sees to the rest."""
+
+
 class Peer(asyncio.Protocol):
     """Reads frames and hands them to the driver in order; writes what the driver sends.
 
@@ -49,7 +80,7 @@ class Peer(asyncio.Protocol):
     frame that was begun can always be finished; and messages until they are out of this process.
     """
 
-    def __init__(self, driver: Driver, session: int) -> None:
+    def __init__(self, driver: Admitting, session: int) -> None:
         """Belong to a driver, which knows this peer by `session`."""
         self.session = session
         self._driver = driver

@@ -15,20 +15,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from socket import socket
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
 from weir.model.limits import MIB
+from weir.server.driving import Driving
 from weir.wire import trunk
 from weir.wire.frame import take_client_frame
 from weir.wire.messages import Opcode
 from weir.wire.trunk import Kind, TrunkFrame, TrunkStream
-
-if TYPE_CHECKING:
-    from weir.server.driver import Driver
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ _UNSENT_BYTES_MAX = 16 * MIB
 class Outlet(asyncio.Protocol):
     """Writing to another shard, and giving back what was charged once it is out."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driving) -> None:
         """Belong to a driver."""
         self._driver = driver
         self._transport: asyncio.Transport | None = None
@@ -99,7 +97,7 @@ class End(Outlet):
     write for each frame, and a read for each at the other end, would cost more than the frames do.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driving) -> None:
         """Belong to a driver."""
         super().__init__(driver)
         self._stream = TrunkStream()
@@ -148,7 +146,7 @@ class AskingEnd(End):
     """This shard asks another: requests out, what comes back in."""
 
     def __init__(
-        self, driver: Driver, shard: int, lost: Callable[[AskingEnd], None], told: Told | None
+        self, driver: Driving, shard: int, lost: Callable[[AskingEnd], None], told: Told | None
     ) -> None:
         """Ask `shard`; `lost` is told when that is over, and tells `told`, if there is one."""
         super().__init__(driver)
@@ -179,7 +177,7 @@ class AskingEnd(End):
 class ServingEnd(End):
     """Another shard asks this one, for peers of its own: each is a session here."""
 
-    def __init__(self, driver: Driver, shard: int, trunks: Trunks, told: Told) -> None:
+    def __init__(self, driver: Driving, shard: int, trunks: Trunks, told: Told) -> None:
         """Serve `shard`; make the sessions known to `trunks`. `told` is when that is over."""
         super().__init__(driver)
         self.shard = shard
@@ -283,7 +281,7 @@ class Guest:
 class Trunks:
     """All trunks of a shard: it asks through one end for each other shard, and serves others."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driving) -> None:
         """Begin without any."""
         self._driver = driver
         self._asking: dict[int, AskingEnd] = {}

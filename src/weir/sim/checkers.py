@@ -217,10 +217,9 @@ class Retained:
         for partition, start in history.starts.items():
             records = history.drained[partition]
             kept = sum(record.size for record in records if record.offset >= start)
+            kept += _left_out(history, partition)
             # The newest entry stays, however large it is.
-            least = max(
-                history.retention_bytes - ENTRY_BYTES_MAX - _left_out(history, partition), 0
-            )
+            least = max(history.retention_bytes - ENTRY_BYTES_MAX, 0)
             if not history.retention_bytes or kept <= least:
                 yield f"partition {partition} starts at {start} and keeps {kept} bytes"
 

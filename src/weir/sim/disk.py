@@ -40,13 +40,18 @@ class _File:
         self.dirty: dict[int, list[bytes]] = {}
 
     def write(self, offset: int, data: bytes) -> None:
-        end = offset + len(data)
-        self.visible.extend(bytes(max(0, end - len(self.visible))))
+        end, dirty = offset + len(data), self.dirty
+        if end > len(self.visible):
+            self.visible.extend(bytes(end - len(self.visible)))
         self.visible[offset:end] = data
-        for sector in range(offset // SECTOR, -(-end // SECTOR)):
-            start = sector * SECTOR
-            version = bytes(self.visible[start : start + SECTOR])
-            self.dirty.setdefault(sector, []).append(version)
+        with memoryview(self.visible) as visible:
+            for sector in range(offset // SECTOR, -(-end // SECTOR)):
+                start = sector * SECTOR
+                version = bytes(visible[start : start + SECTOR])
+                if (versions := dirty.get(sector)) is not None:
+                    versions.append(version)
+                else:
+                    dirty[sector] = [version]
 
     def sync(self) -> None:
         """Bring the platter up to date, but for what an earlier failed sync marked clean."""
@@ -80,7 +85,8 @@ class _File:
     def _settle(self, kept: dict[int, bytes]) -> None:
         for sector, version in kept.items():
             start = sector * SECTOR
-            self.stable.extend(bytes(max(0, start - len(self.stable))))
+            if start > len(self.stable):
+                self.stable.extend(bytes(start - len(self.stable)))
             self.stable[start : start + len(version)] = version
         self.dirty.clear()
 

@@ -5,8 +5,10 @@ So nobody is refused anything, whichever of the others is down then.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 
+from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of
 from weir.sim import rot
 from weir.sim.host import Host
@@ -71,7 +73,13 @@ class Healing:
             if group.is_incomplete and id != REGISTRY_GROUP:
                 return False
         return all(
-            not catalog.nodes.unsettled and host.node in map(node_of, catalog.voters(id))
+            not catalog.nodes.unsettled and _belongs(host.node, id, catalog.voters(id))
             for catalog in catalogs
             for id in found
         )
+
+
+def _belongs(node: int, group: int, voters: Sequence[int]) -> bool:
+    """Return whether a node votes in a group, or learns of the registry, for which others do."""
+    learns = group == REGISTRY_GROUP and len(voters) == REPLICAS_DEFAULT
+    return learns or node in map(node_of, voters)

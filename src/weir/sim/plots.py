@@ -6,6 +6,7 @@ faults hardly ever do. A plot lets them happen, over and over; what comes otherw
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 from weir import raft
@@ -25,7 +26,7 @@ _PATIENCE = 4 * SECOND
 Step = Callable[[], bool]
 
 
-class Plot(Storm):
+class Plot(Storm, ABC):
     """Plays one sequence of faults again and again."""
 
     #: When it begins: there are messages by then.
@@ -56,9 +57,9 @@ class Plot(Storm):
             self._mend()
             self._again_at = now + self._world.between(*_NEXT)
 
+    @abstractmethod
     def _steps(self, group: int) -> Iterator[Step]:
         """Break something of a group, say what is waited for, and go on when it is there."""
-        raise NotImplementedError
 
     def _mend(self) -> None:
         """All is over: let every node go on."""

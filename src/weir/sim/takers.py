@@ -51,9 +51,11 @@ class Taker(OrderReader):
         self._given_rows: deque[Row] = deque()
         self._picked = 0
         self._working = False
-        #: By partition, the offset below which all is done; and what was said of that.
+        #: By partition, the offset below which all is done; what was said of that, and waits for
+        #: its answer.
         self._done: dict[int, int] = {}
         self._said: tuple[int, ...] = ()
+        self._saying: Move | None = None
         #: How the turn ends, if it does: the delay in ms, and whether nothing was begun.
         self._ending_turn: tuple[int, bool] | None = None
         self._over = False
@@ -75,14 +77,14 @@ class Taker(OrderReader):
             self._take_turn()
         else:
             super().ready()
-            if self._said != self._place or self._ending_turn is not None:
-                self._say()
+            self._say_more()
             self._go_on()
 
     def closed(self) -> None:
         """Forget what was asked; a consumer that died forgets its turn as well."""
         super().closed()
         self._asking_turn = False
+        self._saying = None
         if self.world.chance(_FORGET):
             self._turn = None
 
@@ -129,7 +131,7 @@ class Taker(OrderReader):
         self.history.turns.append(turn)
         self._done = dict(enumerate(reply.offsets))
         self._given = dict(self._done)
-        self._said, self._ending_turn = self._place, None
+        self._said, self._saying, self._ending_turn = self._place, None, None
         self._given_rows.clear()
         self._working = False
         self._begin()
@@ -222,16 +224,23 @@ class Taker(OrderReader):
         return tuple(self._done.get(p, 0) for p in range(max(self._done, default=-1) + 1))
 
     def _say(self) -> None:
-        """Let the cursor be where all before is done, and keep the turn or give it back."""
+        """Let the cursor be where all before is done, and keep the turn or give it back; one word
+        at a time.
+        """
         turn, ending = self._turn, self._ending_turn
-        if turn is None or self.link is None:
+        if turn is None or self.link is None or self._saying is not None:
             return
         place, idle = self._place, not self._working
         delay_ms, untried = ending or (self._lease_ms, idle)
         move = Move(self._cluster, turn.fence, place, self.world.now, delay_ms,
                     ending is not None, untried)  # fmt: skip
-        self._said = place
+        self._said, self._saying = place, move
         self._send(turn, move)
+
+    def _say_more(self) -> None:
+        """Say what came to be meanwhile."""
+        if self._said != self._place or self._ending_turn is not None:
+            self._say()
 
     def _send(self, turn: TurnTaken, move: Move) -> None:
         self.history.moves.append(move)
@@ -241,6 +250,8 @@ class Taker(OrderReader):
 
     def _moved(self, turn: TurnTaken, move: Move, reply: m.Reply) -> None:
         error = None
+        if move is self._saying:
+            self._saying = None
         if isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
         if isinstance(reply, m.Moved):
@@ -258,6 +269,8 @@ class Taker(OrderReader):
             self._lose_turn()
             if self.world.chance(_REPEAT):
                 self.soon(self._repeat, turn, move)
+        else:
+            self._say_more()
 
     def _is_through(self) -> bool:
         return super().finished and not self._given_rows and not self._working

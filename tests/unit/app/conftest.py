@@ -47,7 +47,7 @@ class FakeSource:
 
     def __init__(self) -> None:
         self.waiting: list[FakeDelivery] = []
-        self.pauses = 0
+        self.pauses = self.flushes = 0
         self.paused = False
         #: Set when somebody asks for more.
         self.asked = asyncio.Event()
@@ -78,6 +78,9 @@ class FakeSource:
     def pause(self) -> None:
         self.pauses += 1
         self.paused = True
+
+    async def flush(self) -> None:
+        self.flushes += 1
 
 
 Begun = Callable[..., contextlib.AbstractAsyncContextManager[Any]]

@@ -230,6 +230,37 @@ def test_run_ends_when_it_is_told_and_when_a_topic_is_gone(node: Any) -> None:
     asyncio.run(test())
 
 
+def test_one_that_cannot_begin_ends_when_it_is_told(node: Any) -> None:
+    """Its broker is away, or what is to be there before the first message does not come."""
+
+    async def test() -> None:
+        app, entered, seen = weir.App(), asyncio.Event(), []
+
+        @app.on_start
+        async def begin() -> None:
+            entered.set()
+            await asyncio.Event().wait()
+
+        @app.on_stop
+        def over() -> None:
+            seen.append("over")
+
+        @app.subscribe("unlocks", cluster="ledger")
+        async def record(message: weir.Message) -> None: ...
+
+        for url in (node.url, "weir://127.0.0.1:1"):
+            stop = asyncio.Event()
+            running = asyncio.ensure_future(app.run(url, stop=stop))
+            if url == node.url:
+                await entered.wait()
+            stop.set()
+            async with asyncio.timeout(20):
+                await running
+        assert seen == ["over"]
+
+    asyncio.run(test())
+
+
 def test_what_cannot_work_is_said_where_it_is_written() -> None:
     app = weir.App()
 

@@ -106,10 +106,11 @@ def test_who_is_being_filled_in_sends_readers_to_who_has_all(
         here = away.group(group)
         if here is None or not here.node.applied_index or step % 10:
             continue
-        was_filling |= here.is_filling
+        is_filling = here.node.last_index < here.node.applied_index
+        was_filling |= is_filling
         last = here.machine.state.next_offset - 1
         asked.append(away.ask(m.Fetch(info.addresses[0], last, 1 << 20, 0, True)))
-        if was_filling and not here.is_filling:
+        if was_filling and not is_filling:
             break
     trio.settle()
     told = [away.reply_to(number) for number in asked]

@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (["one_app"], "'one_app': write MODULE:APP"),
         (["one_app:other"], "'other' of one_app is no weir.App: there is app"),
         (["no_app:app"], "'app' of no_app is no weir.App: make one with weir.App()"),
-        (["no_handler:app"], "the app has no handler"),
+        (["no_handler:app"], "the app has no handler: decorate one"),
         (["two_clusters:app"], "there are c, d: name one with --cluster"),
         (["one_app:app", "--cluster", "x"], "no handler of cluster 'x': there are c"),
         (["one_app:app", "--min", "3", "--max", "2"], "3 to 2 processes"),
@@ -69,14 +69,22 @@ def test_what_cannot_be_run_is_one_line(
 
 @pytest.mark.parametrize(
     ("text", "error"),
-    [("import there_is_none\n", ModuleNotFoundError), ("int('three')\n", ValueError)],
+    [
+        ("import there_is_none\n", "ModuleNotFoundError: No module named 'there_is_none'\n"),
+        ("int('three')\n", "invalid literal for int() with base 10: 'three'\n"),
+        ("def broken(:\n", "SyntaxError: invalid syntax\n"),
+    ],
 )
-def test_what_a_module_raises_is_not_hidden(
-    folder: Path, text: str, error: type[Exception]
+def test_what_a_module_raises_is_shown_from_its_own_line_on(
+    folder: Path, text: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "broken.py").write_text(text, encoding="utf-8")
-    with pytest.raises(error, match=r"there_is_none|'three'"):
-        main(["work", "broken:app"])
+    assert main(["work", "broken:app"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith(error)
+    assert err.count("  File ") == 1
+    assert f'{folder}/broken.py", line 1' in err
 
 
 def test_people_get_a_line_for_what_matters(capsys: pytest.CaptureFixture[str]) -> None:

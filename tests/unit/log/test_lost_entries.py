@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.log.checkpoint import save
+from weir.log.checkpoint import Kept, save
 from weir.log.class_scan import FoundCopies
 from weir.log.errors import LogDamaged
 from weir.log.frame import Frame, Kind
@@ -184,6 +184,27 @@ def test_what_was_lost_and_superseded_hides_nothing_that_was_lost_later() -> Non
     index = joining.index[group]
     stored, behind = next(index.holding(5, 6, 1 << 30))
     assert (stored.index, behind) == (4, 8)
+
+
+def test_what_only_lost_entries_superseded_is_lost_too() -> None:
+    """Or others would be given what never was committed."""
+    group = 65536
+    holes = [LogDamaged(1, "segment", 1_000, "cut short")]
+    # Entry 2 was the first of term 3, and those through 4 were durable when it was let go of.
+    kept = {group: Kept(3, 1, 0, start=3, applied=5, base=2, behind=5, last=5, before=3)}
+    joining = Joining(1, kept, FoundCopies(1, kept), holes, 2_000)
+    for index in (1, 2, 3, 4):
+        offset = index - 1
+        frame = Frame(400 + index, 40, group, 2, index, Kind.BATCHES, offset, index, offset)
+        joining.add(None, frame, frame.position)
+    frame = Frame(1_500, 40, group, 3, 5, Kind.BATCHES, 4, 5, 4)
+    joining.add(None, frame, frame.position)
+    joining.finish()
+    index = joining.index[group]
+    assert [index.term_of(one) for one in (3, 4, 5)] == [0, 0, 3]
+    assert joining.unreadable(group) == 2
+    stored, behind = next(index.holding(4, 5, 1 << 30))
+    assert (stored.index, behind) == (5, 5)
 
 
 @pytest.mark.parametrize("saved", [False, True])

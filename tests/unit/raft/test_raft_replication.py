@@ -7,6 +7,7 @@ import pytest
 from weir.raft import (
     Append,
     AppendReply,
+    Change,
     Config,
     Entry,
     EntryKind,
@@ -273,6 +274,41 @@ def test_entries_that_no_memory_holds_are_loaded() -> None:
     ready = node.ready()
     assert [e.index for m in ready.messages if isinstance(m, Append) for e in m.entries] == [1, 2]
     assert [load.lo for load in ready.loads] == [3]
+    node.loaded(load.number, storage.entries(1, 5, 20))
+    assert not node.has_ready
+
+
+def test_what_was_read_for_who_is_no_member_any_more_goes_to_nobody() -> None:
+    class Distant(MemoryStorage):
+        def cached(self, lo: int, hi: int, max_bytes: int) -> None:
+            return None
+
+    storage = Distant()
+    storage.save(HardState(1), entries(1, 1, 1, 1, 1))
+    node = Node(Config(1, (1, 2, 3)), storage)
+    node.campaign()
+    node.step(VoteReply(1, 3, 2, granted=True, pre=True))
+    node.persisted(node.ready().number)
+    node.step(VoteReply(1, 3, 2, granted=True))
+    first = node.ready()
+    storage.save(first.hard_state, first.entries)
+    node.persisted(first.number)
+    node.step(AppendReply(1, 3, 2, 5))
+    node.step(AppendReply(1, 2, 2, 4, rejected=True))
+    node.ready()
+    node.step(AppendReply(1, 2, 2, 0))
+    (load,) = node.ready().loads
+    node.applied(node.commit_index)
+    node.change(Change(remove=(2,)))
+    while node.configuration.members != (1, 3):
+        ready = node.ready()
+        storage.save(ready.hard_state, ready.entries)
+        node.persisted(ready.number)
+        node.step(AppendReply(1, 3, 2, node.last_index))
+        for entry in ready.committed:
+            node.applied(entry.index)
+    while node.has_ready:
+        node.ready()
     node.loaded(load.number, storage.entries(1, 5, 20))
     assert not node.has_ready
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
-from weir.server.driver import Driver
 from weir.server.trunk import Trunks
 from weir.wire import messages as m
 from weir.wire import trunk
@@ -30,7 +29,7 @@ class Noting:
         self.charged = 0
         self.events: list[Any] = []
         self.sessions = count(1_000)
-        self.trunks = Trunks(cast(Driver, self))
+        self.trunks = Trunks(self)
         self.told = asyncio.Event()
         self.lost: list[int] = []
         self.trunks.lost = self.lost.append

@@ -24,6 +24,8 @@ PROMISE_MS = 10.0
 _SIZE = 100
 _MESSAGES_MAX = 1 << 20
 _REST_S = 1.0
+#: What a node does for partitions that are new, among others it makes room for them, is over then.
+_SETTLED_AFTER_S = 5.0
 _PINGS = 200
 _POLL_S = 0.000_2
 _ARRIVES_WITHIN_S = 30.0
@@ -67,6 +69,7 @@ async def measure(side: Own, settings: Settings) -> Idle:
     """Measure a node of weir that has nothing else to do."""
     async with connect(side.node.url, name="weir-bench") as client:
         await client.create_topic(_TOPIC, partitions=settings.partitions)
+        await asyncio.sleep(min(_SETTLED_AFTER_S, settings.seconds))
         nobody = await _cpu(side, settings.seconds)
         lone = _Lone(client)
         async with lone.read("partition"):

@@ -8,6 +8,7 @@ order, which shows how long these were away.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import time
@@ -20,7 +21,9 @@ from weir.bench.node_set import NodeSet
 from weir.bench.spread import percentiles
 from weir.client.client import Client
 from weir.client.connect import connect
+from weir.client.producer import Producer
 from weir.client.reader import Reader
+from weir.client.receipts import Sent
 from weir.errors import WeirError
 
 _TOPIC = "lag"
@@ -35,16 +38,21 @@ _SLOW_OF, _SLOW_FOR, _SLOW_S = 0.1, 0.06, 3.0
 _PAUSED_S = 2.0
 _VALUE = bytes(100)
 
+#: What can happen to a leader.
+FAULTS = ("slow", "paused", "killed")
+
 
 class Lag(msgspec.Struct, frozen=True):
-    """One fault; times in ms. *Away*: the longest time without a message of a partition, in
-    partition order. *Silent*: the longest time without any message, in total order.
+    """One fault; times in ms. *Unconfirmed*: the longest time without a confirm of a partition.
+    *Away*: without a message of it, in partition order. *Silent*: the longest time without any
+    message, in total order.
     """
 
     fault: str
+    unconfirmed_ms: float
     away_ms: float
     silent_ms: float
-    #: What total order adds to that.
+    #: What total order adds to being away.
     added_ms: float
     late_p50_ms: float
     late_max_ms: float
@@ -86,28 +94,37 @@ class _Ear:
             self._place = place
 
 
-async def measure(nodes: NodeSet, rate: int) -> list[Lag]:
+class _Confirms:
+    """How long a partition goes without a confirm, while there is something to be confirmed."""
+
+    def __init__(self, partitions: int) -> None:
+        self.longest = 0.0
+        self.sent: list[asyncio.Queue[Sent]] = [asyncio.Queue() for _ in range(partitions)]
+
+    async def run(self) -> None:
+        """Take what is confirmed until it is cancelled."""
+        await asyncio.gather(*map(self._watch, self.sent))
+
+    async def _watch(self, sent: asyncio.Queue[Sent]) -> None:
+        last = math.inf
+        while True:
+            await (await sent.get())
+            now = time.monotonic()
+            self.longest = max(self.longest, now - last)
+            last = now
+
+
+async def measure(nodes: NodeSet, rate: int, faults: Sequence[str] = FAULTS) -> list[Lag]:
     """Measure a set of three: each fault in turn, and `rate` messages a second meanwhile."""
-    faults: dict[str, Callable[[NodeSet, int], Awaitable[None]]] = {
-        "slow": _slowed,
-        "paused": _paused,
-        "killed": _killed,
-    }
     partitions = _PARTITIONS * len(nodes.members)
     async with connect(nodes.url, name="weir-bench") as client:
         await client.create_topic(_TOPIC, partitions=partitions)
-        return [await _struck(client, nodes, name, strike, rate) for name, strike in faults.items()]
+        return [await _struck(client, nodes, name, rate) for name in faults]
 
 
-async def _struck(
-    client: Client,
-    nodes: NodeSet,
-    name: str,
-    strike: Callable[[NodeSet, int], Awaitable[None]],
-    rate: int,
-) -> Lag:
+async def _struck(client: Client, nodes: NodeSet, name: str, rate: int) -> Lag:
     leaders = await _led(client, len(nodes.members))
-    in_total, in_partition = _Ear(), _Ear()
+    in_total, in_partition, confirms = _Ear(), _Ear(), _Confirms(len(leaders))
     async with (
         connect(nodes.url, name="weir-bench") as reading,
         reading.reader(_TOPIC, order="total", start="latest") as total,
@@ -117,7 +134,8 @@ async def _struck(
         tasks = [
             asyncio.ensure_future(in_total.run(total)),
             asyncio.ensure_future(in_partition.run(single)),
-            asyncio.ensure_future(_publish(producer.send, len(leaders), rate)),
+            asyncio.ensure_future(confirms.run()),
+            asyncio.ensure_future(_publish(producer, confirms, rate)),
         ]
         try:
             await _unless(tasks, _CALM_S)
@@ -126,7 +144,8 @@ async def _struck(
             calm = percentiles(in_total.late_ms, 0.5)[0] or 0.0
             in_total.begin()
             in_partition.begin()
-            await strike(nodes, leaders[-1])
+            confirms.longest = 0.0
+            await _STRIKES[name](nodes, leaders[-1])
             await _unless(tasks, _AFTER_S)
         finally:
             for task in tasks:
@@ -136,6 +155,7 @@ async def _struck(
     away, silent = max(in_partition.away.values()) * 1e3, in_total.silent * 1e3
     return Lag(
         name,
+        confirms.longest * 1e3,
         away,
         silent,
         silent - away,
@@ -147,13 +167,14 @@ async def _struck(
     )
 
 
-async def _publish(send: Callable[..., object], partitions: int, rate: int) -> None:
+async def _publish(producer: Producer, confirms: _Confirms, rate: int) -> None:
     """Send to all partitions in turn, at the rate, whether or not anything is confirmed."""
     began, sent = time.monotonic(), 0
     while True:
         due = int((time.monotonic() - began) * rate)
         while sent < due:
-            send(_VALUE, partition=sent % partitions)
+            partition = sent % len(confirms.sent)
+            confirms.sent[partition].put_nowait(producer.send(_VALUE, partition=partition))
             sent += 1
         await asyncio.sleep(_TICK_S)
 
@@ -201,3 +222,10 @@ async def _killed(nodes: NodeSet, node: int) -> None:
     # It comes back when the others have gone on without it.
     await asyncio.sleep(_PAUSED_S)
     nodes.start_again([node])
+
+
+_STRIKES: dict[str, Callable[[NodeSet, int], Awaitable[None]]] = {
+    "slow": _slowed,
+    "paused": _paused,
+    "killed": _killed,
+}

@@ -31,7 +31,7 @@ PRODUCERS_MAX = 10_000
 #: An upper bound of what one lane sends; the counts are known in the end.
 _MESSAGES_MAX = 1 << 30
 #: Messages before the measured ones, so that all that is made once is there.
-_WARM_UP = 20_000
+_WARM_UP = 200_000
 _LED_WITHIN_S = 30.0
 _POLL_S = 0.005
 
@@ -43,10 +43,10 @@ class Settings(msgspec.Struct, frozen=True):
 
     partitions: int = 8
     producers: int = 1
-    messages: int = 1_000_000
+    messages: int = 1_500_000
     size: int = 100
     rate: int = 20_000
-    seconds: float = 2.0
+    seconds: float = 1.0
     runs: int = 3
     deadline_s: float = 120.0
     folder: str | None = None
@@ -218,7 +218,7 @@ class _Measured:
         async with self._client.reader(topic, max_bytes=4 * MIB, order=order) as reader:
             reading = asyncio.ensure_future(self._reading.run(reader))
             try:
-                await self._push(reading, Push(_WARM_UP // lanes or 1))
+                await self._push(reading, Push(min(_WARM_UP, settings.messages) // lanes))
                 began = await self._push(reading, Push(settings.messages // lanes))
                 seconds = (self._reading.last_ns - began) / 1e9
                 self._reading.delivery_ms.clear()

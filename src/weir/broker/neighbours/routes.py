@@ -62,12 +62,13 @@ class Routes:
         What came from a node (`foreign`) goes to no other one, so that nothing goes round in
         circles while nodes disagree: raises `NotLeader`.
         """
-        if node_of(self._leader_of(group)) == self._node:
+        voter = self._leader_of(group)
+        if node_of(voter) == self._node:
             return self.shard
         owner = self._layout.shard_of(group)
         if owner != self.shard:
             return owner
-        node = self.leader(group)
+        node = self._likely(group, voter)
         if node in (0, self._node):
             return self.shard
         if foreign:
@@ -78,7 +79,10 @@ class Routes:
         """Return the node that leads a group, or may lead it if it has no replica here; 0: nobody
         is known to.
         """
-        voter = self._leader_of(group)
+        return self._likely(group, self._leader_of(group))
+
+    def _likely(self, group: int, voter: int) -> int:
+        """Return the node of the voter that leads a group, or of who may, if none is known to."""
         if voter:
             return node_of(voter)
         nodes = [node_of(voter) for voter in self._catalog.voters(group)]

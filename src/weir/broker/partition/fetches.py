@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from weir.broker.leaderless import no_leader
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.payloads import without
 from weir.broker.reads import Reads
@@ -15,6 +16,7 @@ from weir.broker.state.state import PartitionState
 from weir.broker.waits import Wait, Waits
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, OffsetOutOfRange, Refused, Unavailable
+from weir.model.ids import node_of
 from weir.model.limits import FETCH_BYTES_MAX, WAIT_MS_MAX
 from weir.order.clock import Time
 from weir.wire.messages import Fetch, Fetched
@@ -143,6 +145,10 @@ class Fetches:
         """There is nothing in the log: of what is committed, that means that it is lost."""
         if not self._state.log_start <= request.offset < self._state.next_offset:
             self._answer(caller, request, request.offset, ())
+            return
+        if request.replica and self._group.leader != self._group.voter:
+            # What a snapshot covers may be on its way here still: who leads has it.
+            self._outbox.refuse(caller, no_leader(node_of(self._group.leader)))
             return
         damage = self._group.damage
         lost = DamagedRange(

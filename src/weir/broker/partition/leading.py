@@ -84,7 +84,8 @@ class Leading:
         """Return what may be said now, where `fenced` is what a majority has promised."""
         state = self._state
         undecided = state.undecided or self.intake.lowest_under_way  # committed before, so lower
-        for floor in self._joining.values():  # whoever is told more must know who has joined
+        if self._joining:  # whoever is told more must know who has joined
+            floor = min(self._joining.values())
             undecided = min(undecided or floor, floor)
         return barrier_at(fenced, state.last_stamp, undecided, state.decided_offset)
 

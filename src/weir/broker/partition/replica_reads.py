@@ -25,7 +25,7 @@ def end_if_astray(group: Group, fetches: Fetches) -> None:
 
 
 def _unfit(group: Group) -> Refused | None:
-    if group.damage is not None or group.is_incomplete or group.is_filling:
+    if group.damage is not None or group.is_incomplete:
         return no_leader(node_of(group.leader))
     if not group.is_current:
         return Unavailable("this replica knows of no leader: read from another one")

@@ -28,7 +28,7 @@ from weir.broker.peers.peer_frames import (
 from weir.broker.peers.refill import Refill
 from weir.broker.replica.group import Group
 from weir.broker.replica.replication import Replication
-from weir.broker.replica.turns import Turns
+from weir.broker.replica.slots import Slots
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
 from weir.wire.link import LinkFrame
 
@@ -36,6 +36,8 @@ from weir.wire.link import LinkFrame
 #: nodes one after the other, and its first election must not wait for the second.
 _EARLY_MAX = 4_096
 _EARLY_MS = 2_000
+#: Plain numbers: each frame is compared with them.
+_BEAT, _REFILL_ASK = int(FrameKind.BEAT), int(FrameKind.REFILL_ASK)
 #: These carry entries or a state, and may take long.
 _LARGE = (raft.Append, raft.InstallSnapshot)
 
@@ -45,7 +47,7 @@ class Peers:
 
     __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_links", "_node", "_outbox",
                  "_shards", "_tell_ms", "_ticked", "_time", "multi", "refill",
-                 "registry_comes_again", "turns")  # fmt: skip
+                 "registry_comes_again", "slots")  # fmt: skip
 
     def __init__(
         self, node: int, layout: Layout, outbox: Outbox, time: Clocks, settings: Replication
@@ -62,7 +64,7 @@ class Peers:
         self._outbox = outbox
         self._time = time
         #: Which groups' followers are being sent what lies on disk.
-        self.turns = Turns(time)
+        self.slots = Slots(time)
         self._groups: dict[int, Group] = {}
         #: By place, those that can be sent to.
         self._links: set[int] = set()
@@ -104,7 +106,7 @@ class Peers:
     def remove(self, group: int) -> None:
         """A group is gone from here."""
         self._groups.pop(group, None)
-        self.turns.forget(group)
+        self.slots.forget(group)
         self.refill.forget(group)
         self.multi.remove(group)
 
@@ -136,9 +138,9 @@ class Peers:
     def _received(self, place: int, frames: Sequence[LinkFrame]) -> None:
         for frame in frames:
             try:
-                if frame.kind >= FrameKind.BEAT:
+                if frame.kind >= _BEAT:
                     self._link_message(place, unpack_link(frame))
-                elif frame.kind >= FrameKind.REFILL_ASK:
+                elif frame.kind >= _REFILL_ASK:
                     self.refill.take(place, frame)
                 else:
                     self._message(place, frame)
@@ -183,7 +185,7 @@ class Peers:
         """Let time pass for all groups."""
         now = self._time.monotonic_ms()
         elapsed, self._ticked = now - self._ticked, now
-        self.turns.tick()
+        self.slots.tick()
         self.refill.tick()
         self._time.look()
         if now >= self._tell_ms:

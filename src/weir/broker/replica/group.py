@@ -18,9 +18,9 @@ from weir.broker.replica.overheard import Overheard
 from weir.broker.replica.past import LogStorage
 from weir.broker.replica.refusals import elsewhere, refusal_of
 from weir.broker.replica.rounds import Rounds, Then
+from weir.broker.replica.slots import Slots
 from weir.broker.replica.staging import stage
 from weir.broker.replica.supply import Supply
-from weir.broker.replica.turns import Turns
 from weir.broker.state.frozen import Unpacking
 from weir.codec.fields import Buffer
 from weir.errors import Halted, NotLeader, Refused
@@ -70,7 +70,7 @@ class Ties(NamedTuple):
     """What joins a group to the rest of its shard, and to its other replicas."""
 
     reads: Reads
-    turns: Turns
+    slots: Slots
     #: Sends messages to the replicas that they name; those that cannot be reached miss them.
     send: Callable[[int, Sequence[raft.Message]], None]
     #: Saves a checkpoint of the log now, unless that is under way.
@@ -113,7 +113,7 @@ class Group:
         self.overheard = Overheard()
         self.past = past
         self._ties = ties
-        self._supply = Supply(id, node, past, ties.reads, ties.turns, self.advance, ties.save)
+        self._supply = Supply(id, node, past, ties.reads, ties.slots, self.advance, ties.save)
         self._rounds = Rounds()
         #: Whom to tell when the own disk has an entry; indices rise.
         self._durable: deque[tuple[int, Callable[[], None]]] = deque()
@@ -147,7 +147,7 @@ class Group:
     @property
     def leader(self) -> int:
         """The voter that leads as far as this node knows; 0 for none."""
-        return self.node.leader if self.damage is None else self.overheard.leader
+        return self.node.leader if self.past.damage is None else self.overheard.leader
 
     @property
     def has_others(self) -> bool:
@@ -165,11 +165,6 @@ class Group:
     def is_incomplete(self) -> bool:
         """Whether old entries are lost here which others have, in a group that goes on."""
         return bool(self.past.unreadable) and self.damage is None and self.has_others
-
-    @property
-    def is_filling(self) -> bool:
-        """Whether a snapshot was taken, and the messages below it are still on their way here."""
-        return self.node.last_index < self.node.applied_index
 
     @property
     def is_read_as_it_lies(self) -> bool:

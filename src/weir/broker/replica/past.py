@@ -33,7 +33,7 @@ _BIN32 = struct.Struct(">BI")
 class LogStorage:
     """Reads one group's past. What blocks is for the start, and for a lone node, alone."""
 
-    __slots__ = ("_group", "_log", "_recovered", "_rotten", "_snapshot", "unreadable")
+    __slots__ = ("_group", "_log", "_recovered", "_rotten", "_snapshot", "damage", "unreadable")
 
     def __init__(
         self, log: Log, group: int, recovered: RecoveredGroup | None, snapshot: raft.Snapshot | None
@@ -47,6 +47,8 @@ class LogStorage:
         #: could be filled in.
         self.unreadable = recovered.unreadable if recovered else 0
         self._rotten = len(recovered.rotten) if recovered else 0
+        #: What recovery found the group to have lost that it needs to go on.
+        self.damage = recovered.damage if recovered else None
 
     @property
     def pledge(self) -> int:
@@ -77,11 +79,6 @@ class LogStorage:
     def base(self) -> tuple[int, int]:
         """Index and term of the last entry that is gone from the log."""
         return self._log.base(self._group)
-
-    @property
-    def damage(self) -> LogDamaged | None:
-        """What recovery found the group to have lost that it needs to go on."""
-        return self._recovered.damage if self._recovered else None
 
     def rotted(self, count: int) -> None:
         """So many more were found to be lost that could be filled in."""

@@ -10,7 +10,7 @@ from weir import raft
 from weir.broker.entries import entry_of, unread
 from weir.broker.reads import Reads
 from weir.broker.replica.past import LogStorage
-from weir.broker.replica.turns import Turns
+from weir.broker.replica.slots import Slots
 from weir.broker.state.frozen import Packing, taken
 from weir.codec.fields import Buffer
 from weir.errors import DamagedRange, Refused
@@ -21,7 +21,7 @@ class Supply:
     """Answers what one group's Raft node asks for on behalf of the others."""
 
     __slots__ = ("_advance", "_group", "_node", "_packing", "_past", "_reads", "_save", "_sent",
-                 "_turns")  # fmt: skip
+                 "_slots")  # fmt: skip
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Supply:
         node: raft.Node,
         past: LogStorage,
         reads: Reads,
-        turns: Turns,
+        slots: Slots,
         advance: Callable[[], None],
         save: Callable[[], None],
     ) -> None:
@@ -41,7 +41,7 @@ class Supply:
         self._sent: dict[int, int] = {}
         #: For whom a state is being packed.
         self._packing: set[int] = set()
-        self._turns = turns
+        self._slots = slots
         self._node = node
         self._past = past
         self._reads = reads
@@ -49,27 +49,27 @@ class Supply:
         self._save = save
 
     def load(self, load: raft.Load) -> None:
-        """Read entries off the loop when it is this group's turn."""
-        self._turns.take(self._group, partial(self._read, load))
+        """Read entries off the loop once this group has a slot."""
+        self._slots.take(self._group, partial(self._read, load))
 
     def acknowledged(self, member: int, index: int) -> None:
         """A member has all through `index`."""
         if index >= self._sent.get(member, index + 1):
             del self._sent[member]
             if not self._sent:
-                self._turns.done(self._group)
+                self._slots.done(self._group)
 
     def lose(self) -> None:
         """This node leads no more: whoever does will look after the others."""
         self._sent.clear()
-        self._turns.forget(self._group)
+        self._slots.forget(self._group)
 
     def _read(self, load: raft.Load) -> None:
         reading = self._past.reading(load)
         if reading is None:
             # Let go of while nobody else had the group: who comes needs a snapshot instead.
             self._save()
-            self._turns.done(self._group)
+            self._slots.done(self._group)
             self._node.loaded(load.number, None)
         else:
             # Publishes hold room until they are committed, which may wait for this very member.

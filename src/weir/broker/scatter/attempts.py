@@ -38,18 +38,22 @@ class Surface(NamedTuple):
 class Scattering:
     """Prepares all parts at one stamp, tells its client once they all are, and lets them know."""
 
-    __slots__ = ("_above", "_again_ms", "_answers", "_attempt", "_is_told", "_lead_ms", "_parts",
-                 "_request", "_shared", "_tell", "_until_ms", "is_over")  # fmt: skip
+    __slots__ = ("_above", "_again_ms", "_answers", "_attempt", "_is_told", "_is_wanted",
+                 "_lead_ms", "_parts", "_request", "_shared", "_tell", "_until_ms",
+                 "is_over")  # fmt: skip
 
     def __init__(
         self, shared: Surface, request: Scatter, parts: Mapping[int, Part],
-        tell: Callable[[ScatterConfirm | Refused], None],
+        tell: Callable[[ScatterConfirm | Refused], None], is_wanted: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """Coordinate a request with these `parts`; `tell` is called once."""
+        """Coordinate a request with these `parts`; `tell` is called once. It is not attempted again
+        where it `is_wanted` no more: its client asks elsewhere, and attempts would end each other.
+        """
         self._shared = shared
         self._request = request
         self._parts = {part: parts[part] for part in sorted(parts)}
         self._tell = tell
+        self._is_wanted = is_wanted
         self._above = request.seen
         self._lead_ms = _LEAD_MS
         self._until_ms = shared.time.monotonic_ms() + WITHIN_MS
@@ -64,7 +68,7 @@ class Scattering:
         """Make an attempt."""
         shared, now_ms = self._shared, self._shared.time.monotonic_ms()
         self._again_ms = 0
-        if now_ms >= self._until_ms:
+        if now_ms >= self._until_ms or not self._is_wanted():
             self._end(Unavailable("a scattering came to no end in time: send it again as it is"))
             return
         # The lead is one over the clock, not over other scatterings: else many of them would run
@@ -77,6 +81,15 @@ class Scattering:
         self._lead_ms = min(2 * self._lead_ms, _LEAD_MS_MAX)
         until_ms = min(now_ms + _PREPARE_MS, self._until_ms)
         shared.asks.start(Round(self._prepare, self._parts, until_ms, self._prepared, once=True))
+
+    @property
+    def producer(self) -> int:
+        """Who scatters."""
+        return self._request.producer
+
+    def abandon(self) -> None:
+        """Make no attempt after the one under way: its client asks again."""
+        self._until_ms = 0
 
     def tick(self) -> None:
         """Go on after a pause."""

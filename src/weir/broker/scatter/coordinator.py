@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from weir.broker.admission import Budget
 from weir.broker.outbox import Caller, Outbox
@@ -58,7 +59,11 @@ class Coordinator:
             else:
                 self._outbox.reply(caller, outcome)
 
-        one = Scattering(self._surface, request, parts, tell)
+        for other in self._running:
+            if other.producer == request.producer:
+                other.abandon()
+        is_wanted = partial(self._outbox.knows, caller.session)
+        one = Scattering(self._surface, request, parts, tell, is_wanted)
         self._running.append(one)
         one.begin()
 

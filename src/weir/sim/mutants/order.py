@@ -9,6 +9,7 @@ from typing import cast
 from weir import raft
 from weir.broker.domain.askers import Scope
 from weir.broker.domain.domain import Domain
+from weir.broker.domain.growth import Growth
 from weir.broker.domain.plan import Led, Plan, Planner
 from weir.broker.events import TICK_MS
 from weir.broker.intake import producing
@@ -31,6 +32,7 @@ from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.mutants.replication import ALL
 from weir.sim.world import MS, SECOND
 from weir.wire.messages import Confirm
+from weir.wire.ordering import ReportJoined
 
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Leaders die soon and others follow at once, whose clocks are a little behind or ahead.
@@ -59,7 +61,9 @@ ORDER = replace(
     grows=(False,),
 )
 #: One execution again and again, which harms nobody who keeps to the rule.
-PLOTTED = replace(ORDER, absent=0.0, kinds=(), faults_until=10 * SECOND, batches=80)
+PLOTTED = replace(ORDER, kinds=(), faults_until=10 * SECOND, batches=80)
+JOINED = replace(PLOTTED, plot="latecomer", grows=(True,), faults_until=5 * SECOND)
+EVICTED = replace(PLOTTED, plot="eviction", nodes=4, stewards=3, faults_until=20 * SECOND)
 
 
 @mutant(seed=0, breaks=_BARRIER, shape=replace(PLOTTED, plot="unsettled"))
@@ -100,28 +104,39 @@ def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
 
 
 @mutant(
-    seed=0,
+    seed=2,
     breaks=_BARRIER,
-    shape=replace(PLOTTED, plot="eviction", nodes=4, stewards=3, faults_until=20 * SECOND),
+    shape=EVICTED,
 )
 def members_change_without_a_stamp(patch: Patch) -> None:
     """In front of a change of members lies an entry above all promises (counterexample 3)."""
     patch.setattr(Partition, "changing", lambda self: None)
 
 
-@mutant(seed=0, breaks=_BARRIER, shape=replace(PLOTTED, plot="latecomer", grows=(True,)))
-def a_partition_joins_without_a_floor(patch: Patch) -> None:
-    """Who joins stamps above all that was said of the order before (counterexample 6)."""
-    patch.setattr(Partition, "begin_above", lambda self, floor: None)
+@mutant(seed=4, breaks=_BARRIER, shape=JOINED)
+def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
+    """Who joins takes messages once partition 0 has an entry of that, and above that entry's stamp
+    (counterexample 6).
+    """
+
+    def advance(self: Growth) -> None:
+        for topic in map(self._topics.catalog.by_id, list(self._topics.catalog.growing)):
+            assert topic is not None  # it grows
+            for partition in range(topic.partitions, topic.joining):
+                if (topic.id, partition) not in self._told:
+                    self._told.add((topic.id, partition))
+                    self._tell(ReportJoined(topic.id, partition, 0))
+
+    patch.setattr(Growth, "advance", advance)
 
 
-@mutant(seed=6, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=1, breaks=_BARRIER, shape=ORDER)
 def a_vote_says_nothing_of_promises(patch: Patch) -> None:
     """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
     patch.setattr(Pledge, "raise_to", lambda self, fence: None)
 
 
-@mutant(seed=2, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=3, breaks=_BARRIER, shape=ORDER)
 def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
     honest = Partition._lead_now

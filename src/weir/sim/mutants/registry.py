@@ -13,6 +13,7 @@ from weir.sim.mutants import (
     modes,
     order,
     replication,
+    scatterings,
     shards,
     storage,
     turns,
@@ -32,6 +33,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         modes,
         order,
         turns,
+        scatterings,
     )
     for mutant in all_in(vars(module))
 )

@@ -1,4 +1,4 @@
-"""A turn to be sent old entries ends when the one who was sent them has them."""
+"""A slot for old entries is free again when the one who was sent them has them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from weir import raft
+from weir.broker.replica.slots import SLOTS, Slots
 from weir.broker.replica.supply import Supply
-from weir.broker.replica.turns import TURNS, Turns
 from weir.errors import DamagedRange, Refused
 from weir.log.frame import Kind
 
@@ -59,21 +59,21 @@ def still() -> Still:
     return Still()
 
 
-def waits(turns: Turns) -> list[int]:
-    """Take all turns but one, and let one more group stand in line; tell when its turn comes."""
+def waits(slots: Slots) -> list[int]:
+    """Take all slots but one, and let one more group stand in line; tell when it has one."""
     came: list[int] = []
-    for group in range(100, 100 + TURNS - 1):
-        turns.take(group, lambda: None)
-    turns.take(200, lambda: came.append(200))
+    for group in range(100, 100 + SLOTS - 1):
+        slots.take(group, lambda: None)
+    slots.take(200, lambda: came.append(200))
     return came
 
 
-def test_a_turn_ends_with_the_acknowledgement_of_who_was_sent_entries(still: Any) -> None:
-    turns = Turns(still)
-    supply = Supply(7, still, still, still, turns, lambda: None, still.save)
+def test_a_slot_is_free_with_the_acknowledgement_of_who_was_sent_entries(still: Any) -> None:
+    slots = Slots(still)
+    supply = Supply(7, still, still, still, slots, lambda: None, still.save)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert still.given == [(1, 20)]
-    came = waits(turns)
+    came = waits(slots)
     supply.acknowledged(2, 500)  # it has everything, and never lagged
     supply.acknowledged(3, 19)
     assert came == []
@@ -81,23 +81,23 @@ def test_a_turn_ends_with_the_acknowledgement_of_who_was_sent_entries(still: Any
     assert came == [200]
 
 
-def test_a_turn_for_what_is_gone_ends_at_once_and_a_checkpoint_tells_of_it(still: Any) -> None:
-    turns = Turns(still)
-    supply = Supply(7, still, still, still, turns, lambda: None, still.save)
+def test_a_slot_for_what_is_gone_is_free_at_once_and_a_checkpoint_tells_of_it(still: Any) -> None:
+    slots = Slots(still)
+    supply = Supply(7, still, still, still, slots, lambda: None, still.save)
     supply.load(raft.Load(1, 11, 11, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)
-    assert waits(turns) == [200]
+    assert waits(slots) == [200]
 
 
 def test_what_lies_before_an_entry_that_cannot_be_read_goes_out(still: Any) -> None:
     still.planned = 2  # and only the first one's payload comes
-    supply = Supply(7, still, still, still, Turns(still), lambda: None, still.save)
+    supply = Supply(7, still, still, still, Slots(still), lambda: None, still.save)
     supply.load(raft.Load(1, 11, 22, 1000, member=3))
     assert (still.given, still.saved) == ([(1, 20)], 0)
 
 
 def test_where_the_first_entry_cannot_be_read_a_checkpoint_may_do_instead(still: Any) -> None:
     still.found = ((), DamagedRange("rotten", 4096))
-    supply = Supply(7, still, still, still, Turns(still), lambda: None, still.save)
+    supply = Supply(7, still, still, still, Slots(still), lambda: None, still.save)
     supply.load(raft.Load(1, 11, 21, 1000, member=3))
     assert (still.given, still.saved) == ([(1, None)], 1)

@@ -1,0 +1,50 @@
+"""`kill -9` of a leader delays who reads in total order by one failover, and no more.
+
+WEIR_LAG_KILLS=30 for more. Three nodes lead two partitions each. A reader of all partitions in
+total order has to wait for those whose leader is gone; how long nothing of one is confirmed says
+how long the set takes to go on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from weir.bench.node_set import NodeSet, Patient
+from weir.bench.ordering.lag import measure
+
+KILLS = int(os.environ.get("WEIR_LAG_KILLS", "1"))
+PER_SECOND = 600
+#: What a machine that does something else meanwhile may add to one round, and to most.
+ADDED_MS, MEDIAN_ADDED_MS = 1_000.0, 250.0
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[NodeSet]:
+    found = NodeSet(tmp_path, 3, 1)
+    try:
+        found.start(Patient())
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.mark.timeout(120 + 60 * KILLS)
+def test_total_order_waits_for_a_killed_leader_as_long_as_confirms_do(nodes: NodeSet) -> None:
+    async def body() -> None:
+        async with asyncio.timeout(60 + 60 * KILLS):
+            rounds = await measure(nodes, PER_SECOND, ("killed",) * KILLS)
+        for one in rounds:
+            print(f"unconfirmed {one.unconfirmed_ms:.0f} ms, silent {one.silent_ms:.0f} ms")
+            assert one.misplaced == 0
+            assert one.messages > PER_SECOND, "next to nothing was delivered"
+            assert one.silent_ms <= one.unconfirmed_ms + ADDED_MS
+        added = statistics.median(one.silent_ms - one.unconfirmed_ms for one in rounds)
+        assert added <= MEDIAN_ADDED_MS
+
+    asyncio.run(body())
