@@ -35,7 +35,7 @@ NODE = """
 import sys
 from pathlib import Path
 
-from weir.server import main
+from weir.server import hosting, main
 from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
 from weir.server.disk import FileDisk
 
@@ -51,7 +51,7 @@ class Limited(FileDisk):
 
 
 if size:
-    main.FileDisk = Limited
+    hosting.FileDisk = Limited
 config = Config(
     node=NodeConfig(data=str(folder), port=0, logs=1),
     memory=MemoryConfig(budget_mib=32, cache_mib=0),

@@ -14,7 +14,7 @@ from weir.device import Client
 from weir.device.subscription import Received
 from weir.errors import BadRequest, StaleGrant, TooLarge, UnknownTopic
 from weir.server.config import Config, LogConfig, NodeConfig
-from weir.server.main import serve
+from weir.server.hosting import serve
 from weir.wire.deliveries import ALL_PARTITIONS, PULL_BYTES_MIN, PULL_VALUE_BYTES_MAX
 
 Publish = Callable[..., None]

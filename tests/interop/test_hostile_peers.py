@@ -25,7 +25,7 @@ from weir.server.config import (
     MemoryConfig,
     NodeConfig,
 )
-from weir.server.main import serve
+from weir.server.hosting import serve
 from weir.wire import device
 from weir.wire import messages as m
 from weir.wire.client import encode_request

@@ -20,9 +20,9 @@ from weir.broker.identity import Identity
 from weir.broker.shard import Shard
 from weir.model.ids import place_of
 from weir.server.driver import Driver
+from weir.server.hosting import listening
 from weir.server.links import Own
 from weir.server.loops import run_loop
-from weir.server.main import listening
 from weir.wire import link
 
 #: How long the other process stands still; longer than a link may be silent.
@@ -45,7 +45,7 @@ class Talking:
     def start(self) -> list[ef.Effect]:
         return []
 
-    def handle(self, event: Any) -> list[ef.Effect]:
+    def take(self, event: Any) -> list[ef.Effect]:
         if not self.echoes:
             if isinstance(event, ev.LinkOpened | ev.LinkClosed | ev.PeerSent):
                 self.heard.put_nowait(event)
@@ -56,6 +56,9 @@ class Talking:
             ef.SendToPeer(event.place, kind == 1, link.encode(kind, group, body))
             for kind, group, body in event.frames
         ]
+
+    def settle(self) -> list[ef.Effect]:
+        return []
 
     def passed_on(self, shard: int, size: int) -> None:
         self.budget.release(size)

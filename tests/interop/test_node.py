@@ -24,7 +24,7 @@ from weir.errors import (
     UnknownTopic,
 )
 from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
-from weir.server.main import serve
+from weir.server.hosting import serve
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_reply, encode_request
 from weir.wire.frame import ClientFrame

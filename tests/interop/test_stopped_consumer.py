@@ -12,7 +12,7 @@ from pathlib import Path
 
 import weir
 from weir.server.config import Config, LogConfig, NodeConfig
-from weir.server.main import serve
+from weir.server.hosting import serve
 
 LEASE_SECONDS = 2.0
 MESSAGES = 3_000

@@ -39,6 +39,22 @@ def record(message):
     os.close(handle)
 """
 
+POISON = """
+import os
+import weir
+
+app = weir.App()
+retry = weir.Backoff(attempts=3, first="10ms")
+
+@app.subscribe("unlocks", cluster="ledger", dead_letter="dead", retry=retry)
+def record(message):
+    if message.value == b"50":
+        os._exit(7)
+    handle = os.open("done.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(handle, message.value + b"\\n")
+    os.close(handle)
+"""
+
 
 @pytest.fixture
 def node() -> Iterator[testing.Node]:
@@ -67,8 +83,8 @@ class Work:
 
 
 @contextmanager
-def working(folder: Path, url: str, *options: str) -> Iterator[Work]:
-    (folder / "ledger.py").write_text(LEDGER, encoding="utf-8")
+def working(folder: Path, url: str, *options: str, app: str = LEDGER) -> Iterator[Work]:
+    (folder / "ledger.py").write_text(app, encoding="utf-8")
     words = ["work", "ledger:app", "--cluster", "ledger", "--json", "--url", url, *options]
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "weir.cli", *words],
@@ -153,3 +169,16 @@ def test_a_topic_that_is_not_there_ends_it(node: testing.Node, tmp_path: Path) -
         client.delete_topic("unlocks")
     with working(tmp_path, node.url) as work:
         assert work.process.wait(WITHIN_SECONDS) == 1
+
+
+def test_what_ends_its_process_takes_no_others_along(node: testing.Node, tmp_path: Path) -> None:
+    """Each end is an attempt of all that the process had; but the last one is had alone."""
+    with sync.connect(node.url) as client, client.producer("unlocks") as producer:
+        producer.send_many([b"%d" % number for number in range(100)])
+    with working(tmp_path, node.url, "--max", "1", app=POISON):
+        wait_for(node, lambda cluster: not cluster.lag)
+    with sync.connect(node.url) as client:
+        (letter,) = client.reader("dead", follow=False)
+    assert (letter.value, letter.headers["weir-attempts"]) == (b"50", b"4")
+    done = (tmp_path / "done.txt").read_bytes().split()
+    assert {*done} == {b"%d" % number for number in range(100) if number != 50}

@@ -118,6 +118,7 @@ class Handling:
                 if self._turn_ends < time.monotonic():
                     await asyncio.sleep(0)
                     self._turn_ends = time.monotonic() + _TURN
+                    continue  # whatever it is told meanwhile
                 if self._alone.locked():
                     await self._idly(worker, self._admitted())
                     continue

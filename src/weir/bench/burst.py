@@ -17,6 +17,7 @@ from weir.bench.open_files import allow_connections
 from weir.bench.own import check_replicas
 from weir.bench.payload import Checker
 from weir.bench.producers import Crew
+from weir.bench.resting import disk_at_rest
 from weir.bench.side import Side
 from weir.bench.spread import percentiles
 
@@ -34,6 +35,8 @@ class Settings(msgspec.Struct, frozen=True):
     deadline_s: float = 60.0
     folder: str | None = None
     replicas: int = 1
+    #: The devices wake up once the disk is at rest, or after this long.
+    rest_s: float = 0.0
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
@@ -79,6 +82,7 @@ async def measure(side: Side, settings: Settings, topic: str) -> tuple[Result, S
     settings.check()
     allow_connections(settings.devices)
     await side.prepare(topic)
+    await disk_at_rest(settings.rest_s)
     checker = Checker([1] * settings.devices, VALUE_BYTES)
     last_ns = 0
 

@@ -54,6 +54,8 @@ class Settings(msgspec.Struct, frozen=True):
     deadline_s: float = 120.0
     folder: str | None = None
     replicas: int = 1
+    #: Bursts and latencies are measured once the disk is at rest, or after this long.
+    rest_s: float = 0.0
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be compared."""
@@ -231,11 +233,13 @@ def _ran(settings: Settings, running: AbstractContextManager[Side], amount: int)
 
 async def _measured(side: Side, settings: Settings, amount: int) -> tuple[Any, float | None]:
     if settings.shape == "burst":
-        wanted = burst.Settings(amount, deadline_s=settings.deadline_s)
+        wanted = burst.Settings(amount, deadline_s=settings.deadline_s, rest_s=settings.rest_s)
         woken, _ = await burst.measure(side, wanted, topic_name(0))
         return woken, woken.seconds if woken.share_confirmed == 1 else None
     if settings.shape == "latency":
-        lone = latency.Settings(size=settings.size, deadline_s=settings.deadline_s)
+        lone = latency.Settings(
+            size=settings.size, deadline_s=settings.deadline_s, rest_s=settings.rest_s
+        )
         late, _ = await latency.measure(side, lone)
         return late, late.confirm_p50_ms
     assert settings.shape != "dormitory"  # which has no sides, but platforms

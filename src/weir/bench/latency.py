@@ -15,6 +15,7 @@ import msgspec
 
 from weir.bench.own import check_replicas
 from weir.bench.payload import SIZE_MIN, Checker
+from weir.bench.resting import disk_at_rest
 from weir.bench.side import Side, topic_name
 from weir.bench.spread import percentiles
 from weir.bench.syncing import sync_ms
@@ -38,6 +39,8 @@ class Settings(msgspec.Struct, frozen=True):
     deadline_s: float = 60.0
     folder: str | None = None
     replicas: int = 1
+    #: It begins once the disk is at rest, or after this long.
+    rest_s: float = 0.0
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be measured."""
@@ -91,6 +94,7 @@ class Samples(msgspec.Struct, frozen=True):
 async def measure(side: Side, settings: Settings) -> tuple[Result, Samples]:
     """Measure one broker. Raises `LatencyFailed` and what the side raises."""
     settings.check()
+    await disk_at_rest(settings.rest_s)
     syncs = sync_ms(side.folder.parent, _SYNCS)
     confirms = await _lone(side, settings)
     syncs += sync_ms(side.folder.parent, _SYNCS)

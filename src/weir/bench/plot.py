@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
 
 from weir.bench.compare import Comparison, Row
@@ -12,7 +13,8 @@ _WIDTH = 720
 _TITLE = 34
 _BAR = 26
 _EDGE = 8
-_CHART = 260
+#: How high one of several curves' charts is.
+CHART = 260
 #: Shares are drawn from here on, in percent, or from the lowest one.
 _SHARE_LEAST = 90.0
 
@@ -44,14 +46,19 @@ def svg_of_dormitory(comparison: Comparison) -> str:
         shares.append(Curve(side, [(row.amount, _percent(row)) for row in rows], place))
     devices = Axis("devices within a second")
     drawn = (
-        chart(devices, Axis("s to the last reply"), seconds, _CHART),
-        chart(devices, Axis("% recorded", least=_SHARE_LEAST), shares, _CHART),
+        chart(devices, Axis("s to the last reply"), seconds, CHART),
+        chart(devices, Axis("% recorded", least=_SHARE_LEAST), shares, CHART),
     )
+    return stacked(drawn)
+
+
+def stacked(charts: Sequence[str]) -> str:
+    """Return the text of a file with charts of height `CHART`, one below the other."""
     parts = [
-        one.replace("<svg ", f'<svg y="{n * _CHART}" width="{_WIDTH}" height="{_CHART}" ', 1)
-        for n, one in enumerate(drawn)
+        one.replace("<svg ", f'<svg y="{n * CHART}" width="{_WIDTH}" height="{CHART}" ', 1)
+        for n, one in enumerate(charts)
     ]
-    return _page(parts, len(drawn) * _CHART)
+    return _page(parts, len(charts) * CHART)
 
 
 def _seconds(row: Row) -> float:

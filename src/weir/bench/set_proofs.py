@@ -67,6 +67,22 @@ OF_SETS = (
         WEIR_LEADER_KILLS="30",
     ),
     tests(
+        "set-kill-order",
+        "kill -9 of a leader, 15 times: who reads in total order waits no longer than nothing of "
+        "one of its partitions is confirmed",
+        "{TESTS:WEIR_LAG_KILLS}",
+        1_200,
+        WEIR_LAG_KILLS="15",
+    ),
+    tests(
+        "set-kill-turns",
+        "kill -9 of who has the turn in total order, 10 times, every other time with the node that "
+        "gave it: whoever follows goes on in the one order",
+        "{TESTS:WEIR_TURN_KILLS}",
+        1_200,
+        WEIR_TURN_KILLS="10",
+    ),
+    tests(
         "set-flips",
         "200 times flipped bits, spoiled stretches or cut files on one node of three: nothing is "
         "lost, wrong bytes are never served, and the node takes back from the others what it lacks",

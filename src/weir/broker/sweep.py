@@ -29,6 +29,8 @@ class Sweep:
         if now >= self._due_ms and not self._left:
             self._due_ms = now + self._every_ms
             self._left = [partition.group.id for partition in self._topics.partitions()]
+        if not self._left:
+            return
         looked, self._left = self._left[:_LOOKS_PER_TICK], self._left[_LOOKS_PER_TICK:]
         for group in looked:
             topic = self._topics.catalog.by_id(topic_of(group))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,8 +9,10 @@ import typer
 from weir.cli.bench_runs import (
     Folder,
     Json,
+    Plot,
     Record,
     Replicas,
+    Rest,
     finish,
     say,
     seconds,
@@ -46,7 +47,8 @@ def compare(
     ] = "8s",
     messages: Annotated[int, typer.Option(help="Most messages of a run.")] = 4_000_000,
     deadline: Annotated[str, typer.Option(help="Give up on a run after this long.")] = "2m",
-    plot: Annotated[Path | None, typer.Option(help="Draw the figures into this SVG file.")] = None,
+    plot: Plot = None,
+    rest: Rest = "40s",
     replicas: Replicas = 1,
     folder: Folder = None,
     record: Record = None,
@@ -58,6 +60,8 @@ def compare(
     confirm are told from those that do not. Kafka and RocketMQ servers are neither Debian packages
     nor Python wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three
     nodes as weir is. Exit code 1 if a side failed or lost anything.
+
+    With shapes burst and latency each side has --rest to fill its files first, or less.
 
     Shape dormitory: locks report within a second, and each record is committed to the same
     PostgreSQL (scripts/postgres-packages names what to install): by servers that the locks ask
@@ -74,7 +78,7 @@ def compare(
         amounts = several(devices, "devices") if woken else several(producers, "producers")
         settings = Settings(
             peer.split(","), _shape(shape), amounts, size, seconds(duration), messages,
-            seconds(deadline), folder, replicas,
+            seconds(deadline), folder, replicas, seconds(rest),
         )  # fmt: skip
         settings.check()
     schema = "weir.bench.compare/1"

@@ -11,6 +11,7 @@ from weir.cli.bench_runs import (
     Json,
     Record,
     Replicas,
+    Rest,
     finish,
     say,
     seconds,
@@ -83,6 +84,7 @@ def burst(
     ] = "1000,2000,4000,6000,8000",
     over: Annotated[str, typer.Option(help="They connect within this time.")] = "1s",
     deadline: Annotated[str, typer.Option(help="Give up on confirms after this long.")] = "60s",
+    rest: Rest = "40s",
     replicas: Replicas = 1,
     folder: Folder = None,
     record: Record = None,
@@ -103,7 +105,8 @@ def burst(
 
         counts = several(devices, "devices")
         plans = [
-            Settings(count, seconds(over), seconds(deadline), folder, replicas) for count in counts
+            Settings(count, seconds(over), seconds(deadline), folder, replicas, seconds(rest))
+            for count in counts
         ]
         for plan in plans:
             plan.check()
@@ -126,6 +129,7 @@ def latency(
     duration: Annotated[str, typer.Option("--seconds", help="For this long.")] = "5s",
     size: Annotated[int, typer.Option(help="Bytes of a message's value, from 16 on.")] = 100,
     deadline: Annotated[str, typer.Option(help="Give up after this long.")] = "60s",
+    rest: Rest = "40s",
     replicas: Replicas = 1,
     folder: Folder = None,
     record: Record = None,
@@ -141,7 +145,9 @@ def latency(
         from weir.bench.own import running_own
         from weir.bench.runs import record as keep
 
-        plan = Settings(lone, rate, seconds(duration), size, seconds(deadline), folder, replicas)
+        plan = Settings(
+            lone, rate, seconds(duration), size, seconds(deadline), folder, replicas, seconds(rest)
+        )
         plan.check()
     schema = "weir.bench.latency/1"
     with stop_as_by_ctrl_c(), running_own(folder, replicas) as side:

@@ -9,6 +9,7 @@ import typer
 from weir.cli.bench_runs import (
     Folder,
     Json,
+    Plot,
     Record,
     Replicas,
     say,
@@ -41,6 +42,7 @@ def order(
     deadline: Annotated[str, typer.Option(help="Give up on a run after this long.")] = "2m",
     replicas: Replicas = 1,
     folder: Folder = None,
+    plot: Plot = None,
     record: Record = None,
     as_json: Json = False,
 ) -> None:
@@ -70,6 +72,10 @@ def order(
     with stop_as_by_ctrl_c():
         report = run(measure_all(plans, idle, faults, folder, say))
     keep(record, "weir.bench.order/1", plans[0], report, None)
+    if plot is not None:
+        from weir.bench.ordering.picture import svg
+
+        plot.write_text(svg(report.rows), encoding="utf-8")
     if as_json:
         import msgspec
 

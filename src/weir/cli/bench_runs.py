@@ -21,10 +21,12 @@ Folder = Annotated[
     str | None,
     typer.Option(help="Make the node's folder in here. [default: where temporary files go]"),
 ]
+Rest = Annotated[str, typer.Option(help="Wait at most this long for a disk at rest.")]
 Replicas = Annotated[
     int, typer.Option(help="How many nodes, a process each, which all hold and sync everything.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw the figures into this SVG file.")]
 Record = Annotated[
     Path | None, typer.Option(help="Append every run with its samples here, a line of JSON each.")
 ]

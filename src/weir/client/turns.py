@@ -8,6 +8,7 @@ keeps the turn; and whatever goes back ends the turn there, for the next one to 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -26,9 +27,12 @@ from weir.client.reader import Reader, ReaderOptions
 from weir.client.runs import Run
 from weir.client.vector import Vector
 from weir.errors import StaleGrant
+from weir.model.header import Columns
 from weir.model.ids import Address
 from weir.model.stamp import milliseconds_of
 from weir.wire import messages as m
+
+log = logging.getLogger(__name__)
 
 #: A turn is kept up so many times before it would end.
 _LOOKS = 4
@@ -73,6 +77,8 @@ class Turns:
         self._kept: tuple[int, ...] = ()
         self._ending: tuple[int, bool] | None = None
         self._times = 0
+        #: Whether somebody was told that delays are for nothing here.
+        self._warned = False
         self._out: Holding | None = None
         self._reader: Reader | None = None
         self._batches: AsyncIterator[Delivered] | None = None
@@ -164,8 +170,11 @@ class Turns:
             cut = part.offset + size
             self._rest = replace(part, offset=cut)
             part = replace(part, next_offset=cut)
-        now_ms = time.monotonic() * 1_000 + self._ahead_ms
-        left, expired = sorted_out([part], (), int(now_ms * 1_000))
+        now = int((time.monotonic() * 1_000 + self._ahead_ms) * 1_000)
+        left, expired = sorted_out([part], (), now)
+        if not self._warned and _is_early(part, now):
+            self._warned = True
+            log.warning("%s: a delay holds nothing back in total order", self._places.topic)
         grant = Grant(
             self._places.topic, part.partition, self._fence, 0, part.offset, part.next_offset,
             max(self._attempts, 1), tuple(left), (), tuple(expired),
@@ -331,6 +340,12 @@ class Turns:
     def _told(self, deadline: int) -> None:
         now_ms = milliseconds_of(deadline) - self._lease * 1_000
         self._ahead_ms = now_ms - time.monotonic() * 1_000
+
+
+def _is_early(part: Delivered, now: int) -> bool:
+    """Whether something of a batch was to come later than `now` (µs since 1970)."""
+    dues = part.batch.numbers(Columns.DUE)
+    return dues is not None and max(dues) > now
 
 
 def _accept(_: object) -> None:

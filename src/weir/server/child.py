@@ -17,8 +17,9 @@ from typing import Any
 
 from weir.errors import WeirError
 from weir.server.driver import Driver
+from weir.server.exits import EXIT_FAILED, EXIT_ORPHANED
+from weir.server.hosting import Share, hosting, listening
 from weir.server.loops import run_loop
-from weir.server.main import Share, hosting, listening
 from weir.server.observed import observed
 from weir.server.status import configure
 from weir.server.stopping import drain
@@ -38,10 +39,6 @@ from weir.server.tether import (
 )
 
 log = logging.getLogger(__name__)
-
-EXIT_FAILED = 1
-#: The supervisor is gone, and with it everybody who would start this process again.
-EXIT_ORPHANED = 2
 
 
 class _Led:

@@ -148,7 +148,8 @@ class Driver:
             return
         try:
             self._do(self._shard.take(event))
-            self._do(self._shard.settle())
+            if type(event) is not ev.Opened:  # who has said nothing yet makes nothing possible
+                self._do(self._shard.settle())
         except Exception as error:
             log.critical("the shard broke at %s", type(event).__name__, exc_info=error)
             self._broken.set_exception(error)

@@ -13,11 +13,9 @@ from weir.broker import events as ev
 from weir.errors import DiskFailed
 from weir.log.errors import LogDamaged
 from weir.log.scrub import Scrubbed
+from weir.server.exits import EXIT_DISK
 
 log = logging.getLogger(__name__)
-
-#: The exit code of a process whose disk failed (sysexits.h EX_IOERR).
-EXIT_DISK = 74
 
 
 def read_done(effect: ef.StartRead, future: Future[Sequence[bytes]]) -> ev.ReadDone:

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 from weir.errors import WeirError
 from weir.server.children import environment, python
 from weir.server.config import Config
+from weir.server.exits import EXIT_DISK
 from weir.server.folder import Founded, NodeFolder, Started
-from weir.server.jobs import EXIT_DISK
 from weir.server.notify import Notifier
 from weir.server.ports import Ports, reserved
-from weir.server.stopping import stop_by_signal
+from weir.server.signals import stop_by_signal
 from weir.server.tether import (
     ALIVE_SECONDS,
     Assignment,

@@ -28,8 +28,8 @@ class Scene:
 
     @property
     def ahead_ms(self) -> int:
-        """How far stamps may be ahead of the time: by so much a lease that a new leader inherits may
-        last too long.
+        """How far stamps may be ahead of the time, and a lease that a new leader inherits may last
+        too long.
         """
         wrong = any(host.time.pushed for host in self.brokers.all)
         return MAX_AHEAD_MS if wrong or self.history.readings else 0

@@ -172,10 +172,12 @@ def test_lists_are_settled_together_and_what_failed_comes_alone(begun: Any, deli
     async def test() -> None:
         async with begun(work, retry=RETRY, batch=True, max_messages=3) as run:
             first = [delivery(value) for value in ("1", "bad", "3")]
-            again = [delivery("1", 2), delivery("bad", 3), delivery("3", 2)]
+            again, last = [delivery("1", 2), delivery("3", 2)], delivery("bad", 3)
             run.source.add(*first, *again, delivery("4"))
             assert await settled(*first) == [1.0, 1.0, 1.0]
-            assert await settled(*again) == ["done", "done", "done"]
+            assert await settled(*again) == ["done", "done"]
+            run.source.add(last)
+            assert await settled(last) == ["done"]
             assert run.dead == [(b"bad", 3, "OSError: one of them")]
         assert sorted(seen) == [[b"1"], [b"1", b"bad", b"3"], [b"3"], [b"4"], [b"bad"]]
 
@@ -316,6 +318,18 @@ def test_stopping_lets_what_runs_end_and_gives_back_the_rest(begun: Any, deliver
             gate.set()
             assert await stopping == 0
             assert (begins.outcome, waits.outcome) == ("done", "untried")
+
+    asyncio.run(test())
+
+
+def test_who_leaves_room_for_others_just_then_is_stopped_at_once(begun: Any) -> None:
+    async def work(message: weir.Message) -> None: ...
+
+    async def test() -> None:
+        async with begun(work) as run:
+            await asyncio.sleep(0)
+            async with asyncio.timeout(10):
+                assert await run.handling.stop(60.0) == 0
 
     asyncio.run(test())
 

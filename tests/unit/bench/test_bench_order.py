@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -18,6 +20,8 @@ from weir.bench.own import Own, running_own
 from weir.bench.producers import Crew
 from weir.cli.main import main
 
+_SVG = "http://www.w3.org/2000/svg"
+
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Own]:
@@ -25,10 +29,13 @@ def own() -> Iterator[Own]:
         yield side
 
 
-def test_all_three_orders_are_measured_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_three_orders_are_measured_and_checked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     words = ["bench", "order", "--partitions", "2", "--producers", "1,3", "--messages", "6000"]
     few = ["--rate", "600", "--seconds", "0.1", "--runs", "1", "--idle", "0", "--no-faults"]
-    assert main([*words, *few, "--json"]) == 0
+    drawing = tmp_path / "order.svg"
+    assert main([*words, *few, "--plot", str(drawing), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "weir.bench.order/1"
     assert [(row["partitions"], row["producers"]) for row in found["rows"]] == [(2, 1), (2, 3)]
@@ -36,6 +43,8 @@ def test_all_three_orders_are_measured_and_checked(capsys: pytest.CaptureFixture
     for row in found["rows"]:
         assert set(row["by_order"]) == {"partition", "total", "sequencer"}
         assert row["throughput_ratio"] == pytest.approx(row["total_per_s"] / row["partition_per_s"])
+    names = {text.text for text in ElementTree.parse(drawing).iter(f"{{{_SVG}}}text")}
+    assert {"partition", "total", "sequencer", "partitions"} <= names
 
 
 def test_promises_of_idle_partitions_are_measured(own: Own) -> None:

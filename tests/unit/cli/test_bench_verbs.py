@@ -24,7 +24,18 @@ def test_several_bursts_are_runs_and_the_slowest_stands_on_top(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     kept = tmp_path / "runs.jsonl"
-    found = measured(capsys, "burst", "--devices", "5,30", "--over", "200ms", "--record", str(kept))
+    found = measured(
+        capsys,
+        "burst",
+        "--devices",
+        "5,30",
+        "--over",
+        "200ms",
+        "--rest",
+        "0s",
+        "--record",
+        str(kept),
+    )
     assert [run["devices"] for run in found["runs"]] == [5, 30]
     assert found["seconds"] == max(run["seconds"] for run in found["runs"])
     assert {run["share_delivered"] for run in found["runs"]} == {1}
@@ -43,14 +54,16 @@ def test_throughput_is_one_object_with_its_steps(capsys: pytest.CaptureFixture[s
 
 
 def test_latency_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    found = measured(capsys, "latency", "--lone", "10", "--rate", "100", "--seconds", "100ms")
+    found = measured(
+        capsys, "latency", "--lone", "10", "--rate", "100", "--seconds", "100ms", "--rest", "0s"
+    )
     assert {"confirm_p50_ms", "delivery_p99_ms", "fdatasync_p50_ms"} <= found.keys()
 
 
 def test_people_get_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "burst", "--devices", "3", "--over", "50ms"]) == 0
+    assert main(["bench", "burst", "--devices", "3", "--over", "50ms", "--rest", "0s"]) == 0
     assert "3 devices: last confirm after 0." in capsys.readouterr().out
-    assert main(["bench", "latency", "--lone", "5", "--seconds", "50ms"]) == 0
+    assert main(["bench", "latency", "--lone", "5", "--seconds", "50ms", "--rest", "0s"]) == 0
     assert "this disk's fdatasync" in capsys.readouterr().out
     assert main(["bench", "throughput", "--shape", "consume", "--messages", "2000"]) == 0
     assert "shape consume" in capsys.readouterr().out

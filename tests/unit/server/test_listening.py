@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from weir.server.driver import Driver
+from weir.server.hosting import listening
 from weir.server.loops import run_loop
-from weir.server.main import listening
 
 OPTIONS = (socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 

@@ -20,7 +20,7 @@ from weir.errors import UnknownTopic
 from weir.server import metrics_http, recent
 from weir.server.config import Config, LogConfig, MetricsConfig, NodeConfig
 from weir.server.exposition import Family
-from weir.server.main import serve
+from weir.server.hosting import serve
 from weir.server.metrics_http import PLAIN, Answer, Pages
 from weir.server.observed import _pages
 from weir.server.recent import Recent

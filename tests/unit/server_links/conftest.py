@@ -38,10 +38,13 @@ class Noting:
     def start(self) -> list[ef.Effect]:
         return []
 
-    def handle(self, event: Any) -> list[ef.Effect]:
+    def take(self, event: Any) -> list[ef.Effect]:
         if not isinstance(event, ev.Ticked):
             self.heard.append(event)
             self.news.set()
+        return []
+
+    def settle(self) -> list[ef.Effect]:
         return []
 
     def passed_on(self, shard: int, size: int) -> None:

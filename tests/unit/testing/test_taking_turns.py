@@ -186,3 +186,22 @@ def test_its_acks_are_no_part_of_a_scattering() -> None:
                 await scattering.send()
 
     asyncio.run(scenario())
+
+
+def test_a_delay_holds_nothing_back_in_total_order_and_that_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        async with topic(4) as (node, w):
+            await w.publish("t", b"4", partition=0, delay="1h")
+            await w.publish("t", b"gone", partition=1, ttl="1m")
+            await w.publish("t", b"5", partition=2, delay="2h")
+            node.advance(60)
+            async with w.consumer("t", cluster="crew", mode="ordered") as consumer:
+                assert await consume(consumer, 6) == numbers(6)
+            async with w.consumer("t", cluster="shared") as consumer:
+                assert sorted(await consume(consumer, 4)) == numbers(4), "there it is held back"
+
+    asyncio.run(scenario())
+    said = [record.getMessage() for record in caplog.records if "delay" in record.getMessage()]
+    assert said == ["t: a delay holds nothing back in total order"], "once"

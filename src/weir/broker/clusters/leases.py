@@ -3,9 +3,9 @@
 An entry holds a deadline as a stamp, for every replica to see. But a stamp is hybrid time: a wall
 clock set back by an hour would hold a dead consumer's messages for an hour, one set forward would
 end every lease at once. So a leader times its leases by its monotonic clock, and those it inherits
-by what was left of them at the end of its log. Stamps may be ahead of the time, by what was promised
-or a client has seen: there it trusts its wall clock, by `MAX_AHEAD_MS` at most. That is safe whoever
-is right: a grant ends by the entry of the next one, never by a clock.
+by what was left of them at the end of its log. Where stamps are ahead of the time, by what was
+promised or what a client has seen, it trusts its wall clock, by `MAX_AHEAD_MS` at most. All that is
+safe whoever is right: a grant ends by the entry of the next one, never by a clock.
 
 What is held back is with nobody: there a new leader trusts its own clock too, for the log may have
 stood still since, and the delay may be a day.

@@ -69,10 +69,10 @@ class Clocks:
 
     def look(self) -> None:
         """See whether all clocks agree; called so often that a clock that was set is noticed."""
-        since = self.monotonic_ms() - _FORGET_MS
+        now = self.monotonic_ms()
+        since, self._looked = now - _FORGET_MS, self.own_ms() - now
         for node in [node for node, at in self._at.items() if at < since]:
             del self._at[node], self._heard[node]
-        self._looked = self._own()
         known = [self._looked, *map(max, self._heard.values())]
         self.differ = max(known) - min(known) > MAX_AHEAD_MS
 

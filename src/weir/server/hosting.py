@@ -1,0 +1,160 @@
+"""The composition root of a shard: folder, logs, shard, driver, sockets, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from weir.broker.layout import Layout
+from weir.broker.replica.restore import Opened
+from weir.broker.shard import Shard, ShardSettings
+from weir.log.recovery import recover
+from weir.log.settings import Settings
+from weir.model.limits import LISTEN_BACKLOG, MIB
+from weir.server.beginning import begin
+from weir.server.clock import SystemTime
+from weir.server.config import Config, advertised
+from weir.server.disk import FileDisk, FolderInUse
+from weir.server.doors import open_doors
+from weir.server.driver import Driver
+from weir.server.folder import Founded, NodeFolder, Started
+from weir.server.links import Own
+from weir.server.observed import observed
+from weir.server.signals import stop_by_signal
+from weir.server.stopping import drain
+
+log = logging.getLogger(__name__)
+
+#: How long a log may still be held by a process whose supervisor was killed.
+ORPHAN_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which shard of how many a process is, and the shards' own ports, by number."""
+
+    shard: int = 0
+    shards: int = 1
+    ports: tuple[int, ...] = ()
+
+
+async def serve(
+    config: Config, started: Started | None = None, stop: asyncio.Event | None = None
+) -> bool:
+    """Run a node of one shard on this loop until `stop` is set, or a signal comes.
+
+    See `weir.server.main.run`.
+    """
+    stopping = stop or asyncio.Event()
+    stop_by_signal(stopping)
+    folder = NodeFolder(config.node.data)
+    founded = folder.found(config.node.logs)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(folder.held())
+        hosted = hosting(config, founded, Share())
+        driver, shard = await stack.enter_async_context(hosted)
+        notifier = await stack.enter_async_context(observed(driver, shard, config, stopping))
+        try:
+            async with listening(driver, config.node.host, config.node.port) as (host, port):
+                await driver.start()
+                with folder.announced(host, port, started):
+                    notifier.ready(f"serving from {config.node.data}")
+                    await driver.wait(stopping)
+                    notifier.stopping(config.stop.drain_seconds)
+        finally:
+            drained = await drain(driver, shard, config.stop.drain_seconds)
+    log.info("stopped" if drained else "stopped before everything was drained")
+    return drained
+
+
+@contextlib.asynccontextmanager
+async def hosting(
+    config: Config, founded: Founded, share: Share
+) -> AsyncIterator[tuple[Driver, Shard]]:
+    """Recover a shard's logs, and have it and its driver while it lasts; they are not started."""
+    folder = NodeFolder(config.node.data)
+    layout = Layout(founded.logs, share.shards)
+    numbers = layout.logs_of(share.shard)
+    disks: dict[int, FileDisk] = {}
+    with contextlib.ExitStack() as stack:
+        for number in numbers:
+            disk = await _disk(folder.log(number, founded))
+            disks[number] = stack.enter_context(contextlib.closing(disk))
+            begin(folder, founded, number, disk)
+        logs = [
+            _open(
+                disk,
+                Settings(
+                    log=number,
+                    system=founded.system,
+                    segment_bytes=config.log.segment_mib * MIB,
+                    cache_bytes_max=config.memory.cache_mib * MIB // len(numbers),
+                    spares=config.log.spares,
+                ),
+            )
+            for number, disk in disks.items()
+        ]
+        settings = ShardSettings(config.memory.budget_mib * MIB, ports=share.ports)
+        shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
+        own = Own(shard.identity, founded.logs, share.shards, share.ports, *_reached(config, shard))
+        yield Driver(shard, disks, open_doors(config.connections.doors()), own), shard
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    driver: Driver, host: str, port: int, shared: bool = False
+) -> AsyncIterator[tuple[str, int]]:
+    """Accept connections while it lasts; yields where. `shared`: with other processes."""
+    loop = asyncio.get_running_loop()
+    # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
+    server = await loop.create_server(
+        driver.protocol,
+        host,
+        port,
+        backlog=LISTEN_BACKLOG,
+        reuse_port=shared or None,
+        start_serving=False,
+    )
+    try:
+        for sock in server.sockets:  # connections inherit it: a call less for each that comes
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        await server.start_serving()
+        host, port = server.sockets[0].getsockname()[:2]
+        fields = {"host": host, "port": port}
+        log.info("listening on %s:%d", host, port, extra={"fields": fields})
+        yield host, port
+    finally:
+        server.close()
+
+
+def _reached(config: Config, shard: Shard) -> tuple[str, int]:
+    """Return where other nodes reach this one: as it was founded, unless that is set."""
+    who = shard.identity
+    founded = [(host, port) for node, host, port in who.members if node == who.node]
+    return founded[0] if founded and not config.node.advertise else advertised(config)
+
+
+async def _disk(folder: Path) -> FileDisk:
+    """Open a log's folder; the node's folder is held, so who has it open is about to end."""
+    until = asyncio.get_running_loop().time() + ORPHAN_SECONDS
+    while True:
+        try:
+            return FileDisk(folder)
+        except FolderInUse:
+            if asyncio.get_running_loop().time() > until:
+                raise
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _open(disk: FileDisk, settings: Settings) -> Opened:
+    recovered = recover(disk, settings)
+    for hole in recovered.holes:
+        fields = {"log": hole.log, "segment": hole.segment, "position": hole.position}
+        log.error("found at the start: %s", hole, extra={"fields": fields})
+    return Opened(recovered.log, recovered.groups, recovered.body, recovered.holes)
