@@ -11,7 +11,9 @@ from weir.bench.node_set import NodeSet, Patient, running_set
 from weir.client.client import Client
 from weir.errors import WeirError
 
-PARTITIONS = 3
+#: Topics that are scattered to together, and their partitions.
+TOPICS = {"t": 3, "u": 1}
+PLACES = [(topic, partition) for topic, count in TOPICS.items() for partition in range(count)]
 AUTHORS = 4
 KILLS = 2
 
@@ -24,8 +26,8 @@ async def scatter(w: Client, author: int, confirmed: dict[bytes, int], doubtful:
         value = b"%d/%d" % (author, number)
         number += 1
         s = w.scatter()
-        for partition in range(PARTITIONS):
-            s.publish("t", value, partition=partition)
+        for topic, partition in PLACES:
+            s.publish(topic, value, partition=partition)
         try:
             receipts = await s.send()
         except WeirError:
@@ -34,12 +36,13 @@ async def scatter(w: Client, author: int, confirmed: dict[bytes, int], doubtful:
             confirmed[value] = receipts[0].stamp
 
 
-async def read(w: Client) -> dict[int, list[tuple[bytes, int]]]:
+async def read(w: Client) -> dict[tuple[str, int], list[tuple[bytes, int]]]:
     """Return the values and stamps of each partition, up to today's end."""
-    found: dict[int, list[tuple[bytes, int]]] = {partition: [] for partition in range(PARTITIONS)}
-    async with w.reader("t", follow=False, order="partition") as reader:
-        async for message in reader:
-            found[message.partition].append((message.value, message.stamp))
+    found: dict[tuple[str, int], list[tuple[bytes, int]]] = {place: [] for place in PLACES}
+    for topic in TOPICS:
+        async with w.reader(topic, follow=False, order="partition") as reader:
+            async for message in reader:
+                found[topic, message.partition].append((message.value, message.stamp))
     return found
 
 
@@ -52,7 +55,9 @@ async def play(nodes: NodeSet) -> None:
     doubtful: set[bytes] = set()
     over = asyncio.Event()
     async with weir.connect(nodes.url, request_timeout=20.0) as w, asyncio.timeout(80):
-        await w.create_topic("t", partitions=PARTITIONS)
+        for topic, count in TOPICS.items():
+            others = sorted(TOPICS.keys() - {topic})
+            await w.create_topic(topic, partitions=count, scatter_with=others)
         authors = [
             asyncio.create_task(scatter(w, author, confirmed, doubtful, over))
             for author in range(AUTHORS)
@@ -61,7 +66,7 @@ async def play(nodes: NodeSet) -> None:
             before = len(confirmed)
             while len(confirmed) < before + 50:
                 await asyncio.sleep(0.01)
-            number = await leader(w, kill % PARTITIONS)
+            number = await leader(w, kill % TOPICS["t"])
             # Between the prepares and the decisions of some: four are under way all the time.
             await asyncio.to_thread(nodes.kill, [number])
             before = len(confirmed)
@@ -71,12 +76,12 @@ async def play(nodes: NodeSet) -> None:
         over.set()
         await asyncio.gather(*authors)
         found = await read(w)
-        while not all(len(found[partition]) >= len(confirmed) for partition in found):
+        while not all(len(rows) >= len(confirmed) for rows in found.values()):
             await asyncio.sleep(0.1)  # what is confirmed is seen a moment later
             found = await read(w)
-    rows = found[0]
+    rows = found["t", 0]
     # The same, at the same stamps, in every partition: all parts or none, each once.
-    assert all(found[partition] == rows for partition in range(PARTITIONS))
+    assert all(found[place] == rows for place in PLACES)
     assert max(Counter(value for value, _ in rows).values()) == 1
     there = dict(rows)
     assert all(there[value] == stamp for value, stamp in confirmed.items())

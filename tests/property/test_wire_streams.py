@@ -53,7 +53,8 @@ NODE = st.integers(0, 2**31 - 1)
 PORT = st.integers(0, 65_535)
 COUNTS = st.dictionaries(NODE, NATURAL, max_size=3)
 NODE_ROW = st.builds(n.NodeRow, NATURAL, TEXT, PORT, TEXT, *[NATURAL] * 5)
-CHANGE = st.builds(SettingsChange, st.none() | NATURAL, st.none() | NATURAL)
+NAMES = st.lists(TEXT, max_size=3).map(tuple)
+CHANGE = st.builds(SettingsChange, st.none() | NATURAL, st.none() | NATURAL, st.none() | NAMES)
 
 EPOCH = st.integers(0, 2**32 - 1)
 PARTS = st.lists(NATURAL, min_size=1, max_size=3).map(tuple)
@@ -110,7 +111,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
         n.ReportSettled, st.lists(st.tuples(NATURAL, st.lists(NATURAL, max_size=3)), max_size=3)
     ),
 }
-SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL)
+SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL, NAMES)
 INFO = st.builds(m.TopicInfo, NATURAL, TEXT, TEXT, TEXT, st.lists(ADDRESS, max_size=3), SETTINGS)
 CLUSTER = st.builds(
     a.ClusterInfo,

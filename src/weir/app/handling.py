@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from weir.app.breaker import Breaker, State
 from weir.app.subscription import Subscription
 from weir.app.taking import Source, Taking, Unit, parts_of
 from weir.app.verdict import Again, Dead, Reject, told
+from weir.app.workers import Worker, Workers
 from weir.client.backoff import Backoff
 from weir.client.duration import seconds
 from weir.errors import Disconnected, Refused, WeirError
@@ -25,8 +26,6 @@ log = logging.getLogger("weir.app")
 _TURN = 0.005
 #: How often a handler's time limit is looked at while it lasts, at most.
 _LOOKS = 20
-#: Who is to have the process alone waits so long for those who are at work.
-_CLEARED = 10.0
 #: What failed while the breaker was not closed may come so much later than it was asked to.
 _FORGIVING_SLACK = 30.0
 _RETRY = Backoff(first=0.2, most=10.0)
@@ -56,18 +55,13 @@ class Handling:
         self.breaker = Breaker()
         #: Raises what ended it; it ends by nothing else.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._workers: set[asyncio.Task[None]] = set()
-        #: Those that handle nothing now.
-        self._idle: set[asyncio.Task[None]] = set()
-        #: Held by who handles a message alone; and set when all are idle.
-        self._alone = asyncio.Lock()
-        self._calm = asyncio.Event()
+        self._workers = Workers()
         self._stopping = False
         timeout = subscription.timeout
         self._timeout = None if timeout is None else seconds(timeout)
         #: When each worker that handles something began; and who was cancelled for its length.
-        self._begun: dict[asyncio.Task[None], float] = {}
-        self._hanging: set[asyncio.Task[None]] = set()
+        self._begun: dict[Worker, float] = {}
+        self._hanging: set[Worker] = set()
         self._watch: asyncio.TimerHandle | None = None
         self._known = asyncio.Event()
         self._turn_ends = 0.0
@@ -78,7 +72,7 @@ class Handling:
         loop = asyncio.get_running_loop()
         for _ in range(self._subscription.concurrency):
             worker = loop.create_task(self._run(), name=f"weir {self._subscription.name}")
-            self._workers.add(worker)
+            self._workers.all.add(worker)
         self._look()
 
     async def stop(self, grace: float) -> int:
@@ -89,9 +83,9 @@ class Handling:
         self._stopping = True
         if self._watch is not None:
             self._watch.cancel()
-        for worker in self._idle:
+        for worker in self._workers.idle:
             worker.cancel()
-        busy = self._workers
+        busy = self._workers.all
         if busy:
             _, busy = await asyncio.wait(busy, timeout=grace)
         for worker in busy:
@@ -110,23 +104,21 @@ class Handling:
     # -- workers ---------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        worker = cast(asyncio.Task[None], asyncio.current_task())
+        worker = cast(Worker, asyncio.current_task())
         try:
             while not self._stopping:
                 if self.breaker.state is not State.CLOSED:
-                    await self._idly(worker, self._paused())
+                    await self._workers.idly(worker, self._paused())
                 if self._turn_ends < time.monotonic():
                     await asyncio.sleep(0)
                     self._turn_ends = time.monotonic() + _TURN
                     continue  # whatever it is told meanwhile
-                if self._alone.locked():
-                    await self._idly(worker, self._admitted())
+                if self._workers.closed:
+                    await self._workers.idly(worker, self._workers.admitted())
                     continue
                 unit = self._taking.next()
                 if unit is None:
-                    await self._idly(worker, self._more())
-                elif self._policy.is_last(unit.attempts):
-                    await self._handle_alone(worker, unit)
+                    await self._workers.idly(worker, self._more())
                 else:
                     await self._handle(worker, unit)
         except asyncio.CancelledError:
@@ -135,16 +127,6 @@ class Handling:
         except Exception as error:
             if not self.failed.done():
                 self.failed.set_exception(error)
-
-    async def _idly(self, worker: asyncio.Task[None], wait: Coroutine[Any, Any, None]) -> None:
-        """Wait for something to do; `stop` ends it."""
-        self._idle.add(worker)
-        if len(self._idle) == len(self._workers):
-            self._calm.set()
-        try:
-            await wait
-        finally:
-            self._idle.discard(worker)
 
     def _look(self) -> None:
         """End handlers that hang; look again when the next one may.
@@ -185,19 +167,14 @@ class Handling:
         else:
             self._troubles = 0
 
-    async def _admitted(self) -> None:
-        """Wait until nobody is alone."""
-        async with self._alone:
-            pass
-
-    async def _handle_alone(self, worker: asyncio.Task[None], unit: Unit) -> None:
+    async def _handle_alone(self, worker: Worker, unit: Unit) -> None:
         """Let a message have its last attempt with nothing beside it.
 
         It may be one that ends processes. To what else is here its end would be an attempt, too;
         and what was done, and not acked yet, would come again.
         """
         try:
-            await self._idly(worker, self._cleared())
+            await self._workers.idly(worker, self._cleared())
         except (asyncio.CancelledError, WeirError) as error:
             unit.give_back()
             self._taking.done(unit)
@@ -205,32 +182,30 @@ class Handling:
                 return  # who asks for more has the same trouble, and waits
             raise
         try:
-            await self._handle(worker, unit)
+            await self._handle(worker, unit, alone=True)
             with contextlib.suppress(WeirError):  # what could not be told is told later
                 await self._taking.flush()
         finally:
-            self._alone.release()
+            self._workers.open()
 
     async def _cleared(self) -> None:
-        """Take the process for one alone: nothing begins, what did not is given back and told."""
-        await self._alone.acquire()
+        """Let nothing begin; what did not is given back, and what was done is told."""
+        await self._workers.close(self._taking.pause)
         try:
-            self._taking.pause()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CLEARED):
-                    while len(self._idle) < len(self._workers):
-                        self._calm.clear()
-                        await self._calm.wait()
             await self._taking.flush()
         except BaseException:
-            self._alone.release()
+            self._workers.open()
             raise
 
-    async def _handle(self, worker: asyncio.Task[None], unit: Unit) -> None:
+    async def _handle(self, worker: Worker, unit: Unit, alone: bool = False) -> None:
         breaker = self.breaker
         if not unit.held:
             unit.give_back()  # its grant is settled when all of it is
             self._taking.done(unit)
+            return
+        tried = unit.attempts > 1
+        if tried and not alone and self._policy.is_last(unit.attempts):
+            await self._handle_alone(worker, unit)
             return
         now = time.monotonic()
         ticket = breaker.begin(now)
@@ -238,7 +213,7 @@ class Handling:
             self._taking.put_back(unit)
             return
         try:
-            if unit.attempts > 1:
+            if tried:
                 dead = self._policy.delivered(unit.attempts, breaker.forgives(now))
                 if dead is not None:
                     breaker.give_up(ticket)
@@ -264,9 +239,7 @@ class Handling:
             if worker in self._hanging:  # it made nothing of being cancelled
                 self._why_cancelled(worker, None)
 
-    def _why_cancelled(
-        self, worker: asyncio.Task[None], error: asyncio.CancelledError | None
-    ) -> BaseException:
+    def _why_cancelled(self, worker: Worker, error: asyncio.CancelledError | None) -> BaseException:
         """Return what went wrong in a handler that nobody stops; let its worker go on."""
         worker.uncancel()
         hangs = worker in self._hanging

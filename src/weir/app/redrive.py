@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from weir.app.dead_letters import CLUSTER, HEADERS, TOPIC, copy
 from weir.client.client import Client
 from weir.client.delivery import Delivery
+from weir.errors import BadRequest
 
 #: Seconds to wait for more before it is asked whether there is any.
 _LOOK = 0.5
@@ -37,7 +38,8 @@ async def redrive(
 
     All that is there now; each is acked once its copy is confirmed, and the next redrive goes on
     behind them. One that is killed may have published some that the next one publishes again.
-    Raises `UnknownTopic`; `TimeoutError` if nothing moves for `patience` seconds.
+    Raises `UnknownTopic`; `BadRequest` at a message that is no dead letter, which stays: it may be
+    one that the cluster has yet to handle. `TimeoutError` if nothing moves for `patience` seconds.
     """
     ends = (await client.positions(topic))[1]
     work = _Redrive(client, cluster, to)
@@ -72,18 +74,26 @@ class _Redrive:
         self._to = to
 
     async def take(self, letters: Sequence[Delivery]) -> None:
-        """Publish them, and say that they are done."""
+        """Publish them, and say that they are done. Raises `BadRequest`."""
+        for letter in letters:
+            if not {TOPIC, CLUSTER} <= letter.message.headers.keys():
+                for one in letters:
+                    one.give_back()
+                raise BadRequest(
+                    f"offset {letter.message.offset} of {letter.message.topic}/"
+                    f"{letter.message.partition} is no dead letter: name the topic that "
+                    "dead_letter= does"
+                )
         await asyncio.gather(*map(self._back, letters))
         for letter in letters:
             letter.done()
 
     async def _back(self, letter: Delivery) -> None:
         message = letter.message
-        came_from = message.headers.get(TOPIC)
-        if message.headers.get(CLUSTER) != self._cluster or came_from is None:
+        if message.headers[CLUSTER] != self._cluster:
             self.others += 1
             return
-        to = self._to or came_from.decode()
+        to = self._to or message.headers[TOPIC].decode()
         kept = {name: value for name, value in message.headers.items() if name not in HEADERS}
         await copy(self._client, to, message, kept)
         self.topics[to] += 1

@@ -92,6 +92,15 @@ OF_HANDLERS = (
         Goal("least of a consumer, of the mean", "≥", 0.7),
         Goal("most of a consumer, of the mean", "≤", 1.4),
     ),
+    _killed(
+        "handlers-even-busy",
+        "the same with handlers that take what their commit does, on a machine that has no more",
+        "--kills 0 --leader-kills 0 --messages 20000",
+        0,
+        0,
+        Goal("least of a consumer, of the mean", "≥", 0.5),
+        Goal("most of a consumer, of the mean", "≤", 1.6),
+    ),
     _lag(
         "lag",
         "`weir cluster lag` beside a full count of what is not done, after each of 20 restarts of "

@@ -20,7 +20,7 @@ from weir.errors import BadRequest, Fenced, Refused, TooLarge, UnknownProducer, 
 from weir.model.ids import partition_of, topic_of
 from weir.model.limits import SCATTER_BYTES_MAX
 from weir.model.scattered import acks_part, batch_part, is_acks
-from weir.model.topic import Topic
+from weir.model.topic import Topic, check_together
 from weir.wire import messages as m
 from weir.wire.messages import Opcode
 from weir.wire.scattering import Part, PartState
@@ -55,15 +55,16 @@ class Scatterings:
     def _scatter(self, session: Session, caller: Caller, request: m.Scatter) -> None:
         self._shared.admit()
         parts = _parts_of(request)
-        topics = set()
+        topics: dict[int, Topic] = {}
         for part, content in parts.items():
             topic = self._topic(content.address.group)
             verb = "consume" if is_acks(part) else "publish"
             self._authorize(session.principal, verb, topic.full_name)
             if verb == "publish":
-                topics.add(topic.id)
-        if len(topics) != 1:
-            raise BadRequest("a scattering publishes to partitions of one topic, at least to one")
+                topics[topic.id] = topic
+        if not topics:
+            raise BadRequest("a scattering publishes at least one message: acks alone need none")
+        check_together([*topics.values()])
         self._own(session, request)
         self.coordinator.scatter(caller, request, parts)
 

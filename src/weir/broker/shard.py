@@ -200,11 +200,6 @@ class Shard:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())
 
-    @property
-    def _knows_topics(self) -> bool:
-        """Whether the whole of the registry is known here."""
-        return self._neighbours.settled
-
     def passed_on(self, shard: int, size: int) -> None:
         """Give back what was charged for `Pass`: it has left this process, or was dropped."""
         self._neighbours.passing.lanes.sent(shard, size)
@@ -309,15 +304,12 @@ class Shard:
         if self._groups.all_open:
             for writer in self._writers:
                 writer.tick()
-                if writer.hangs:
-                    give_away(writer.led)
-                elif self._time.differ:
-                    give_away(filter(self._time.is_astray, writer.led), self._time.is_near)
+                _let_others_lead(writer, self._time)
         self._reception.tick()
 
     def settle(self) -> list[Effect]:
         """Do what any event may have made possible; return what comes of it, in order."""
-        if not self._groups.all_open and self._knows_topics:
+        if not self._groups.all_open and self._neighbours.settled:
             self._groups.open_all()
         # Each publish comes by here, twice, and has mostly made nothing of this possible.
         if self._shared.woken:
@@ -379,3 +371,11 @@ class Shard:
 
     def _fan_in_opened(self, producer: int) -> None:
         self._shared.fan_in_producer = producer
+
+
+def _let_others_lead(writer: Writer, time: Clocks) -> None:
+    """Hand over what a disk that hangs, or a clock that is wrong, would hold up."""
+    if writer.hangs:
+        give_away(writer.led)
+    elif time.differ:
+        give_away(filter(time.is_astray, writer.led), time.is_near)

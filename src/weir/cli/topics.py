@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 app = typer.Typer(name="topic", help="Create topics, look after them, delete them.")
 
 Topic = Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")]
+ScatterWith = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A topic that one scattering may publish to together with this one, if that one says "
+        'so, too; again for more, "" for none.'
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -39,6 +46,7 @@ def create(
     ] = "partition",
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
+    scatter_with: ScatterWith = None,
     replicas: Annotated[
         int,
         typer.Option(min=0, help="On how many nodes. [default: 3, as far as there are nodes]"),
@@ -63,6 +71,7 @@ def create(
             if_absent,
             retention=age,
             retention_bytes=size,
+            scatter_with=_together(scatter_with),
             replicas=replicas,
         )
 
@@ -149,7 +158,10 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
         print_json("weir.topic/1", {"url": url}, {"topic": found})
         return
     print(f"topic {full_name(info)}, id {info.id}, order={info.order}")
-    print(f"kept: {shown_retention(info.settings)}\n")
+    print(f"kept: {shown_retention(info.settings)}")
+    if info.settings.scatter_with:
+        print(f"scatters with: {', '.join(info.settings.scatter_with)}")
+    print()
     several = any(part.address.node for part in parts)
     columns = ("PARTITION", "FIRST OFFSET", "NEXT OFFSET", "MESSAGES", "BYTES")
     print_table(
@@ -180,19 +192,27 @@ def alter(
     ] = None,
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
+    scatter_with: ScatterWith = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Change how long a topic keeps messages, or give it more partitions."""
+    """Change how long a topic keeps messages, what it scatters with, or give it more partitions."""
     from weir.cli.retention import shown_retention
 
-    if partitions is None and retention is None and retention_bytes is None:
-        raise typer.BadParameter("say what to change: --retention, --retention-bytes, --partitions")
+    together = _together(scatter_with)
+    if all(change is None for change in (partitions, retention, retention_bytes, together)):
+        raise typer.BadParameter(
+            "say what to change: --retention, --retention-bytes, --partitions, --scatter-with"
+        )
     age, size = kept_seconds(retention), kept_bytes(retention_bytes)
 
     async def work(client: Client) -> tuple[TopicInfo, TopicInfo]:
         before = await client.describe(name)
         after = await client.alter_topic(
-            name, partitions=partitions, retention=age, retention_bytes=size
+            name,
+            partitions=partitions,
+            retention=age,
+            retention_bytes=size,
+            scatter_with=together,
         )
         return before, after
 
@@ -235,6 +255,11 @@ def delete(
     print(f"topic {name} is deleted; it held {messages}")
 
 
+def _together(names: list[str] | None) -> list[str] | None:
+    """Return what to scatter with; None if it is to stay as it is."""
+    return [name for name in names if name] if names else None
+
+
 def _held_by(part: Part) -> str:
     late = f" ({_listed(part.behind)} behind)" if part.behind else ""
     return _listed(part.nodes) + late
@@ -263,4 +288,5 @@ def _settings(info: TopicInfo) -> dict[str, object]:
         "order": info.order,
         "retention_ms": info.settings.retention_ms,
         "retention_bytes": info.settings.retention_bytes,
+        "scatter_with": info.settings.scatter_with,
     }

@@ -17,7 +17,7 @@ from weir.client.shares import Cluster, cluster_of
 from weir.client.start import Start, begin_of
 from weir.errors import BadRequest, ClusterInUse, OffsetOutOfRange, UnknownCluster
 from weir.model.ids import LIMIT_MAX, Address
-from weir.model.limits import MAX_AHEAD_MS
+from weir.model.limits import MAX_AHEAD_MS, TOPICS_TOGETHER_MAX
 from weir.model.stamp import milliseconds_of
 from weir.model.topic import FOREVER, SettingsChange
 from weir.wire import administration as a
@@ -49,7 +49,11 @@ class Part:
     behind: tuple[int, ...] = ()
 
 
-def change_of(retention: str | float | None, retention_bytes: int | str | None) -> SettingsChange:
+def change_of(
+    retention: str | float | None,
+    retention_bytes: int | str | None,
+    scatter_with: Sequence[str] | None = None,
+) -> SettingsChange:
     """Return what to ask for. Raises `BadRequest` or `ValueError` for what is no retention.
 
     Only the word means for ever: a number that comes to nothing would do the opposite of what it
@@ -61,7 +65,13 @@ def change_of(retention: str | float | None, retention_bytes: int | str | None) 
         ms = _limit(ms, f"retention={retention!r}: give 1 second or more")
     if size is not None:
         size = _limit(size, f"retention_bytes={retention_bytes!r}: give 1 byte or more")
-    return SettingsChange(ms, size)
+    if isinstance(scatter_with, str):
+        raise BadRequest(f"scatter_with={scatter_with!r}: give a list of topics")
+    if scatter_with is not None and len(scatter_with) >= TOPICS_TOGETHER_MAX:
+        raise BadRequest(
+            f"scatter_with names {len(scatter_with)} topics; {TOPICS_TOGETHER_MAX - 1} are allowed"
+        )
+    return SettingsChange(ms, size, None if scatter_with is None else tuple(scatter_with))
 
 
 def _limit(value: int | str, advice: str) -> int:
@@ -78,6 +88,18 @@ class Administration:
     def __init__(self, link: Link) -> None:
         """Ask over `link`."""
         self._link = link
+
+    async def topics(self, namespace: str) -> list[m.TopicInfo]:
+        """Return the topics of a namespace, or of all ("")."""
+        found: list[m.TopicInfo] = []
+        after, more = "", True
+        while more:
+            page = await self._link.request(m.ListTopics(namespace, after), m.TopicList)
+            found += page.topics
+            more = page.more and bool(page.topics)
+            if found:
+                after = f"{found[-1].namespace}/{found[-1].name}"
+        return found
 
     async def alter(self, name: str, change: SettingsChange, partitions: int) -> m.TopicInfo:
         """Change a topic's settings or number of partitions.

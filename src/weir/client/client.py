@@ -198,16 +198,18 @@ class Client:
         *,
         retention: str | float | None = None,
         retention_bytes: int | str | None = None,
+        scatter_with: Sequence[str] | None = None,
         replicas: int = 0,
     ) -> m.TopicInfo:
         """Create a topic, or take the one that exists if `if_absent` and its settings agree.
 
         Messages go when they are older than `retention` ("7d", seconds, or "forever"), and the
         oldest of a partition with more than `retention_bytes` (a number, or "forever": all stay).
-        None: the broker's default, or whatever an existing topic has. A new one has so many
+        None: the broker's default, or whatever an existing topic has. One scattering may publish
+        to it and to other topics if each is to `scatter_with` the others. A new topic has so many
         `replicas`, each on another node (0: three, as far as there are nodes).
         """
-        change = change_of(retention, retention_bytes)
+        change = change_of(retention, retention_bytes, scatter_with)
         request = m.CreateTopic(name, partitions, order, if_absent, change, replicas)
         # Without if_absent a second try could meet the topic that the first one made.
         return await self._link.request(request, m.TopicInfo, again=if_absent)
@@ -219,13 +221,14 @@ class Client:
         partitions: int | None = None,
         retention: str | float | None = None,
         retention_bytes: int | str | None = None,
+        scatter_with: Sequence[str] | None = None,
     ) -> m.TopicInfo:
         """Change what is given, see `create_topic`; return the topic as it is now.
 
         Partitions can only be added. From then on a key may fall into another one than before, so
         messages of one key that were published before and after have no order among them.
         """
-        change = change_of(retention, retention_bytes)
+        change = change_of(retention, retention_bytes, scatter_with)
         return await self._administration.alter(name, change, partitions or 0)
 
     async def delete_topic(self, name: str) -> None:
@@ -234,15 +237,7 @@ class Client:
 
     async def topics(self, namespace: str = "") -> list[m.TopicInfo]:
         """Return the topics of a namespace, or of all ("")."""
-        found: list[m.TopicInfo] = []
-        after, more = "", True
-        while more:
-            page = await self._link.request(m.ListTopics(namespace, after), m.TopicList)
-            found += page.topics
-            more = page.more and bool(page.topics)
-            if found:
-                after = f"{found[-1].namespace}/{found[-1].name}"
-        return found
+        return await self._administration.topics(namespace)
 
     async def describe(self, name: str) -> m.TopicInfo:
         """Return a topic and where its partitions are served. Raises `UnknownTopic`."""

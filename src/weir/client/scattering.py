@@ -23,7 +23,7 @@ from weir.client.receipts import Receipt
 from weir.client.values import check_columns, key_bytes, value_bytes
 from weir.errors import BadRequest, TooLarge, UnknownTopic
 from weir.model.batch import encode
-from weir.model.ids import Address
+from weir.model.ids import Address, partition_of
 from weir.model.limits import SCATTER_BYTES_MAX, SCATTER_PARTS_MAX
 from weir.model.message import Message
 from weir.model.scattered import Scattered, acks_part, batch_part
@@ -39,6 +39,7 @@ _SEAT_SECONDS = 3_600.0
 class _Row:
     """One message, and how the caller chose its partition."""
 
+    topic: str
     value: bytes
     key: bytes | None
     tag: str | None
@@ -80,24 +81,22 @@ class Scatterings:
                 self._places[topic] = await Places.find(self._link, topic)
             return self._places[topic]
 
-    async def send(
-        self, topic: str, rows: Mapping[int, list[_Row]], acks: list[Aside]
-    ) -> m.ScatterConfirm:
+    async def send(self, rows: Mapping[Address, list[_Row]], acks: list[Aside]) -> m.ScatterConfirm:
         """Return once all of it is durable. Raises `Refused`, or `Disconnected`: then it may have
         come to be or not.
         """
-        places = await self.places(topic)
         seat = self._seat() or await self._open()
-        request = _request(seat, places, rows, acks, self._link.seen)
+        request = _request(seat, rows, acks, self._link.seen)
         try:
             confirm = await self._link.request(request, m.ScatterConfirm)
         except UnknownTopic:
-            self._places.pop(topic, None)
+            for some in rows.values():
+                self._places.pop(some[0].topic, None)
             raise
         # A seat of which it is not known what it did last is never used again.
         seat.number += 1
-        for partition, some in rows.items():
-            group = places[partition].group
+        for address, some in rows.items():
+            group = address.group
             seat.sequences[group] = seat.sequences.get(group, 0) + len(some)
         self._idle.append(seat)
         self._link.saw(confirm.stamp)
@@ -120,7 +119,6 @@ class Scattering:
         """Begin with nothing in it; see `Client.scatter`."""
         self._shared = shared
         self._turn = turn
-        self._topic = ""
         self._rows: list[_Row] = []
         self._acks: list[tuple[Consumer, Grant | Message]] = []
         self._size = 0
@@ -138,16 +136,12 @@ class Scattering:
         headers: Mapping[str, bytes] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Add a message, as `Client.publish` takes it; all of them go to partitions of one topic.
+        """Add a message, as `Client.publish` takes it; those of several topics need that each of
+        these was told to `scatter_with` the others.
 
         Without key and partition it goes where the others without go. Raises `BadRequest`, and
         `TooLarge` over 1 MiB in all.
         """
-        if self._topic not in ("", topic):
-            raise BadRequest(
-                f"a scattering to {self._topic!r} publishes nothing to {topic!r}: its messages are "
-                "of one topic"
-            )
         check_columns(tag, time, headers)
         data, raw = value_bytes(value), key_bytes(key)
         self._size += len(data) + len(raw or b"")
@@ -156,8 +150,7 @@ class Scattering:
                 f"a scattering of over {SCATTER_BYTES_MAX:,} bytes: publish less at once",
                 SCATTER_BYTES_MAX,
             )
-        self._topic = topic
-        self._rows.append(_Row(data, raw, tag, time, headers or {}, partition))
+        self._rows.append(_Row(topic, data, raw, tag, time, headers or {}, partition))
 
     def ack(self, what: Message | Grant, consumer: Consumer) -> None:
         """Add that a message, or a grant of `batches()`, of a consumer is done: it is acked if, and
@@ -172,39 +165,37 @@ class Scattering:
         """
         if not self._rows:
             raise BadRequest("a scattering publishes at least one message: acks alone need none")
-        places = await self._shared.places(self._topic)
-        chosen = [self._partition(row, len(places)) for row in self._rows]
-        rows: dict[int, list[_Row]] = {}
-        for partition, row in zip(chosen, self._rows, strict=True):
-            rows.setdefault(partition, []).append(row)
+        chosen = [await self._place(row) for row in self._rows]
+        rows: dict[Address, list[_Row]] = {}
+        for address, row in zip(chosen, self._rows, strict=True):
+            rows.setdefault(address, []).append(row)
         asides: list[Aside] = []
         try:
             for consumer, what in self._acks:
                 asides.append(set_aside(consumer, what))
-            confirm = await self._shared.send(self._topic, rows, asides)
+            confirm = await self._shared.send(rows, asides)
         except BaseException:
             for aside in asides:
                 aside.put_back()
             raise
-        self.receipts = self._receipts(places, chosen, confirm)
+        self.receipts = self._receipts(chosen, confirm)
         return self.receipts
 
-    def _partition(self, row: _Row, partitions: int) -> int:
+    async def _place(self, row: _Row) -> Address:
+        places = await self._shared.places(row.topic)
         if row.partition is not None:
-            return row.partition
+            return places[row.partition]
         if row.key is not None:
-            return partition_for(row.key, partitions)
-        return self._turn % partitions
+            return places[partition_for(row.key, len(places))]
+        return places[self._turn % len(places)]
 
-    def _receipts(
-        self, places: Places, chosen: list[int], confirm: m.ScatterConfirm
-    ) -> list[Receipt]:
+    def _receipts(self, chosen: list[Address], confirm: m.ScatterConfirm) -> list[Receipt]:
         offsets, receipts = dict(confirm.offsets), []
-        for partition in chosen:
-            group = places[partition].group
-            at = offsets[group]
+        for row, address in zip(self._rows, chosen, strict=True):
+            group = address.group
+            at, partition = offsets[group], partition_of(group)
             offsets[group] += 1
-            receipts.append(Receipt(self._topic, partition, at, confirm.stamp, confirm.duplicate))
+            receipts.append(Receipt(row.topic, partition, at, confirm.stamp, confirm.duplicate))
         return receipts
 
     async def __aenter__(self) -> Scattering:
@@ -218,15 +209,15 @@ class Scattering:
 
 
 def _request(
-    seat: _Seat, places: Places, rows: Mapping[int, list[_Row]], acks: list[Aside], seen: int
+    seat: _Seat, rows: Mapping[Address, list[_Row]], acks: list[Aside], seen: int
 ) -> m.Scatter:
-    addresses = {places[partition].group: places[partition] for partition in rows}
+    groups = [address.group for address in rows]
     done: dict[int, tuple[Address, dict[str, list[tuple[int, int, int]]]]] = {}
     for aside in acks:
         _, clusters = done.setdefault(aside.address.group, (aside.address, {}))
         found = clusters.setdefault(aside.cluster, [])
         found += [(aside.fence, first, behind) for first, behind in aside.runs]
-    parts = sorted([*map(batch_part, addresses), *map(acks_part, done)])
+    parts = sorted([*map(batch_part, groups), *map(acks_part, done)])
     if len(parts) > SCATTER_PARTS_MAX:
         raise TooLarge(
             f"a scattering over {len(parts)} partitions; {SCATTER_PARTS_MAX} are allowed",
@@ -234,8 +225,8 @@ def _request(
         )
     scattered = Scattered(seat.number, tuple(parts))
     found_parts = [
-        Part(places[partition], _batch(seat, places[partition].group, some, scattered))
-        for partition, some in rows.items()
+        Part(address, _batch(seat, address.group, some, scattered))
+        for address, some in rows.items()
     ]
     found_parts += [Part(at, acks=[*clusters.items()]) for at, clusters in done.values()]
     grant = seat.grant

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
+from itertools import permutations
+from typing import Annotated, Literal, get_args
 
 import msgspec
 import xxhash
@@ -18,6 +20,7 @@ from weir.model.limits import (
     PARTITIONS_PER_TOPIC_MAX,
     RETENTION_MS_DEFAULT,
     RETENTION_MS_MIN,
+    TOPICS_TOGETHER_MAX,
 )
 
 #: What of a topic has one order for all who read it: each partition, or all of them together.
@@ -52,12 +55,18 @@ class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
     """What may be changed while a topic lives; a field may be added at the end with a default.
 
     Messages older than `retention_ms` go, and the oldest of a partition that holds more than
-    `retention_bytes` go; `FOREVER` sets no such limit.
+    `retention_bytes` go; `FOREVER` sets no such limit. A scattering publishes to several topics
+    only if each of them is to `scatter_with` the others, by their full names: what one of them
+    waits for, readers of the others may have to wait for.
     """
 
     retention_ms: int = RETENTION_MS_DEFAULT
     retention_bytes: int = FOREVER
+    scatter_with: tuple[str, ...] = ()
 
+
+#: Topics' names, as they come from a peer.
+Names = Annotated[tuple[str, ...], msgspec.Meta(max_length=TOPICS_TOGETHER_MAX - 1)]
 
 DEFAULT_SETTINGS = TopicSettings()
 
@@ -67,10 +76,11 @@ class SettingsChange(msgspec.Struct, frozen=True, array_like=True):
 
     retention_ms: Natural | None = None
     retention_bytes: Natural | None = None
+    scatter_with: Names | None = None
 
     def over(self, settings: TopicSettings) -> TopicSettings:
         """Return `settings` with this change made. Raises `BadRequest` for a retention so short
-        that messages would be gone before anybody could read them.
+        that messages would be gone before anybody could read them, and `BadName`.
         """
         ms, size = self.retention_ms, self.retention_bytes
         if ms is not None and FOREVER < ms < RETENTION_MS_MIN:
@@ -82,6 +92,7 @@ class SettingsChange(msgspec.Struct, frozen=True, array_like=True):
         return TopicSettings(
             settings.retention_ms if ms is None else ms,
             settings.retention_bytes if size is None else size,
+            settings.scatter_with if self.scatter_with is None else _full_names(self.scatter_with),
         )
 
     def agrees(self, settings: TopicSettings) -> bool:
@@ -132,6 +143,25 @@ class Topic:
         is known what it has published, so that nothing it sends again comes twice.
         """
         return partition_for(U64.pack(hub), self.founded_with)
+
+
+def check_together(topics: Sequence[Topic]) -> None:
+    """Raise `BadRequest` unless one scattering may publish to all of these."""
+    for one, other in permutations(topics, 2):
+        if other.full_name not in one.settings.scatter_with:
+            raise BadRequest(
+                f"a scattering publishes to {one.full_name} and {other.full_name} only if each is "
+                f"told so: weir topic alter {one.full_name} --scatter-with {other.full_name}, and "
+                "the other way round"
+            )
+
+
+def _full_names(names: Iterable[str]) -> tuple[str, ...]:
+    pairs = {split_name(name) for name in names}
+    return tuple(
+        topic if namespace == DEFAULT_NAMESPACE else f"{namespace}/{topic}"
+        for namespace, topic in sorted(pairs)
+    )
 
 
 def check_settings(partitions: int, order: str) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB
 from weir.sim.history import UNKNOWN, Ack, Grant, History, Look, Record, Return, Seek
-from weir.sim.in_turn import IN_TURN
+from weir.sim.in_turn import OneCursor, OneTurn
 from weir.sim.leasing import HeldBack, Leased
 from weir.sim.one_order import AllOrNone, BarrierHolds, Causal, OneOrder
 from weir.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
@@ -382,7 +382,8 @@ CHECKERS: tuple[Checker, ...] = (
     OneOrder(),
     Causal(),
     AllOrNone(),
-    *IN_TURN,
+    OneCursor(),
+    OneTurn(),
 )
 
 

@@ -208,7 +208,3 @@ def _cut(offsets: Offsets) -> Offsets:
     while length and not offsets[length - 1]:
         length -= 1
     return offsets[:length]
-
-
-#: Both, in the order in which they are told.
-IN_TURN = (OneCursor(), OneTurn())

@@ -144,6 +144,8 @@ class _Run:
         alone = shape.nodes == 1
         storm = _PLOTS[shape.plot] if shape.plot else Storm
         self.nemesis = Nemesis(world, brokers.one, shape) if alone else storm(world, brokers, shape)
+        if isinstance(self.nemesis, Storm) and shape.hours[seed % len(shape.hours)]:
+            self.nemesis.lose_hours()
         self.operations = 0
         self._shape = shape
         self._rots = shape.rots[seed % len(shape.rots)]
@@ -195,7 +197,8 @@ class _Run:
     def _healed(self) -> int:
         """Return when all clocks have come to what a wrong one stamped: an order waits for it."""
         last = max((seen.stamp for seen in self.history.seen), default=0) if self._ordered else 0
-        return max(self.world.now, (milliseconds_of(last) - EPOCH_MS) * MS)
+        ahead_ms = self.brokers.one.time.skew_ms
+        return max(self.world.now, (milliseconds_of(last) - EPOCH_MS - ahead_ms) * MS)
 
     def _decide(self) -> None:
         """Wait until all scatterings are decided, also those of clients that died."""

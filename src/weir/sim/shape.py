@@ -88,6 +88,8 @@ class Shape:
     grows: tuple[bool, ...] = (True, False)
     #: How many clients scatter, where somebody reads the topic in total order.
     scatterers: tuple[int, ...] = (0,)
+    #: Whether the clocks of a set jump by hours.
+    hours: tuple[bool, ...] = (False,)
     #: How many places rot in the end, while the node is down.
     rots: tuple[int, ...] = (0, 1, 0, 2, 1)
 
@@ -114,7 +116,13 @@ SET = Shape(
 
 #: The same, and somebody reads all partitions in total order; in some worlds others take turns at
 #: it, in others they scatter.
-ORDERED = replace(SET, ordered=(1, 2), takers=(0, 3, 0), scatterers=(0, 0, 3))
+ORDERED = replace(
+    SET,
+    hours=(False, False, False, False, True),
+    ordered=(1, 2),
+    takers=(0, 3, 0),
+    scatterers=(0, 0, 3),
+)
 
 
 def cast(world: World, shape: Shape) -> Shape:

@@ -12,6 +12,7 @@ from weir.sim.world import MS, SECOND, World
 
 _SKEW_MS = 8_000
 _DRIFT_MS = 900
+_HOUR_MS = 3_600_000
 _PAUSED = (100 * MS, 3 * SECOND)
 _LONG = 10 * SECOND
 _DEPOSED = (300 * MS, 3 * SECOND)
@@ -36,6 +37,8 @@ class Storm:
         self._stopped = False
         self._parted = 0
         self._deposed: Host | None = None
+        #: The latest that a clock said that was wrong by hours, in virtual milliseconds.
+        self.latest_ms = 0
         kinds: list[tuple[str, int, Callable[[], None]]] = [
             ("kill", 6, self._kill),
             ("depose", 2, self._depose),
@@ -59,6 +62,10 @@ class Storm:
             if not shape.kinds or name in shape.kinds
         ]
 
+    def lose_hours(self) -> None:
+        """Let clocks be wrong by hours, too."""
+        self._kinds += [self._jump] * 3
+
     def start(self) -> None:
         """Begin to break things."""
         dice = self._world.dice
@@ -74,10 +81,12 @@ class Storm:
         """Make no more faults, and mend what can be mended: every node is up or on its way."""
         self._stopped = True
         self._brokers.net.heal()
+        # What was stamped hours ahead cannot be taken back: that time has come.
+        ahead_ms = max(0, self.latest_ms - self._world.now // MS)
         for host in self._brokers.all:
             host.faults.reads = host.faults.flushes = host.faults.recoveries = 0.0
             host.faults.slow = 1
-            host.time.skew_ms = 0
+            host.time.skew_ms = ahead_ms
             host.fill(False)
             host.go_on()
             if not host.up:
@@ -160,6 +169,16 @@ class Storm:
         host = host or self._any()
         host.time.skew_ms = self._world.dice.randint(-_DRIFT_MS, _DRIFT_MS)
         self._world.note("drift", host.node, host.time.skew_ms)
+
+    def _jump(self) -> None:
+        """Set some clocks hours ahead or back, or all of them; or let all be right again."""
+        dice, hosts = self._world.dice, self._brokers.all
+        count = dice.choice((0, 1, 1, 2, len(hosts)))
+        jump_ms = dice.choice((-1, 1)) * dice.randint(1, 5) * _HOUR_MS
+        for host in dice.sample(hosts, min(count, len(hosts))) if count else hosts:
+            host.time.skew_ms = jump_ms + dice.randint(0, _DRIFT_MS) if count else 0
+            self.latest_ms = max(self.latest_ms, host.time.skew_ms + self._world.now // MS)
+        self._world.note("jump", [host.time.skew_ms for host in hosts])
 
     def _astray(self) -> None:
         """Let one clock be wrong, or that one be right again: never two within moments."""

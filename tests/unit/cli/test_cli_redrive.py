@@ -50,3 +50,22 @@ def test_dead_letters_go_back(node: testing.Node, capsys: pytest.CaptureFixture[
     with sync.connect(node.url) as client:
         assert [m.value for m in client.reader("doors", follow=False)] == [b"0", b"1"]
         assert [m.headers for m in client.reader("gates", follow=False)] == [{}]
+
+
+def test_what_is_no_dead_letter_is_left_to_the_cluster(
+    node: testing.Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever names the topic that the cluster reads must not have its messages done by that."""
+    with sync.connect(node.url) as client:
+        client.create_topic("doors")
+        for value in ("1", "2", "3"):
+            client.publish("doors", value)
+        assert main(["cluster", "redrive", "ledger", "--topic", "doors", "--url", node.url]) == 1
+        out, err = capsys.readouterr()
+        assert (out, "offset 0 of doors/0 is no dead letter" in err) == ("", True)
+        (cluster,) = client.clusters("doors")
+        assert (cluster.lag, cluster.granted) == (3, 0)
+        with client.consumer("doors", cluster="ledger") as consumer:
+            assert [(next(consumer).value, consumer.attempts) for _ in range(3)] == [
+                (b"1", 1), (b"2", 1), (b"3", 1)
+            ]  # fmt: skip

@@ -52,6 +52,16 @@ def test_a_topic_keeps_what_it_is_told_to(weir: Weir) -> None:
     assert weir("topic", "create", "u")[1] == "topic u has 1 partition; kept: 7d\n"
 
 
+def test_a_topic_scatters_with_what_it_is_told_to(weir: Weir) -> None:
+    weir("topic", "create", "t", "--scatter-with", "u", "--scatter-with", "home/v")
+    assert "scatters with: u, home/v\n" in weir("topic", "describe", "t")[1]
+    assert weir("topic", "alter", "t", "--scatter-with", "w")[0] == 0
+    found = json.loads(weir("topic", "describe", "t", "--json")[1])
+    assert found["topic"]["scatter_with"] == ["w"]
+    assert weir("topic", "alter", "t", "--scatter-with", "")[0] == 0
+    assert "scatters" not in weir("topic", "describe", "t")[1]
+
+
 def test_more_partitions_come_with_a_warning(weir: Weir) -> None:
     weir("topic", "create", "t")
     code, out, warning = weir("topic", "alter", "t", "--partitions", "3")

@@ -169,10 +169,34 @@ async def test_what_no_scattering_takes(node: Node) -> None:
                 pass
         s = w.scatter()
         s.publish("a", b"1")
-        with pytest.raises(BadRequest, match="one topic"):
-            s.publish("b", b"1")
         with pytest.raises(TooLarge):
             s.publish("a", bytes(2 << 20))
+
+
+@in_loop
+async def test_topics_that_say_so_are_scattered_to_together(node: Node) -> None:
+    async with weir.connect(node.url) as w:
+        await w.create_topic("orders", partitions=2, scatter_with=["invoices"])
+        await w.create_topic("invoices")
+        s = w.scatter()
+        s.publish("orders", b"o1", partition=1)
+        s.publish("invoices", b"i1")
+        with pytest.raises(BadRequest, match="weir topic alter invoices --scatter-with orders"):
+            await s.send()
+        await w.alter_topic("invoices", scatter_with=["default/orders"])
+        assert (await w.describe("invoices")).settings.scatter_with == ("orders",)
+        first, second = await s.send()
+        assert (first.topic, first.partition, first.offset) == ("orders", 1, 0)
+        assert (second.topic, second.partition, second.offset) == ("invoices", 0, 0)
+        assert first.stamp == second.stamp
+        assert await values(w, "orders") == {1: [b"o1"]}
+        assert await values(w, "invoices") == {0: [b"i1"]}
+        await w.alter_topic("orders", scatter_with=[])
+        again = w.scatter()
+        again.publish("orders", b"o2")
+        again.publish("invoices", b"i2")
+        with pytest.raises(BadRequest, match="orders and invoices"):
+            await again.send()
 
 
 def test_without_async(node: Node) -> None:

@@ -14,6 +14,7 @@ from weir.model.topic import (
     TopicSettings,
     check_name,
     check_settings,
+    check_together,
     partition_for,
     split_name,
 )
@@ -82,6 +83,28 @@ def test_a_change_of_settings_leaves_the_rest_as_it_is() -> None:
 def test_a_retention_too_short_to_be_read_is_refused(ms: int) -> None:
     with pytest.raises(BadRequest, match="at least 1,000 ms"):
         SettingsChange(retention_ms=ms).over(TopicSettings())
+
+
+def test_what_a_topic_scatters_with_is_kept_by_full_names() -> None:
+    change = SettingsChange(scatter_with=("default/b", "home/a", "b"))
+    settings = change.over(TopicSettings(5_000, 7))
+    assert settings == TopicSettings(5_000, 7, ("b", "home/a"))
+    assert SettingsChange(retention_bytes=9).over(settings).scatter_with == ("b", "home/a")
+    assert SettingsChange(scatter_with=()).over(settings).scatter_with == ()
+    with pytest.raises(BadName):
+        SettingsChange(scatter_with=("a b",)).over(settings)
+
+
+def scattering(id: int, name: str, *others: str) -> Topic:
+    return Topic(id, "default", name, 1, 1, settings=TopicSettings(scatter_with=others))
+
+
+def test_topics_are_scattered_to_together_if_each_says_so() -> None:
+    one, other = scattering(1, "one", "other", "third"), scattering(2, "other", "one")
+    check_together([one])
+    check_together([one, other])
+    with pytest.raises(BadRequest, match="weir topic alter third --scatter-with one"):
+        check_together([one, scattering(3, "third")])
 
 
 @pytest.mark.parametrize("partitions", [1, 1_024])

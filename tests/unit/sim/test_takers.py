@@ -14,7 +14,7 @@ from weir.sim.shape import ORDERED
 
 TURNS = replace(ORDERED, takers=(3,), retentions=(0,), rots=(0,))
 #: Seeds that together meet all that the tests below ask for.
-SEEDS = (1, 13)
+SEEDS = (1, 4)
 
 
 @pytest.fixture(scope="module")

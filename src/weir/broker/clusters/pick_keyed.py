@@ -55,7 +55,7 @@ class Keyed(Picking):
         first = window.first()
         if first is None:
             return None
-        there = window.idle + self._ground.state.decided_offset - self._looked
+        there = window.idle + max(self._ground.state.decided_offset - self._looked, 0)
         most = share(request.max_messages, there, line)
         runs = self._take(first, min(most, GRANT_RUNS_MAX))
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)

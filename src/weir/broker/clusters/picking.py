@@ -180,7 +180,7 @@ def share(most: int, there: int, line: Line) -> int:
     waiting = line.pulls.peers
     if waiting < 2:
         return most
-    return min(most, max(-(-there // waiting), most // _MOMENTS))
+    return min(most, max(-(-there // waiting), most // _MOMENTS, 1))
 
 
 def fewer(most: int, attempts: int) -> int:

@@ -231,8 +231,11 @@ class Intake:
         return self._preparing.get(producer)
 
     def decided(self, producer: int) -> None:
-        """A producer's scattering is decided: the state knows what it may send next."""
-        self._ahead.pop(producer, None)
+        """A producer's scattering is decided: the state knows what it may send next, unless that is
+        under way already.
+        """
+        if producer not in self._preparing:
+            self._ahead.pop(producer, None)
 
     def accept(self, batch: Batch, seen: int, taken: int = 0) -> Pending:
         """Stamp a batch that `judge` and `check_seen` let pass, and put it in line; as `taken` from

@@ -292,4 +292,5 @@ def _kept(settings: TopicSettings) -> str:
     return (
         f"retention={'forever' if age == FOREVER else long} and "
         f"retention-bytes={'none' if size == FOREVER else large}"
+        + "".join(f", scatter-with={name}" for name in settings.scatter_with)
     )

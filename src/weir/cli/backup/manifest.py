@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import xxhash
@@ -63,7 +63,7 @@ class Topic(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     order: str
-    settings: dict[str, int]
+    settings: dict[str, Any]
     partitions: list[Partition]
 
     @property

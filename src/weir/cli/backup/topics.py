@@ -225,6 +225,7 @@ async def _create(client: Client, topic: m.Topic) -> None:
         if_absent=False,
         retention="forever" if ms == FOREVER else None if ms is None else ms / 1_000,
         retention_bytes="forever" if size == FOREVER else size,
+        scatter_with=topic.settings.get("scatter_with"),
     )
 
 

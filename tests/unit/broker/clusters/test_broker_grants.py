@@ -11,6 +11,7 @@ from weir.broker.events import Closed
 from weir.errors import BadName, BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.batch import split
 from weir.model.limits import GRANT_MS_MAX
+from weir.model.stamp import stamp_at
 from weir.wire import messages as m
 
 LEASE_MS = 1_000
@@ -221,6 +222,19 @@ def test_a_cluster_at_its_limit_is_granted_again_what_nobody_acks_any_more(
     assert [span(granted) for granted in held] == [(0, 1), (1, 2), (2, 3)]
     rig.answer(2, crew.ack(*[(g.fence, *span(g)) for g in held]))
     assert span(rig.answer(2, crew.pull(1))) == (4, 5)
+
+
+def test_a_restart_ends_no_lease_too_soon_though_stamps_are_ahead_of_the_time(crew: Crew) -> None:
+    rig = crew.rig
+    rig.answer(1, crew.pull(10))
+    seen = stamp_at(rig.time.wall_ms() + 900)
+    assert rig.answer(1, rig.batch(crew.info, crew.grant, 10, b"m10", seen=seen)).stamp > seen
+    rig.boot()
+    rig.connect(2)
+    rig.time.pass_ms(LEASE_MS - 100)
+    assert span(rig.answer(2, crew.pull(10))) == (10, 11), "the others are leased"
+    rig.time.pass_ms(101)
+    assert span(rig.answer(2, crew.pull(10)))[0] == 0
 
 
 def test_a_consumer_at_its_limit_leaves_the_rest_to_others(crew: Crew, monkeypatch: Any) -> None:

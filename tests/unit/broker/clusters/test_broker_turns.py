@@ -55,9 +55,8 @@ class Line:
         """Publish what comes after something that was stamped so far ahead."""
         seen = stamp_at(self.rig.time.wall_ms() + ms)
         grant = self.rig.answer(3, m.OpenProducer())
-        batch = self.rig.batch(self.info, grant, 0, b"x")
-        reply = self.rig.answer(3, m.Produce(batch.address, seen, batch.batch))
-        assert reply.stamp > seen
+        batch = self.rig.batch(self.info, grant, 0, b"x", seen=seen)
+        assert self.rig.answer(3, batch).stamp > seen
 
 
 @pytest.fixture
