@@ -11,6 +11,7 @@ import fnmatch
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,14 @@ def python_files(root: Path, *folders: str) -> Iterator[tuple[Path, str]]:
 def source_nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
     """Every syntax node below src, with the name of its file."""
     for path, name in python_files(root, "src"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path.read_text(encoding="utf-8")):
             yield name, node
+
+
+@cache
+def nodes_of(text: str) -> list[ast.AST]:
+    """The syntax nodes of a file, the module first: several checks ask for those of each file."""
+    return list(ast.walk(ast.parse(text)))
 
 
 def kept_texts(root: Path) -> Iterator[tuple[str, str]]:
@@ -167,6 +174,11 @@ def prints(root: Path) -> Iterator[str]:
             yield f"{name}:{node.lineno}: print() outside cli, bench and the Spark jobs"
 
 
+def documented(path: Path) -> bool:
+    module = nodes_of(path.read_text(encoding="utf-8"))[0]
+    return isinstance(module, ast.Module) and bool(ast.get_docstring(module))
+
+
 def packages_without_docstring(root: Path) -> Iterator[str]:
     folders = {path.parent for path, _ in python_files(root, "src/weir")}
     for folder in sorted(folders):
@@ -174,13 +186,13 @@ def packages_without_docstring(root: Path) -> Iterator[str]:
         name = start.relative_to(root).as_posix()
         if not start.exists():
             yield f"{name}: missing: every folder below src/weir is a package"
-        elif not ast.get_docstring(ast.parse(start.read_text(encoding="utf-8"))):
+        elif not documented(start):
             yield f"{name}: no docstring: say what the room is for"
 
 
 def modules_without_docstring(root: Path) -> Iterator[str]:
     for path, name in python_files(root, "src"):
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))):
+        if not documented(path):
             yield f"{name}: no module docstring"
 
 
@@ -214,6 +226,13 @@ def rooms_left_in_parentheses(root: Path) -> Iterator[str]:
                     f"pyproject.toml: weir.{room} is built: take it out of the parentheses "
                     "and name it in the contracts that speak of its floor"
                 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """The syntax of the whole source is no load for the tests that come later."""
+    yield
+    nodes_of.cache_clear()
 
 
 def complaints(check: Callable[[Path], Iterator[str]], root: Path = ROOT) -> str:

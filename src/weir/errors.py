@@ -268,6 +268,12 @@ class LevelTooHigh(Refused):
     code = 52
 
 
+class NotTogether(BadRequest):
+    """Two topics that are not told to be scattered to together."""
+
+    code = 53
+
+
 def _tree(kind: type[Refused]) -> list[type[Refused]]:
     return [kind, *(k for child in kind.__subclasses__() for k in _tree(child))]
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import signal
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weir.app.running import Running
+from weir.app.signals import stopped_by_signals
 from weir.app.subscription import (
     CONCURRENCY,
     LEASE,
@@ -30,8 +28,6 @@ from weir.client.url import parse_url
 
 if TYPE_CHECKING:
     from weir.app.inbox import Inbox
-
-log = logging.getLogger("weir.app")
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -202,7 +198,7 @@ class App:
         wait. Raises what ends a subscription, as `UnknownTopic`.
         """
         stop = stop or asyncio.Event()
-        with _signals(stop):
+        with stopped_by_signals(stop):
             begun = asyncio.Event()
             work = asyncio.ensure_future(self._run(url, cluster, grace, stop, begun))
             asked = asyncio.ensure_future(stop.wait())
@@ -250,29 +246,3 @@ class App:
             factory = new_event_loop
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(self.run(url, cluster=cluster, grace=grace))
-
-
-@contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` at the first SIGTERM or SIGINT; the second does what it always did."""
-    loop = asyncio.get_running_loop()
-    caught = (signal.SIGTERM, signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread():
-        yield  # nobody sends signals to another thread
-        return
-
-    def first() -> None:
-        log.info("stopping: what runs may end; a second signal does not wait")
-        stop.set()
-        release()
-
-    def release() -> None:
-        for number in caught:
-            loop.remove_signal_handler(number)
-
-    for number in caught:
-        loop.add_signal_handler(number, first)
-    try:
-        yield
-    finally:
-        release()

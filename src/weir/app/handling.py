@@ -55,7 +55,7 @@ class Handling:
         self.breaker = Breaker()
         #: Raises what ended it; it ends by nothing else.
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._workers = Workers()
+        self._workers = Workers(self._taking)
         self._stopping = False
         timeout = subscription.timeout
         self._timeout = None if timeout is None else seconds(timeout)
@@ -73,6 +73,7 @@ class Handling:
         for _ in range(self._subscription.concurrency):
             worker = loop.create_task(self._run(), name=f"weir {self._subscription.name}")
             self._workers.all.add(worker)
+            worker.add_done_callback(self._workers.over)
         self._look()
 
     async def stop(self, grace: float) -> int:
@@ -85,7 +86,7 @@ class Handling:
             self._watch.cancel()
         for worker in self._workers.idle:
             worker.cancel()
-        busy = self._workers.all
+        busy = {*self._workers.all}
         if busy:
             _, busy = await asyncio.wait(busy, timeout=grace)
         for worker in busy:
@@ -174,7 +175,7 @@ class Handling:
         and what was done, and not acked yet, would come again.
         """
         try:
-            await self._workers.idly(worker, self._cleared())
+            alone = await self._workers.idly(worker, self._workers.close())
         except (asyncio.CancelledError, WeirError) as error:
             unit.give_back()
             self._taking.done(unit)
@@ -182,20 +183,12 @@ class Handling:
                 return  # who asks for more has the same trouble, and waits
             raise
         try:
+            alone.begin()
             await self._handle(worker, unit, alone=True)
             with contextlib.suppress(WeirError):  # what could not be told is told later
                 await self._taking.flush()
         finally:
-            self._workers.open()
-
-    async def _cleared(self) -> None:
-        """Let nothing begin; what did not is given back, and what was done is told."""
-        await self._workers.close(self._taking.pause)
-        try:
-            await self._taking.flush()
-        except BaseException:
-            self._workers.open()
-            raise
+            alone.end()
 
     async def _handle(self, worker: Worker, unit: Unit, alone: bool = False) -> None:
         breaker = self.breaker
@@ -273,7 +266,7 @@ class Handling:
                 await self._bury(part.message, part.attempts, dead.reason)
             except Exception as error:  # whatever it is, the message is not to be lost by it
                 delay = self._policy.retry.delay(part.attempts, self._dice())
-                part.nack(delay)
+                part.give_back(delay)  # an attempt more would end as another reason
                 log.error(
                     "%s: %s is no dead letter yet, again in %.3g s: %s",
                     self._subscription.name, _place(part.message), delay, error,

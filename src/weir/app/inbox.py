@@ -18,13 +18,13 @@ from typing import Any, cast, overload
 from weir.client.client import Client
 from weir.client.daemon import in_daemon
 from weir.client.duration import seconds
-from weir.errors import MissingLibrary, WeirError
+from weir.errors import MissingLibrary
 from weir.model.message import Message
 from weir.model.topic import DEFAULT_NAMESPACE, check_name, split_name
 
 try:
     from sqlalchemy import Connection, CursorResult, Engine, inspect
-    from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+    from sqlalchemy.exc import DBAPIError, IntegrityError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
     from sqlalchemy.orm import Session
     from sqlalchemy.schema import CreateTable
@@ -128,7 +128,7 @@ class Inbox:
                 found = await client.clusters(topic, self.cluster)
                 cursors = {share.partition: share.cursor for one in found for share in one.shares}
                 await self.prune(topic, cursors)
-            except (WeirError, SQLAlchemyError) as error:
+            except Exception as error:  # some drivers say in words of their own that nobody answers
                 log.warning("the inbox of cluster %s is not pruned: %s", self.cluster, error)
 
     async def _created(self, engine: AsyncEngine) -> None:

@@ -38,8 +38,9 @@ async def redrive(
 
     All that is there now; each is acked once its copy is confirmed, and the next redrive goes on
     behind them. One that is killed may have published some that the next one publishes again.
-    Raises `UnknownTopic`; `BadRequest` at a message that is no dead letter, which stays: it may be
-    one that the cluster has yet to handle. `TimeoutError` if nothing moves for `patience` seconds.
+    Raises `UnknownTopic`, also for where a letter came from; `BadRequest` at a message that is no
+    dead letter: it may be one that the cluster has yet to handle. Such a letter stays, and those
+    beside it go. `TimeoutError` if nothing moves for `patience` seconds.
     """
     ends = (await client.positions(topic))[1]
     work = _Redrive(client, cluster, to)
@@ -74,7 +75,9 @@ class _Redrive:
         self._to = to
 
     async def take(self, letters: Sequence[Delivery]) -> None:
-        """Publish them, and say that they are done. Raises `BadRequest`."""
+        """Publish them, and say that they are done; raise what keeps one from going back, once all
+        others have gone. Raises `BadRequest`.
+        """
         for letter in letters:
             if not {TOPIC, CLUSTER} <= letter.message.headers.keys():
                 for one in letters:
@@ -84,9 +87,18 @@ class _Redrive:
                     f"{letter.message.partition} is no dead letter: name the topic that "
                     "dead_letter= does"
                 )
-        await asyncio.gather(*map(self._back, letters))
-        for letter in letters:
-            letter.done()
+        failures: list[Exception] = []
+        outcomes = await asyncio.gather(*map(self._back, letters), return_exceptions=True)
+        for letter, outcome in zip(letters, outcomes, strict=True):
+            if outcome is None:
+                letter.done()
+                continue
+            letter.give_back()
+            if not isinstance(outcome, Exception):
+                raise outcome
+            failures.append(outcome)
+        if failures:
+            raise failures[0]
 
     async def _back(self, letter: Delivery) -> None:
         message = letter.message

@@ -60,6 +60,8 @@ class Subscription:
                 raise ValueError(f"dead_letter={self.topic!r} is the topic itself: name another")
         if not callable(self.handler):
             raise TypeError(f"{self.handler!r} is no function: decorate one that takes a message")
+        if self._is(inspect.isgeneratorfunction) or self._is(inspect.isasyncgenfunction):
+            raise TypeError(f"{self.handler!r} yields, so that calling it does nothing: return")
         if self.mode not in MODES:
             raise ValueError(f"mode={self.mode!r}: it must be one of {', '.join(MODES)}")
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
@@ -82,10 +84,12 @@ class Subscription:
     @property
     def awaited(self) -> bool:
         """Whether the handler is a coroutine function; any other runs in a thread."""
+        return self._is(inspect.iscoroutinefunction)
+
+    def _is(self, kind: Callable[[object], bool]) -> bool:
         handler = inspect.unwrap(self.handler)
-        return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-            getattr(handler, "__call__", None)  # noqa: B004  # what is asked is its kind
-        )
+        called = getattr(handler, "__call__", None)  # noqa: B004  # what is asked is its kind
+        return kind(handler) or kind(called)
 
 
 def policy_of(retry: Backoff | None, dead_letter: str | None) -> Policy:

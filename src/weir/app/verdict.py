@@ -72,7 +72,7 @@ class Policy:
         While failures are `forgiven`, none is dead for its attempts, only for what it is.
         """
         if isinstance(error, Reject) and self.dead_letter is not None:
-            return Dead(str(error) or "rejected")
+            return Dead(" ".join(str(error).split()) or "rejected")
         if self.retry.spent(attempts + 1) and not forgiven:
             return Dead(told(error))
         return Again(self.retry.delay(attempts, dice))

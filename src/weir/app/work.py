@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from weir.app.subscription import Hook, Subscription, call
@@ -30,7 +30,13 @@ class Hooks:
 def work_of(subscription: Subscription, hooks: Hooks, threads: Threads) -> Work:
     """Return what handles a message, or a list of them: the handler alone, if that is all."""
     handler: Any = subscription.handler
-    work: Work = handler if subscription.awaited else partial(threads.run, handler)
+
+    async def in_thread(given: Any) -> None:
+        outcome = await threads.run(handler, given)
+        if outcome is not None:
+            await _come_true(outcome)
+
+    work: Work = handler if subscription.awaited else in_thread
     if not hooks.before and not hooks.after:
         return work
 
@@ -52,6 +58,16 @@ def work_of(subscription: Subscription, hooks: Hooks, threads: Threads) -> Work:
             del error  # it holds this frame, and this frame held it
 
     return hooked
+
+
+async def _come_true(outcome: object) -> None:
+    """Let that happen which a plain function has only promised, as a lambda of a coroutine function
+    does: else its message would be acked, and nothing done. Raises `TypeError` for a generator.
+    """
+    if inspect.isawaitable(outcome):
+        await outcome
+    elif inspect.isgenerator(outcome) or inspect.isasyncgen(outcome):
+        raise TypeError("the handler returned a generator, of which nothing ran: let it not yield")
 
 
 async def _quietly(hook: Hook, message: Message, error: BaseException | None) -> None:

@@ -1,66 +1,71 @@
-"""The workers of a subscription: who has nothing to do, and who wants none beside it."""
+"""The workers of a subscription: who has nothing to do, and who wants nobody beside it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from weir.app.room import Alone, Room
+from weir.app.taking import Taking
 
 Worker = asyncio.Task[None]
 
-#: Who is to be alone waits so long for those who are at work.
-CLEARED = 10.0
+T = TypeVar("T")
 
 
 class Workers:
-    """Tasks that work beside each other; one may ask that the others begin nothing."""
+    """Tasks that work beside each other, in a room with those of other subscriptions."""
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    def __init__(self, taking: Taking) -> None:
+        """Begin with none; they take what they work on from `taking`."""
         self.all: set[Worker] = set()
         #: Those that wait for something to do.
         self.idle: set[Worker] = set()
-        #: Whether one is alone, or waits to be: none may begin anything.
-        self.closed = False
-        #: Held by who is alone; and set when all are idle.
-        self._alone = asyncio.Lock()
-        self._calm = asyncio.Event()
+        self._taking = taking
+        self._room = Room.here()
+        self._room.guests.add(self)
 
-    async def idly(self, worker: Worker, wait: Coroutine[Any, Any, None]) -> None:
+    @property
+    def busy(self) -> int:
+        """How many are at work."""
+        return len(self.all) - len(self.idle)
+
+    @property
+    def closed(self) -> bool:
+        """Whether one is alone, or waits to be: none may begin anything."""
+        return self._room.closed
+
+    async def idly(self, worker: Worker, wait: Coroutine[Any, Any, T]) -> T:
         """Wait, as one who has nothing to do and may be cancelled."""
         self.idle.add(worker)
-        if len(self.idle) == len(self.all):
-            self._calm.set()
+        self._room.idles()
         try:
-            await wait
+            return await wait
         finally:
             self.idle.discard(worker)
 
+    def over(self, worker: Worker) -> None:
+        """Forget one that has ended."""
+        self.all.discard(worker)
+        self._room.idles()
+        if not self.all:
+            self._room.guests.discard(self)
+
     async def admitted(self) -> None:
         """Wait until nobody is alone."""
-        async with self._alone:
-            pass
+        await self._room.admitted()
 
-    async def close(self, pause: Callable[[], None]) -> None:
-        """Be alone until `open`: all are idle by then, or have been at work for `CLEARED` seconds.
+    async def close(self) -> Alone:
+        """Be alone in the process until the end of what is returned. See `Room.close`."""
+        return await self._room.close(self)
 
-        Call it idly. `pause` is called when none may begin.
-        """
-        await self._alone.acquire()
-        self.closed = True
-        try:
-            pause()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLEARED):
-                    while len(self.idle) < len(self.all):
-                        self._calm.clear()
-                        await self._calm.wait()
-        except BaseException:
-            self.open()
-            raise
+    # What the room asks of its guests.
 
-    def open(self) -> None:
-        """Let the others begin again."""
-        self.closed = False
-        self._alone.release()
+    def pause(self) -> None:
+        """Give back all that did not begin."""
+        self._taking.pause()
+
+    async def flush(self) -> None:
+        """Return when the broker knows what is settled, and given back. Raises `WeirError`."""
+        await self._taking.flush()

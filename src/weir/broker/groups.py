@@ -130,6 +130,8 @@ class Groups:
         silence before it seeks to.
         """
         node = group.node
+        if group.has_others:
+            group.past.doubt()
         alone = node.configuration.voters == (group.voter,)
         group.run(machine, campaign=alone or (preferred and not node.last_index))
         self._peers.add(group)

@@ -18,6 +18,7 @@ from weir.broker.topics import Topics
 from weir.errors import (
     BadRequest,
     Fenced,
+    NotTogether,
     ProducerExpired,
     Refused,
     Unauthorized,
@@ -122,7 +123,7 @@ class Requests:
         """Serve one frame, pass it on, or refuse it with a number.
 
         False, and nothing is done, if it asks for what this shard's copy of the registry does not
-        hold, which may be news: ask again, with `final`, when the copy is up to date.
+        hold, or not allow, which may be news: ask again, with `final`, when the copy is up to date.
         """
         caller = Caller(session.id, frame.opcode, frame.correlation)
         try:
@@ -139,7 +140,7 @@ class Requests:
                 self._passing.request(session, caller, frame, place)
             else:
                 self._handlers[kind](session, caller, request)
-        except (UnknownTopic, UnknownProducer) as error:
+        except (UnknownTopic, UnknownProducer, NotTogether) as error:
             if self._neighbours.may_be_news() and not final:
                 return False
             self._outbox.refuse(caller, self._neighbours.certain(error))

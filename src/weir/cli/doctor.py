@@ -25,7 +25,7 @@ def doctor(
     """
     import os
 
-    from weir.cli.checkup import CHECKS, Patient
+    from weir.cli.checkup import CHECKS, Patient, examine
     from weir.cli.output import hint, print_json, print_table
     from weir.server.sources import resolve
 
@@ -37,7 +37,7 @@ def doctor(
     flags = {} if data is None else {"node.data": ("--data", data)}
     settings = resolve(config, os.environ, flags).config
     patient = Patient(settings, must_run="endpoint" in (only or ()))
-    findings = [check(patient) for name, check in CHECKS.items() if not only or name in only]
+    findings = examine(patient, only or ())
     failed = [finding for finding in findings if finding.state == "fail"]
     if as_json:
         print_json(

@@ -17,7 +17,12 @@ def init(
         "./weir-data"
     ),
     logs: Annotated[
-        int, typer.Option(min=0, help="Numbered logs, for good. [default: one a core, from 2]")
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="Numbered logs, for good. [default: one a core, from 2]",
+        ),
     ] = 0,
     log_dir: Annotated[
         list[str] | None,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from copy import copy
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,7 +30,11 @@ from weir.cli import (
     work,
 )
 from weir.cli.backup import verbs as backup
+from weir.cli.reasons import in_words, not_installed
 from weir.errors import WeirError
+
+if TYPE_CHECKING:
+    from typer._click import Command
 
 FIRST_WORDS = """\
 weir, a durable message broker: every message once, in one order in its partition.
@@ -101,9 +107,10 @@ def demo(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, 1 for an error, 2 for wrong usage."""
-    command = typer.main.get_command(app)
+    words = sys.argv[1:] if arguments is None else arguments
+    command = _command(words[0] if words else "")
     try:
-        code = command.main(arguments, prog_name="weir", standalone_mode=False)
+        code = command.main(words, prog_name="weir", standalone_mode=False)
     except typer.TyperException as error:
         verb = getattr(getattr(error, "ctx", None), "command_path", "weir")
         what = error.format_message().rstrip(".")
@@ -115,9 +122,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say(problem, 1)
         return 1
     except OSError as error:
-        reason = error.strerror or str(error)
-        return _say(f"{error.filename}: {reason}" if error.filename else reason, 1)
+        return _say(in_words(error), 1)
+    except ModuleNotFoundError as error:
+        if not (advice := not_installed(error)):
+            raise
+        return _say(advice, 1)
     return int(code or 0)
+
+
+@cache
+def _command(verb: str) -> Command:
+    """Return the command that knows `verb`, or that knows all where there is no such verb.
+
+    All verbs take a tenth of a second to build, and each process uses one.
+    """
+    one = copy(app)
+    one.registered_commands = [
+        known
+        for known in app.registered_commands
+        if known.callback is not None and known.callback.__name__ == verb
+    ]
+    one.registered_groups = [
+        known
+        for known in app.registered_groups
+        if known.typer_instance is not None and known.typer_instance.info.name == verb
+    ]
+    found = one.registered_commands or one.registered_groups
+    return typer.main.get_command(one if found else app)
 
 
 def run() -> None:

@@ -80,7 +80,10 @@ def status(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
 def add(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where it will listen.")],
     number: Annotated[
-        int, typer.Option("--node", min=0, help="Its number. [default: the next free one]")
+        int,
+        typer.Option(
+            "--node", min=0, show_default=False, help="Its number. [default: the next free one]"
+        ),
     ] = 0,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -175,7 +178,12 @@ def transfer_leader(
     topic: Annotated[str, typer.Argument(help="`topic`, or `namespace/topic`.")],
     partition: Annotated[int, typer.Option(min=0, help="Which of its partitions.")] = 0,
     to: Annotated[
-        int, typer.Option(min=0, help="The node to lead it. [default: the one it is meant for]")
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="The node to lead it. [default: the one it is meant for]",
+        ),
     ] = 0,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -192,7 +200,12 @@ def transfer_leader(
 @app.command("raise-level")
 def raise_level(
     level: Annotated[
-        int, typer.Option(min=0, help="Which. [default: the highest that all nodes support]")
+        int,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="Which. [default: the highest that all nodes support]",
+        ),
     ] = 0,
     url: Url = DEFAULT_URL,
 ) -> None:

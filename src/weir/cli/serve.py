@@ -68,7 +68,8 @@ def serve(
     if not drained:
         typer.echo(
             f"not everything was drained within {settings.stop.drain_seconds:g} s: what was not "
-            "confirmed may be lost; raise drain_seconds in [stop]",
+            "confirmed may be lost; free some room if a flush waited for it, else raise "
+            "drain_seconds in [stop]",
             err=True,
         )
         raise typer.Exit(1)

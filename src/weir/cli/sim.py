@@ -24,6 +24,14 @@ def sim(context: typer.Context) -> None:
         print(context.get_help())
 
 
+def _check_libraries() -> None:
+    """Raise `MissingLibrary` now, and not as a crash of a broker that gets a packed batch."""
+    from weir.codec.compression import LZ4, ZSTD, deflate
+
+    for kind in (LZ4, ZSTD):
+        deflate(kind, b"")
+
+
 @app.command()
 def run(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 100,
@@ -48,6 +56,7 @@ def run(
 
     if one_node and ordered:
         raise typer.BadParameter("give --one-node or --ordered", param_hint="sim run")
+    _check_libraries()
     shape = NODE if one_node else ORDERED if ordered else SET
 
     began = time.monotonic()
@@ -113,6 +122,7 @@ def mutants(
     unknown = set(only or ()) - {mutant.name for mutant in MUTANTS}
     if unknown:
         raise typer.BadParameter(f"no mutant {min(unknown)!r}", param_hint="--only")
+    _check_libraries()
     chosen = [mutant for mutant in MUTANTS if not only or mutant.name in only]
     hunts = []
     with progress("mutants", len(chosen)) as show:

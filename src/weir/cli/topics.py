@@ -49,7 +49,11 @@ def create(
     scatter_with: ScatterWith = None,
     replicas: Annotated[
         int,
-        typer.Option(min=0, help="On how many nodes. [default: 3, as far as there are nodes]"),
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="On how many nodes. [default: 3, as far as there are nodes]",
+        ),
     ] = 0,
     if_absent: Annotated[
         bool,

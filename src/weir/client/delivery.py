@@ -160,6 +160,6 @@ class Delivery:
         """
         self._owner.given_back(self, self._holding, delay, False)
 
-    def give_back(self) -> None:
-        """Say that nobody tried it: its next attempt has the same number."""
-        self._owner.given_back(self, self._holding, 0.0, True)
+    def give_back(self, delay: Delay = 0.0) -> None:
+        """Say that nobody tried it: its next attempt has the same number; see `nack`."""
+        self._owner.given_back(self, self._holding, delay, True)

@@ -16,6 +16,7 @@ from typing import Any
 
 from weir.client.aside import Aside, set_aside
 from weir.client.consumer import Consumer, Grant
+from weir.client.growth import ASK_EVERY
 from weir.client.link import Link
 from weir.client.outgoing import now_us
 from weir.client.places import Places
@@ -65,7 +66,8 @@ class Scatterings:
         """Open nothing yet."""
         self._link = link
         self._idle: list[_Seat] = []
-        self._places: dict[str, Places] = {}
+        #: By topic, where it is served, and since when that is known.
+        self._places: dict[str, tuple[Places, float]] = {}
         self._turn = 0
         self._finding = asyncio.Lock()
 
@@ -74,12 +76,19 @@ class Scatterings:
         self._turn += 1
         return Scattering(self, self._turn)
 
-    async def places(self, topic: str) -> Places:
-        """Return where a topic is served. Raises `UnknownTopic`."""
+    async def places(self, topic: str, partition: int = 0) -> Places:
+        """Return where a topic is served, as of a few seconds ago: else keys would go by fewer
+        partitions than it has by now. As of now if `partition` was not there then.
+
+        Raises `UnknownTopic`.
+        """
         async with self._finding:
-            if topic not in self._places:
-                self._places[topic] = await Places.find(self._link, topic)
-            return self._places[topic]
+            now = asyncio.get_running_loop().time()
+            known, since = self._places.get(topic, (None, now))
+            if known is None or now - since >= ASK_EVERY or partition >= len(known):
+                known = await Places.find(self._link, topic)
+                self._places[topic] = known, now
+            return known
 
     async def send(self, rows: Mapping[Address, list[_Row]], acks: list[Aside]) -> m.ScatterConfirm:
         """Return once all of it is durable. Raises `Refused`, or `Disconnected`: then it may have
@@ -182,7 +191,7 @@ class Scattering:
         return self.receipts
 
     async def _place(self, row: _Row) -> Address:
-        places = await self._shared.places(row.topic)
+        places = await self._shared.places(row.topic, row.partition or 0)
         if row.partition is not None:
             return places[row.partition]
         if row.key is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from weir.log.errors import BadRecord
 from weir.log.frame import Kind
@@ -78,7 +78,16 @@ class GroupIndex(IndexLookups):
         for at, term in enumerate(self._terms):
             if term >= self.before:
                 return
-            self._terms[at], self._kinds[at], self._lengths[at] = 0, _BATCHES, 1
+            self._lose(at)
+
+    def disbelieve(self, indexes: Iterable[int]) -> None:
+        """Know entries as lost though something lies there: others may have superseded them."""
+        for index in indexes:
+            if 0 <= (at := index - self.first) < len(self._terms):
+                self._lose(at)
+
+    def _lose(self, at: int) -> None:
+        self._terms[at], self._kinds[at], self._lengths[at] = 0, _BATCHES, 1
 
     def count_lost(self) -> int:
         """Return for how many entries others stand in that are lost."""

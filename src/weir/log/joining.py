@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from weir.log.checkpoint import UNKNOWN, Kept
 from weir.log.class_scan import FoundCopies
+from weir.log.doubts import Doubts
 from weir.log.errors import LogDamaged
 from weir.log.frame import Frame
 from weir.log.index import GroupIndex
@@ -32,6 +33,8 @@ class Joining:
         damaged places, are the scan's, which changes them meanwhile.
         """
         self.index: dict[int, GroupIndex] = {}
+        #: What may have been superseded by what was lost.
+        self.doubts = Doubts()
         #: By group: the first entry lost behind all messages so far, which may have held some.
         self._lost: dict[int, int] = {}
         #: By group, index and position of all that were lost, superseded since or not.
@@ -71,6 +74,7 @@ class Joining:
         if above is not None:
             index = self._index(group, above.first)
             self._forget(group, above.first)
+            self.doubts.weigh(group, index, above.positions[0], above.first, above.terms[0])
             self._fill(segment, position, group, index, above.first)
             self._mend(group, index, above.base)
             index.join(above)
@@ -116,6 +120,7 @@ class Joining:
             return None
         index = self._index(frame.group, frame.index)
         self._forget(frame.group, frame.index)
+        self.doubts.weigh(frame.group, index, frame.position, frame.index, frame.term)
         self._fill(segment, frame.position, frame.group, index, frame.index)
         self._mend(frame.group, index, frame.first_offset)
         if frame.group not in self._gaps and frame.group not in self._lost:
@@ -158,6 +163,7 @@ class Joining:
         self._gaps.pop(group, None)
         self._told.pop(group, None)
         self._copies.restart(group)
+        self.doubts.restart(group)
 
     def finish(self) -> None:
         """Stand in for entries at the ends of groups that the checkpoint knows to have been.
@@ -168,6 +174,8 @@ class Joining:
             if kept.start not in (0, GONE):
                 index = self.index[group]
                 held = min(kept.applied, kept.last)
+                # The term that it had reached, for want of that of what lay here once.
+                self.doubts.weigh(group, index, self._replay, held + 1, kept.term)
                 self._fill(None, self._replay, group, index, held + 1)
                 self._mend(group, index, kept.behind)
         for group, (start, before) in self._told.items():

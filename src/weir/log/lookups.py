@@ -246,6 +246,12 @@ class Lookups:
         self.let_go(piece.segment)
         return self.stored(piece.group, piece.stored.index) == piece.stored
 
+    def disbelieve(self, group: int, indexes: Iterable[int]) -> None:
+        """Count entries as lost that recovery found to be in doubt: reading them fails."""
+        index = self._groups.get(group)
+        if index is not None:
+            index.disbelieve(indexes)
+
     def fill(self, group: int, filled: Mapping[int, Filled]) -> None:
         """All that a group lacked is mended: let these entries tell what they hold."""
         index = self._groups.get(group)

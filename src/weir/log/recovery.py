@@ -61,7 +61,8 @@ class RecoveredGroup:
     `damage` says what a group lost that it needs to go on: it may neither vote nor lead.
     `hard_state_lost` says that this may be a vote. `unreadable` counts entries that are needed and
     known to be lost, also of a group that can go on: whoever asks for them is refused. Of those in
-    `rotten` only the payload is lost: with these filled in, nothing is `damage` any more.
+    `rotten` only the payload is lost: with these filled in, nothing is `damage` any more. Those in
+    `doubtful` may have been superseded by what is lost, if the group has other voters.
     """
 
     hard_state: HardState | None
@@ -73,6 +74,7 @@ class RecoveredGroup:
     hard_state_lost: bool = False
     unreadable: int = 0
     rotten: tuple[int, ...] = ()
+    doubtful: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ def _groups(scan: GroupScan) -> dict[int, RecoveredGroup]:
             group in scan.states_lost,
             scan.joining.unreadable(group),
             scan.rotten(group),
+            scan.joining.doubts.of(group, scan.index.get(group)),
         )
     return found
 

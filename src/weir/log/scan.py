@@ -96,6 +96,7 @@ class Scan:
         if segment.end >= max(self._listed, self._replay):
             raise error
         self.holes.append(error)
+        self._joining.doubts.darken(segment.base, segment.end)
         if segment.end > self._replay:
             self.groups.lose_all(error, segment.end)
 
@@ -204,6 +205,7 @@ class Scan:
             # It may begin below `replay`, and reach into what every group needs.
             if segment.base + behind > self._replay:
                 self.groups.lose_all(error, segment.base + behind - 1)
+            self._joining.doubts.darken(position, segment.base + behind)
             return behind
         self.holes.append(error)
         if frame.kind is Kind.END:

@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 
 from weir.codec.fields import U64
-from weir.errors import BadName, BadRequest
+from weir.errors import BadName, BadRequest, NotTogether
 from weir.model.ids import Natural, group_of
 from weir.model.limits import (
     NAME_CHARACTERS_MAX,
@@ -146,10 +146,10 @@ class Topic:
 
 
 def check_together(topics: Sequence[Topic]) -> None:
-    """Raise `BadRequest` unless one scattering may publish to all of these."""
+    """Raise `NotTogether` unless one scattering may publish to all of these."""
     for one, other in permutations(topics, 2):
         if other.full_name not in one.settings.scatter_with:
-            raise BadRequest(
+            raise NotTogether(
                 f"a scattering publishes to {one.full_name} and {other.full_name} only if each is "
                 f"told so: weir topic alter {one.full_name} --scatter-with {other.full_name}, and "
                 "the other way round"

@@ -65,6 +65,8 @@ class Leader:
                 contact = ground.contacts.of(id)
                 now = ground.clock.now
                 self.members[id] = Member(id, ground.log.last_index + 1, contact, now)
+        if not ground.configuration.counts(self.transferee):
+            self.transferee = NOBODY
         self._sending.dirty = bool(self.members)
         self._serve()
 

@@ -88,7 +88,11 @@ class Flusher:
                 flush.run(self._disk)
             except OSError as error:
                 pause = self._retry_seconds
-                log.error("a flush waits for room: %s; next try in %g s", error, pause)
+                log.error(
+                    "a flush waits for room: %s; free some, and it goes on; next try in %g s",
+                    error,
+                    pause,
+                )
                 if self._stopping.wait(pause):
                     return None
             else:

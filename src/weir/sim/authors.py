@@ -95,8 +95,10 @@ class Author(Producer):
         self._pen.producer = reply.producer
         self._grant = reply
         if reply.epoch and not self.scene.brokers.far:
-            address = self.addresses[self._partition]
-            self.ask(m.Positions(address), lambda there: self._fenced(reply, there))
+            # What is undecided hides all behind it: who asks with a stamp waits until it is not.
+            stamp = 1 if self.history.scatterings else 0
+            asks = m.Positions(self.addresses[self._partition], stamp)
+            self.ask(asks, lambda there: self._fenced(reply, there))
         if self._pen.growing and self.world.chance(_CONTINUE):
             # Chunks of an ended epoch are void: nothing may be added to them.
             piece = [self._value()]

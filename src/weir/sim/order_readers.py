@@ -18,7 +18,7 @@ _WAIT_MS = 100
 _SIZES = (1, 500, 4_000)
 #: What a reader asks for in the end, when it hurries.
 _ALL_BYTES = 20_000
-_NEXT = (0, 15 * MS)
+_NEXT = (0, 60 * MS)
 #: No question for barriers begins sooner after the last one.
 _ASK_EVERY = 5 * MS
 #: So few that a partition that is ahead has to wait.

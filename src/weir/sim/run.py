@@ -146,6 +146,7 @@ class _Run:
         self.nemesis = Nemesis(world, brokers.one, shape) if alone else storm(world, brokers, shape)
         if isinstance(self.nemesis, Storm) and shape.hours[seed % len(shape.hours)]:
             self.nemesis.lose_hours()
+            history.values_expire = True  # for an hour may be over at any moment
         self.operations = 0
         self._shape = shape
         self._rots = shape.rots[seed % len(shape.rots)]

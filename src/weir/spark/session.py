@@ -6,9 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 import weir
+from weir.errors import MissingLibrary
+
+try:
+    from pyspark.sql import SparkSession
+except ModuleNotFoundError:
+    raise MissingLibrary("PySpark is not here: pip install 'weir-mq[spark]'") from None
+
 from weir.spark.java import use_java
 from weir.spark.source import WeirDataSource
 

@@ -219,8 +219,8 @@ class Positions(Control, frozen=True, array_like=True):
 
 
 class PositionsReply(Control, frozen=True, array_like=True):
-    """First offset, the offset behind the last committed, and the first one stamped from the
-    asked `stamp` on; `end` if there is none yet.
+    """First offset, the offset behind the last one that readers get, which stop before what is
+    undecided, and the first one stamped from the asked `stamp` on; `end` if there is none yet.
     """
 
     start: int

@@ -32,8 +32,8 @@ class FakeDelivery:
     def nack(self, delay: float = 0.0) -> None:
         self._settle(delay)
 
-    def give_back(self) -> None:
-        self._settle("untried")
+    def give_back(self, delay: float = 0.0) -> None:
+        self._settle(("untried", delay) if delay else "untried")
 
     def _settle(self, outcome: object) -> None:
         assert self.outcome is None, "settled twice"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from typing import Any
 
@@ -228,6 +229,36 @@ def test_run_ends_when_it_is_told_and_when_a_topic_is_gone(node: Any) -> None:
                 await app.run(node.url, cluster="leger")
 
     asyncio.run(test())
+
+
+def test_one_signal_ends_all_apps_of_a_process(node: Any) -> None:
+    """The one that had begun last took it from the others, which went on."""
+
+    async def test() -> None:
+        apps = [weir.App(node.url) for _ in range(2)]
+        async with weir.connect(node.url) as w:
+            await w.create_topic("unlocks")
+            await w.publish("unlocks", b"x")
+            both = asyncio.Barrier(3)
+
+            async def record(message: weir.Message) -> None:
+                await both.wait()
+
+            for number, app in enumerate(apps):
+                app.subscribe("unlocks", cluster=f"ledger-{number}")(record)
+            runs = [asyncio.ensure_future(app.run()) for app in apps]
+            async with asyncio.timeout(30):
+                await both.wait()
+                # Those that end by themselves leave the others their signals.
+                ended = weir.App(node.url)
+                ended.subscribe("nowhere", cluster="ledger")(record)
+                with pytest.raises(weir.errors.UnknownTopic):
+                    await ended.run()
+                signal.raise_signal(signal.SIGTERM)
+                await asyncio.gather(*runs)
+
+    asyncio.run(test())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_one_that_cannot_begin_ends_when_it_is_told(node: Any) -> None:

@@ -116,6 +116,36 @@ def test_dead_letters_may_go_elsewhere(node: Any, all_done: Any) -> None:
     asyncio.run(test())
 
 
+def test_a_letter_that_cannot_go_back_takes_no_others_along(node: Any, all_done: Any) -> None:
+    """Those beside it had gone back, were not acked, and went back again each time."""
+
+    async def test() -> None:
+        app = weir.App(node.url)
+        for topic in ("unlocks", "gone"):
+
+            @app.subscribe(topic, cluster="ledger", dead_letter="dead")
+            async def record(message: weir.Message) -> None:
+                raise weir.Reject
+
+        async with weir.connect(node.url) as w:
+            for topic in ("unlocks", "gone"):
+                await w.create_topic(topic)
+                await w.publish(topic, topic)
+            async with app.running():
+                await all_done(w, "unlocks", "ledger")
+                await all_done(w, "gone", "ledger")
+            await w.delete_topic("gone")
+            for _ in range(2):
+                with pytest.raises(weir.errors.UnknownTopic, match="gone"):
+                    await redrive(w, "dead", "ledger")
+            values = [m.value async for m in w.reader("unlocks", follow=False)]
+            assert values == [b"unlocks"] * 2
+            await w.create_topic("gone")
+            assert (await redrive(w, "dead", "ledger")).topics == {"gone": 1}
+
+    asyncio.run(test())
+
+
 def test_keys_are_handled_in_order_and_a_failure_holds_back_its_key(
     node: Any, all_done: Any
 ) -> None:

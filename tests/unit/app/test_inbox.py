@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -242,6 +243,37 @@ def test_two_who_prune_do_not_disturb_each_other(engine: Engine, inbox: weir.Inb
             await asyncio.gather(*(one.prune("doors", {0: cursor}) for one in (inbox, twin)))
         assert rows(engine) == 0
         assert not record(engine, inbox, message(29_000))
+
+    asyncio.run(work())
+
+
+def test_rows_go_on_going_after_a_database_was_away(engine: Engine) -> None:
+    """A driver's own `OSError`, as asyncpg's where nobody answers, ended that for good."""
+    refusals = list[OSError]()
+
+    @event.listens_for(engine, "do_connect")
+    def refuse(*_: object) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    class Client:
+        async def clusters(self, topic: str, cluster: str) -> list[Any]:
+            return [SimpleNamespace(shares=[SimpleNamespace(partition=0, cursor=5)])]
+
+    async def work() -> None:
+        inbox = weir.Inbox("ledger", prune_every="1ms")
+        inbox.create(engine)
+        for offset in range(5):
+            record(engine, inbox, message(offset))
+        engine.dispose()  # so that it connects anew
+        refusals.append(OSError("connection refused"))
+        client: Any = Client()
+        pruning = asyncio.ensure_future(inbox.keep_pruned(client, "doors"))
+        async with asyncio.timeout(30):
+            while refusals or rows(engine):
+                await asyncio.sleep(0.01)
+        pruning.cancel()
+        await asyncio.wait((pruning,))
 
     asyncio.run(work())
 

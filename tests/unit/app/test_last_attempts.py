@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 import weir
 from weir.errors import Disconnected
 
@@ -124,5 +126,83 @@ def test_who_has_one_attempt_is_handled_beside_others(begun: Any, delivery: Any)
                 work.gate(value).set()
             await until(lambda: all(one.outcome for one in both))
             assert run.source.pauses == 0
+
+    asyncio.run(test())
+
+
+def test_other_subscriptions_of_the_process_begin_nothing_beside_it(
+    begun: Any, delivery: Any
+) -> None:
+    """Its neighbours died with it in all their attempts where they were another subscription's."""
+
+    async def test() -> None:
+        work, others = Work(), Work()
+        async with begun(work, retry=RETRY) as run, begun(others, concurrency=2) as other:
+            slow, waits = delivery("slow"), delivery("waits")
+            other.source.add(slow)
+            await until(lambda: others.begun)
+            last = delivery("last", 3)
+            run.source.add(last)
+            await until(lambda: other.source.pauses == 1)
+            other.source.add(waits)
+            others.gate(b"slow").set()
+            await until(lambda: work.begun)
+            assert (slow.outcome, other.source.flushes) == ("done", 1)
+            assert others.begun == [b"slow"]
+            work.gate(b"last").set()
+            others.gate(b"waits").set()
+            await until(lambda: waits.outcome)
+            assert last.outcome == "done"
+
+    asyncio.run(test())
+
+
+def test_another_subscription_that_cannot_tell_holds_nobody_up(begun: Any, delivery: Any) -> None:
+    async def test() -> None:
+        work = Work()
+        async with begun(work, retry=RETRY) as run, begun(Work()) as other:
+
+            async def flush() -> None:
+                raise Disconnected("no broker")
+
+            other.source.flush = flush
+            last = delivery("last", 3)
+            work.gate(b"last").set()
+            run.source.add(last)
+            await until(lambda: last.outcome)
+            assert last.outcome == "done"
+
+    asyncio.run(test())
+
+
+def test_what_hangs_keeps_the_others_for_a_while_only(
+    begun: Any, delivery: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept all of its process from their work until its time limit, 30 minutes."""
+    monkeypatch.setattr("weir.app.room.ALONE", 0.01)
+
+    async def test() -> None:
+        work = Work()
+        async with begun(work, retry=RETRY, concurrency=2) as run:
+            hangs, other, next_ = delivery("hangs", 3), delivery("other"), delivery("next", 3)
+            run.source.add(hangs)
+            await until(lambda: work.begun)
+            run.source.add(other)
+            work.gate(b"other").set()
+            await until(lambda: other.outcome)
+            # It is not alone any more, and leaves no door open when it ends.
+            monkeypatch.setattr("weir.app.room.ALONE", 60)
+            run.source.add(next_)
+            work.gate(b"hangs").set()
+            await until(lambda: hangs.outcome and b"next" in work.begun)
+            late = delivery("late")
+            run.source.add(late)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert late.outcome is None
+            assert b"late" not in work.begun
+            work.gate(b"next").set()
+            work.gate(b"late").set()
+            await until(lambda: late.outcome)
 
     asyncio.run(test())

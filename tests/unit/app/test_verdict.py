@@ -27,6 +27,7 @@ def test_dice_decide_the_part_that_jitter_leaves_them() -> None:
 def test_what_is_rejected_is_dead_at_once() -> None:
     assert POLICY.failed(1, weir.Reject("no such door"), 1.0, False) == Dead("no such door")
     assert POLICY.failed(1, weir.Reject(), 1.0, True) == Dead("rejected")
+    assert POLICY.failed(1, weir.Reject("line\nby line"), 1.0, True) == Dead("line by line")
 
 
 def test_without_a_dead_letter_topic_nothing_is_ever_dead() -> None:

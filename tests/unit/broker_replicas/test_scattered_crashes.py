@@ -15,10 +15,11 @@ from weir.broker.scatter.attempts import Scattering
 from weir.broker.scatter.participant import Participant
 from weir.broker.state import state
 from weir.broker.state.dedupe import ProducerTable
-from weir.errors import StaleGrant, refusal
+from weir.errors import StaleGrant, UnknownTopic, refusal
 from weir.model.batch import Batch, encode
 from weir.model.ids import group_of
 from weir.model.scattered import Scattered, acks_part, batch_part
+from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire.scattering import Part
 
@@ -45,12 +46,11 @@ class Author:
         self.trio, self.dice = trio, dice
         trio.until(lambda: all(node.shard.ready for node in trio.live()))
         self.out = trio.topic("out", PARTITIONS)
-        self.inputs = trio.topic("in", 1)
-        self.grant = trio.producer()
-        self.number = 0
-        self.sequences: Counter[int] = Counter()
+        self._seat()
         #: What was confirmed: value, the partitions it went to, its stamp.
         self.confirmed: dict[bytes, tuple[tuple[int, ...], int]] = {}
+        #: What may have come to be before a topic of it was gone, and where.
+        self.doubtful: dict[bytes, tuple[int, ...]] = {}
         self.request: m.Scatter | None = None
         self.value = b""
         self.chosen: tuple[int, ...] = ()
@@ -58,6 +58,18 @@ class Author:
         self.turns = 0
         #: Inputs that others have done.
         self.overtaken: set[int] = set()
+        self.fill()
+
+    def _seat(self) -> None:
+        """Be another producer."""
+        self.grant = self.trio.producer()
+        self.number = 0
+        self.sequences: Counter[int] = Counter()
+
+    def fill(self) -> None:
+        """Make the topic of inputs, and what is in it."""
+        trio = self.trio
+        self.inputs = trio.topic("in", 1)
         other = trio.producer()
         for number in range(INPUTS):
             address = self.inputs.addresses[0]
@@ -112,7 +124,11 @@ class Author:
             self.request = None
             return
         error = refusal(reply.code, reply.message, reply.detail)
-        if not error.retryable:
+        if isinstance(error, UnknownTopic):
+            self.request = None
+            self.doubtful[self.value] = self.chosen
+            self._seat()
+        elif not error.retryable:
             assert isinstance(error, StaleGrant), error
             self.request = None
 
@@ -140,7 +156,19 @@ class Author:
         )
 
     def check(self) -> None:
-        """All parts or none, at one stamp, once, and what was confirmed is there."""
+        """All is as `check_parts` says, and what was acked was so together with what it became."""
+        places = self.check_parts()
+        handled = Counter(value.split(b"/")[0] for value in places if b"/" in value)
+        assert all(count == 1 for count in handled.values()), handled
+        group = self.inputs.addresses[0].group
+        crew = self.trio.leader(group).group(group).machine.state.clusters.get("crew")
+        done = {b"in%d" % n for n in range(INPUTS) if crew is not None and crew._is_done(n, n + 1)}
+        overtaken = {b"in%d" % offset for offset in self.overtaken}
+        assert not overtaken & handled.keys()
+        assert done == handled.keys() | overtaken
+
+    def check_parts(self) -> dict[bytes, list[int]]:
+        """Return what is where: all parts or none, at one stamp, once, and what was confirmed."""
         found = self.read()
         places: dict[bytes, list[int]] = {}
         stamps: dict[bytes, set[int]] = {}
@@ -153,15 +181,10 @@ class Author:
             assert places.get(value) == list(chosen), (value, chosen, places.get(value))
             assert stamps[value] == {stamp}
         for value, where in places.items():
-            assert value in self.confirmed, (value, where)
-        handled = Counter(value.split(b"/")[0] for value in places if b"/" in value)
-        assert all(count == 1 for count in handled.values()), handled
-        group = self.inputs.addresses[0].group
-        crew = self.trio.leader(group).group(group).machine.state.clusters.get("crew")
-        done = {b"in%d" % n for n in range(INPUTS) if crew is not None and crew._is_done(n, n + 1)}
-        overtaken = {b"in%d" % offset for offset in self.overtaken}
-        assert not overtaken & handled.keys()
-        assert done == handled.keys() | overtaken
+            assert len(stamps[value]) == 1, (value, stamps[value])
+            if value not in self.confirmed:
+                assert self.doubtful.get(value) == tuple(where), (value, where)
+        return places
 
 
 class Crashes:
@@ -212,7 +235,27 @@ def test_all_or_none_whoever_crashes(
     play(make_trio, monkeypatch, seed)
 
 
-def play(make_trio: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def tried(author: Author, crashes: Crashes, dice: random.Random, deletes: bool) -> None:
+    """Let nodes work on a scattering, in some order, and one of them crash."""
+    trio = author.trio
+    crash_at, delete_at = dice.randrange(60), dice.randrange(60) if deletes else -1
+    for step in range(PATIENCE):
+        author.look()
+        if author.request is None:
+            break
+        if step == crash_at:
+            crashes.step()
+        if step == delete_at:
+            dice.choice(trio.live()).ask(a.DeleteTopic("in", author.inputs.id))
+        for _ in range(dice.randint(1, 4)):
+            trio.one(dice)
+        if dice.random() < 0.5:
+            trio.trunks.carry()
+        if dice.random() < 0.15 or step > 200:
+            trio.pass_ms(dice.randint(1, 50))
+
+
+def play(make_trio: Any, monkeypatch: pytest.MonkeyPatch, seed: int, deletes: bool = False) -> None:
     dice = random.Random(seed)
     # Participants may be hasty: whoever coordinates is then in the middle of it.
     monkeypatch.setattr(overdue, "UNDECIDED_MS", dice.choice((0, 20, 500)))
@@ -221,23 +264,11 @@ def play(make_trio: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     crashes = Crashes(trio, dice)
     author = Author(trio, dice)
     for _ in range(12):
-        acks = pulled(author, trio) if dice.random() < 0.5 else None
-        if acks is not None and dice.random() < 0.3:
+        acks = pulled(author, trio) if deletes or dice.random() < 0.5 else None
+        if acks is not None and not deletes and dice.random() < 0.3:
             overtake(author, trio)
         author.begin(acks)
-        crash_at = dice.randrange(60)
-        for step in range(PATIENCE):
-            author.look()
-            if author.request is None:
-                break
-            if step == crash_at:
-                crashes.step()
-            for _ in range(dice.randint(1, 4)):
-                trio.one(dice)
-            if dice.random() < 0.5:
-                trio.trunks.carry()
-            if dice.random() < 0.15 or step > 200:
-                trio.pass_ms(dice.randint(1, 50))
+        tried(author, crashes, dice, deletes)
         crashes.restore()
         for _ in range(400):
             author.look()
@@ -245,11 +276,25 @@ def play(make_trio: Any, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
                 break
             trio.run(50)
         assert author.request is None, "it never came to an end"
+        if deletes:
+            trio.told(a.DeleteTopic("in", author.inputs.id), 0)
+            author.fill()
     trio.until(lambda: author.unfinished() == 0 or trio.run(1_000), "something is never finished")
-    author.check()
+    if deletes:
+        author.check_parts()
+    else:
+        author.check()
     for partition in range(PARTITIONS):
         trio.same_everywhere(group_of(author.out.id, partition))
     assert author.confirmed
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_is_left_comes_to_its_end_when_a_topic_is_deleted(
+    make_trio: Any, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Readers of the other topic stood still for ever, at what was undecided."""
+    play(make_trio, monkeypatch, seed, deletes=True)
 
 
 def without_bars(patch: pytest.MonkeyPatch) -> None:

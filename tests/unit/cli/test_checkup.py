@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from weir.cli import checkup
-from weir.cli.checkup import CHECKS, Finding, Patient
+from weir.cli.checkup import CHECKS, Finding, Patient, examine
 from weir.cli.main import main
 from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
 
@@ -64,7 +65,7 @@ def test_a_folder_that_cannot_be_written_to(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(checkup.os, "fsync", refuse)
-    sick(checkup.sync(patient(tmp_path)), "fail", "Permission denied", "give --data a folder")
+    sick(checkup.sync(patient(tmp_path)), "fail", "Permission denied", "give another folder")
 
 
 def test_a_disk_without_room_and_a_machine_without_memory(tmp_path: Path) -> None:
@@ -99,3 +100,52 @@ def test_folders_that_are_no_nodes(tmp_path: Path) -> None:
 def test_a_check_that_is_not_there_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--only", "teeth"]) == 2
     assert "no check 'teeth': there are python, extras, clock" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A founded node's disk without a byte left was only warned of, and a sync that failed for it
+    was said to be a matter of rights.
+    """
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkup.os, "fsync", refuse)
+    sick(checkup.sync(patient(tmp_path)), "fail", "No space left on device", "free some")
+    full = os.statvfs_result((4096, 4096, 1_000, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(checkup.os, "statvfs", lambda _: full)
+    (tmp_path / "node.json").write_text("{}")
+    sick(checkup.room(patient(tmp_path)), "fail", "0.0 GiB free", "free some")
+
+
+def test_a_limit_of_open_files_that_a_node_raises_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 65_536))
+    sick(checkup.files(patient(tmp_path)), "ok", "up to 65,536 open files", "")
+
+
+def test_a_check_that_cannot_be_made_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended the whole examination, with one line in the place of all findings."""
+    (tmp_path / "log-0").mkdir()
+    (tmp_path / "node.json").write_text("{")
+    found = {finding.check: finding for finding in examine(patient(tmp_path))}
+    assert list(found) == list(CHECKS)
+    sick(found["damage"], "fail", "node.json", "mend that")
+
+    def refuse(_: Patient) -> Finding:
+        raise PermissionError(errno.EACCES, "Permission denied", "/data/endpoint.json")
+
+    monkeypatch.setitem(CHECKS, "endpoint", refuse)
+    assert main(["doctor", "--only", "endpoint", "--data", str(tmp_path)]) == 1
+    assert "/data/endpoint.json: Permission denied" in (told := capsys.readouterr().out)
+    assert "be the user who owns it" in told
+
+
+def test_what_is_not_installed_names_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "find_spec", lambda name: None if name == "lz4" else name)
+    finding = checkup.extras(patient(Path("nowhere")))
+    assert finding.found == "arrow, spark, inbox, bench"
+    assert "weir-mq[compress]" in finding.advice

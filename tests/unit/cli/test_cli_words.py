@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from weir.cli import output
-from weir.cli.main import main
+from weir.cli.main import _command, app, main
 from weir.cli.pub import _summary
 from weir.cli.tail import as_json, as_text, printable
 from weir.client.receipts import Confirmed
@@ -29,6 +30,18 @@ def test_without_a_verb_it_says_what_to_type_next(capsys: pytest.CaptureFixture[
     assert (code, err) == (0, "")
     assert "Next: weir dev" in out
     assert len(out.splitlines()) <= 12
+
+
+def test_each_verb_is_found_alone_and_says_what_it_says_among_all() -> None:
+    whole = typer.main.get_command(app)
+    assert isinstance(whole, typer.core.TyperGroup)
+    # Whatever is no verb is answered by the whole, which knows what is meant.
+    assert list(_command("fly").commands) == list(_command("").commands) == list(whole.commands)
+    for verb, among_all in whole.commands.items():
+        alone = _command(verb).commands
+        assert list(alone) == [verb]
+        told = [one.get_help(typer.Context(one)) for one in (alone[verb], among_all)]
+        assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("verb", ["topic", "bench"])

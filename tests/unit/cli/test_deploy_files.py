@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import typer
@@ -79,3 +80,14 @@ def test_the_container_runs_as_nobody_special_and_starts_a_node() -> None:
     entry, command = json.loads(done["ENTRYPOINT"]), json.loads(done["CMD"])
     parses(entry + command)
     parses(json.loads(done["HEALTHCHECK"].partition("CMD ")[2]))
+
+
+def test_what_runs_nodes_has_all_that_nodes_can_use() -> None:
+    """A node without `compress` refuses every packed batch: it looks into what it stores."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for text in (UNIT.read_text(), CONTAINER.read_text()):
+        for extras in re.findall(r"(?:weir-mq|\.)\[([\w,]+)\]", text):
+            assert {"fast", "compress"} <= set(extras.split(","))
+            assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert "weir-mq[" in UNIT.read_text()
+    assert "'.[" in CONTAINER.read_text()

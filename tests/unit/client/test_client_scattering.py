@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 import weir
 from weir import sync, testing
 from weir.cli.backup import topics
+from weir.cli.backup.manifest import read
+from weir.client import scattering
 from weir.errors import BadRequest, SequenceGap, StaleGrant, TooLarge
 from weir.model.batch import encode
 from weir.model.scattered import Scattered, batch_part
@@ -197,6 +200,51 @@ async def test_topics_that_say_so_are_scattered_to_together(node: Node) -> None:
         again.publish("invoices", b"i2")
         with pytest.raises(BadRequest, match="orders and invoices"):
             await again.send()
+
+
+def test_keys_go_where_publishes_go_after_a_topic_has_grown(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client went by the partitions that a topic had when it first scattered, for ever."""
+
+    async def scenario() -> None:
+        async with weir.connect(node.url) as w, weir.connect(node.url) as other:
+            await w.create_topic("t")
+            async with w.scatter() as s:
+                s.publish("t", b"a")
+            await other.alter_topic("t", partitions=4)
+            async with w.scatter() as s:
+                s.publish("t", b"b", partition=3)
+            assert s.receipts[0].partition == 3, "one that was added is there when it is named"
+            await other.alter_topic("t", partitions=9)
+            monkeypatch.setattr(scattering, "ASK_EVERY", 0.0)
+            keys = [b"%d" % number for number in range(20)]
+            async with w.scatter() as s:
+                for key in keys:
+                    s.publish("t", b"c", key=key)
+            published = [await other.publish("t", b"d", key=key) for key in keys]
+            assert [r.partition for r in s.receipts] == [r.partition for r in published]
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+@in_loop
+async def test_a_backup_keeps_which_topics_are_scattered_to_together(node: Node) -> None:
+    with TemporaryDirectory() as folder, testing.node() as another:
+        async with weir.connect(node.url) as w, weir.connect(another.url) as to:
+            for name, others in (("a", ["b", "x/c"]), ("b", ["a"]), ("x/c", ["a"])):
+                await w.create_topic(name, scatter_with=others)
+            path = Path(folder) / "backup"
+            await topics.back_up(w, [], path, lambda _: None)
+            assert not await topics.restore(to, path, read(path), lambda _: None)
+            async with to.scatter() as s:
+                s.publish("a", b"1")
+                s.publish("b", b"2")
+            apart = to.scatter()
+            for name in ("a", "b", "x/c"):
+                apart.publish(name, b"3")
+            with pytest.raises(BadRequest, match="b and x/c"):
+                await apart.send()
 
 
 def test_without_async(node: Node) -> None:

@@ -5,7 +5,8 @@ everywhere: a reply leaves only when every shard that follows has done what it s
 partitions are led by then. A new producer's leaves at once: who does not know it yet asks. A reply
 that fences a producer waits for *all* shards, for one that was away for a moment could go on to
 confirm what the old owner sends; and until what they had accepted is committed, so that who is told
-of the new epoch finds all that the old one will have written.
+of the new epoch finds all that the old one will have written. What lies behind an undecided
+scattering is out of sight as yet: who asks for positions with a stamp waits for that, too.
 """
 
 from __future__ import annotations

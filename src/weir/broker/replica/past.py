@@ -85,6 +85,13 @@ class LogStorage:
         self.unreadable += count
         self._rotten += count
 
+    def doubt(self) -> None:
+        """Count as lost what others may have superseded in a group that has other voters."""
+        if self._recovered is not None and (doubtful := self._recovered.doubtful):
+            self._log.disbelieve(self._group, doubtful)
+            self.unreadable += len(doubtful)
+            self._recovered = replace(self._recovered, doubtful=())
+
     def mended(self) -> None:
         """What could be filled in is there again."""
         self.unreadable -= self._rotten

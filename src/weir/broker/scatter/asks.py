@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -33,6 +33,8 @@ class Ways(NamedTuple):
     ask: Callable[[int, Question, int], None]
     #: Asks a partition of this shard, or raises `Refused`.
     local: Callable[[Question, Tell], None]
+    #: Returns whether a group's topic is known to be deleted: nobody answers for it any more.
+    gone: Callable[[int], bool]
 
 
 @dataclass(slots=True)
@@ -92,6 +94,10 @@ class Asks:
         self._rounds: list[Round] = []
         self._asked: dict[int, _Asked] = {}
         self._number = 0
+
+    def left(self, parts: Iterable[int]) -> list[int]:
+        """Return the parts whose topics were not deleted, in order."""
+        return [part for part in sorted(parts) if not self._ways.gone(part_group(part))]
 
     def start(self, one: Round) -> None:
         """Ask all parts of a round."""

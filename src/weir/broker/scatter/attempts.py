@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from weir.broker.scatter.asks import Answers, Asks, Round
-from weir.broker.scatter.recovery import has, question
+from weir.broker.scatter.settling import has, question, settle
 from weir.errors import NotLeader, Refused, StampTooFar, Unavailable
 from weir.model.ids import Address
 from weir.model.scattered import Attempt, is_acks, part_group
@@ -125,7 +125,9 @@ class Scattering:
         if len(own) == len(self._parts) or has(counts, Standing.COMMITTED):
             self._commit()
         elif own:
-            self._round(Step.ABORT, own, self._decide_until(), self._aborted)
+            until_ms = self._shared.time.monotonic_ms() + _DECIDE_MS
+            asks, attempt, parts = self._shared.asks, self._attempt, self._parts
+            settle(asks, attempt, parts, own, Step.ABORT, until_ms, self._aborted)
         else:
             self._aborted({})
 
@@ -205,9 +207,6 @@ class Scattering:
         self._is_told = True
         self.is_over = True
         self._tell(outcome)
-
-    def _decide_until(self) -> int:
-        return self._shared.time.monotonic_ms() + _DECIDE_MS
 
     def _round(
         self,

@@ -6,30 +6,19 @@ from collections.abc import Callable
 from functools import partial
 
 from weir.broker.scatter.asks import Answers, Asks, Round
+from weir.broker.scatter.settling import has, question, settle
 from weir.errors import Refused
-from weir.model.ids import Address
-from weir.model.scattered import Attempt, is_acks, part_group
+from weir.model.scattered import Attempt
 from weir.order.clock import Time
-from weir.wire.scattering import Decide, PartState, Standing, Step
+from weir.wire.scattering import Standing, Step
 
 _WITHIN_MS = 4_000
-
-
-def question(attempt: Attempt, step: Step, part: int) -> Decide:
-    """Return what asks a part's leader to do a step."""
-    address = Address(0, 0, part_group(part))
-    return Decide(address, *attempt, is_acks(part), step)
-
-
-def has(answers: Answers, standing: Standing) -> bool:
-    """Return whether a part answered that."""
-    return any(isinstance(a, PartState) and a.standing == standing for a in answers.values())
 
 
 class Recovery:
     """Asks all parts, decides by what they say, and sees to it that all of them know."""
 
-    __slots__ = ("_asks", "_attempt", "_done", "_parts", "_time")
+    __slots__ = ("_asks", "_attempt", "_done", "_left", "_parts", "_time")
 
     def __init__(
         self, asks: Asks, attempt: Attempt, parts: tuple[int, ...], time: Time,
@@ -39,6 +28,8 @@ class Recovery:
         self._asks = asks
         self._attempt = attempt
         self._parts = parts
+        #: Those whose topics are there yet.
+        self._left: list[int] = []
         self._time = time
         self._done = done
 
@@ -46,6 +37,7 @@ class Recovery:
         """Ask, and from now on nothing more of it is prepared; unless it is known to be committed:
         then who is asked may have forgotten it.
         """
+        self._left = self._asks.left(self._parts)
         if is_committed:
             self._round(Step.COMMIT, self._committed)
             return
@@ -55,9 +47,11 @@ class Recovery:
         if has(answers, Standing.COMMITTED):
             self._round(Step.COMMIT, self._committed)
         elif has(answers, Standing.NEVER):
-            self._round(Step.ABORT, self._over)
+            self._settle(Step.ABORT)
         elif any(isinstance(answer, Refused) for answer in answers.values()):
             self._over(answers)  # somebody is not reached, and may hold it or not
+        elif len(self._left) < len(self._parts):
+            self._settle(Step.COMMIT)  # who was told "never" by a part that is gone may abort it
         else:
             self._round(Step.COMMIT, self._committed)
 
@@ -66,6 +60,10 @@ class Recovery:
             self._over(answers)
         else:
             self._round(Step.CLOSE, self._over)
+
+    def _settle(self, step: Step) -> None:
+        until_ms = self._time.monotonic_ms() + _WITHIN_MS
+        settle(self._asks, self._attempt, self._parts, self._left, step, until_ms, self._over)
 
     def _over(self, answers: Answers) -> None:
         self._done(self._attempt)
@@ -78,7 +76,7 @@ class Recovery:
     ) -> None:
         until_ms = self._time.monotonic_ms() + _WITHIN_MS
         make = partial(question, self._attempt, step)
-        self._asks.start(Round(make, self._parts, until_ms, then, enough))
+        self._asks.start(Round(make, self._left, until_ms, then, enough))
 
 
 def _is_clear(answers: Answers) -> bool:

@@ -1,0 +1,122 @@
+"""What the handlers of a process share: one of them may want that nothing happens beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from weir.errors import WeirError
+
+#: Who is to be alone waits so long for those who are at work, and is alone for so long, in seconds.
+CLEARED = 10.0
+ALONE = 60.0
+
+_rooms: WeakKeyDictionary[asyncio.AbstractEventLoop, Room] = WeakKeyDictionary()
+
+
+class Guest(Protocol):
+    """The workers of a subscription."""
+
+    @property
+    def busy(self) -> int:
+        """How many are at work."""
+
+    def pause(self) -> None:
+        """Give back all that did not begin."""
+
+    async def flush(self) -> None:
+        """Return when the broker knows what is settled, and given back. Raises `WeirError`."""
+
+
+class Room:
+    """All workers of an event loop, whatever they subscribed to: a process ends with all of it."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.guests: set[Guest] = set()
+        #: Whether one is alone, or waits to be: none may begin anything.
+        self.closed = False
+        #: Held by who is alone; and set when all are idle.
+        self._alone = asyncio.Lock()
+        self._calm = asyncio.Event()
+
+    @staticmethod
+    def here() -> Room:
+        """Return the one of the event loop that runs."""
+        return _rooms.setdefault(asyncio.get_running_loop(), Room())
+
+    @property
+    def busy(self) -> int:
+        """How many are at work."""
+        return sum(guest.busy for guest in self.guests)
+
+    def idles(self) -> None:
+        """Take note that somebody is at work no more."""
+        if self.closed and not self.busy:
+            self._calm.set()
+
+    async def admitted(self) -> None:
+        """Wait until nobody is alone."""
+        async with self._alone:
+            pass
+
+    async def close(self, mine: Guest) -> Alone:
+        """Let one of `mine` be alone: nothing begins, what did not is given back, and all that was
+        done is told. Who is at work may end, within `CLEARED` seconds.
+
+        Call it idly. Raises `WeirError` where what `mine` did cannot be told.
+        """
+        await self._alone.acquire()
+        self.closed = True
+        alone = Alone(self)
+        try:
+            for guest in self.guests:
+                guest.pause()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLEARED):
+                    while self.busy:
+                        self._calm.clear()
+                        await self._calm.wait()
+            others = [_told(guest) for guest in self.guests if guest is not mine]
+            await asyncio.gather(mine.flush(), *others)
+        except BaseException:
+            alone.end()
+            raise
+        return alone
+
+    def open(self) -> None:
+        """Let the others begin again."""
+        self.closed = False
+        self._alone.release()
+
+
+class Alone:
+    """Somebody is alone in a room until `end`, or for `ALONE` seconds: what hangs must not keep
+    all others from their work.
+    """
+
+    def __init__(self, room: Room) -> None:
+        """Begin; the time runs from `begin` on."""
+        self._room: Room | None = room
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Let the time run."""
+        self._timer = asyncio.get_running_loop().call_later(ALONE, self.end)
+
+    def end(self) -> None:
+        """Let the others begin again; nothing happens if they have."""
+        if self._timer is not None:
+            self._timer.cancel()
+        room, self._room = self._room, None
+        if room is not None:
+            room.open()
+
+
+async def _told(guest: Guest) -> None:
+    """Let a guest tell what it has done; where it cannot, its own messages come again."""
+    with contextlib.suppress(WeirError, TimeoutError):
+        async with asyncio.timeout(CLEARED):
+            await guest.flush()
