@@ -37,7 +37,7 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 
 .PHONY: test
 test: $(STAMP) ## Run the tests, and beside them 1,000 simulated worlds
-	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-1000} $(BIN)/python -m pytest
+	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-1000} $(BIN)/python -m pytest -n 2 --dist loadscope
 
 .PHONY: proof
 proof: $(STAMP) ## Measure every figure of docs/PROOF.md; ONLY=burst,latency for some

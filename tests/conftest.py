@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
+
+#: Where tests start no processes, open no sockets and wait for no clock.
+COMPUTING = tuple(
+    f"tests/{folder}"
+    for folder in (
+        "fuzz/", "golden/", "paper/", "property/", "sim/", "test_tidy.py", "unit/broker",
+        "unit/codec/", "unit/device/", "unit/log/", "unit/model/", "unit/order/", "unit/raft/",
+        "unit/sim/", "unit/spark/", "unit/wire/",
+    )
+)  # fmt: skip
 
 # No deadline: on a busy machine it would fail tests that are merely slow.
 # "gate" makes the same examples from the same commit, so that a red build can be run again;
@@ -18,3 +34,27 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 # environment asks that nothing be kept.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """With `-n 2 --dist loadscope`: what only computes, beside what waits most of the time.
+
+    Tests that wait for clocks and processes stay one after the other, so that none of them has to
+    be as fast beside another as alone.
+    """
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class TwoLanes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "computing" if nodeid.startswith(COMPUTING) else "waiting"
+
+    return TwoLanes(config, log)
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Let those who wait go first when what they wait for is there."""
+    if "PYTEST_XDIST_WORKER" in os.environ and nodeid.startswith(COMPUTING):
+        os.setpriority(os.PRIO_PROCESS, 0, 5)

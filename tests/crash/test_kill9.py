@@ -26,7 +26,7 @@ from weir.client.receipts import Receipt
 from weir.device.client import Client as DeviceClient
 from weir.wire.device import DeviceReply
 
-KILLS = int(os.environ.get("WEIR_KILLS", "20"))
+KILLS = int(os.environ.get("WEIR_KILLS", "6"))
 START_SECONDS = 20.0
 CALM_SECONDS = 60.0 + 6 * KILLS
 PRODUCERS = 2

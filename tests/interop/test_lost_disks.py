@@ -70,6 +70,22 @@ def test_a_node_takes_back_from_the_others_what_an_emptied_disk_held(
     run(dev.url, whole)
 
 
+def test_a_fourth_node_does_so_too_which_only_learns_what_the_set_is(tmp_path: Path) -> None:
+    """It waited for ever to be let back."""
+    with Signals() as signals:
+        dev = DevSet(tmp_path, 4, 1)
+        try:
+            dev.start(signals)
+            run(dev.url, fill)
+            for _ in range(2):
+                dev.kill([4])
+                shutil.rmtree(tmp_path / "node-4" / "log-0")
+                dev.restart(4, Signals())
+                run(dev.url, whole)
+        finally:
+            dev.stop()
+
+
 def test_a_folder_founded_anew_under_a_number_that_was_taken_does_not_serve(
     dev: DevSet, tmp_path: Path
 ) -> None:

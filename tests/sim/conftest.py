@@ -1,7 +1,7 @@
 """The many seeds of sets are played by processes of their own, beside all other tests.
 
-They begin with the session, which waits most of the time, and their test is the last one. A session
-without that test starts nothing.
+They begin with the first test of this folder, which comes before all others, and their test is the
+last one. A session without that test starts nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import weir
 SEEDS = int(os.environ.get("WEIR_SET_SEEDS", "24"))
 FIRST = int(os.environ.get("WEIR_FIRST_SET_SEED", "0"))
 _FIXTURE = "many_seeds"
+_HERE = Path(__file__).parent
 _SOURCE = Path(weir.__file__).parents[1]
 #: Whatever ends the session closes its end of the pipe, and that ends the player.
 _PLAYER = """
@@ -82,6 +83,7 @@ class ManySeeds:
         self._folder.cleanup()
 
 
+_JUDGES: list[pytest.Item] = []
 _PLAYING: list[ManySeeds] = []
 
 
@@ -95,14 +97,14 @@ def many_seeds() -> ManySeeds:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the test that waits for the players be the last one."""
-    items.sort(key=_waits_for_the_player)
+    """Let this folder be first, and the test that waits for the players last."""
+    _JUDGES.extend(filter(_waits_for_the_player, items))
+    items.sort(key=_turn)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begin before the first test, where there is one that will judge."""
-    alone = not session.config.option.collectonly and not hasattr(session.config, "workerinput")
-    if alone and any(_waits_for_the_player(item) for item in session.items):
+def pytest_runtest_setup() -> None:
+    """Begin with the first test of this folder: of several workers, only one gets any."""
+    if _JUDGES and not _PLAYING:
         _PLAYING.append(ManySeeds())
 
 
@@ -110,6 +112,12 @@ def pytest_unconfigure() -> None:
     """End with the session, whatever ended that."""
     while _PLAYING:
         _PLAYING.pop().end()
+
+
+def _turn(item: pytest.Item) -> int:
+    if _waits_for_the_player(item):
+        return 2
+    return 0 if item.path.is_relative_to(_HERE) else 1
 
 
 def _waits_for_the_player(item: pytest.Item) -> bool:

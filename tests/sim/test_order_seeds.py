@@ -47,3 +47,32 @@ def test_one_node_whose_topic_grows_keeps_every_promise(seed: int) -> None:
 def test_one_node_where_consumers_take_turns_keeps_every_promise(seed: int) -> None:
     outcome = run_seed(seed, replace(NODE, ordered=(1,), takers=(3,)))
     assert not outcome.violations, outcome.report()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        # A client asked where a partition ends, and messages lay behind what was undecided.
+        1,
+        16,
+        # A damaged partition that nobody else has handed out what had been aborted.
+        9,
+    ],
+)
+def test_one_node_where_clients_scatter_keeps_every_promise(seed: int) -> None:
+    outcome = run_seed(seed, replace(NODE, ordered=(1,), takers=(3,), scatterers=(3,)))
+    assert not outcome.violations, outcome.report()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        # An hour was over in a moment, and a value in chunks with it: its client was not told.
+        64,
+        # Who published again in a new epoch left out when its messages are due.
+        99,
+    ],
+)
+def test_a_set_whose_clocks_jump_keeps_every_promise(seed: int) -> None:
+    outcome = run_seed(seed, ORDERED)
+    assert not outcome.violations, outcome.report()

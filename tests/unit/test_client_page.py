@@ -1,4 +1,4 @@
-"""Every Python example of README.md and docs/CLIENT.md runs, and prints what the page says."""
+"""Every Python example of README.md, CLIENT.md and ORDER.md runs, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -68,6 +68,11 @@ def test_the_client_page_is_true(node: testing.Node) -> None:
     assert len(found) == 12
     for example in found:
         assert run(example, "docs/CLIENT.md", node.url) == example.printed
+
+
+def test_the_page_about_order_is_true(node: testing.Node) -> None:
+    (example,) = examples(page("docs/ORDER.md"))
+    assert run(example, "docs/ORDER.md", node.url) == example.printed
 
 
 def test_the_tests_on_the_client_page_pass(tmp_path: Path) -> None:

@@ -92,7 +92,8 @@ class Inbox:
 
         Its row is added in the session's transaction: the effect belongs in the same. Of two
         transactions with one message the second waits for the first. An exception that leaves the
-        block rolls the transaction back, so that no row is without its effect.
+        block rolls the transaction back, so that no row is without its effect. Entering it raises
+        `RuntimeError` where there are no transactions (`isolation_level="AUTOCOMMIT"`).
         """
         if message.offset < 0:
             raise ValueError("this message was not consumed: it has no offset to be known by")
@@ -179,14 +180,26 @@ def name_of(topic: str) -> str:
 
 def _fresh(session: Session | Connection, message: dict[str, Any]) -> bool:
     began = time.monotonic()
-    if not _added(session, message):
+    connection = session.connection() if isinstance(session, Session) else session
+    if _commits_by_itself(connection):
+        raise RuntimeError(
+            "this connection has isolation_level='AUTOCOMMIT': the message would count as done "
+            "before its effect is. Take one with transactions"
+        )
+    if not _added(session, connection.dialect.name, message):
         return False
     return not (looks_again(began) and session.execute(t.IS_BELOW, message).scalar_one())
 
 
-def _added(session: Session | Connection, message: dict[str, Any]) -> bool:
-    dialect = (session.get_bind() if isinstance(session, Session) else session).dialect
-    statement = t.FRESH.get(dialect.name)
+def _commits_by_itself(connection: Connection) -> bool:
+    level = connection.get_execution_options().get("isolation_level")
+    if level is None:  # as the engine was made; SQLAlchemy tells nobody else
+        level = getattr(connection.dialect, "_on_connect_isolation_level", None)
+    return level == "AUTOCOMMIT"
+
+
+def _added(session: Session | Connection, dialect: str, message: dict[str, Any]) -> bool:
+    statement = t.FRESH.get(dialect)
     if statement is not None:
         return session.execute(statement, message).first() is not None
     if session.execute(t.IS_BELOW, message).scalar_one():

@@ -47,6 +47,12 @@ class Room:
         """Return the one of the event loop that runs."""
         return _rooms.setdefault(asyncio.get_running_loop(), Room())
 
+    def leave(self, guest: Guest) -> None:
+        """Forget a guest; the room too, once nobody is in it: a loop may be one of many."""
+        self.guests.discard(guest)
+        if not self.guests:
+            _rooms.pop(asyncio.get_running_loop(), None)
+
     @property
     def busy(self) -> int:
         """How many are at work."""

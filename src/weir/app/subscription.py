@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weir.app.verdict import FOR_EVER, SOME, Policy
 from weir.client.backoff import Backoff
 from weir.client.duration import seconds
+from weir.model.limits import GRANT_MS_MAX
 from weir.model.message import Message
 from weir.model.topic import check_name, split_name
 
@@ -66,7 +67,10 @@ class Subscription:
             raise ValueError(f"mode={self.mode!r}: it must be one of {', '.join(MODES)}")
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
             raise ValueError(f"concurrency={self.concurrency}: give 1 to {CONCURRENCY_MAX:,}")
-        seconds(self.lease)
+        if not 1 <= seconds(self.lease) * 1_000 <= GRANT_MS_MAX:
+            raise ValueError(f"lease={self.lease!r}: give 1 ms to {GRANT_MS_MAX // 1_000:,} s")
+        if self.max_messages < 1:
+            raise ValueError(f"max_messages={self.max_messages}: give 1 or more")
         if self.timeout is not None and not seconds(self.timeout):
             raise ValueError("timeout=0: no handler is so quick; give more, or None for no end")
         if self.inbox is not None and self.inbox.cluster != self.cluster:

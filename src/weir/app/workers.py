@@ -50,7 +50,7 @@ class Workers:
         self.all.discard(worker)
         self._room.idles()
         if not self.all:
-            self._room.guests.discard(self)
+            self._room.leave(self)
 
     async def admitted(self) -> None:
         """Wait until nobody is alone."""

@@ -39,10 +39,11 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One claim. `words` is the command: `weir` and `python` stand for those that run now.
+    """One claim. `words` is the command: `weir` and `python` stand for those that run now, another
+    word for a script of the repository.
 
-    Of `pytest` the count of passed tests is the figure `passed`, and {TESTS:NAME} stands for the
-    test files that read the variable NAME of the environment.
+    The figure `passed` is the count of tests that passed, as pytest tells it; {TESTS:NAME} stands
+    for the test files that read the variable NAME of the environment.
     """
 
     name: str

@@ -209,12 +209,37 @@ SURVIVED = (
         "tests/interop/test_hostile_peers.py",
         900,
     ),
+    Proof(
+        "hostile-beside",
+        "one publish after the other, alone and beside 10,000 idle connections and 50 attackers",
+        ("python", "scripts/hostile_proof.py"),
+        {
+            "p99 of that alone": Figure("p99_ratio"),
+            "p99 ms": Figure("p99_beside_ms"),
+            "idle connections": Figure("idle_connections"),
+            "bytes each": Figure("bytes_each"),
+        },
+        (
+            Goal("p99 of that alone", "≤", 2),
+            Goal("idle connections", "≥", 10_000),
+            Goal("bytes each", "≤", 30_000),
+        ),
+        {"WEIR_HOSTILE": "10000"},
+    ),
     tests(
         "large-value",
         "a value of 1 GiB through a node whose memory does not grow with it",
         "{TESTS:WEIR_VALUE_MIB}",
         1_800,
         WEIR_VALUE_MIB="1024",
+    ),
+    Proof(
+        "spark-oldest",
+        "all tests of Spark with the oldest PySpark that is supported; the newest has them in CI",
+        ("scripts/spark-oldest",),
+        {"passed": Figure("passed")},
+        (Goal("passed", "≥", 1),),
+        timeout_s=3_600.0,
     ),
 )
 

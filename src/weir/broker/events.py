@@ -17,8 +17,7 @@ from weir.wire.link import LinkFrame
 from weir.wire.trunk import TrunkFrame
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """A peer connected. `session` is unique over all time: the host draws its upper half.
 
     With a `principal` it is connected to another shard, that of `place`, which let it in and passes
@@ -30,8 +29,7 @@ class Opened:
     place: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(NamedTuple):
     """A peer is gone; replies to it are dropped from now on."""
 
     session: int

@@ -8,6 +8,7 @@ from dataclasses import replace
 from weir import raft
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
+from weir.broker.partition.as_it_lies import find_out
 from weir.broker.partition.partition import Partition
 from weir.broker.peers.peers import Peers
 from weir.broker.registry.catalog import Catalog
@@ -174,6 +175,7 @@ class Groups:
         group = self._open(id, voter, founders if voter in founders else ())
         group.is_placed_elsewhere = len(voters) > 1
         if group.is_read_as_it_lies:  # beyond what could be applied, too
+            find_out(group, state)
             state.next_offset = max(state.next_offset, writer.log.next_offset(id))
         partition = Partition(group, state, self._shared, writer.mark_dirty)
         self._topics.add(partition)

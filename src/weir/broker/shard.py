@@ -231,7 +231,9 @@ class Shard:
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it, in order."""
-        return [*self.take(event), *self.settle()]
+        effects = self.take(event)
+        effects += self.settle()
+        return effects
 
     def take(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it at once, in order. The host calls `settle`
@@ -250,17 +252,17 @@ class Shard:
         match event:
             case ev.Received(session, frames):
                 self._reception.received(session, frames)
-            case ev.PeerSent() | ev.LinkOpened() | ev.LinkClosed():
-                self._of_link(event)
             case ev.Flushed(log, flush, rests):
                 self._writer[log].flushed(flush, rests)
-            case ev.ReadDone():
-                self._reads.done(event)
             case ev.Opened(session, principal, place):
                 self._reception.opened(session, principal, place)
             case ev.Closed(session):
                 self._orders.closed(session)
                 self._reception.closed(session)
+            case ev.PeerSent() | ev.LinkOpened() | ev.LinkClosed():
+                self._of_link(event)
+            case ev.ReadDone():
+                self._reads.done(event)
             case ev.Ticked():
                 self._tick()
             case ev.Rested() | ev.SpareMade() | ev.CheckpointSaved() | ev.ChoreDone():

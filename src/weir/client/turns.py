@@ -18,6 +18,7 @@ from weir.client.consuming import ConsumerOptions
 from weir.client.delivered import Delivered
 from weir.client.delivery import Holding
 from weir.client.duration import seconds
+from weir.client.ending import Ending
 from weir.client.feed import Feed
 from weir.client.granted import Grant, sorted_out
 from weir.client.link import Link
@@ -72,10 +73,10 @@ class Turns:
         self._runs.set()
         self._lock = asyncio.Lock()
         self._vector = Vector()
-        #: The turn's number, 0 without one; what the broker knows to be done; how it ends, if so.
+        #: The turn's number, 0 without one; what the broker knows to be done; how it is to end.
         self._fence = self._attempts = 0
         self._kept: tuple[int, ...] = ()
-        self._ending: tuple[int, bool] | None = None
+        self._ending = Ending()
         self._times = 0
         #: Whether somebody was told that delays are for nothing here.
         self._warned = False
@@ -95,10 +96,10 @@ class Turns:
         return 1
 
     def pause(self) -> None:
-        """Hand out nothing until `resume`, and let another have the turn."""
+        """Hand out nothing until `resume`; once nothing is worked on, another may have the turn."""
         self._runs.clear()
         if self._fence:
-            self._end_turn(0, untried=not self._vector.has_open)
+            self._ending.want(0, untried=True, waits=True)
             self._soon()
 
     def resume(self) -> None:
@@ -154,7 +155,7 @@ class Turns:
         await self._close_reader()
         self._reader = Reader(self._link, self._places.topic, options)
         self._batches = self._reader.batches()
-        self._fence, self._attempts, self._ending = turn.fence, turn.attempts, None
+        self._fence, self._attempts = turn.fence, turn.attempts
         return True
 
     async def _piece(self, slot: asyncio.Semaphore) -> Holding | None:
@@ -240,18 +241,15 @@ class Turns:
         """Note that messages go back: the turn ends in front of them."""
         if fence == self._fence:
             self._times += 1
-            self._end_turn(delay_ms, untried)
-
-    def _end_turn(self, delay_ms: int, untried: bool) -> None:
-        before = self._ending or (0, True)
-        self._ending = (max(before[0], delay_ms), before[1] and untried)
+            self._vector.back(partition, *run)
+            self._ending.want(delay_ms, untried)
 
     async def now(self, partition: int, fence: int, runs: Sequence[Run], delay_ms: int) -> bool:
         """Give back; return when a majority knows, False if it was too late."""
         if fence != self._fence:
             return False
         self._times += 1
-        self._end_turn(delay_ms, untried=False)
+        self._ending.want(delay_ms, untried=False)
         stale = self._acking.stale
         await self.flush(_HOME)
         return stale == self._acking.stale
@@ -264,7 +262,8 @@ class Turns:
         """Return where there is something to tell."""
         if not self._fence:
             return []
-        news = self._ending is not None or self._vector.offsets != self._kept
+        due = self._ending.due(self._vector.has_open)
+        news = due is not None or self._vector.offsets != self._kept
         return [_HOME] if news else []
 
     async def flush(self, partition: int) -> None:
@@ -277,7 +276,7 @@ class Turns:
     async def leave(self) -> None:
         """Give the turn back, if there is one."""
         if self._fence:
-            self._end_turn(0, untried=not self._vector.has_open)
+            self._ending.want(0, untried=not self._vector.has_open)
             await self.flush(_HOME)
 
     async def extend(self, holding: Holding) -> bool:
@@ -299,9 +298,9 @@ class Turns:
 
     async def _move(self) -> None:
         """Ask for the cursor to be where it is here."""
-        offsets, ending, fence = self._vector.offsets, self._ending, self._fence
-        idle = self._out is None and not self._vector.has_open
-        delay_ms, untried = ending or (int(self._lease * 1_000), idle)
+        offsets, fence, working = self._vector.offsets, self._fence, self._vector.has_open
+        ending = self._ending.due(working)
+        delay_ms, untried = ending or (int(self._lease * 1_000), self._out is None and not working)
 
         def request(address: Address) -> m.Request:
             cluster, ends = self._options.cluster, ending is not None
@@ -331,7 +330,8 @@ class Turns:
                 self._acking.expired(partition, (fence, before, offset))
 
     def _over(self) -> None:
-        self._fence, self._ending = 0, None
+        self._fence = 0
+        self._ending.clear()
         if self._out is not None:
             self._out.ends = min(self._out.ends, time.monotonic())
         if self._next is not None:

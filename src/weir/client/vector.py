@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weir.client.runs import Run, without
+from weir.client.runs import Run, merged, without
 
 
 class Vector:
@@ -17,8 +17,9 @@ class Vector:
     def __init__(self, offsets: Sequence[int] = ()) -> None:
         """Begin where all below `offsets` is done."""
         self._cursor = dict(enumerate(offsets))
-        #: By partition, what was handed out and is not done.
+        #: By partition, what was handed out and is not done; and what of it was given back.
         self._open: dict[int, list[Run]] = {}
+        self._back: dict[int, list[Run]] = {}
         self._behind = dict(self._cursor)
 
     @property
@@ -28,14 +29,18 @@ class Vector:
 
     @property
     def has_open(self) -> bool:
-        """Whether something that was handed out is not done."""
-        return any(self._open.values())
+        """Whether something that was handed out is neither done nor given back."""
+        return any(without(runs, self._back.get(p, [])) for p, runs in self._open.items())
 
     def hand_out(self, partition: int, first: int, behind: int) -> None:
         """Messages [first, behind) are worked on; there is none before them but what was done."""
         self._open.setdefault(partition, []).append((first, behind))
         self._behind[partition] = behind
         self._settle(partition)
+
+    def back(self, partition: int, first: int, behind: int) -> None:
+        """Nobody works on messages [first, behind) any more; they are not done."""
+        self._back[partition] = merged([*self._back.get(partition, []), (first, behind)])
 
     def done(self, partition: int, first: int, behind: int) -> None:
         """Messages [first, behind) are done."""

@@ -11,8 +11,7 @@ from weir.codec.fields import Buffer
 def crc32c(data: Buffer, seed: int = 0) -> int:
     """Return the CRC-32C of `data`, continued from `seed` (the CRC of what came before)."""
     # The C extension takes bytes only; what is summed here is headers and small control records.
-    crc: int = _extend(seed, data if type(data) is bytes else bytes(data))
-    return crc
+    return _extend(seed, data if type(data) is bytes else bytes(data))  # type: ignore[no-any-return]
 
 
 def xxh3(buffers: tuple[Buffer, ...], seed: int) -> int:

@@ -153,8 +153,7 @@ def verify(data: memoryview, at: int, *, generation: int, position: int | None) 
         )
     start = at + HEADER_SIZE
     payload = data[start : start + length]
-    header = bytes(data[at:start])
-    if crc32c(header[:_CRC_AT] + _NO_CRC + header[_CRC_END:]) != crc:
+    if crc32c(b"".join((data[at : at + _CRC_AT], _NO_CRC, data[at + _CRC_END : start]))) != crc:
         raise BadFrame("the frame's header fails its CRC-32C")
     if not 0 < length == len(payload):
         raise CutFrame(f"it says {length:,} bytes, of which {len(payload):,} are there")

@@ -7,6 +7,7 @@ the term that an election would open.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from weir.raft.membership import Configuration
 from weir.raft.storage import Entry
@@ -39,8 +40,7 @@ class VoteReply:
     fence: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """Entries that follow (prev_index, prev_term), and how far the log is committed. (§3.5)"""
 
     to: int
@@ -55,8 +55,7 @@ class Append:
     spared: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AppendReply:
+class AppendReply(NamedTuple):
     """Through `index` the sender's log is durable and the same as the leader's.
 
     Rejected: there is no entry (index, prev_term) in it; by the hint, the two logs can agree at
@@ -66,7 +65,7 @@ class AppendReply:
     to: int
     sender: int
     term: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     rejected: bool = False
     hint_index: int = 0
     hint_term: int = 0
@@ -157,8 +156,7 @@ Message = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(NamedTuple):
     """One link's heartbeat for all groups led here with a member there."""
 
     #: Rises by one or more with every beat.
@@ -171,8 +169,7 @@ class Beat:
     fence: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BeatReply:
+class BeatReply(NamedTuple):
     """The answer to beat `number`: of the groups in `version` all follow but the dropped ones."""
 
     number: int

@@ -115,24 +115,27 @@ class Multi:
 
     def take_active(self) -> list[int]:
         """Groups with has_ready; each is named again only when more happens to it."""
-        self._seats.settle()
-        if not self._seats.unserved:
+        seats = self._seats
+        if seats.active:
+            seats.settle()
+        if not seats.unserved:
             return []
-        unserved, self._seats.unserved = self._seats.unserved, set()
-        return [group for group in sorted(unserved) if self._seats.all[group].node.has_ready]
+        unserved, seats.unserved = seats.unserved, set()
+        return [group for group in sorted(unserved) if seats.all[group].node.has_ready]
 
     def take_beats(self) -> list[tuple[int, LinkMessage]]:
         """What to send on links now: after groups were served, in every turn of the host's loop.
 
         A read's round goes out at once, everything else when a heartbeat is due.
         """
-        self._seats.settle()
+        if self._seats.active:
+            self._seats.settle()
         clock, reading = self._clock, self._seats.reading
         due = clock.now >= self._beat_at
         asking = reading and [group for group, leader in reading.items() if leader.reading]
-        beats: list[tuple[int, LinkMessage]] = []
         if not (due or asking or self._owes):
-            return beats
+            return []
+        beats: list[tuple[int, LinkMessage]] = []
         if due:
             self._beat_at = clock.now + self._heartbeat_ms
         if due or asking:

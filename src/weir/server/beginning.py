@@ -18,7 +18,8 @@ from weir.server.folder import BadFolder, Founded, NodeFolder
 
 log = logging.getLogger(__name__)
 
-_LIFE = "life"
+#: The file in a log's folder that says which log it is.
+LIFE = "life"
 
 
 def begin(folder: NodeFolder, founded: Founded, number: int, disk: FileDisk) -> None:
@@ -29,7 +30,7 @@ def begin(folder: NodeFolder, founded: Founded, number: int, disk: FileDisk) -> 
     log lies; `OSError`, `DiskFailed`.
     """
     names = disk.names()
-    here = disk.read(_LIFE, 0, disk.size(_LIFE)).decode() if _LIFE in names else ""
+    here = disk.read(LIFE, 0, disk.size(LIFE)).decode() if LIFE in names else ""
     last = folder.life(number)
     is_empty = not here and all(segment_number(name) is None for name in names)
     if last and is_empty:
@@ -43,7 +44,7 @@ def begin(folder: NodeFolder, founded: Founded, number: int, disk: FileDisk) -> 
     elif not last:
         if not here:
             here = _draw()
-            disk.replace(_LIFE, here.encode())
+            disk.replace(LIFE, here.encode())
         folder.remember_life(number, here)
 
 
@@ -64,7 +65,7 @@ def _begin_anew(folder: NodeFolder, founded: Founded, number: int, disk: FileDis
     # In this order: after a crash in between it is gone still, and the log before it stays refused.
     folder.remember_life(number, life)
     begin_lost(disk, number, founded.system)
-    disk.replace(_LIFE, life.encode())
+    disk.replace(LIFE, life.encode())
 
 
 def _draw() -> str:

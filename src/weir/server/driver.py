@@ -6,12 +6,10 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
@@ -21,10 +19,10 @@ from weir.log import checkpoint
 from weir.log.disk import Disk
 from weir.log.flush import Flush
 from weir.server.bell import Bell
+from weir.server.disk_pool import DiskPool
 from weir.server.doors import Doors, Lobby
 from weir.server.flusher import Flusher
-from weir.server.gently import Gently
-from weir.server.jobs import checkpoint_saved, chore_done, die, read_done, spare_made
+from weir.server.jobs import checkpoint_saved, chore_done, die, read_done
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
@@ -33,11 +31,11 @@ from weir.wire.frame import ClientFrame
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R")
-#: What a thread is asked to do.
-J = TypeVar("J", ef.StartRead, ef.MakeSpare, ef.SaveCheckpoint, ef.StartChore)
 #: How often all peers are looked at.
 SWEEP_SECONDS = 5.0
+#: What they make possible is done behind the turn of the loop, once for all that came in it. The
+#: loop writes at the end of a turn, so a lone confirm is out before.
+_SETTLED_LATER = frozenset[type]((ev.Received, ev.Flushed, ev.Closed))
 
 
 class Driver:
@@ -54,7 +52,6 @@ class Driver:
         nodes are told what `own` says of it.
         """
         self._shard = shard
-        self._disks = disks
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self._loop)
         self._flushers = {
@@ -62,10 +59,7 @@ class Driver:
         }
         #: By the log's number, of what flushes of crowds are under way.
         self._rests_until: dict[int, float] = {}
-        # Three, so that neither a segment being zero-filled nor a copy stands in front of a read.
-        self._pool = ThreadPoolExecutor(3, "weir-disk")
-        #: Set when nobody else needs the disk any more.
-        self._hurries = threading.Event()
+        self._pool = DiskPool(disks, self._tell)
         self._doors = doors or Doors()
         self._lobby: Lobby[Peer] = Lobby(self._doors.accepts_per_second, self._loop.time())
         self._sweep_at = 0.0
@@ -77,6 +71,8 @@ class Driver:
         self._sessions = count(secrets.randbits(31) << 31)
         self._held = False
         self._doing = False
+        #: Whether the shard is to settle behind this turn of the loop.
+        self._unsettled = False
         self._ready = asyncio.Event()
         self._broken: asyncio.Future[None] = self._loop.create_future()
         self._stopped = asyncio.Event()
@@ -126,8 +122,7 @@ class Driver:
         for flusher in self._flushers.values():
             flusher.stop()
         self._bell.close()
-        self._hurries.set()
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown()
         return drained
 
     def protocol(self) -> Peer:
@@ -146,16 +141,40 @@ class Driver:
         """
         if self._broken.done():
             return
+        kind = type(event)
         try:
-            self._do(self._shard.take(event))
-            if type(event) is not ev.Opened:  # who has said nothing yet makes nothing possible
-                self._do(self._shard.settle())
+            effects = self._shard.take(event)
+            if effects:
+                self._do(effects)
+            if kind in _SETTLED_LATER and not self._wants_hold():
+                if not self._unsettled:
+                    self._unsettled = True
+                    self._loop.call_soon(self._settle_later)
+            elif kind is not ev.Opened:  # who has said nothing yet makes nothing possible
+                self._settle()
         except Exception as error:
-            log.critical("the shard broke at %s", type(event).__name__, exc_info=error)
-            self._broken.set_exception(error)
-            for peer in list(self._peers.values()):
-                peer.cut()
-            self.links.close()
+            self._broke(kind.__name__, error)
+
+    def _settle(self) -> None:
+        self._unsettled = False
+        self._do(self._shard.settle())
+
+    def _settle_later(self) -> None:
+        if self._unsettled and not self._broken.done():
+            try:
+                self._settle()
+            except Exception as error:
+                self._broke("settling", error)
+
+    def _wants_hold(self) -> bool:
+        return self._shard.budget.should_hold(self._held) != self._held
+
+    def _broke(self, where: str, error: Exception) -> None:
+        log.critical("the shard broke at %s", where, exc_info=error)
+        self._broken.set_exception(error)
+        for peer in list(self._peers.values()):
+            peer.cut()
+        self.links.close()
 
     async def wait(self, event: asyncio.Event) -> None:
         """Wait for an event; raises what broke the shard, if that comes first."""
@@ -224,10 +243,9 @@ class Driver:
 
     def charge(self, size: int) -> None:
         """Take bytes of the budget for what is being read, or give them back (below 0)."""
-        budget = self._shard.budget
-        budget.take(size)
+        self._shard.budget.take(size)
         # Effects keep their order: while some are done, the next event sees to it.
-        if not self._doing and budget.should_hold(self._held) != self._held:
+        if not self._doing and self._wants_hold():
             self.handle(ev.Ticked())
 
     def take(self, size: int) -> None:
@@ -296,30 +314,23 @@ class Driver:
         self.handle(ev.Flushed(number, flush, rest > 0))
 
     def _start_read(self, effect: ef.StartRead) -> None:
-        self._off_loop(effect, effect.reading.run, read_done)
+        self._pool.run(effect, effect.reading.run, read_done)
 
     def _make_spare(self, effect: ef.MakeSpare) -> None:
-        pace = Gently(partial(self._filled, effect.log), self._hurries.wait)
-        self._off_loop(effect, partial(effect.spare.run, pace=pace), spare_made)
+        self._pool.make(effect, partial(self._filled, effect.log))
 
     def _filled(self, log: int) -> float:
         return next(writer.log.filled for writer in self._shard.writers if writer.number == log)
 
     def _save(self, effect: ef.SaveCheckpoint) -> None:
-        self._off_loop(effect, partial(checkpoint.save, found=effect.data), checkpoint_saved)
+        self._pool.run(effect, partial(checkpoint.save, found=effect.data), checkpoint_saved)
 
     def _chore(self, effect: ef.StartChore) -> None:
-        self._off_loop(effect, effect.chore.run, chore_done)
+        self._pool.run(effect, effect.chore.run, chore_done)
 
-    def _off_loop(
-        self, effect: J, run: Callable[[Disk], R], became: Callable[[J, Future[R]], ev.Event]
-    ) -> None:
-        """Let a thread `run` something on the effect's disk; the shard is told what it `became`."""
-
-        def done(future: Future[R]) -> None:
-            self._loop.call_soon_threadsafe(self.handle, became(effect, future))
-
-        self._pool.submit(run, self._disks[effect.log]).add_done_callback(done)
+    def _tell(self, event: ev.Event) -> None:
+        """Feed an event, from any thread."""
+        self._loop.call_soon_threadsafe(self.handle, event)
 
     def _on_stopped(self, effect: ef.Stopped) -> None:
         self._stopped.set()

@@ -32,7 +32,6 @@ Started = Callable[[str, int], None]
 _NODE = "node.json"
 _ENDPOINT = "endpoint.json"
 _LOCK = "lock"
-_LIFE = "life-{}"
 _OF_A_BACKUP = "manifest.json"
 
 
@@ -77,6 +76,11 @@ class Founded(msgspec.Struct, frozen=True):
     def identity(self, shard: int) -> Identity:
         """Return who a shard of this node is."""
         return Identity(self.system, self.brokerset, self.node, shard, self.members, self.birth)
+
+
+def life_name(log: int) -> str:
+    """Return the file that says which log lay last in the folder of a number."""
+    return f"life-{log}"
 
 
 def default_logs() -> int:
@@ -189,13 +193,13 @@ class NodeFolder:
         never begun.
         """
         try:
-            return (self.path / _LIFE.format(log)).read_text()
+            return (self.path / life_name(log)).read_text()
         except FileNotFoundError:
             return ""
 
     def remember_life(self, log: int, life: str) -> None:
         """Remember durably that the log has begun, and which one it is."""
-        self._replace(_LIFE.format(log), life.encode())
+        self._replace(life_name(log), life.encode())
 
     @contextmanager
     def held(self) -> Iterator[None]:

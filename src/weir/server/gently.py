@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 
@@ -16,16 +17,20 @@ class Gently:
 
     def __init__(self, filled: Callable[[], float], wait: Callable[[float], object]) -> None:
         """`filled` tells how much of that segment is used, from 0 to 1; `wait` lets seconds pass,
-        or returns at once if nobody else needs the disk any more.
+        or says at once that nobody needs the file any more.
         """
         self._filled = filled
         self._wait = wait
         self._began = time.perf_counter()
 
     def __call__(self, done: float) -> None:
-        """Wait after a step, unless the log would be at its end before the file is."""
+        """Wait after a step, unless the log would be at its end before the file is.
+
+        Raises `OSError` if the file is not needed any more.
+        """
         if done > self._filled():
             took = time.perf_counter() - self._began
             least, most = _REST_SECONDS
-            self._wait(min(max(_REST * took, least), most))
+            if self._wait(min(max(_REST * took, least), most)):
+                raise OSError(errno.ECANCELED, "the node stops, and needs no files ahead")
         self._began = time.perf_counter()

@@ -109,23 +109,25 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Cut frames; a peer that breaks its dialect is dropped."""
-        self._heard = self._driver.now()
-        if self._connection.stream is None and data[:1] == _LINK:
+        self._heard = now = self._driver.now()
+        connection = self._connection
+        if connection.stream is None and data[:1] == _LINK:
             self._link(data)
             return
-        begins = not self._connection.pending
+        begins = not connection.pending
         try:
-            frames = self._connection.receive(data)
+            frames = connection.receive(data)
         except RemoteProtocolError as error:
             self.hang_up(str(error))
             return
         if frames or begins:
-            self._began = self._heard
+            self._began = now
         if frames:
-            self._moved = self._heard
+            self._moved = now
             if self._reserved:
                 self._reserve(0)
-        self._claim()
+        if self._driver.held or connection.pending:  # else nothing is under way
+            self._claim()
         if self.may_link:
             self.may_link = False
             self.update()

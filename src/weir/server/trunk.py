@@ -24,6 +24,7 @@ from weir.errors import RemoteProtocolError
 from weir.model.limits import MIB
 from weir.server.driving import Driving
 from weir.wire import trunk
+from weir.wire.device import DeviceHello
 from weir.wire.frame import take_client_frame
 from weir.wire.messages import Opcode
 from weir.wire.trunk import Kind, TrunkFrame, TrunkStream
@@ -246,6 +247,8 @@ class ServingEnd(End):
             # A device's hello comes with what it publishes: one event, as it was one packet.
             while self._waiting and self._waiting[0][:2] == (kind, remote):
                 requests.append(trunk.decode_device(self._waiting.popleft()[2]))
+            if len(requests) > 1 and isinstance(requests[0], DeviceHello):
+                self._trunks.greets(number)
             self._driver.received(number, requests)
 
     def _closed(self, remote: int) -> None:
@@ -262,20 +265,36 @@ class ServingEnd(End):
 class Guest:
     """A peer of another shard, as the driver's effects reach it."""
 
-    __slots__ = ("_end", "_remote")
+    __slots__ = ("_end", "_remote", "_welcome", "greeting")
 
     def __init__(self, end: ServingEnd, remote: int) -> None:
         """Be session `remote` of the shard at the other end."""
+        #: Whether the next reply is a welcome, and another one follows it soon.
+        self.greeting = False
         self._end = end
         self._remote = remote
+        self._welcome: tuple[Buffer, ...] = ()  # waits for that one: a packet less for a device
 
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
         """Send replies."""
-        self._end.write(trunk.encode(Kind.REPLIES, self._remote, *buffers), charged)
+        frame = trunk.encode(Kind.REPLIES, self._remote, *buffers)
+        if self.greeting and not charged:
+            self.greeting, self._welcome = False, frame
+        else:
+            self.let_out()
+            self._end.write(frame, charged)
 
     def hang_up(self, reason: str) -> None:
         """Let the other shard close the connection."""
+        self.let_out()
         self._end.write(trunk.encode(Kind.HANGUP, self._remote, reason.encode()))
+
+    def let_out(self) -> None:
+        """Send a welcome that waits."""
+        self.greeting = False
+        if self._welcome:
+            welcome, self._welcome = self._welcome, ()
+            self._end.write(welcome)
 
 
 class Trunks:
@@ -287,6 +306,8 @@ class Trunks:
         self._asking: dict[int, AskingEnd] = {}
         self._serving: set[ServingEnd] = set()
         self._guests: dict[int, Guest] = {}
+        #: Those whose welcomes may wait for what is to go out with them.
+        self._greeted: list[Guest] = []
         #: Told of each other shard that cannot be asked any more, and might be by a new trunk.
         self.lost: Callable[[int], None] = _nobody
 
@@ -337,13 +358,22 @@ class Trunks:
         self._driver.handle(ev.Opened(number, principal, end.shard))
         return number
 
+    def greets(self, number: int) -> None:
+        """The welcome of such a session goes out with the confirm that follows, if that is soon."""
+        guest = self._guests[number]
+        guest.greeting = True
+        self._greeted.append(guest)
+
     def closed(self, number: int) -> None:
         """End such a session."""
         del self._guests[number]
         self._driver.handle(ev.Closed(number))
 
     def tick(self) -> None:
-        """Give back what was sent."""
+        """Give back what was sent, and let welcomes out that have waited."""
+        greeted, self._greeted = self._greeted, []
+        for guest in greeted:
+            guest.let_out()
         for end in self._ends():
             end.settle()
 
@@ -354,6 +384,7 @@ class Trunks:
 
     def close(self) -> None:
         """Close all, once what was written is out."""
+        self.tick()
         for end in self._ends():
             end.close()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from weir.errors import Fenced, Refused, SequenceGap
 from weir.sim.history import UNKNOWN
 from weir.sim.network import Link
@@ -87,7 +90,17 @@ class Hasty(Producer):
         held, self._held = self._held, []
         for old in held:
             old.operation.ended = self.world.now
-            self._held.append(self._batch(self._sequence, old.publish.values))
-            self._sequence += len(old.publish.values)
+            values = old.publish.values
+            self._held.append(self._batch(self._sequence, values, **self._columns_of(values)))
+            self._sequence += len(values)
         self._send_all()
         self._run()
+
+    def _columns_of(self, values: Sequence[bytes]) -> dict[str, Any]:
+        """Return keys or times as these values had them before."""
+        keys, dues = self.history.keys, self.history.dues
+        if self._partition:
+            return {"keys": [keys.get(value) for value in values]}
+        if dues.keys().isdisjoint(values):
+            return {}
+        return {"dues": [dues.get(value, 0) * 1000 for value in values]}

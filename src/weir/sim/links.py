@@ -33,7 +33,7 @@ class _Arrival:
 
     def received(self, link: Link, data: bytes) -> None:
         process = self._process
-        if process.asleep(self.received, link, data):
+        if process.paused and process.asleep(self.received, link, data):
             return
         if frames := self._stream.receive(data):
             process.handle(ev.PeerSent(self._source, frames))

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from weir.sim.world import MS, World
 
-_DELAY = (50, 4 * MS)
+_LEAST, _MOST = 50, 4 * MS
 _NOTICED = (100, 60 * MS)
 #: How long a side waits for what does not get through before it gives the connection up.
 _PATIENCE = (1_000 * MS, 3_000 * MS)
@@ -77,7 +77,9 @@ class Net:
 
     def joined(self, one: int, other: int) -> bool:
         """Whether a new connection can be made between two places."""
-        return self.way(one, other).open and self.way(other, one).open
+        ways = self._ways
+        there = ways.get((one, other)) or self.way(one, other)
+        return there.open and (ways.get((other, one)) or self.way(other, one)).open
 
     def close(self, source: int, target: int) -> None:
         """Let nothing through any more, in this direction."""
@@ -123,14 +125,16 @@ class _Stream:
     def move(self) -> None:
         if self._moving or self.held or not (self._buffer or self._then):
             return
-        if self._way.open:
+        way = self._way
+        if way.open:
             self._waits = False
             self._moving = True
-            self._world.after(self._world.between(*_DELAY) * self._way.slow, self._arrive)
+            world = self._world
+            world.after(world.between(_LEAST, _MOST) * way.slow, self._arrive)
         elif not self._waits:
             self._waits = True
             self._stalls += 1
-            self._way.wait(self)
+            way.wait(self)
             self._world.after(self._world.between(*_PATIENCE), self._lose_patience, self._stalls)
 
     def _lose_patience(self, stall: int) -> None:
@@ -141,17 +145,23 @@ class _Stream:
         self._moving = False
         if self.held:
             return
+        buffer = self._buffer
         if self._way.open:
-            buffer, dice = self._buffer, self._world.dice
             if buffer:
-                size = len(buffer) if dice.random() < 0.8 else dice.randint(1, len(buffer))
-                data = bytes(buffer[:size])
-                del buffer[:size]
+                dice, size = self._world.dice, len(buffer)
+                if dice.random() >= 0.8:
+                    size = dice.randint(1, size)
+                if size == len(buffer):
+                    data = bytes(buffer)
+                    buffer.clear()
+                else:
+                    data = bytes(buffer[:size])
+                    del buffer[:size]
                 self._deliver(data)
             elif self._then is not None:
                 then, self._then = self._then, None
                 then()
-        if self._buffer or self._then:
+        if buffer or self._then:
             self.move()
 
 

@@ -48,8 +48,6 @@ _LOOK = 50 * MS
 _MORE_PARTITIONS = (0, 0, 1, 2)
 _QUIET = 1 * SECOND
 _DRAIN_BYTES = 64 * 1024
-#: How many seeds a process is given at once.
-_CHUNK = 5
 #: What happens to a set in the place of random faults.
 _PLOTS: dict[str, type[Plot]] = {
     "duel": Duel,
@@ -307,4 +305,5 @@ def run_many(first: int, count: int, shape: Shape, jobs: int) -> Iterator[Outcom
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         seeds = range(first, first + count)
-        yield from pool.map(run_seed, seeds, repeat(shape), chunksize=_CHUNK)
+        # One at a time: a seed takes a second, and may take ten times as long as the next one.
+        yield from pool.map(run_seed, seeds, repeat(shape))

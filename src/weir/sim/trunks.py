@@ -28,11 +28,12 @@ class _AskingEnd:
         self._stream = TrunkStream()
 
     def received(self, link: Link, data: bytes) -> None:
-        if self._process.asleep(self.received, link, data):
+        process = self._process
+        if process.paused and process.asleep(self.received, link, data):
             return
         frames = self._stream.receive(data)
-        if frames and self._process.trunks.asks(self):
-            self._process.handle(ev.PassedBack(self.place, frames))
+        if frames and process.trunks.asks(self):
+            process.handle(ev.PassedBack(self.place, frames))
 
     def lost(self, link: Link) -> None:
         if not self._process.asleep(self.lost, link):
@@ -52,7 +53,7 @@ class _ServingEnd:
 
     def received(self, link: Link, data: bytes) -> None:
         process = self._process
-        if process.asleep(self.received, link, data):
+        if process.paused and process.asleep(self.received, link, data):
             return
         for kind, remote, body in self._stream.receive(data):
             if kind == Kind.OPENED:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weir.sim.process import Process
 
 AGREED = "Agreed"
+_LEADER = raft.Role.LEADER
 _COMPLAINTS_MAX = 20
 
 
@@ -40,14 +41,14 @@ class Witness:
 
         A group has one leader a term, and one entry at each committed index.
         """
-        seen, leading = self._seen, raft.Role.LEADER
+        seen, run = self._seen, process.run
         for group in groups_of(process):
-            node, place = group.node, (process.run, group.id)
-            leads = node.role is leading
-            now = node.term, node.applied_index, leads
+            node, place = group.node, (run, group.id)
+            now = node.term, node.applied_index, node.role is _LEADER
             if seen.get(place) == now:
                 continue
             seen[place] = now
+            leads = now[2]
             if leads:
                 led = self._leaders.setdefault((group.id, node.term), process.node)
                 if led != process.node:
@@ -60,6 +61,7 @@ class Witness:
         node, place = group.node, (process.run, group.id)
         first = max(self._looked.get(place, 0) + 1, node.first_index)
         through = min(node.applied_index, node.last_index)
+        number, applied = group.id, self._applied
         for index in range(first, through + 1):
             try:
                 term = node.term_at(index)
@@ -67,7 +69,7 @@ class Witness:
                 continue
             if not term:  # its entry rotted, and nobody needs it
                 continue
-            known = self._applied.setdefault((group.id, index), term)
+            known = applied.setdefault((number, index), term)
             if known != term:
                 text = f"applied an entry of term {term} at {index}, where {known} was"
                 self._complain(f"group {group.id}: node {process.node} {text}")
@@ -94,7 +96,7 @@ class Witness:
 
 def led_by(process: Process) -> list[int]:
     """Return the groups that a process leads, or believes to lead."""
-    return [group.id for group in groups_of(process) if group.node.role is raft.Role.LEADER]
+    return [group.id for group in groups_of(process) if group.node.role is _LEADER]
 
 
 def groups_of(process: Process) -> list[Group]:

@@ -51,11 +51,11 @@ class World:
 
     def run(self, until: int, done: Callable[[], bool] | None = None) -> None:
         """Run events up to and at virtual time `until`, or until `done` says so."""
-        heap = self._heap
+        heap, pop = self._heap, heappop
         while heap and heap[0][0] <= until:
             if done is not None and done():
                 return
-            self.now, _, do, arguments = heappop(heap)
+            self.now, _, do, arguments = pop(heap)
             do(*arguments)
         self.now = max(self.now, until)
 

@@ -45,6 +45,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 from weir.codec.fields import Buffer
 from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
@@ -72,6 +73,8 @@ _SEQUENCE = struct.Struct(">I")
 _CODE = struct.Struct(">H")
 _WELCOME = struct.Struct(">HQ")
 _CONFIRM = struct.Struct(">HIQ")
+#: A header and a confirm; the check byte follows.
+_CONFIRM_FRAME = struct.Struct(">BIHBHIQ")
 _FRAME_SIZE_MIN = _HEADER.size + 1
 #: What `xor` folds without making it smaller, and by how many bits each time.
 _SMALL = 64
@@ -93,8 +96,12 @@ class DeviceOpcode(IntEnum):
     EXTEND = 10
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceHello:
+#: Plain numbers: each frame of a crowd is compared with them, or carries one.
+_PUBLISH, _PUBLISH_SEQUENCED = int(DeviceOpcode.PUBLISH), int(DeviceOpcode.PUBLISH_SEQUENCED)
+_PUBLISHES = (_PUBLISH, _PUBLISH_SEQUENCED)
+
+
+class DeviceHello(NamedTuple):
     """A hub names itself, its boot count, and where its messages go."""
 
     sn: int
@@ -117,7 +124,7 @@ class DevicePing:
     sn: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: thousands of devices at once have one each
 class DevicePublishes:
     """Publishes of one read, column by column, in order; one whose code is not 0 is refused."""
 
@@ -233,7 +240,7 @@ class DeviceStream:
         publishes: DevicePublishes | None = None
         for view in self._reassembler.receive(data):
             _, _, opcode, sn = _HEADER.unpack_from(view)
-            if opcode in (DeviceOpcode.PUBLISH, DeviceOpcode.PUBLISH_SEQUENCED):
+            if opcode in _PUBLISHES:
                 if publishes is None:
                     publishes = DevicePublishes()
                     found.append(publishes)
@@ -245,9 +252,9 @@ class DeviceStream:
 
     @staticmethod
     def _publish(publishes: DevicePublishes, view: memoryview, opcode: int, sn: int) -> None:
-        body = bytes(view[_HEADER.size : -1])
+        body = view[_HEADER.size : -1]
         code, sequence = 0, NO_SEQUENCE
-        if opcode == DeviceOpcode.PUBLISH_SEQUENCED:
+        if opcode == _PUBLISH_SEQUENCED:
             if len(body) >= _SEQUENCE.size:
                 (sequence,) = _SEQUENCE.unpack_from(body)
                 body = body[_SEQUENCE.size :]
@@ -255,7 +262,7 @@ class DeviceStream:
                 code = BadRequest.code
         if xor(view):  # the check byte makes the XOR of the whole frame 0
             code = BadChecksum.code
-        publishes.add(sn, sequence, body if code == 0 else b"", code)
+        publishes.add(sn, sequence, bytes(body) if code == 0 else b"", code)
 
     @staticmethod
     def _control(view: memoryview, opcode: int, sn: int) -> DeviceRequest:
@@ -287,9 +294,9 @@ def encode_confirms(
     """Return the replies to publishes, glued together, in order."""
     replies = []
     for sn, sequence, code, offset in zip(sns, sequences, codes, offsets, strict=True):
-        opcode = DeviceOpcode.PUBLISH if sequence == NO_SEQUENCE else DeviceOpcode.PUBLISH_SEQUENCED
-        body = _CONFIRM.pack(code, sequence, offset)
-        replies.append(frame(opcode | REPLY, sn, body))
+        opcode = (_PUBLISH if sequence == NO_SEQUENCE else _PUBLISH_SEQUENCED) | REPLY
+        reply = _CONFIRM_FRAME.pack(VERSION, _CONFIRM.size, opcode, sn, code, sequence, offset)
+        replies += (reply, bytes((xor(reply),)))
     return b"".join(replies)
 
 
@@ -332,7 +339,7 @@ def count_confirms(replies: Buffer) -> int:
     replies of any other kind.
     """
     _, _, opcode, _ = _HEADER.unpack_from(replies)
-    if opcode & ~REPLY not in (DeviceOpcode.PUBLISH, DeviceOpcode.PUBLISH_SEQUENCED):
+    if opcode & ~REPLY not in _PUBLISHES:
         return 0
     return len(replies) // (_FRAME_SIZE_MIN + _CONFIRM.size)
 
@@ -372,8 +379,7 @@ class DeviceReplies:
         if not opcode & REPLY:
             raise RemoteProtocolError(f"opcode {opcode} is a request: a device reads only replies")
         body = view[_HEADER.size : -1]
-        publishes = (DeviceOpcode.PUBLISH, DeviceOpcode.PUBLISH_SEQUENCED)
-        if opcode & ~REPLY in publishes and len(body) == _CONFIRM.size:
+        if opcode & ~REPLY in _PUBLISHES and len(body) == _CONFIRM.size:
             return DeviceReply(opcode & ~REPLY, sn, *_CONFIRM.unpack(body))
         if len(body) < _CODE.size:
             raise RemoteProtocolError("a reply without a code")

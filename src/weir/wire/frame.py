@@ -98,9 +98,11 @@ class Reassembler:
         elif self._start:
             view = memoryview(self._start + data)
             self._start = b""
-        end = len(view)
-        while end - at >= self._header_size:
-            size = self._size_of(view, at)
+        end, header_size, size_of = len(view), self._header_size, self._size_of
+        while end - at >= header_size:
+            size = size_of(view, at)
+            if size == end and not at:
+                return [view]  # a frame a read, as small ones mostly come
             if size > end - at:
                 # It grows with what comes: a peer that only speaks of a large frame costs nothing.
                 self._frame, self._size = bytearray(view[at:]), size

@@ -33,6 +33,7 @@ HOST_CHARACTERS_MAX = 255
 
 _G = TypeVar("_G", "LinkHello", "LinkAnswer")
 _HEADER = struct.Struct("<B3xIQ")
+_HEADER_SIZE = _HEADER.size
 _GREETING = struct.Struct("<BxH")
 
 Shards = Annotated[int, Meta(ge=1, le=LOGS_MAX)]
@@ -109,7 +110,12 @@ class LinkFrame(NamedTuple):
 
 def encode(kind: int, group: int, *body: Buffer) -> tuple[Buffer, ...]:
     """Return the buffers of a frame; the body's are among them as they are, uncopied."""
-    return (_HEADER.pack(kind, total(body), group), *body)
+    return (encode_header(kind, group, total(body)), *body)
+
+
+def encode_header(kind: int, group: int, size: int) -> bytes:
+    """Return what comes before the body of a frame, which has `size` bytes."""
+    return _HEADER.pack(kind, size, group)
 
 
 def encode_greeting(greeting: LinkHello | LinkAnswer) -> bytes:
@@ -173,7 +179,7 @@ class LinkStream:
         found = []
         for view in self._reassembler.receive(data):
             kind, _, group = _HEADER.unpack_from(view)
-            found.append(LinkFrame(kind, group, view[_HEADER.size :]))
+            found.append(LinkFrame(kind, group, view[_HEADER_SIZE:]))
         return found
 
 
@@ -187,7 +193,7 @@ def _size(view: memoryview, at: int) -> int:
         raise RemoteProtocolError(
             f"a link frame of {length:,} bytes; {LINK_FRAME_BYTES_MAX:,} allowed"
         )
-    return int(_HEADER.size + length)
+    return _HEADER_SIZE + int(length)
 
 
 def _greeting_size(view: memoryview, at: int) -> int:

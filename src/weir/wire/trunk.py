@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import fields
 from enum import IntEnum
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
@@ -26,7 +25,7 @@ from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame, Reassemb
 _HEADER = struct.Struct("<B3xIQ")
 _DEVICE_KINDS: tuple[type[Any], ...] = get_args(DeviceRequest)
 _DEVICE_NUMBERS = {kind: number for number, kind in enumerate(_DEVICE_KINDS)}
-_DEVICE_FIELDS = {kind: [field.name for field in fields(kind)] for kind in _DEVICE_KINDS}
+_DEVICE_FIELDS = {kind: kind.__match_args__ for kind in _DEVICE_KINDS}
 #: Of one field, the field; of several, a tuple of them.
 _DEVICE_CONTENT = {kind: attrgetter(*names) for kind, names in _DEVICE_FIELDS.items()}
 _OF_ONE_FIELD = {kind for kind, names in _DEVICE_FIELDS.items() if len(names) == 1}

@@ -303,6 +303,8 @@ def test_what_cannot_work_is_said_where_it_is_written() -> None:
         ({"dead_letter": "default/unlocks"}, "the topic itself"),
         ({"retry": weir.Backoff(attempts=3)}, "dead_letter="),
         ({"lease": "soon"}, "5ms"),
+        ({"lease": "0s"}, "1 ms"),
+        ({"max_messages": 0}, "1 or more"),
         ({"inbox": weir.Inbox("billing")}, "'billing'"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -173,6 +173,24 @@ def test_a_plain_connection_will_do(engine: Engine, inbox: weir.Inbox) -> None:
     assert rows(engine) == 1
 
 
+def test_without_transactions_nothing_happens_once(tmp_path: Path) -> None:
+    """The row was committed before the effect: a crash between both lost the effect."""
+    url = f"sqlite:///{tmp_path}/effects.db"
+    alone = create_engine(url, isolation_level="AUTOCOMMIT")
+    inbox = weir.Inbox("ledger")
+    inbox.create(alone)
+    options = create_engine(url).execution_options(isolation_level="AUTOCOMMIT")
+    for engine in (alone, options):
+        with (
+            Session(engine) as session,
+            pytest.raises(RuntimeError, match="AUTOCOMMIT"),
+            inbox.once(session, message(0)),
+        ):
+            pass
+        assert rows(engine) == 0
+        engine.dispose()
+
+
 def test_a_topic_that_is_made_again_is_another_one(engine: Engine, inbox: weir.Inbox) -> None:
     assert record(engine, inbox, message(0, stamp=100))
     assert record(engine, inbox, message(0, stamp=200))  # its first offset is 0 again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -100,7 +101,8 @@ def test_a_name_that_is_no_proof_is_told(capsys: pytest.CaptureFixture[str]) -> 
 def test_every_goal_is_of_a_figure_that_is_read() -> None:
     for one in PROOFS.values():
         assert {goal.figure for goal in one.goals} <= set(one.figures), one.name
-        assert one.words[0] in ("weir", "python", "pytest")
+        script = Path(__file__).parents[3] / one.words[0]
+        assert one.words[0] in ("weir", "python", "pytest") or os.access(script, os.X_OK)
 
 
 def test_tests_are_found_by_the_variable_that_they_read(tmp_path: Path) -> None:
@@ -110,6 +112,13 @@ def test_tests_are_found_by_the_variable_that_they_read(tmp_path: Path) -> None:
     words = [*command(Proof("p", "", ("pytest", "{TESTS:WEIR_X}", "{TESTS:WEIR_Y}")), tmp_path)]
     assert words[0] == sys.executable
     assert words[-2:] == ["tests/test_a.py", "tests/no-test-reads-WEIR_Y"]
+
+
+def test_a_script_of_the_repository_may_run_tests(tmp_path: Path) -> None:
+    proof = PROOFS["spark-oldest"]
+    assert [*command(proof, tmp_path)] == [str(tmp_path / "scripts/spark-oldest")]
+    assert read(proof, "PySpark 4.2.0\n=== 12 passed, 1 skipped in 3 s ===") == {"passed": 12.0}
+    assert read(proof, "no word") == {"passed": None}
 
 
 def test_a_command_is_shown_as_a_user_types_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import weir
+from weir import testing
 from weir.cli.backup import folders, manifest, topics
 from weir.cli.backup.manifest import BadBackup
 from weir.cli.main import main
 from weir.cli.survey import NotALog
+from weir.client.client import Client
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import group_of
@@ -56,6 +60,28 @@ def test_a_folder_holds_all_logs_wherever_they_lay(
     assert was is not None
     assert now is not None
     assert (now.system, now.logs, now.folders) == (was.system, 2, {})
+
+
+def test_a_log_that_is_not_there_is_not_left_out(
+    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The backup of a node whose disk was not mounted was "verified", and lacked a whole log; the
+    node that it was put back to began that log anew.
+    """
+    home, elsewhere = NodeFolder(node), tmp_path / "disk"
+    for number, log in enumerate((node / "log-0", elsewhere)):
+        (log / "life").write_text(f"life of {number}")
+        home.remember_life(number, f"life of {number}")
+    folders.back_up(node, tmp_path / "whole")
+    folders.restore(tmp_path / "whole", manifest.read(tmp_path / "whole"), tmp_path / "back")
+    assert [NodeFolder(tmp_path / "back").life(n) for n in (0, 1)] == ["life of 0", "life of 1"]
+    (elsewhere / "life").write_text("of another node")
+    for there in (True, False):
+        if not there:
+            shutil.rmtree(elsewhere)
+        assert main(["backup", str(node), "--to", str(tmp_path / "part")]) == 1
+        assert f"log 1 of this node has begun, and is not in {elsewhere}" in capsys.readouterr().err
+        assert not (tmp_path / "part").exists()
 
 
 def test_what_a_log_has_not_used_yet_takes_no_room(node: Path, tmp_path: Path) -> None:
@@ -197,3 +223,33 @@ def test_a_file_that_ends_within_a_batch_is_damaged(tmp_path: Path) -> None:
         os.truncate(path, size)
         with pytest.raises(BadBackup, match=f"damaged at byte {begins[2]:,}"):
             [*topics.read_batches(path, GROUP)]
+
+
+def test_the_one_order_of_all_partitions_is_put_back(tmp_path: Path) -> None:
+    """Partitions were published one after the other, and who replayed a topic in total order read
+    all of the first one before anything of the second.
+    """
+
+    async def scenario() -> None:
+        with testing.node() as node, testing.node() as another:
+            async with weir.connect(node.url) as w, weir.connect(another.url) as to:
+                await w.create_topic("moves", partitions=3, order="total")
+                for number in range(30):
+                    await w.publish("moves", b"%d" % number, partition=number * 7 % 3)
+                await w.publish("moves", b"x" * (2 << 20), partition=1)
+                await w.publish("moves", b"with a header", headers={"a": b"b"}, partition=0)
+
+                async def seen(client: Client) -> list[tuple[int, int, bytes]]:
+                    reader = client.reader("moves", follow=False)
+                    return [(one.partition, one.offset, one.value[:20]) async for one in reader]
+
+                shown: list[int] = []
+                await topics.back_up(w, ["moves"], tmp_path / "b", lambda _: None)
+                made = manifest.read(tmp_path / "b")
+                assert not await topics.restore(to, tmp_path / "b", made, shown.append)
+                assert shown[-1] == 32
+                before = await seen(w)
+                assert len(before) == 32
+                assert await seen(to) == before
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

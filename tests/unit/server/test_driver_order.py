@@ -75,6 +75,9 @@ class Hasty:
     def time(self) -> float:
         return self._loop.time()
 
+    def call_soon(self, act: Callable[..., None], *given: Any) -> None:
+        self._loop.call_soon(act, *given)
+
     def call_soon_threadsafe(self, act: Callable[..., None], *given: Any) -> None:
         self._loop.call_soon_threadsafe(act, *given)
 
@@ -104,6 +107,32 @@ def test_a_log_rests_behind_a_flush_of_a_crowd_and_behind_no_other() -> None:
         assert await heard(0, 2) == [ev.Flushed(3, flush, rests=False)]
         assert [590 < asked <= 600 for asked in hasty.asked] == [True]
         driver._flushers[3].stop()
+        driver._pool.shutdown()
+
+    asyncio.run(body())
+
+
+def test_what_a_turn_of_the_loop_makes_possible_is_done_once_behind_it() -> None:
+    class Settling(Noting):
+        def settle(self) -> list[ef.Effect]:
+            self.heard.append("settled")
+            if self.budget.used > 75:  # as it is held above three quarters
+                return [ef.HoldReads(True)]
+            return []
+
+    async def body() -> None:
+        shard = Settling()
+        driver = Driver(cast(Shard, shard), {})
+        for session in (1, 2):
+            driver.received(session, ())
+        assert shard.heard == [ev.Received(1, ()), ev.Received(2, ())]
+        await asyncio.sleep(0)
+        assert shard.heard[2:] == ["settled"]
+        shard.heard.clear()
+        shard.budget.take(90)  # it cannot wait: others would be read from meanwhile
+        driver.received(1, ())
+        assert driver.held
+        assert shard.heard == [ev.Received(1, ()), "settled"]
         driver._pool.shutdown()
 
     asyncio.run(body())

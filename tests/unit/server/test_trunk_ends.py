@@ -15,7 +15,7 @@ from weir.server.trunk import Trunks
 from weir.wire import messages as m
 from weir.wire import trunk
 from weir.wire.client import ClientStream, decode_request, encode_request
-from weir.wire.device import DevicePing
+from weir.wire.device import DeviceHello, DevicePing, DevicePublishes
 from weir.wire.trunk import Kind
 
 MIB = 1 << 20
@@ -155,6 +155,37 @@ def test_a_peer_of_one_shard_is_a_session_of_the_other() -> None:
         assert serving.events[3] == ev.Closed(1_000)
         assert serving.trunks.guest(1_000) is None
         assert (asking.charged, serving.charged) == (0, 0)
+
+    run(body)
+
+
+def test_a_welcome_goes_out_with_the_confirm_that_follows_or_at_the_next_tick() -> None:
+    """A packet, and a turn of the other shard's loop, less for each device of a crowd."""
+
+    async def body(asking: Noting, serving: Noting) -> None:
+        for session in (7, 8):
+            asking.trunks.send(passed(*trunk.encode(Kind.OPENED, session, b"")))
+            hello = DeviceHello(0, session, 1, 0, "t")
+            for request in (hello, DevicePublishes([1], [0], [b"value"], [0])):
+                asking.trunks.send(passed(*trunk.encode_device(session, request)))
+        await serving.until(lambda: len(serving.events) == 4)
+        asked = [event.frames for event in serving.events if isinstance(event, ev.Received)]
+        assert [len(frames) for frames in asked] == [2, 2]
+        first, second = serving.trunks.guest(1_000), serving.trunks.guest(1_001)
+        assert first is not None
+        assert second is not None
+        (end,) = serving.trunks._ends()
+        first.send((b"welcome",), 0)
+        second.send((b"welcome",), 0)
+        assert not end._gathered
+        first.send((b"confirm",), 0)
+        assert len(end._gathered) == 4, "two frames, of a header and a body each"
+        serving.trunks.tick()
+        second.send((b"confirm",), 0)
+        await asking.until(lambda: sum(len(e.frames) for e in asking.events[1:]) == 4)
+        frames = [(n, bytes(data)) for e in asking.events[1:] for _, n, data in e.frames]
+        assert [data for n, data in frames if n == 7] == [b"welcome", b"confirm"]
+        assert [data for n, data in frames if n == 8] == [b"welcome", b"confirm"]
 
     run(body)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from weir.broker.entries import BatchRecord
@@ -47,21 +47,17 @@ class Seat:
     in_flight: int = 0
 
 
-@dataclass(slots=True)
 class _Confirms:
     """Replies to one connection, column by column, in the order of its frames."""
 
-    seat: Seat
-    sns: list[int] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)
-    codes: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+    __slots__ = ("codes", "offsets", "seat", "sequences", "sns")
 
-    def add(self, sn: int, sequence: int, code: int, offset: int) -> None:
-        self.sns.append(sn)
-        self.sequences.append(sequence)
-        self.codes.append(code)
-        self.offsets.append(offset)
+    def __init__(self, seat: Seat) -> None:
+        self.seat = seat
+        self.sns: list[int] = []
+        self.sequences: list[int] = []
+        self.codes: list[int] = []
+        self.offsets: list[int] = []
 
 
 def refused(publishes: DevicePublishes, error: Refused) -> DevicePublishes:
@@ -153,6 +149,8 @@ class FanIn:
         confirms = into.confirms.get(seat.session)
         if confirms is None:
             confirms = into.confirms[seat.session] = _Confirms(seat)
+        confirms.sns += publishes.sns
+        confirms.sequences += publishes.sequences
         base = self._intake.next_offset
         rows = zip(
             publishes.sns, publishes.sequences, publishes.values, publishes.codes, strict=True
@@ -170,7 +168,8 @@ class FanIn:
                 into.sequences.append(sequence)
                 into.sns.append(sn)
                 into.bytes += len(value) + ROW_BYTES
-            confirms.add(sn, sequence, code, offset)
+            confirms.codes.append(code)
+            confirms.offsets.append(offset)
 
     def _judge(
         self, into: _Gathering, seat: Seat, sn: int, sequence: int, value: bytes, place: int

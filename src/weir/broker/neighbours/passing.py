@@ -195,7 +195,8 @@ class Passing:
             self._outbox.answered(session.id)
         elif session.seat is not None:
             session.seat.in_flight -= count_confirms(body)
-        charged = len(body)
+        # A device's small replies are free, as they are where its own shard gives them.
+        charged = len(body) if len(body) > SMALL or body[0] == CLIENT_VERSION else 0
         self._budget.take(charged)
         self._outbox.put(Send(session.id, (body,), charged))
 

@@ -70,7 +70,11 @@ class Clocks:
     def look(self) -> None:
         """See whether all clocks agree; called so often that a clock that was set is noticed."""
         now = self.monotonic_ms()
-        since, self._looked = now - _FORGET_MS, self.own_ms() - now
+        self._looked = self.own_ms() - now
+        if not self._at:
+            self.differ = False
+            return
+        since = now - _FORGET_MS
         for node in [node for node, at in self._at.items() if at < since]:
             del self._at[node], self._heard[node]
         known = [self._looked, *map(max, self._heard.values())]

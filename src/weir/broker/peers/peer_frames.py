@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 from weir import raft
 from weir.broker.entries import entry_of, read_back, stored_in
 from weir.codec.crc import crc32c
-from weir.codec.fields import U32, Buffer
+from weir.codec.fields import U32, Buffer, total
 from weir.errors import WeirError
 from weir.log.frame import Kind
 from weir.raft import messages as m
-from weir.wire.link import LinkFrame, encode
+from weir.wire.link import LinkFrame, encode_header
 
 _VOTE_REQUEST = struct.Struct("<QQQQQBB")
 _VOTE_REPLY = struct.Struct("<QQQQBB")
@@ -48,6 +48,7 @@ _DROPPED = struct.Struct("<QQ")
 _CLOCK = struct.Struct("<q")
 
 _BATCHES = int(Kind.BATCHES)
+_CRC_SIZE = U32.size
 _ENTRY_KINDS = {
     int(kind): kind for kind in (Kind.BATCHES, Kind.CONTROL, Kind.NOOP, Kind.CONFIGURATION)
 }
@@ -71,6 +72,10 @@ class FrameKind(IntEnum):
     BEAT = 16
     BEAT_REPLY = 17
     CLOCK = 18
+
+
+#: Plain numbers: each frame is compared with them.
+_BEAT_SENT, _CLOCK_TOLD = int(FrameKind.BEAT), int(FrameKind.CLOCK)
 
 
 class BadMessage(Exception):
@@ -120,10 +125,10 @@ def unpack(frame: LinkFrame) -> m.Message:
 def unpack_link(frame: LinkFrame) -> m.LinkMessage | ClockTold:
     """Return what a frame of all groups says. Raises `BadMessage`."""
     try:
-        if frame.kind == FrameKind.CLOCK:
+        if frame.kind == _CLOCK_TOLD:
             return ClockTold(*_small(_CLOCK, frame))
         body = checked(frame.body, len(frame.body))
-        if frame.kind == FrameKind.BEAT:
+        if frame.kind == _BEAT_SENT:
             number, version, fence, is_new, count = _BEAT.unpack_from(body)
             fits(body, _BEAT.size + count * _LED.size)
             led = tuple(_LED.iter_unpack(body[_BEAT.size :])) if is_new else None
@@ -305,13 +310,13 @@ _READ: dict[int, Callable[[LinkFrame], m.Message]] = {
 
 def framed(kind: FrameKind, group: int, head: bytes, *payloads: Buffer) -> tuple[Buffer, ...]:
     """Return a frame with a CRC-32C before its head; payloads are not copied."""
-    header, *rest = encode(kind, group, U32.pack(crc32c(head)) + head, *payloads)
-    return (bytes(header) + bytes(rest[0]), *rest[1:])
+    size = U32.size + len(head) + (total(payloads) if payloads else 0)
+    return (encode_header(kind, group, size) + U32.pack(crc32c(head)) + head, *payloads)
 
 
 def checked(body: memoryview, end: int) -> memoryview:
     """Return the head behind its CRC, up to byte `end` of the body. Raises `BadMessage`."""
-    head = body[U32.size : end]
+    head = body[_CRC_SIZE:end]
     if len(body) < end or U32.unpack_from(body)[0] != crc32c(head):
         raise BadMessage("the head of a frame fails its CRC-32C")
     return head

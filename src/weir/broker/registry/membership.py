@@ -213,12 +213,17 @@ class Membership:
         group, lost = request.group, request.voter
         nodes = self._catalog.nodes
         voters = nodes.voters(group)
-        if lost not in voters or len(voters) == 1 or self._placing:
+        if len(voters) == 1 or self._placing:
             return
         if any(node_of(voter) != node_of(lost) for voter in nodes.leaving(group)):
             return
         again = voter_of(node_of(lost), (incarnation_of(lost) + 1) % (1 << INCARNATION_BITS))
-        self._place({group: tuple(again if voter == lost else voter for voter in voters)})
+        if lost in voters:
+            self._place({group: tuple(again if voter == lost else voter for voter in voters)})
+        elif lost in nodes.learners(group):
+            # Voters stay who they are: who is placed, and not any more, is known by that id.
+            rows = [(group, (*voters, again)), (group, voters)]
+            self._placing.add(self._propose(GroupsPlaced(rows)))
 
     # -- entries -----------------------------------------------------------------------------
 

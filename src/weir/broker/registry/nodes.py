@@ -207,7 +207,7 @@ class Nodes:
         self._placements[group] = voters
 
     def _settle(self, group: int) -> None:
-        for voter in self._leaving.pop(group, ()):
+        for voter in reversed(self._leaving.pop(group, ())):  # of a node, the newest is the first
             # Who votes in the registry no more still has it, and stays who it is.
             stays = group == REGISTRY_GROUP
             self._left[group, node_of(voter)] = incarnation_of(voter) - stays

@@ -13,9 +13,11 @@ import msgspec
 
 import weir
 from weir.cli.backup import manifest as m
+from weir.cli.backup.manifest import BadBackup
 from weir.cli.survey import NotALog
+from weir.server.beginning import LIFE
 from weir.server.disk import FolderInUse
-from weir.server.folder import NodeFolder
+from weir.server.folder import NodeFolder, life_name
 
 _FILES = "files"
 _LOCK = "lock"
@@ -26,17 +28,22 @@ _ASIDE = ".new"
 def back_up(folder: Path, to: Path) -> m.Manifest:
     """Copy a stopped node's folder, with the logs that lie elsewhere.
 
-    Raises `FolderInUse`, `NotALog`, `BadBackup`, `OSError`.
+    Raises `FolderInUse`, `NotALog`, `BadBackup`, also where a log is not all there; `OSError`.
     """
-    founded = NodeFolder(folder).founded()
+    home = NodeFolder(folder)
+    founded = home.founded()
     if founded is None:
         raise NotALog(f"{folder} is no node's folder: it has no node.json")
-    logs = [NodeFolder(folder).log(number, founded) for number in range(founded.logs)]
+    logs = [home.log(number, founded) for number in range(founded.logs)]
+    for number, log in enumerate(logs):
+        _check_there(number, log, home.life(number))
     with _stopped(folder, logs), m.new_folder(to):
         # Put back, all logs lie below the folder.
         here = msgspec.json.encode(msgspec.structs.replace(founded, folders={}))
         files = [_copied(to, "node.json", [here])]
         for number, log in enumerate(logs):
+            if life := home.life(number):
+                files.append(_copied(to, life_name(number), [life.encode()]))
             for path in sorted(log.iterdir()) if log.is_dir() else ():
                 if path.is_file() and path.name != _LOCK and path.suffix != _ASIDE:
                     files.append(_copied(to, f"log-{number}/{path.name}", m.pieces(path)))
@@ -45,6 +52,19 @@ def back_up(folder: Path, to: Path) -> m.Manifest:
         m.verify(to, manifest)
         m.write(to, manifest)
     return manifest
+
+
+def _check_there(number: int, log: Path, life: str) -> None:
+    """Raise `BadBackup` unless the log that the node wrote last, if any, lies in its folder."""
+    try:
+        here = (log / LIFE).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        here = ""
+    if life and here != life:
+        raise BadBackup(
+            f"log {number} of this node has begun, and is not in {log}: mount the disk that holds "
+            "it. A backup without it would lack all that is there"
+        )
 
 
 def _copied(to: Path, path: str, pieces: Iterable[bytes]) -> m.File:
@@ -66,7 +86,7 @@ def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
     is left if it fails. Raises `BadBackup`, `OSError`.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise m.BadBackup(f"{folder} is there already: name a new or an empty folder")
+        raise BadBackup(f"{folder} is there already: name a new or an empty folder")
     aside = folder.with_name(f"{folder.name}.restoring")
     with m.new_folder(aside):
         for file in manifest.files:
@@ -78,9 +98,9 @@ def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
                     done = copy.made()
                     copy.put_zeros(file.zeros)  # written, not left out: the log counts on them
             except FileNotFoundError:
-                raise m.BadBackup(f"{source} is missing: use another backup") from None
+                raise BadBackup(f"{source} is missing: use another backup") from None
             if (done.bytes, done.xxh3) != (file.bytes, file.xxh3):
-                raise m.BadBackup(f"{source} is damaged: it is not what was written; use another")
+                raise BadBackup(f"{source} is damaged: it is not what was written; use another")
         for path in [aside, *(one for one in aside.rglob("*") if one.is_dir())]:
             m.sync_folder(path)
         if folder.exists():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from heapq import merge
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -198,9 +200,10 @@ async def refuse_if_there(client: Client, manifest: m.Manifest) -> None:
 async def restore(client: Client, backup: Path, manifest: m.Manifest, show: Show) -> list[str]:
     """Make the topics and publish all messages; return what is not as it was, a line each.
 
-    Keys, tags, times and headers stay, and the order in each partition. Offsets begin at 0, so they
-    stay where the backup's do. Stamps are new; clusters, producers and devices' origins are not
-    in the backup. Raises `BadBackup` and what a client raises.
+    Keys, tags, times and headers stay, and the order in each partition; the one order of all
+    partitions, where the topic has one. Offsets begin at 0, so they stay where the backup's do.
+    Stamps are new; clusters, producers and devices' origins are not in the backup. Raises
+    `BadBackup` and what a client raises.
     """
     await refuse_if_there(client, manifest)
     changes = []
@@ -208,9 +211,12 @@ async def restore(client: Client, backup: Path, manifest: m.Manifest, show: Show
     for topic in manifest.topics:
         await _create(client, topic)
         async with client.producer(topic.full_name) as producer:
-            for part in topic.partitions:
-                await _publish(producer, topic, part, backup / part.file)
-                done += part.messages
+            before = None
+            for part, batch in _in_order(topic, backup):
+                if topic.order == "total" and part is not before and before is not None:
+                    await producer.flush()  # what is confirmed gets the lower stamps
+                before = part
+                done += await _publish(producer, part, batch, backup / part.file)
                 show(done)
         changes += await _differences(client, topic)
     return changes
@@ -229,29 +235,45 @@ async def _create(client: Client, topic: m.Topic) -> None:
     )
 
 
-async def _publish(producer: Producer, topic: m.Topic, part: m.Partition, path: Path) -> None:
+def _in_order(topic: m.Topic, backup: Path) -> Iterator[tuple[m.Partition, Batch]]:
+    """Yield all batches: those of one partition after those of another, or in the one order."""
+    each = [_batches(topic, part, backup / part.file) for part in topic.partitions]
+    if topic.order != "total":
+        return chain.from_iterable(each)
+    return merge(*each, key=lambda one: (one[1].header.stamp, one[0].partition))
+
+
+def _batches(topic: m.Topic, part: m.Partition, path: Path) -> Iterator[tuple[m.Partition, Batch]]:
+    for batch in read_batches(path, group_of(topic.id, part.partition)):
+        yield part, batch
+
+
+async def _publish(producer: Producer, part: m.Partition, batch: Batch, path: Path) -> int:
+    """Publish a batch, as far as it belongs to the backup; return how many messages that are."""
     place = part.partition
-    for batch in read_batches(path, group_of(topic.id, place)):
-        skip = max(part.first_offset - batch.header.first_offset, 0)
-        take = part.next_offset - batch.header.first_offset
-        if batch.header.columns & (Columns.HEADERS | Columns.REFERENCES):
-            for message in [*batch.messages()][skip:take]:
-                if batch.header.columns & Columns.REFERENCES:
-                    with (path.with_suffix("") / str(message.offset)).open("rb") as value:
-                        await producer.publish_from(value, **_told(message), partition=place)
-                    continue
-                await producer.ready()
-                producer.send(message.value, **_told(message), partition=place)
-            continue
-        keys = batch.keys() if batch.header.columns & Columns.KEY else None
-        tags = batch.tags() if batch.header.columns & Columns.TAG else None
-        await producer.send_many(
-            batch.values()[skip:take],
-            keys=keys and keys[skip:take],
-            tags=tags and tags[skip:take],
-            times=batch.times()[skip:take],
-            partition=place,
-        )
+    skip = max(part.first_offset - batch.header.first_offset, 0)
+    take = part.next_offset - batch.header.first_offset
+    if batch.header.columns & (Columns.HEADERS | Columns.REFERENCES):
+        messages = [*batch.messages()][skip:take]
+        for message in messages:
+            if batch.header.columns & Columns.REFERENCES:
+                with (path.with_suffix("") / str(message.offset)).open("rb") as value:
+                    await producer.publish_from(value, **_told(message), partition=place)
+                continue
+            await producer.ready()
+            producer.send(message.value, **_told(message), partition=place)
+        return len(messages)
+    keys = batch.keys() if batch.header.columns & Columns.KEY else None
+    tags = batch.tags() if batch.header.columns & Columns.TAG else None
+    values = batch.values()[skip:take]
+    await producer.send_many(
+        values,
+        keys=keys and keys[skip:take],
+        tags=tags and tags[skip:take],
+        times=batch.times()[skip:take],
+        partition=place,
+    )
+    return len(values)
 
 
 def _told(message: Message) -> dict[str, Any]:

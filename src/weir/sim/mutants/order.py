@@ -159,6 +159,13 @@ def a_leader_stamps_where_it_promised_not_to(patch: Patch) -> None:
     patch.setattr(HybridClock, "stamp", stamp)
 
 
+@mutant(seed=2, breaks={"Causal"}, shape=ORDER)
+def what_its_client_has_seen_does_not_count(patch: Patch) -> None:
+    """A message is stamped above all that its client had seen (DESIGN §5 Produce)."""
+    honest = HybridClock.stamp
+    patch.setattr(HybridClock, "stamp", lambda self, wall_ms, seen=0: honest(self, wall_ms))
+
+
 @mutant(seed=0, breaks=_BARRIER, shape=ORDER)
 def what_is_under_way_does_not_count(patch: Patch) -> None:
     """A barrier stays below what is stamped and not committed (DESIGN §5 Barrier safety)."""

@@ -198,7 +198,7 @@ def a_follower_does_not_compare_terms(patch: Patch) -> None:
     def append(self: Follower, message: Append) -> None:
         log, prev = self._ground.log, message.prev_index
         if log.first_index <= prev <= log.last_index:
-            message = replace(message, prev_term=log.term(prev))
+            message = message._replace(prev_term=log.term(prev))
         honest(self, message)
 
     patch.setattr(Follower, "append", append)

@@ -33,7 +33,14 @@ from weir.errors import (
     UnknownNode,
 )
 from weir.model.ids import REGISTRY_GROUP, node_of, voter_of
-from weir.wire.nodes import ChangeNode, NodeList, RaiseLevel, ReportNode, ReportSettled
+from weir.wire.nodes import (
+    ChangeNode,
+    NodeList,
+    RaiseLevel,
+    ReportLost,
+    ReportNode,
+    ReportSettled,
+)
 
 CALLER = Caller(1, 46, 0)
 
@@ -328,6 +335,37 @@ def test_a_record_that_comes_too_late_is_refused() -> None:
 def test_a_state_that_is_not_known_stops_the_group() -> None:
     with pytest.raises(Halted, match="'paused'"):
         a_set(3).catalog.nodes.apply(NodeChanged(1, "paused"))
+
+
+def test_who_only_learns_the_registry_comes_back_as_another_learner() -> None:
+    """Nodes above the first three or five that lost their logs waited for ever: only of voters it
+    was heeded what they had lost.
+    """
+    replica = a_set(4)
+    nodes, voting = replica.catalog.nodes, tuple(map(voter_of, (1, 2, 3)))
+    for incarnation in (0, 1, 2):  # twice it loses what it was given anew
+        replica.membership.told(ReportLost(REGISTRY_GROUP, voter_of(4, incarnation)))
+        replica.commit()
+        assert nodes.voters(REGISTRY_GROUP) == voting
+        assert nodes.learners(REGISTRY_GROUP) == (voter_of(4, incarnation + 1),)
+    replica.arrive()
+    assert nodes.learners(REGISTRY_GROUP) == (voter_of(4, 3),)
+    assert not nodes.unsettled
+    replica.membership.told(ReportLost(REGISTRY_GROUP, voter_of(4, 1)))
+    assert not nodes.unsettled, "that was said by who it is no more"
+
+
+def test_a_node_that_leaves_as_one_of_many_it_was_comes_back_as_none_of_them() -> None:
+    replica = a_set(4)
+    (group,) = replica.topic("a", 1)
+    nodes, holder = replica.catalog.nodes, replica.nodes_of(group)[1]
+    for incarnation in (0, 1):
+        replica.membership.told(ReportLost(group, voter_of(holder, incarnation)))
+        replica.commit()
+    replica.change("drain", holder)
+    replica.arrive()
+    assert holder not in replica.nodes_of(group)
+    assert nodes.voter(group, holder) == voter_of(holder, 3)
 
 
 def test_a_copy_decides_as_the_original() -> None:

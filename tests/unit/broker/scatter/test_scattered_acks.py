@@ -9,6 +9,7 @@ import pytest
 from weir.broker import events as ev
 from weir.errors import StaleGrant
 from weir.model.scattered import acks_part, batch_part
+from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire.scattering import Standing, Step
 
@@ -78,3 +79,33 @@ def test_acks_of_an_earlier_attempt_of_the_same_are_no_stale_grant(acker: Acker)
     answers = acker.prepare(first + 3, number=1)
     acker.settle()
     assert [answer.standing for answer in answers] == [Standing.PREPARED]
+
+
+@pytest.mark.parametrize("step", [Step.COMMIT, Step.ABORT])
+def test_a_cluster_that_was_sought_elsewhere_begins_there(acker: Acker, step: Step) -> None:
+    """Whatever becomes of acks that were put aside before."""
+    rig, now = acker.rig, acker.now + 5
+    acker.prepare(now)
+    acker.settle()
+    assert isinstance(rig.answer(1, a.SeekCluster(acker.address, "crew", 0)), a.ClusterChanged)
+    acker.decide(now, step)
+    acker.settle()
+    granted = rig.answer(1, m.Pull(acker.address, "crew", 1, 1 << 20, lease_ms=5_000))
+    assert (granted.offset, granted.next_offset) == (0, 1)
+    done = m.Ack(acker.address, "crew", [(granted.fence, 0, 1)])
+    assert isinstance(rig.answer(1, done), m.Acked)
+    assert rig.answer(1, m.Pull(acker.address, "crew", 1, 1 << 20)).fence == 0
+
+
+@pytest.mark.parametrize("step", [Step.COMMIT, Step.ABORT])
+def test_a_cluster_that_was_deleted_stays_so(acker: Acker, step: Step) -> None:
+    rig, now = acker.rig, acker.now + 5
+    acker.prepare(now)
+    acker.settle()
+    rig.handle(ev.Closed(1))
+    rig.connect()
+    assert isinstance(rig.answer(1, a.DeleteCluster(acker.address, "crew")), a.ClusterChanged)
+    acker.decide(now, step)
+    acker.settle()
+    assert "crew" not in acker.partition.state.clusters
+    assert acker.partition.state.scatterings.kept == (step == Step.COMMIT)

@@ -1,0 +1,77 @@
+"""What a shard wants of its disks besides flushes, and what may stand in front of what."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
+
+import pytest
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.log.disk import Disk
+from weir.log.reserve import Spare
+from weir.server.disk import FileDisk
+from weir.server.disk_pool import DiskPool
+
+SIZE = 4 << 20
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> dict[int, FileDisk]:
+    return {n: FileDisk(tmp_path / f"log-{n}") for n in range(2)}
+
+
+def test_nothing_stands_behind_files_that_are_made_ahead(disks: dict[int, FileDisk]) -> None:
+    """A start that found spares of an earlier life zeroed them in all threads there were, for
+    minutes: reads that were not cached, and the checkpoint of a stop, waited behind them.
+    """
+    told: SimpleQueue[ev.Event] = SimpleQueue()
+    pool = DiskPool(disks, told.put)
+    for n in range(8):
+        pool.make(ef.MakeSpare(n % 2, Spare(f"segment-{n:08}", 16 * SIZE)), lambda: 0.0)
+
+    def save(disk: Disk) -> None:
+        disk.replace("checkpoint", b"all")
+
+    def saved(effect: ef.SaveCheckpoint, future: Future[None]) -> ev.CheckpointSaved:
+        return ev.CheckpointSaved(effect.log, saved=future.exception() is None)
+
+    pool.run(ef.SaveCheckpoint(1, "checkpoint", b"all"), save, saved)
+    assert told.get(timeout=4) == ev.CheckpointSaved(1, saved=True)  # a file takes 5 s or more
+    pool.shutdown()
+
+
+def test_a_stop_leaves_files_that_are_not_made_yet(disks: dict[int, FileDisk]) -> None:
+    """It wrote them all first: a second for each on a good disk."""
+    told: SimpleQueue[ev.Event] = SimpleQueue()
+    pool = DiskPool(disks, told.put)
+    begun = Event()
+
+    def filled() -> float:
+        begun.set()
+        return 0.0
+
+    for n in range(40):
+        pool.make(ef.MakeSpare(0, Spare(f"segment-{n:08}", 64 * SIZE)), filled)
+    assert begun.wait(10)
+    began = time.monotonic()
+    pool.shutdown()
+    assert time.monotonic() - began < 5, "one file alone takes 20 s at that pace"
+    assert disks[0].names() == []
+    assert told.empty()
+
+
+def test_what_is_made_is_told(disks: dict[int, FileDisk]) -> None:
+    told: SimpleQueue[ev.Event] = SimpleQueue()
+    pool = DiskPool(disks, told.put)
+    spare = Spare("segment-00000001", SIZE)
+    hurries: Callable[[], float] = lambda: 1.0  # noqa: E731
+    pool.make(ef.MakeSpare(1, spare), hurries)
+    assert told.get(timeout=10) == ev.SpareMade(1, spare, made=True)
+    assert disks[1].size(spare.name) == SIZE
+    pool.shutdown()
