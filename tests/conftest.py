@@ -57,4 +57,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 def pytest_runtest_logstart(nodeid: str) -> None:
     """Let those who wait go first when what they wait for is there."""
     if "PYTEST_XDIST_WORKER" in os.environ and nodeid.startswith(COMPUTING):
-        os.setpriority(os.PRIO_PROCESS, 0, 5)
+        os.setpriority(os.PRIO_PROCESS, 0, max(5, os.getpriority(os.PRIO_PROCESS, 0)))

@@ -62,3 +62,7 @@ class Budget:
     def should_hold(self, holding: bool) -> bool:
         """Return whether to stop reading from peers, given whether reading is stopped now."""
         return self.used > (self._low if holding else self._high)
+
+    def is_news(self, holding: bool) -> bool:
+        """Return whether `should_hold` says something else than it did last."""
+        return self.should_hold(holding) != holding

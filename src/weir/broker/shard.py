@@ -241,7 +241,10 @@ class Shard:
         """
         if self._peers.is_late:  # after a pause others may lead: see first what time it is
             self._peers.tick()
-        self._heed(event)
+        if type(event) is ev.PeerSent:  # as most are in a set: not one pattern after the other
+            self._peers.handle(event)
+        else:
+            self._heed(event)
         for writer in self._writers:
             writer.flush()
         return self._outbox.take()

@@ -40,11 +40,17 @@ class Seating:
 
     def settle(self) -> None:
         """Let links and timers know what happened to groups since this was last done."""
-        while self.active:
-            active = sorted(self.active)
-            self.active.clear()
-            self.unserved.update(active)
-            for group in active:
+        active = self.active
+        while active:
+            if len(active) == 1:  # as mostly: there is nothing to sort
+                group = active.pop()
+                self.unserved.add(group)
+                self._note(self.all[group])
+                continue
+            groups = sorted(active)
+            active.clear()
+            self.unserved.update(groups)
+            for group in groups:
                 self._note(self.all[group])
 
     def _note(self, seat: Seat) -> None:

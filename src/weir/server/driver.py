@@ -26,16 +26,14 @@ from weir.server.jobs import checkpoint_saved, chore_done, die, read_done
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
-from weir.wire.device import DeviceRequest
+from weir.wire.device import DeviceHello, DevicePublishes, DeviceRequest
 from weir.wire.frame import ClientFrame
 
 log = logging.getLogger(__name__)
 
 #: How often all peers are looked at.
 SWEEP_SECONDS = 5.0
-#: What they make possible is done behind the turn of the loop, once for all that came in it. The
-#: loop writes at the end of a turn, so a lone confirm is out before.
-_SETTLED_LATER = frozenset[type]((ev.Received, ev.Flushed, ev.Closed))
+_PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
 
 
 class Driver:
@@ -71,8 +69,6 @@ class Driver:
         self._sessions = count(secrets.randbits(31) << 31)
         self._held = False
         self._doing = False
-        #: Whether the shard is to settle behind this turn of the loop.
-        self._unsettled = False
         self._ready = asyncio.Event()
         self._broken: asyncio.Future[None] = self._loop.create_future()
         self._stopped = asyncio.Event()
@@ -141,33 +137,22 @@ class Driver:
         """
         if self._broken.done():
             return
-        kind = type(event)
         try:
-            effects = self._shard.take(event)
-            if effects:
+            if effects := self._shard.take(event):
                 self._do(effects)
-            if kind in _SETTLED_LATER and not self._wants_hold():
-                if not self._unsettled:
-                    self._unsettled = True
-                    self._loop.call_soon(self._settle_later)
-            elif kind is not ev.Opened:  # who has said nothing yet makes nothing possible
-                self._settle()
+            if type(event) is ev.Flushed:  # the loop writes behind its turn: confirms are out first
+                self._loop.call_soon(self._settle)
+            elif not _only_publishes(event) or self._shard.budget.is_news(self._held):
+                self._do(self._shard.settle())
         except Exception as error:
-            self._broke(kind.__name__, error)
+            self._broke(type(event).__name__, error)
 
     def _settle(self) -> None:
-        self._unsettled = False
-        self._do(self._shard.settle())
-
-    def _settle_later(self) -> None:
-        if self._unsettled and not self._broken.done():
-            try:
-                self._settle()
-            except Exception as error:
-                self._broke("settling", error)
-
-    def _wants_hold(self) -> bool:
-        return self._shard.budget.should_hold(self._held) != self._held
+        try:
+            if not self._broken.done():
+                self._do(self._shard.settle())
+        except Exception as error:
+            self._broke("settling", error)
 
     def _broke(self, where: str, error: Exception) -> None:
         log.critical("the shard broke at %s", where, exc_info=error)
@@ -245,7 +230,7 @@ class Driver:
         """Take bytes of the budget for what is being read, or give them back (below 0)."""
         self._shard.budget.take(size)
         # Effects keep their order: while some are done, the next event sees to it.
-        if not self._doing and self._wants_hold():
+        if not self._doing and self._shard.budget.is_news(self._held):
             self.handle(ev.Ticked())
 
     def take(self, size: int) -> None:
@@ -350,3 +335,10 @@ class Driver:
             self._sweep_at = self.now() + SWEEP_SECONDS
             for peer in list(self._peers.values()):
                 peer.sweep(self._doors)
+
+
+def _only_publishes(event: ev.Event) -> bool:
+    """Whether an event makes nothing possible but a flush: nothing is to be settled behind it."""
+    if isinstance(event, ev.Received):
+        return all(type(frame) in _PUBLISHING for frame in event.frames)
+    return isinstance(event, ev.Opened)  # who has said nothing yet

@@ -23,6 +23,7 @@ from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
 from weir.model.limits import MIB
 from weir.server.driving import Driving
+from weir.server.guest import Guest
 from weir.wire import trunk
 from weir.wire.device import DeviceHello
 from weir.wire.frame import take_client_frame
@@ -260,41 +261,6 @@ class ServingEnd(End):
         grown, self._reserved = size - self._reserved, size
         if grown:
             self._driver.charge(grown)
-
-
-class Guest:
-    """A peer of another shard, as the driver's effects reach it."""
-
-    __slots__ = ("_end", "_remote", "_welcome", "greeting")
-
-    def __init__(self, end: ServingEnd, remote: int) -> None:
-        """Be session `remote` of the shard at the other end."""
-        #: Whether the next reply is a welcome, and another one follows it soon.
-        self.greeting = False
-        self._end = end
-        self._remote = remote
-        self._welcome: tuple[Buffer, ...] = ()  # waits for that one: a packet less for a device
-
-    def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
-        """Send replies."""
-        frame = trunk.encode(Kind.REPLIES, self._remote, *buffers)
-        if self.greeting and not charged:
-            self.greeting, self._welcome = False, frame
-        else:
-            self.let_out()
-            self._end.write(frame, charged)
-
-    def hang_up(self, reason: str) -> None:
-        """Let the other shard close the connection."""
-        self.let_out()
-        self._end.write(trunk.encode(Kind.HANGUP, self._remote, reason.encode()))
-
-    def let_out(self) -> None:
-        """Send a welcome that waits."""
-        self.greeting = False
-        if self._welcome:
-            welcome, self._welcome = self._welcome, ()
-            self._end.write(welcome)
 
 
 class Trunks:

@@ -19,13 +19,15 @@ from weir.errors import RemoteProtocolError
 from weir.log import recovery
 from weir.log.settings import Settings
 from weir.sim.disk import SimDisk
-from weir.sim.jobs import Faults, Jobs
+from weir.sim.jobs import DiskEffect, Faults, Jobs
 from weir.sim.links import Dial, Links
 from weir.sim.network import End, Link, Way
 from weir.sim.trunks import Trunks
 from weir.sim.witness import Witness
 from weir.sim.world import MS, SkewedTime, World
 from weir.wire.connection import Connection
+
+_Besides = DiskEffect | ef.Pass | ef.Hangup | ef.HoldReads | ef.Connect | ef.Disconnect | ef.Stopped
 
 #: A recovery has a few steps for each segment.
 _RECOVERY_STEPS = 40
@@ -268,18 +270,18 @@ class Process:
     def _do(self, effects: list[ef.Effect]) -> None:
         for effect in effects:
             # Most are one of these two: as patterns they took twice as long.
-            if type(effect) is ef.SendToPeer:
+            if isinstance(effect, ef.SendToPeer):
                 if effect.charged:
                     self._release(effect.charged)
                 self.links.send(effect.place, effect.quick, b"".join(effect.buffers))
-            elif type(effect) is ef.Send:
+            elif isinstance(effect, ef.Send):
                 if effect.charged:
                     self._release(effect.charged)
                 self._send(effect.session, b"".join(effect.buffers))
             else:
                 self._do_besides(effect)
 
-    def _do_besides(self, effect: ef.Effect) -> None:
+    def _do_besides(self, effect: _Besides) -> None:
         match effect:
             case ef.StartFlush():
                 self._jobs.start(effect)

@@ -30,6 +30,7 @@ class World:
         """Begin at time 0; every choice of the simulation is drawn from `dice`."""
         self.now = 0
         self.dice = random.Random(seed)
+        self._random = self.dice.random
         #: The last notes, for the report of a run that failed.
         self.recent: deque[tuple[Any, ...]] = deque(maxlen=_RECENT)
         self._heap: list[tuple[int, int, Do, tuple[Any, ...]]] = []
@@ -43,11 +44,11 @@ class World:
 
     def between(self, least: int, most: int) -> int:
         """Draw a delay in microseconds: mostly near the least, now and then near the most."""
-        return least + int((most - least) * self.dice.random() ** 3)
+        return least + int((most - least) * self._random() ** 3)
 
     def chance(self, probability: float) -> bool:
         """Toss a coin."""
-        return self.dice.random() < probability
+        return self._random() < probability
 
     def run(self, until: int, done: Callable[[], bool] | None = None) -> None:
         """Run events up to and at virtual time `until`, or until `done` says so."""

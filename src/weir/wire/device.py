@@ -292,7 +292,7 @@ def encode_confirms(
     sns: Sequence[int], sequences: Sequence[int], codes: Sequence[int], offsets: Sequence[int]
 ) -> bytes:
     """Return the replies to publishes, glued together, in order."""
-    replies = []
+    replies: list[bytes] = []
     for sn, sequence, code, offset in zip(sns, sequences, codes, offsets, strict=True):
         opcode = (_PUBLISH if sequence == NO_SEQUENCE else _PUBLISH_SEQUENCED) | REPLY
         reply = _CONFIRM_FRAME.pack(VERSION, _CONFIRM.size, opcode, sn, code, sequence, offset)

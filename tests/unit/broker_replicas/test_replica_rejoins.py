@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from weir.log.doubts import Doubts
 from weir.log.errors import LogDamaged
 from weir.model.ids import REGISTRY_GROUP, incarnation_of, node_of, voter_of
 from weir.wire import messages as m
@@ -101,6 +102,29 @@ def test_who_comes_back_is_another_voter_and_votes(trio: Any, produce: Any) -> N
     assert incarnation_of(victim.group(REGISTRY_GROUP).voter) == 1
     trio.leader(group).kill()
     values += fill(trio, produce, info, grant, 30, 3)
+    assert trio.same_everywhere(group) == values
+
+
+def test_what_may_have_been_superseded_is_not_believed_where_others_know(
+    trio: Any, produce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the log doubts is lost here, and comes from the others; `tests/unit/log/test_doubts.py`
+    has what it doubts, and why.
+    """
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    values = fill(trio, produce, info, grant, 0, 10)
+    victim = next(node for node in trio.live() if node is not trio.leader(group))
+    victim.shard.writers[0].checkpoint()
+    trio.run(500)
+    victim.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr(Doubts, "of", lambda _, doubted, __: (5,) if doubted == group else ())
+        victim.boot()
+        trio.until(lambda: victim.group(group) is not None, "it was never opened")
+    assert victim.group(group).is_incomplete
+    assert victim.group(group).log.term_of(group, 5) == 0
+    comes_again(trio, victim, group)
     assert trio.same_everywhere(group) == values
 
 

@@ -15,6 +15,7 @@ from weir.broker.shard import Shard
 from weir.log.flush import Flush
 from weir.server.driver import Driver
 from weir.sim.disk import SimDisk
+from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 
 
 class Noting:
@@ -112,27 +113,35 @@ def test_a_log_rests_behind_a_flush_of_a_crowd_and_behind_no_other() -> None:
     asyncio.run(body())
 
 
-def test_what_a_turn_of_the_loop_makes_possible_is_done_once_behind_it() -> None:
+def test_a_flush_is_settled_behind_its_turn_and_publishes_of_devices_not_at_all() -> None:
     class Settling(Noting):
         def settle(self) -> list[ef.Effect]:
             self.heard.append("settled")
-            if self.budget.used > 75:  # as it is held above three quarters
-                return [ef.HoldReads(True)]
-            return []
+            # It is held above three quarters.
+            return [ef.HoldReads(True)] if self.budget.used > 75 else []
 
     async def body() -> None:
         shard = Settling()
         driver = Driver(cast(Shard, shard), {})
-        for session in (1, 2):
-            driver.received(session, ())
-        assert shard.heard == [ev.Received(1, ()), ev.Received(2, ())]
+        driver.handle(flushed := ev.Flushed(1, Flush(0, 0, (), ())))
+        assert shard.heard == [flushed]
         await asyncio.sleep(0)
-        assert shard.heard[2:] == ["settled"]
+        assert shard.heard == [flushed, "settled"]
         shard.heard.clear()
-        shard.budget.take(90)  # it cannot wait: others would be read from meanwhile
-        driver.received(1, ())
+        publishes: list[DeviceRequest] = [
+            DeviceHello(0, 5, 1, 0, "t"),
+            DevicePublishes([1], [0], [b"value"], [0]),
+        ]
+        driver.received(1, publishes)
+        driver.received(1, [DevicePing(1)])
+        assert shard.heard == [
+            ev.Received(1, publishes), ev.Received(1, [DevicePing(1)]), "settled",
+        ]  # fmt: skip
+        shard.heard.clear()
+        shard.budget.take(90)  # this cannot wait: others would be read from meanwhile
+        driver.received(1, publishes)
         assert driver.held
-        assert shard.heard == [ev.Received(1, ()), "settled"]
+        assert shard.heard == [ev.Received(1, publishes), "settled"]
         driver._pool.shutdown()
 
     asyncio.run(body())

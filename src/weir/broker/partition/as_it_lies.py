@@ -34,15 +34,13 @@ def find_out(group: Group, state: PartitionState) -> None:
 class _Walk:
     """One pass through the entries behind the snapshot, in order."""
 
-    __slots__ = ("_is_whole", "_open", "_state")
+    __slots__ = ("_open", "_state")
 
     def __init__(self, group: Group, state: PartitionState) -> None:
         """Begin with what the snapshot says."""
         self._state = state
         #: By attempt, the entry of its batch, its first offset and the one behind it.
         self._open: dict[Attempt, tuple[int, int, int]] = {}
-        #: Whether nothing was missing so far.
-        self._is_whole = True
         for attempt, prepared in state.scatterings.batches.items():
             offset, last = prepared.answer.offset, group.past.last_index()
             reading = group.log.read(group.id, offset, 1, last)
@@ -58,11 +56,9 @@ class _Walk:
         """Go through all there is."""
         snapshot, base = past.snapshot(), past.base[0]
         first = snapshot.index + 1 if snapshot is not None else 1
-        self._is_whole = base < first
         for index in range(max(first, base + 1), past.last_index() + 1):
             payload = _loaded(past, index)
             if payload is None:
-                self._is_whole = False
                 continue
             for batch in payload.batches:
                 self._batch(index, batch)
@@ -75,13 +71,12 @@ class _Walk:
     def _batch(self, index: int, batch: BatchRecord) -> None:
         if batch.scattered is None:
             return
-        known, producer = self._state.scatterings, batch.producer
-        # Behind what is missing, an earlier attempt of its producer may have been decided there.
-        late = self._is_whole and any(one.producer == producer for one in self._open)
-        if batch.stamp <= known.barred or late:
-            known.voids.add(batch.offset, batch.next_offset)
+        # Why else it may be void does not show here, as where acks were barred: then it is never
+        # decided, for the leader knew. So an attempt before it says nothing of it, either.
+        if batch.stamp <= self._state.scatterings.barred:
+            self._state.scatterings.voids.add(batch.offset, batch.next_offset)
         else:
-            attempt = Attempt(producer, batch.epoch, batch.scattered.number, batch.stamp)
+            attempt = Attempt(batch.producer, batch.epoch, batch.scattered.number, batch.stamp)
             self._open[attempt] = index, batch.offset, batch.next_offset
 
     def _decided(self, record: ScatteringsDecided) -> None:

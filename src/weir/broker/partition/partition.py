@@ -75,7 +75,9 @@ class Partition:
     def has_leader(self) -> bool:
         """Whether it is known who answers for it; of a damaged one, others do, or nobody will."""
         group = self.group
-        return self.leads or bool(group.damage) or group.leader not in (0, group.voter)
+        if self.leading is not None or group.damage is not None:
+            return True
+        return group.leader not in (0, group.voter)
 
     @property
     def waiting(self) -> bool:

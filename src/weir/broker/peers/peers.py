@@ -115,8 +115,8 @@ class Peers:
     def handle(self, event: LinkOpened | LinkClosed | PeerSent) -> None:
         """Take an event of a link."""
         match event:
-            case PeerSent(place, frames):
-                self._received(place, frames)
+            case PeerSent():
+                self._received(event.place, event.frames)
             case LinkOpened(place, shards, _):
                 self._shards[place_node(place)] = shards
                 self._links.add(place)

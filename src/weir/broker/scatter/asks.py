@@ -122,6 +122,8 @@ class Asks:
 
     def tick(self) -> None:
         """Ask again; end what takes too long."""
+        if not (self._asked or self._rounds):
+            return
         now_ms = self._time.monotonic_ms()
         silent = Unavailable("a participant of a scattering is silent")
         late = [n for n, asked in self._asked.items() if now_ms - asked.since_ms >= _SILENT_MS]
