@@ -231,9 +231,7 @@ class Shard:
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it, in order."""
-        effects = self.take(event)
-        effects += self.settle()
-        return effects
+        return self.take(event) + self.settle()
 
     def take(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it at once, in order. The host calls `settle`
@@ -241,10 +239,7 @@ class Shard:
         """
         if self._peers.is_late:  # after a pause others may lead: see first what time it is
             self._peers.tick()
-        if type(event) is ev.PeerSent:  # as most are in a set: not one pattern after the other
-            self._peers.handle(event)
-        else:
-            self._heed(event)
+        self._heed(event)
         for writer in self._writers:
             writer.flush()
         return self._outbox.take()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -47,4 +48,6 @@ def told(result: Result) -> str:
 
 
 if __name__ == "__main__":
+    # Whoever ends this ends all that it started, which would go on without end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())
