@@ -153,6 +153,7 @@ class Grants:
         if promise is None:
             return  # proposed by an earlier leader
         waiter, pick = promise
+        pick.reading.release()  # what reads now pins it again
         name, session = record.cluster, waiter.caller.session
         line, picker = self._queues[name], self.pickers[name]
         line.proposed.remove((pick.first, pick.behind))
@@ -259,7 +260,8 @@ class Grants:
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: what it proposed to grant may be granted, but not by it."""
-        for waiter, _ in self._promised.lose():
+        for waiter, pick in self._promised.lose():
+            pick.reading.release()
             self._outbox.refuse(waiter.caller, error)
         self.end(error)
 
@@ -307,6 +309,7 @@ class Grants:
             picker.gave_up(pick)
             self._outbox.refuse(waiter.caller, error)
             return False
+        pick.reading.pin()  # it is read at the commit, and where it lies may be given up before
         line.proposed.append((pick.first, pick.behind))
         picker.took(session, waiter.request, pick)
         return True

@@ -299,3 +299,15 @@ def test_acked_grants_leave_the_leases(crew: Crew) -> None:
     assert len(partition.leading.grants.leases._due) <= 2 * 2 + 256
     rig.time.pass_ms(GRANT_MS_MAX)
     assert span(rig.answer(1, crew.pull(1))) == (kept.offset, kept.next_offset)
+
+
+def test_what_is_to_be_granted_stays_where_it_lies_until_it_is_read(make_rig: Any) -> None:
+    # Its segment was given up, for its entries had been copied, while the grant was proposed.
+    crew = Crew(make_rig(cache=0))
+    pins = crew.rig.shard.writers[0].log._segments.pins
+    number = crew.rig.ask(1, crew.pull())
+    assert crew.reply(1, number) is None
+    assert pins.total() > 0
+    crew.rig.settle()
+    assert span(crew.reply(1, number)) == (0, 3)
+    assert not pins.total(), "nothing is held any more"
