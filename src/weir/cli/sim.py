@@ -40,8 +40,8 @@ def run(
     one_node: Annotated[
         bool, typer.Option("--one-node", help="One node of several shards, in place of three.")
     ] = False,
-    ordered: Annotated[
-        bool, typer.Option("--ordered", help="Let some read three nodes in total order.")
+    unordered: Annotated[
+        bool, typer.Option("--unordered", help="Let nobody read three nodes in total order.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -52,12 +52,12 @@ def run(
     """
     from weir.cli.output import hint, print_json, print_table, progress
     from weir.sim.run import run_many
-    from weir.sim.shape import NODE, ORDERED, SET
+    from weir.sim.shape import NODE, SET, UNORDERED
 
-    if one_node and ordered:
-        raise typer.BadParameter("give --one-node or --ordered", param_hint="sim run")
+    if one_node and unordered:
+        raise typer.BadParameter("give --one-node or --unordered", param_hint="sim run")
     _check_libraries()
-    shape = NODE if one_node else ORDERED if ordered else SET
+    shape = NODE if one_node else UNORDERED if unordered else SET
 
     began = time.monotonic()
     faults = operations = violations = done = 0
@@ -76,7 +76,7 @@ def run(
                 typer.echo(outcome.report(), err=True)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
-        settings = {"seed": seed, "one_node": one_node, "ordered": ordered, "jobs": jobs}
+        settings = {"seed": seed, "one_node": one_node, "unordered": unordered, "jobs": jobs}
         results = {
             "seeds": done,
             "faults": faults,

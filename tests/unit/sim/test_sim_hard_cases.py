@@ -13,12 +13,12 @@ from weir.sim import rot
 from weir.sim.hasty import Hasty
 from weir.sim.mutants.replication import DUEL
 from weir.sim.run import run_seed
-from weir.sim.shape import SET, Shape
+from weir.sim.shape import UNORDERED, Shape
 from weir.sim.world import SECOND, World
 
 #: No program but those of which a test speaks.
 BARE = replace(
-    SET,
+    UNORDERED,
     absent=0.0,
     producers=1,
     hasty=0,

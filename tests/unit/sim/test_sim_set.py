@@ -15,7 +15,7 @@ from weir.broker.shard import Shard
 from weir.sim.brokerset import BrokerSet
 from weir.sim.process import Process
 from weir.sim.run import run_seed
-from weir.sim.shape import SET, machine
+from weir.sim.shape import UNORDERED, machine
 from weir.sim.storm import Storm
 from weir.sim.witness import AGREED, Witness
 from weir.sim.world import MS, SECOND, World
@@ -23,7 +23,7 @@ from weir.sim.world import MS, SECOND, World
 
 def started(seed: int, nodes: int = 3) -> tuple[World, BrokerSet]:
     world = World(seed)
-    brokers = BrokerSet(world, machine(world, SET), nodes)
+    brokers = BrokerSet(world, machine(world, UNORDERED), nodes)
     brokers.start()
     world.run(4 * SECOND)
     return world, brokers
@@ -83,7 +83,7 @@ def test_a_part_without_a_majority_is_not_led() -> None:
 
 
 def test_only_the_kinds_that_are_named_strike() -> None:
-    shape = replace(SET, kinds=("pause",))
+    shape = replace(UNORDERED, kinds=("pause",))
     world = World(5)
     brokers = BrokerSet(world, machine(world, shape), 3)
     brokers.start()
@@ -142,6 +142,6 @@ def test_a_set_tells_how_to_see_it_fail_again(monkeypatch: pytest.MonkeyPatch) -
         raise KeyError("planted")
 
     monkeypatch.setattr(Witness, "look", broken)
-    report = run_seed(1, SET).report()
+    report = run_seed(1, UNORDERED).report()
     assert "weir sim run --seed 1 --seeds 1 " in report
     assert "checkpoints after" in report

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from weir.broker.peers.clocks import Clocks
 from weir.sim.mutants.planting import Patch, mutant
-from weir.sim.shape import SET
+from weir.sim.shape import UNORDERED
 from weir.sim.world import SECOND
 
 #: One clock at a time is wrong, for so long that all hear of it; nobody dies.
 ASTRAY = replace(
-    SET, kinds=("astray",), fault_every=(3 * SECOND, 6 * SECOND), hubs=0, receivers=0, authors=0,
+    UNORDERED, kinds=("astray",), fault_every=(3 * SECOND, 6 * SECOND),
+    hubs=0, receivers=0, authors=0,
 )  # fmt: skip
 
 

@@ -19,13 +19,13 @@ from weir.raft.messages import Append, AppendReply, VoteReply
 from weir.raft.storage import NOBODY, HardState
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.outcome import CRASH
-from weir.sim.shape import SET
+from weir.sim.shape import UNORDERED
 from weir.sim.witness import AGREED
 from weir.sim.world import MS, SECOND
 from weir.wire.nodes import RaiseLevel
 
 #: Every kind of program has a part in each run, and no disk rots in the end.
-ALL = replace(SET, absent=0.0, rots=(0,))
+ALL = replace(UNORDERED, absent=0.0, rots=(0,))
 #: Nodes go and come back, and forget what was not durable.
 KILLED = replace(ALL, kinds=("kill",))
 #: Nodes are cut off, and go on as if they were not.
