@@ -53,6 +53,13 @@ OF_WORLDS = (
         )
         for part in range(1, _PARTS + 1)
     ),
+    tests(
+        "four-seeds",
+        "200 simulated worlds of four nodes, between which groups move",
+        "{TESTS:WEIR_FOUR_SEEDS}",
+        7_200,
+        WEIR_FOUR_SEEDS="200",
+    ),
     Proof(
         "mutants",
         "one rule of the code taken away at a time: each time the simulation sees a promise break",
