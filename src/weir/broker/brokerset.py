@@ -210,6 +210,8 @@ class BrokerSet:
                 give_away([group])  # it could not serve what it lacks, nor give it to others
             elif group.overheard.others_go_on:
                 self._tell(ReportLost(group.id, group.voter))
+            elif group.damage is None:  # it follows, and is told of nothing while nothing happens
+                group.ask_again()
         registry = self._lost_registry
         if registry is None or self.is_hopeful(registry.id):
             return

@@ -199,6 +199,16 @@ class Follower:
                 assert isinstance(entry.data, bytes)
                 ground.history.append(entry.index, Configuration.unpack(entry.data))
 
+    def ask_again(self) -> None:
+        """Let the leader say again how it is with this member, though nothing else is to be said:
+        a refusal at an entry at which both agree, which no Append can meet.
+        """
+        ground, last = self._ground, self._ground.log.last_index
+        term = ground.log.term(last)
+        if self.leader:
+            reply = AppendReply(self.leader, ground.id, ground.term, last, True, last, term)
+            ground.outbox.append(reply)
+
     def _reject(self, message: Append, sure: int) -> None:
         """Say where the logs could agree instead, whole terms at a time. (§3.5, end)"""
         ground, log = self._ground, self._ground.log

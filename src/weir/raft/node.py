@@ -172,6 +172,13 @@ class Node:
         self._active.add(self._group)
         orders.transfer(self.core, voter)
 
+    def ask_again(self) -> None:
+        """Let the leader say again how it is with this follower: `Append.spared` may be news, of
+        which it does not tell who has everything. Without effect where it is not known who leads.
+        """
+        self._active.add(self._group)
+        orders.ask_again(self.core)
+
     def send_snapshot(self, voter: int, snapshot: Snapshot) -> None:
         """Send `snapshot` to a member that Ready.wants_snapshot named.
 

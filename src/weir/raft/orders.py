@@ -1,9 +1,10 @@
-"""What a host asks of a leader, and why it is refused."""
+"""What a host asks of its node, most of it of a leader, and why it is refused."""
 
 from __future__ import annotations
 
 from weir.raft.core import Core
 from weir.raft.errors import ChangePending, InvalidChange, NotLeader, NotReady, OutOfOrder
+from weir.raft.follower import Follower
 from weir.raft.leader import Leader
 from weir.raft.membership import Change
 from weir.raft.storage import EntryKind, Snapshot
@@ -47,6 +48,12 @@ def transfer(core: Core, voter: int) -> None:
     if not core.ground.configuration.counts(voter):
         raise InvalidChange(f"{voter} is no voter, so it cannot lead")
     state.transfer(voter)
+
+
+def ask_again(core: Core) -> None:
+    """Ask the leader how it is with this member."""
+    if isinstance(core.state, Follower):
+        core.state.ask_again()
 
 
 def send_snapshot(core: Core, voter: int, snapshot: Snapshot) -> None:

@@ -121,6 +121,7 @@ class Sending:
         """A member has no such entry: look for one that it has. (§3.5, end)"""
         if member.state is ProgressState.REPLICATE:
             if message.index <= member.match:
+                self._tell_again(member, message)
                 return  # an old refusal: it has acknowledged more since
             member.probe(member.match + 1)
         elif member.state is ProgressState.PROBE and message.index == member.next - 1:
@@ -134,6 +135,13 @@ class Sending:
         else:
             return
         self.dirty = True
+
+    def _tell_again(self, member: Member, message: AppendReply) -> None:
+        """A member that has everything asks how it is with it: whether it is spared may be news."""
+        last = self._ground.log.last_index
+        same = message.index == message.hint_index == member.match == last
+        if same and self._holds(member) and message.hint_term == self._ground.log.term(last):
+            self._append(member, ())
 
     def nudge(self, members: Mapping[int, Member], now: int) -> None:
         """Ask again what was not answered, and tell what is committed; without any entries."""

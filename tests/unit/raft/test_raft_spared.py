@@ -70,3 +70,30 @@ def test_of_two_nobody_is_spared(group: Rehearsal) -> None:
     group.flow()
     assert one.node.configuration.voters == (1, 2)
     assert not told(group)
+
+
+def test_who_has_everything_may_ask_again(group: Rehearsal) -> None:
+    one, two = group.lead(1), group.actors[2]
+    apart(group, 3)
+    one.node.propose("x", 1)
+    group.flow()
+    group.severed.clear()
+    group.pass_ms(300)
+    assert one.node.commit_index == two.node.commit_index == 2
+    assert not group.mail, "nothing more is to be said"
+    two.node.ask_again()
+    two.serve()
+    group.hand_over(group.mail.pop(0))
+    one.serve()
+    said = [message for message in group.mail if isinstance(message, Append) and message.to == 2]
+    assert [(message.prev_index, message.entries, message.spared) for message in said] == [
+        (2, (), True)
+    ]
+
+
+def test_a_leader_asks_nobody(group: Rehearsal) -> None:
+    one = group.lead(1)
+    group.flow()
+    one.node.ask_again()
+    one.serve()
+    assert not group.mail
