@@ -202,26 +202,23 @@ class BrokerSet:
         """Ask to come back to groups of which something is lost here, with what others have."""
         for partition in self._topics.partitions():
             group = partition.group
-            if group.damage is None and not group.is_incomplete:
+            is_whole = group.damage is None and not group.is_incomplete
+            if is_whole or self.is_hopeful(group.id):  # it may soon have all that it lacks
                 continue
-            if self.is_hopeful(group.id):
-                continue  # it may soon have all that it lacks
             if group.node.role is raft.Role.LEADER:
                 give_away([group])  # it could not serve what it lacks, nor give it to others
             elif group.overheard.others_go_on:
                 self._tell(ReportLost(group.id, group.voter))
-            elif group.damage is None:  # it follows, and is told of nothing while nothing happens
-                group.ask_again()
+            elif group.damage is None:
+                _ask_again(group)
         registry = self._lost_registry
-        if registry is None or self.is_hopeful(registry.id):
+        if registry is None or self.is_hopeful(registry.id) or not registry.overheard.others_go_on:
             return
-        if registry.overheard.others_go_on:
-            for place in self._linked:  # nobody knows here who leads it: only that one listens
-                if place_shard(place) == self._layout.registry_shard:
-                    with suppress(Refused):
-                        self._passing.ask_own(
-                            place, ReportLost(registry.id, registry.voter), _REPORT
-                        )
+        for place in self._linked:  # nobody knows here who leads it: only that one listens
+            if place_shard(place) == self._layout.registry_shard:
+                with suppress(Refused):
+                    report = ReportLost(registry.id, registry.voter)
+                    self._passing.ask_own(place, report, _REPORT)
 
     def _tell(self, report: Report) -> None:
         place = self._passing.routes.registry
@@ -355,3 +352,11 @@ class BrokerSet:
     @property
     def _catalog(self) -> Catalog:
         return self._topics.catalog
+
+
+def _ask_again(group: Group) -> None:
+    """Let the leader say again whether the others could do without what was lost here: who follows
+    is told of nothing while nothing happens.
+    """
+    group.node.ask_again()
+    group.advance()

@@ -278,11 +278,6 @@ class Group:
         while self._durable and self._durable[0][0] <= self.node.durable_index:
             self._durable.popleft()[1]()
 
-    def ask_again(self) -> None:
-        """Let the leader say again whether it could do without what was lost here."""
-        self.node.ask_again()
-        self.advance()
-
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""
         if self.past.unreadable:
