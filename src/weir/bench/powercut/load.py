@@ -27,6 +27,8 @@ _BEHIND_MAX = 2_000
 #: A grant is acked as a whole, so that the ledger knows which acks were confirmed.
 _GRANT_MESSAGES = 32
 _TIMEOUT = 60.0
+#: Behind an error the consumer rests: a node that refuses at once would do nothing else.
+_REST_SECONDS = 0.05
 _RETRY = Backoff(first=0.02, most=0.2)
 
 
@@ -104,7 +106,7 @@ class Load:
                 try:
                     await self._work_on(consumer)
                 except WeirError:
-                    continue
+                    await asyncio.sleep(_REST_SECONDS)
 
     async def flows(self) -> None:
         """Return once each writer has a confirm of what it sends from now on, and a grant is acked.
@@ -138,6 +140,9 @@ class Load:
             TOPIC, partition=writer, linger=0.002, on_confirm=confirm
         ) as producer:
             while not self._stop.is_set():
+                # Behind a long outage nothing is sent for now, so that no `send` would say this.
+                if producer.error is not None:
+                    raise producer.error
                 if self.ledger.behind < _BEHIND_MAX:
                     due += MESSAGES_PER_S * _TURN_SECONDS / self._partitions
                 while sent[writer] < due:

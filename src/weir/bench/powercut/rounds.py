@@ -199,7 +199,9 @@ async def _running(load: Load, machines: Machines) -> AsyncIterator[None]:
             await machines.soon(load.all_acked(), load, "not all was delivered and acked")
             working.cancel()
     except ExceptionGroup as group:
-        raise group.exceptions[0] from None
+        # What ended the load is told, and not how its clients ended because of that.
+        failed = (one for one in group.exceptions if isinstance(one, MachineFailed))
+        raise next(failed, group.exceptions[0]) from None
 
 
 async def _rounds(shape: Shape, machines: Machines, load: Load) -> AsyncIterator[Round]:
