@@ -100,8 +100,8 @@ def node(tmp_path: Path, shim: Path, request: pytest.FixtureRequest) -> Iterator
     node.end()
 
 
-async def publish(url: str, confirmed: list[bytes], fail: Path) -> None:
-    """Publish until the node is gone; the disk fails after a hundred confirms."""
+async def publish(url: str, confirmed: list[bytes], fail: Path, after: int) -> None:
+    """Publish until the node is gone; the disk fails after so many confirms."""
     # Nobody serves this port again: one try is enough.
     retry = Backoff(first=0.01, most=0.01, attempts=1)
     async with connect(url, retry=retry, request_timeout=2.0) as client:
@@ -110,7 +110,7 @@ async def publish(url: str, confirmed: list[bytes], fail: Path) -> None:
             value = b"%06d" % number
             await client.publish("t", value)
             confirmed.append(value)
-            if number == 100:
+            if number == after:
                 fail.touch()
 
 
@@ -119,17 +119,19 @@ async def read(url: str) -> list[bytes]:
         return [message.value async for message in reader]
 
 
+# At first a thread runs the flushes, and where the disk is quick the loop does, later.
+@pytest.mark.parametrize("after", [10, 200])
 @pytest.mark.parametrize("node", ["sync", "write"], indirect=True)
-def test_a_failed_disk_ends_the_node_and_loses_nothing(node: Node) -> None:
+def test_a_failed_disk_ends_the_node_and_loses_nothing(node: Node, after: int) -> None:
     confirmed: list[bytes] = []
     url = node.start()
     with pytest.raises(WeirError):
-        asyncio.run(publish(url, confirmed, node.trigger))
+        asyncio.run(publish(url, confirmed, node.trigger, after))
     assert node.process is not None
     assert node.process.wait(ENDS_WITHIN_SECONDS) == EXIT_DISK, node.errors()
     print(f"ended at most {time.time() - node.trigger.stat().st_mtime:.3f} s after the failure")
     assert "What the disk holds is unknown now" in node.errors()
-    assert len(confirmed) > 100
+    assert len(confirmed) > after
     node.end()
     # What the page cache still has of the failed flush proves nothing: it may be there or not.
     node.trigger.unlink()

@@ -56,6 +56,6 @@ def test_what_was_confirmed_and_acked_stays_so(nodes: int) -> None:
 
 @pytest.mark.timeout(SECONDS)
 def test_a_node_that_only_says_it_syncs_is_caught() -> None:
-    code, found, said = powercut("--nodes", "1", "--times", "1", "--never-sync")
+    code, found, said = powercut("--nodes", "1", "--times", "1", "--never-sync", "--lease-s", "15")
     assert code == 1, said
     assert found["verdict"]["lost"] > 0

@@ -11,7 +11,14 @@ import pytest
 from weir import raft
 from weir.broker.control import MessagesAcked
 from weir.broker.entries import NOOP, Payload, entry_of, of_control, read_back
-from weir.broker.peers.peer_frames import ClockTold, pack, pack_link, unpack, unpack_link
+from weir.broker.peers.peer_frames import (
+    ClockTold,
+    FullTold,
+    pack,
+    pack_link,
+    unpack,
+    unpack_link,
+)
 from weir.log.frame import Kind
 from weir.model.batch import encode
 from weir.raft import messages as m
@@ -52,6 +59,7 @@ LINK_MESSAGES: dict[str, Any] = {
     "beat_unchanged": m.Beat(6, 2, None, 77),
     "beat_reply": m.BeatReply(6, 2, ((GROUP, 8),), 70),
     "clock": ClockTold(1_700_000_000_000),
+    "full": FullTold(),
 }
 
 

@@ -2,6 +2,11 @@
 
 A peer is driven by a client that only moves bytes; weir by the client that users have, so what is
 unequal is unequal in the peers' favour. Devices of a burst speak raw bytes on all sides.
+
+What flows does so for some seconds, behind probes, so that no side lives on what it had prepared.
+weir's first segments are there before the first message, and each further one is written twice:
+its rate over 8 s is about half of what `bench throughput` shows flat out in its 2 s, and the same
+as that shows with `--seconds 8`.
 """
 
 from __future__ import annotations

@@ -54,6 +54,14 @@ OF_WORLDS = (
         for part in range(1, _PARTS + 1)
     ),
     tests(
+        "scatter-seeds",
+        "2,000 simulated worlds of one node where clients scatter to partitions that are read in "
+        "total order",
+        "{TESTS:WEIR_SCATTER_SEEDS}",
+        14_400,
+        WEIR_SCATTER_SEEDS="2000",
+    ),
+    tests(
         "four-seeds",
         "200 simulated worlds of four nodes, between which groups move",
         "{TESTS:WEIR_FOUR_SEEDS}",

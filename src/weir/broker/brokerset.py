@@ -19,7 +19,7 @@ from weir.broker.neighbours.passing import Passing
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.peers.clocks import Clocks
 from weir.broker.registry.catalog import Catalog
-from weir.broker.registry.moving import Moving, Transfer, give_away, heir, take
+from weir.broker.registry.moving import Fit, Moving, Transfer, give_away, heir, take
 from weir.broker.registry.nodes import NodeInfo
 from weir.broker.registry.registry import Registry
 from weir.broker.registry.standing import Standing, standing_of
@@ -72,6 +72,7 @@ class BrokerSet:
         outbox: Outbox,
         authorize: Authorize,
         time: Clocks,
+        fit: Fit,
     ) -> None:
         """Be a shard of a node that supports format level `level`; `start` comes next."""
         self._identity = identity
@@ -83,7 +84,7 @@ class BrokerSet:
         self._outbox = outbox
         self._authorize = authorize
         self._time = time
-        self._moving = Moving(time, time.is_near)
+        self._moving = Moving(time, fit)
         #: All nodes, as they were when the links were last seen to.
         self._nodes: list[NodeInfo] = []
         #: The nodes that the host was told to keep links to.

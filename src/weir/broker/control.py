@@ -220,6 +220,17 @@ class ScatteringsBarred(Record, frozen=True, array_like=True, tag="barred"):
     stamp: int
 
 
+class AttemptBarred(Record, frozen=True, array_like=True, tag="barred-alone"):
+    """Partition: this attempt of a scattering is not prepared from here on. Its stamp is none of
+    the partition's: others may be prepared below it.
+    """
+
+    producer: int
+    epoch: int
+    number: int
+    stamp: int
+
+
 class ClusterSought(Record, frozen=True, array_like=True, tag="seek"):
     """Partition: a cluster goes on at `offset`; all its grants are over."""
 
@@ -276,7 +287,7 @@ class CursorSought(Record, frozen=True, array_like=True, tag="seek-all"):
 
 
 CursorRecord = CursorTaken | CursorMoved | CursorSought
-ScatterRecord = AcksPrepared | ScatteringsDecided | ScatteringsBarred
+ScatterRecord = AcksPrepared | ScatteringsDecided | ScatteringsBarred | AttemptBarred
 ClusterRecord = ClusterOpened | ClusterSought | ClusterPaused | ClusterDeleted
 NodeRecord = NodeJoined | NodeChanged | GroupsPlaced | GroupsSettled | LevelRaised
 ControlRecord = (

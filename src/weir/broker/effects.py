@@ -89,7 +89,7 @@ class HoldReads:
 
 
 class StartFlush(NamedTuple):
-    """Run `flush` on the log's disk off the loop, then `Flushed`.
+    """Run `flush` on the log's disk, behind these effects, then `Flushed`.
 
     After an `OSError` (no room for a new segment) the host runs it again, after a pause each time;
     a `DiskFailed` ends the host, here and below. Behind a flush of a crowd the log rests until

@@ -27,6 +27,7 @@ from weir.broker.outbox import Outbox
 from weir.broker.peers.clocks import Clocks
 from weir.broker.peers.peers import Peers
 from weir.broker.peers.refill import Refill
+from weir.broker.peers.rooms import Rooms
 from weir.broker.reads import Reads
 from weir.broker.reception import Reception
 from weir.broker.registry.catalog import Catalog
@@ -164,7 +165,7 @@ class Shard:
         )
         self._set = BrokerSet(
             identity, self._layout, settings.level, topics, registry, neighbours.passing, outbox,
-            authorize, self._time,
+            authorize, self._time, self._peers.rooms.suits,
         )  # fmt: skip
         requests.serve(self._set.handlers())
         self._orders = Orders(
@@ -302,9 +303,10 @@ class Shard:
             self._sweep.tick()
         # A checkpoint holds the groups that are open: it must not be made before they all are.
         if self._groups.all_open:
+            self._peers.rooms.is_full = any(writer.is_full for writer in self._writers)
             for writer in self._writers:
                 writer.tick()
-                _let_others_lead(writer, self._time)
+                _let_others_lead(writer, self._time, self._peers.rooms)
         self._reception.tick()
 
     def settle(self) -> list[Effect]:
@@ -373,9 +375,9 @@ class Shard:
         self._shared.fan_in_producer = producer
 
 
-def _let_others_lead(writer: Writer, time: Clocks) -> None:
-    """Hand over what a disk that hangs, or a clock that is wrong, would hold up."""
-    if writer.hangs:
-        give_away(writer.led)
+def _let_others_lead(writer: Writer, time: Clocks, rooms: Rooms) -> None:
+    """Hand over what a disk that hangs or is full, or a clock that is wrong, would hold up."""
+    if writer.hangs or rooms.is_full:
+        give_away(writer.led, rooms.suits)
     elif time.differ:
         give_away(filter(time.is_astray, writer.led), time.is_near)

@@ -116,6 +116,12 @@ class Writer:
         return self._in_flight and self._time.monotonic_ms() - self._flight_began >= HUNG_FLUSH_MS
 
     @property
+    def is_full(self) -> bool:
+        """Whether its disk has no room to fill the reserve, so that publishes are refused soon."""
+        reserve = self.log.settings.spares * self.log.settings.segment_bytes
+        return self._full and self.log.room_bytes < reserve
+
+    @property
     def led(self) -> list[Group]:
         """The groups of this log that are led here and that others could lead."""
         leader = raft.Role.LEADER

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from weir.client.acks import Acks
 from weir.client.places import Places
 from weir.client.runs import Run
-from weir.errors import StaleGrant
+from weir.errors import BadRequest, StaleGrant, UnknownCluster
 from weir.model.ids import Address
 from weir.wire import messages as m
 
 log = logging.getLogger(__name__)
+
+#: The broker knows nothing of what is settled: it was deleted, or lost. To say it again and again
+#: would help nobody, and what is there comes again by itself.
+LOST = BadRequest, UnknownCluster
 
 Range = tuple[int, int, int]
 
@@ -50,7 +54,12 @@ class Acking:
         self._awaited: set[tuple[int, int]] = set()
 
     def begin(self, places: Places) -> None:
-        """Send to these places from now on; what is not sent yet is kept."""
+        """Send to these places from now on; what is not sent yet is kept, if it is of this topic
+        and not of one that had its name.
+        """
+        if self._places is not None and self._places.id != places.id:
+            self._acks.clear()
+            self.cursors.clear()
         self._places = places
 
     def done(self, partition: int, fence: int, first: int, behind: int) -> None:
@@ -84,12 +93,14 @@ class Acking:
                     if len(ranges) == 1:
                         self.expired(partition, ranges[0])
                     else:
-                        await self._ack_each(partition, ranges)
+                        await self._ack_each(partition, acks, ranges)
+                except LOST:
+                    raise
                 except BaseException:
                     acks.put_back(ranges)
                     raise
 
-    async def _ack_each(self, partition: int, ranges: list[Range]) -> None:
+    async def _ack_each(self, partition: int, acks: Acks, ranges: list[Range]) -> None:
         """Ack one by one: some are stale, and the others must not suffer for it."""
         for at, one in enumerate(ranges):
             try:
@@ -97,7 +108,7 @@ class Acking:
             except StaleGrant:
                 self.expired(partition, one)
             except BaseException:
-                self._acks[partition].put_back(ranges[at:])
+                acks.put_back(ranges[at:])
                 raise
 
     async def _ack(self, partition: int, ranges: list[Range]) -> None:

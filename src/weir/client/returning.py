@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from weir.client.acking import LOST
 from weir.client.places import Places
 from weir.client.runs import Run, merged
 from weir.errors import StaleGrant
@@ -43,7 +44,11 @@ class Returning:
         self._locks: dict[int, asyncio.Lock] = {}
 
     def begin(self, places: Places) -> None:
-        """Send to these places from now on."""
+        """Send to these places from now on: what is not sent yet, too, if it is of this topic and
+        not of one that had its name.
+        """
+        if self._places is not None and self._places.id != places.id:
+            self._pending.clear()
         self._places = places
 
     def back(self, partition: int, fence: int, run: Run, delay_ms: int, untried: bool) -> None:
@@ -83,6 +88,9 @@ class Returning:
                 )
                 for kind in some:
                     del kinds[kind]
+        except LOST:
+            kinds.clear()
+            raise
         finally:
             # What got no answer is tried again with what comes.
             for (fence, delay_ms, is_untried), runs in kinds.items():

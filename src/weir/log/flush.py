@@ -1,4 +1,4 @@
-"""A flush: everything staged since the last one, written and synced in one go off the loop.
+"""A flush: everything staged since the last one, written and synced in one go.
 
 It begins with a MARK frame that names how far the log was durable before it. Nothing in a flush
 counts until `run` has returned and the log was told so.

@@ -17,12 +17,10 @@ from weir.broker.counts import Histogram
 from weir.broker.shard import Shard
 from weir.log import checkpoint
 from weir.log.disk import Disk
-from weir.log.flush import Flush
-from weir.server.bell import Bell
 from weir.server.disk_pool import DiskPool
 from weir.server.doors import Doors, Lobby
-from weir.server.flusher import Flusher
-from weir.server.jobs import checkpoint_saved, chore_done, die, read_done
+from weir.server.flushes import Flushes
+from weir.server.jobs import checkpoint_saved, chore_done, read_done
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
@@ -51,12 +49,7 @@ class Driver:
         """
         self._shard = shard
         self._loop = asyncio.get_running_loop()
-        self._bell = Bell(self._loop)
-        self._flushers = {
-            n: Flusher(f"weir-flush-{n}", disk, self._in_loop(n)) for n, disk in disks.items()
-        }
-        #: By the log's number, of what flushes of crowds are under way.
-        self._rests_until: dict[int, float] = {}
+        self._flushes = Flushes(disks, self, lambda: not self.links.nodes)
         self._pool = DiskPool(disks, self._tell)
         self._doors = doors or Doors()
         self._lobby: Lobby[Peer] = Lobby(self._doors.accepts_per_second, self._loop.time())
@@ -68,7 +61,7 @@ class Driver:
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
         self._held = False
-        self._doing = False
+        self._doing = self._settling = False
         self._ready = asyncio.Event()
         self._broken: asyncio.Future[None] = self._loop.create_future()
         self._stopped = asyncio.Event()
@@ -79,7 +72,7 @@ class Driver:
             ef.SendToPeer: self.links.send,
             ef.Connect: self.links.connect,
             ef.Disconnect: self.links.disconnect,
-            ef.StartFlush: self._start_flush,
+            ef.StartFlush: self._flushes.start,
             ef.StartRead: self._start_read,
             ef.Hangup: self._hang_up,
             ef.HoldReads: self._hold,
@@ -115,9 +108,7 @@ class Driver:
             peer.hang_up("this node is stopping")
         self.trunks.close()
         self.links.close()
-        for flusher in self._flushers.values():
-            flusher.stop()
-        self._bell.close()
+        self._flushes.stop()
         self._pool.shutdown()
         return drained
 
@@ -140,14 +131,28 @@ class Driver:
         try:
             if effects := self._shard.take(event):
                 self._do(effects)
-            if type(event) is ev.Flushed:  # the loop writes behind its turn: confirms are out first
-                self._loop.call_soon(self._settle)
-            elif not _only_publishes(event) or self._shard.budget.is_news(self._held):
+            if type(event) is ev.Flushed:
+                self._settle_soon()
+            elif self._shard.budget.is_news(self._held):
                 self._do(self._shard.settle())
+            elif not _only_publishes(event):
+                if self._flushes.lone:  # its confirm comes first, too
+                    self._settle_soon()
+                else:
+                    self._do(self._shard.settle())
         except Exception as error:
             self._broke(type(event).__name__, error)
 
+    def _settle_soon(self) -> None:
+        """Settle behind this turn, and behind a flush that the loop is about to run: the confirms
+        of both are out before.
+        """
+        if not self._settling:
+            self._settling = True
+            self._loop.call_soon(self._settle)
+
     def _settle(self) -> None:
+        self._settling = False
         try:
             if not self._broken.done():
                 self._do(self._shard.settle())
@@ -182,7 +187,7 @@ class Driver:
     @property
     def flush_seconds(self) -> dict[int, Histogram]:
         """By the log's number, how long its flushes took."""
-        return {number: flusher.seconds for number, flusher in self._flushers.items()}
+        return self._flushes.seconds
 
     @property
     def held(self) -> bool:
@@ -219,6 +224,7 @@ class Driver:
 
     def received(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Whole frames came in."""
+        self._flushes.asked += len(frames)
         self.handle(ev.Received(session, frames))
 
     def closed(self, peer: Peer) -> None:
@@ -277,26 +283,6 @@ class Driver:
         for peer in list(self._peers.values()):
             peer.update()
         self.trunks.update()
-
-    def _start_flush(self, effect: ef.StartFlush) -> None:
-        if effect.rest_ms:
-            self._rests_until[effect.log] = self.now() + effect.rest_ms / 1000
-        self._flushers[effect.log].start(effect.flush)
-
-    def _in_loop(self, number: int) -> Callable[[Flush, BaseException | None], None]:
-        def done(flush: Flush, error: BaseException | None) -> None:
-            if error is not None:
-                die(number, error)
-            self._bell.ring(partial(self._flushed, number, flush))
-
-        return done
-
-    def _flushed(self, number: int, flush: Flush) -> None:
-        until = self._rests_until.pop(number, 0.0)
-        rest = until and until - self.now()
-        if rest > 0:
-            self._loop.call_later(rest, self.handle, ev.Rested(number))
-        self.handle(ev.Flushed(number, flush, rest > 0))
 
     def _start_read(self, effect: ef.StartRead) -> None:
         self._pool.run(effect, effect.reading.run, read_done)

@@ -1,4 +1,4 @@
-"""One thread a log runs its flushes: syncs are the budget, and the loop never waits for one."""
+"""One thread a log runs its flushes, but for lone ones: syncs are the budget."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from weir.broker.counts import Histogram
 from weir.log.disk import Disk
 from weir.log.flush import Flush
+from weir.server.lone import Lone
 
 Done = Callable[[Flush, BaseException | None], None]
 
@@ -50,8 +51,11 @@ class Flusher:
         self._disk = disk
         self._done = done
         self._retry_seconds = retry_seconds
-        #: How long each write and sync took; only the flusher's own thread adds to it.
+        #: How long each write and sync took. One flush is in flight at a time, so whoever runs it
+        #: adds to this, before anybody is told.
         self.seconds = Histogram(FLUSH_SECONDS)
+        #: Which flushes need no thread.
+        self.lone = Lone()
         self._queue: SimpleQueue[Flush | None] = SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -60,6 +64,20 @@ class Flusher:
     def start(self, flush: Flush) -> None:
         """Hand over a flush."""
         self._queue.put(flush)
+
+    def run(self, flush: Flush) -> bool:
+        """Run a flush in the caller's thread, and return whether it is durable: one that finds no
+        room is handed over. What was handed over before must be done. Raises as `Flush.run` does,
+        but no `OSError`.
+        """
+        began = time.perf_counter()
+        try:
+            flush.run(self._disk)
+        except OSError:
+            self.start(flush)
+            return False
+        self._took(time.perf_counter() - began)
+        return True
 
     def stop(self) -> None:
         """End the thread once it has run what it was given, or given up what finds no room."""
@@ -75,8 +93,12 @@ class Flusher:
                 self._done(flush, error)
             else:
                 if took is not None:
+                    self._took(took)
                     self._done(flush, None)
-                    self.seconds.add(took)
+
+    def _took(self, seconds: float) -> None:
+        self.seconds.add(seconds)
+        self.lone.took(seconds)
 
     def _write(self, flush: Flush) -> float | None:
         """Run a flush until it has found room; return how long that took in the end, in seconds,

@@ -25,7 +25,9 @@ class BarrierHolds:
         for (partition, through), stamp in history.barriers.items():
             barriers[partition][through] = stamp
         for partition, said in barriers.items():
-            behind = max(log[partition], default=-1) + 1
+            # Of what was void and went with retention, nobody may have been told.
+            start = history.starts.get(partition, 0)
+            behind = max(start, max(log[partition], default=-1) + 1)
             if history.is_void(partition, behind, max(said)):
                 behind = max(said)
             yield from self._of_one(partition, said, log[partition], behind)

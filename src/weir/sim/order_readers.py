@@ -242,6 +242,8 @@ class OrderReader(Client):
                 self._count_in(reply)
                 for partition, stamp, through in reply.registers:
                     merge.barrier(partition, Barrier(stamp, through))
+                    if through > merge.next(partition):
+                        self._ended.discard(partition)  # it said so when some was undecided
                 self._give()
         elif not isinstance(reply, m.Refusal) or not refusal(reply.code, "").retryable:
             self.complain("Live", f"barriers were refused: {reply}")

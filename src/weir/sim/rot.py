@@ -11,11 +11,13 @@ from weir.sim.checkers import ENTRY_BYTES_MAX, values_by_offset
 from weir.sim.disk import SimDisk
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
-from weir.sim.world import World
+from weir.sim.world import SECOND, World
 from weir.wire import messages as m
 
 _CUT = 0.15
 _TRIES = 200
+#: Who has just begun to lead gives less than all of it for so long.
+_BEGINS_WITHIN = 5 * SECOND
 
 
 def spoil(world: World, disks: Mapping[int, SimDisk]) -> str:
@@ -47,6 +49,7 @@ class Survey(Client):
         """Go by the log as it was drained."""
         super().__init__(scene, "survey")
         self._open = set(range(scene.partitions))
+        self._patient_until = scene.world.now + _BEGINS_WITHIN
         #: By partition, the offsets that were refused as damaged.
         self.refused: dict[int, set[int]] = {n: set() for n in range(scene.partitions)}
 
@@ -73,6 +76,9 @@ class Survey(Client):
             # What was seen is compared in the end.
             self.check(partition, reply.batches, offset, reply.voids)
             self._fetch(partition, reply.next_offset)
+            return
+        if isinstance(reply, m.Fetched) and self.world.now < self._patient_until:
+            self.soon(self._fetch, partition, offset)
             return
         text = f"{offset} of {partition} was there, and now: {reply}"
         if isinstance(reply, m.Refusal):

@@ -29,7 +29,7 @@ from weir.sim.network import Link
 from weir.sim.outcome import CRASH, Outcome
 from weir.sim.plots import Plot
 from weir.sim.programs import Client
-from weir.sim.scatterers import all_decided
+from weir.sim.scatterers import all_decided, highest_stamp
 from weir.sim.scene import Scene
 from weir.sim.shape import Shape, machine
 from weir.sim.storm import Storm
@@ -169,8 +169,10 @@ class _Run:
         self.nemesis.start()
         world.run(self._shape.faults_until)
         self.nemesis.stop()
-        history.healed = self._healed()
+        stopped = world.now
         workload.end_producing()
+        world.run(stopped + LIVE_WITHIN, workload.produced)
+        history.healed = max(stopped, self._caught_up())
         world.run(history.healed + LIVE_WITHIN, workload.produced)
         if not workload.produced() and not self.brokers.ruined:
             history.complaints.append(("Live", "a program did not come to its end"))
@@ -193,11 +195,15 @@ class _Run:
         world.run(self._shape.at_least)
         history.complaints += self.brokers.witness.complaints
 
-    def _healed(self) -> int:
-        """Return when all clocks have come to what a wrong one stamped: an order waits for it."""
-        last = max((seen.stamp for seen in self.history.seen), default=0) if self._ordered else 0
+    def _caught_up(self) -> int:
+        """Return when all clocks have come to what a wrong one stamped: an order waits for it, and
+        so do scatterings.
+        """
+        last = highest_stamp(self._scene) if self._scatters else 0
+        if self._ordered:
+            last = max(last, max((seen.stamp for seen in self.history.seen), default=0))
         ahead_ms = self.brokers.one.time.skew_ms
-        return max(self.world.now, (milliseconds_of(last) - EPOCH_MS - ahead_ms) * MS)
+        return (milliseconds_of(last) - EPOCH_MS - ahead_ms) * MS
 
     def _decide(self) -> None:
         """Wait until all scatterings are decided, also those of clients that died."""

@@ -294,10 +294,21 @@ def _batch(
     return bytes(data)
 
 
+def highest_stamp(scene: Scene) -> int:
+    """Return the highest stamp of all partitions. One that a wrong clock stamped takes no part in
+    scatterings with others until their clocks come near.
+    """
+    return max((machine.state.last_stamp for _, machine in _partitions(scene)), default=0)
+
+
 def all_decided(scene: Scene) -> bool:
     """Return whether every partition is led, and nothing in any of them is undecided."""
-    groups = [one for process in scene.brokers.running for one in groups_of(process)]
-    parts = [(one.id, one.machine) for one in groups if isinstance(one.machine, Partition)]
+    parts = _partitions(scene)
     led = {id: machine.state.scatterings for id, machine in parts if machine.leads}
     there = {id for id, _ in parts}.union(group_of(1, part) for part in range(scene.partitions))
     return there == led.keys() and not any(one.batches or one.acks for one in led.values())
+
+
+def _partitions(scene: Scene) -> list[tuple[int, Partition]]:
+    groups = [one for process in scene.brokers.running for one in groups_of(process)]
+    return [(one.id, one.machine) for one in groups if isinstance(one.machine, Partition)]

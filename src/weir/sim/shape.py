@@ -96,6 +96,8 @@ class Shape:
 
 #: One node of up to three shards: quick, and strong in what concerns disks and shards.
 NODE = Shape()
+#: The same, and clients scatter over partitions that others take turns at in total order.
+NODE_SCATTERED = replace(NODE, ordered=(1,), takers=(3,), scatterers=(3,))
 #: Three nodes over a network, where each partition is read by itself: what concerns replication.
 UNORDERED = Shape(
     nodes=3,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from weir.bench.chaos.picture import drawn, heading, line, summary
 from weir.bench.chaos.rounds import COLUMNS, Result, Round
 
@@ -28,6 +30,12 @@ def test_a_round_is_one_line() -> None:
     assert line(ROUND, 1_000) == (
         f"   1  node 2  leads 2→3  {'▅▅▅✗▂··█▅'.ljust(COLUMNS + 1)}     133 ms"
     )
+
+
+def test_a_round_whose_columns_are_wider_says_so() -> None:
+    wider = msgspec.structs.replace(ROUND, wider=2, slot_ms=120.0)
+    assert drawn(wider, 500) == drawn(ROUND, 1_000)
+    assert line(wider, 500) == f"{line(ROUND, 1_000)}  120 ms a column"
 
 
 def test_the_heading_says_what_a_column_is() -> None:

@@ -40,6 +40,7 @@ RECORDS: list[c.ControlRecord] = [
     c.AcksPrepared(5, 1, 2, 90, (131072, 131073), [("c", [(9, 0, 3)])]),
     c.ScatteringsDecided([(5, 1, 2, 90, True, 1)]),
     c.ScatteringsBarred(90),
+    c.AttemptBarred(5, 1, 2, 90),
     c.ClusterSought("c", 9),
     c.ClusterPaused("c", True),
     c.ClusterDeleted("c"),

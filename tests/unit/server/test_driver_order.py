@@ -12,8 +12,9 @@ from weir.broker import events as ev
 from weir.broker.admission import Budget
 from weir.broker.identity import Identity
 from weir.broker.shard import Shard
-from weir.log.flush import Flush
+from weir.log.flush import Flush, Run
 from weir.server.driver import Driver
+from weir.server.lone import QUICK_SECONDS
 from weir.sim.disk import SimDisk
 from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 
@@ -107,7 +108,7 @@ def test_a_log_rests_behind_a_flush_of_a_crowd_and_behind_no_other() -> None:
         assert await heard(600_000, 3) == [ev.Flushed(3, flush, rests=True), ev.Rested(3)]
         assert await heard(0, 2) == [ev.Flushed(3, flush, rests=False)]
         assert [590 < asked <= 600 for asked in hasty.asked] == [True]
-        driver._flushers[3].stop()
+        driver._flushes.stop()
         driver._pool.shutdown()
 
     asyncio.run(body())
@@ -142,6 +143,46 @@ def test_a_flush_is_settled_behind_its_turn_and_publishes_of_devices_not_at_all(
         driver.received(1, publishes)
         assert driver.held
         assert shard.heard == [ev.Received(1, publishes), "settled"]
+        driver._pool.shutdown()
+
+    asyncio.run(body())
+
+
+def test_the_shard_settles_once_the_confirm_of_a_lone_flush_is_out() -> None:
+    class Settling(Noting):
+        def settle(self) -> list[ef.Effect]:
+            self.heard.append("settled")
+            return [ef.HoldReads(True)] if self.budget.used > 75 else []
+
+    async def body() -> None:
+        shard = Settling()
+        disk = SimDisk(random.Random(1))
+        disk.create("a", 8192)
+        driver = Driver(cast(Shard, shard), {3: disk})
+        flush = Flush(0, 300, (Run("a", 0, [b"frames"]),), (1,))
+        for _ in range(200):
+            driver._flushes._flushers[3].lone.took(QUICK_SECONDS / 10)
+            driver._flushes._flushers[3].lone.takes(flush, 1)
+        asked = ev.Received(1, [DevicePing(1)])
+        flushed = ev.Flushed(3, flush, rests=False)
+
+        shard.said = [ef.StartFlush(3, flush)]
+        driver.received(1, asked.frames)
+        driver.received(1, asked.frames)
+        assert shard.heard == [asked, asked]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert shard.heard == [asked, asked, flushed, "settled"]
+
+        shard.heard.clear()
+        shard.budget.take(90)  # others would be read from meanwhile
+        shard.said = [ef.StartFlush(3, flush)]
+        driver.received(1, asked.frames)
+        assert shard.heard == [asked, "settled"]
+        assert driver.held
+        await asyncio.sleep(0)
+        assert shard.heard[:3] == [asked, "settled", flushed]
+        driver._flushes.stop()
         driver._pool.shutdown()
 
     asyncio.run(body())

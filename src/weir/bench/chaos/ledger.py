@@ -61,11 +61,17 @@ class Sent:
 
         It may have begun before `since_ns`.
         """
+        began, ended = self.gap(since_ns, until_ns)
+        return (ended - began) / 1e6
+
+    def gap(self, since_ns: int, until_ns: int) -> tuple[int, int]:
+        """Return when that time began, and when it ended."""
         inside = self._ns[bisect_left(self._ns, since_ns) : bisect_right(self._ns, until_ns)]
         before = bisect_left(self._ns, since_ns)
         first = self._ns[before - 1] if before else since_ns
         times = np.array([first, *inside, until_ns], np.int64)
-        return float(np.diff(times).max()) / 1e6
+        longest = int(np.diff(times).argmax())
+        return int(times[longest]), int(times[longest + 1])
 
     def a_slot(self, since_ns: int, slot_ns: int, slots: int) -> list[int]:
         """Return how many confirms came in each of `slots` slots of time from `since_ns` on."""

@@ -36,9 +36,10 @@ def line(one: Round, rate: float) -> str:
     """Return a round as one line."""
     who = f"node {one.struck}" if one.struck else "      "
     leads = f"{one.led}→{one.leads}" if one.led != one.leads else f"{one.leads}"
+    wider = f"  {one.slot_ms:,.0f} ms a column" if one.wider > 1 else ""
     said = f"  asked {one.asked}, refused {one.refused}, stale {one.stale}" if one.asked else ""
     gap, picture = f"{one.gap_ms:,.0f} ms", drawn(one, rate).ljust(COLUMNS + len(STRUCK))
-    return f"{one.number:4}  {who}  leads {leads:<3}  {picture}  {gap:>9}{said}"
+    return f"{one.number:4}  {who}  leads {leads:<3}  {picture}  {gap:>9}{wider}{said}"
 
 
 def summary(result: Result) -> list[str]:

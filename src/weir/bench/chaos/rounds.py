@@ -24,6 +24,8 @@ TOPIC = "chaos"
 #: Columns of a drawing, and how much of it lies before the strike.
 COLUMNS = 60
 _BEFORE = 10
+#: A drawing ends so many times as late as the gap.
+_SHOWN = 1.1
 #: The producer of a round's witness has this number and the round's.
 _WITNESS = 1_000
 _LOOK_S = 0.05
@@ -52,7 +54,8 @@ class Round(msgspec.Struct, frozen=True):
     """One round: who was struck (0: nobody knows here), who led before and after, and the longest
     gap between confirms.
 
-    `slots` are confirms in slots of `slot_ms` each, of which `before` lie before the strike.
+    `slots` are confirms in slots of `slot_ms` each, of which `before` lie before the strike. They
+    are `wider` times as long as usual where the gap would not fit otherwise.
     """
 
     number: int
@@ -64,6 +67,7 @@ class Round(msgspec.Struct, frozen=True):
     slot_ms: float
     before: int
     slots: list[int]
+    wider: int = 1
     #: Of a node that lived on: what was asked of it meanwhile, and how it answered.
     asked: int = 0
     answered: int = 0
@@ -186,7 +190,11 @@ class _Stage:
         leads = await self.settled()
         await load.moves(had)
         over = time.monotonic_ns()
-        slot_ns = int(fault.drawn_s * 1e9) // (COLUMNS - _BEFORE)
+        began, ended = load.produced.gap(at, over)
+        drawn_ns = int(fault.drawn_s * 1e9)
+        # The first confirms behind the gap are shown, too.
+        wider = max(1, -(-int(_SHOWN * (ended - at)) // drawn_ns))
+        slot_ns = wider * drawn_ns // (COLUMNS - _BEFORE)
         # What has not happened yet is not drawn.
         drawn = min(COLUMNS, _BEFORE + (over - at) // slot_ns)
         found = Round(
@@ -194,11 +202,12 @@ class _Stage:
             struck=struck,
             led=led,
             leads=leads,
-            gap_ms=load.produced.gap_ms(at, over),
+            gap_ms=(ended - began) / 1e6,
             seconds=(over - at) / 1e9,
             slot_ms=slot_ns / 1e6,
             before=_BEFORE,
             slots=load.produced.a_slot(at - _BEFORE * slot_ns, slot_ns, drawn),
+            wider=wider,
             **_heard(witness),
         )
         self._rounds.append(found)

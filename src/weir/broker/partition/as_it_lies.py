@@ -7,7 +7,7 @@ that was aborted: what the log says of that counts, and what it does not say is 
 from __future__ import annotations
 
 from weir import raft
-from weir.broker.control import ScatteringsBarred, ScatteringsDecided
+from weir.broker.control import AttemptBarred, ScatteringsBarred, ScatteringsDecided
 from weir.broker.entries import BatchRecord, Payload, applied_by
 from weir.broker.replica.group import Group
 from weir.broker.replica.past import LogStorage
@@ -64,7 +64,10 @@ class _Walk:
                 self._batch(index, batch)
             match payload.control:
                 case ScatteringsBarred(stamp):
-                    self._bar(stamp)
+                    self._state.scatterings.bar(stamp)
+                case AttemptBarred(producer, epoch, number, stamp):
+                    attempt = Attempt(producer, epoch, number, stamp)
+                    self._state.scatterings.bar_alone(attempt)
                 case ScatteringsDecided() as record:
                     self._decided(record)
 
@@ -73,25 +76,21 @@ class _Walk:
             return
         # Why else it may be void does not show here, as where acks were barred: then it is never
         # decided, for the leader knew. So an attempt before it says nothing of it, either.
-        if batch.stamp <= self._state.scatterings.barred:
+        attempt = Attempt(batch.producer, batch.epoch, batch.scattered.number, batch.stamp)
+        if self._state.scatterings.is_barred(attempt):
             self._state.scatterings.voids.add(batch.offset, batch.next_offset)
         else:
-            attempt = Attempt(batch.producer, batch.epoch, batch.scattered.number, batch.stamp)
             self._open[attempt] = index, batch.offset, batch.next_offset
 
     def _decided(self, record: ScatteringsDecided) -> None:
         for producer, epoch, number, stamp, is_acks, outcome in record.rows:
             if outcome == Outcome.ABORTED:
-                self._bar(stamp)
+                self._state.scatterings.bar(stamp)
             found = None
             if not is_acks:
                 found = self._open.pop(Attempt(producer, epoch, number, stamp), None)
             if found is not None and outcome == Outcome.ABORTED:
                 self._state.scatterings.voids.add(*found[1:])
-
-    def _bar(self, stamp: int) -> None:
-        known = self._state.scatterings
-        known.barred = max(known.barred, stamp)
 
 
 def _loaded(past: LogStorage, index: int) -> Payload | None:

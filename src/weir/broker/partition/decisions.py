@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weir.broker.control import (
     AcksPrepared,
+    AttemptBarred,
     MessagesAcked,
     ScatteringsBarred,
     ScatteringsDecided,
@@ -30,6 +31,10 @@ def apply_scattering(
                 leading.parts.acks_prepared(index, is_whole)
         case ScatteringsBarred(stamp):
             state.bar(stamp)
+            if leading is not None:
+                leading.parts.barred(index)
+        case AttemptBarred(producer, epoch, number, stamp):
+            state.bar_alone(Attempt(producer, epoch, number, stamp))
             if leading is not None:
                 leading.parts.barred(index)
         case ScatteringsDecided():

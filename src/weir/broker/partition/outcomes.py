@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weir.broker.control import (
     AcksPrepared,
+    AttemptBarred,
     ClusterDeleted,
     ClusterOpened,
     ClusterPaused,
@@ -131,7 +132,7 @@ def _apply_bound(
                 leading.settling.wake()
         case CursorTaken() | CursorMoved() | CursorSought():
             _apply_cursor(index, record, state, leading)
-        case AcksPrepared() | ScatteringsDecided() | ScatteringsBarred():
+        case AcksPrepared() | ScatteringsDecided() | ScatteringsBarred() | AttemptBarred():
             apply_scattering(index, record, state, leading)
         case _:
             raise Halted(f"a {type(record).__name__} does not belong into a partition")

@@ -72,10 +72,12 @@ class FrameKind(IntEnum):
     BEAT = 16
     BEAT_REPLY = 17
     CLOCK = 18
+    FULL = 19
 
 
 #: Plain numbers: each frame is compared with them.
 _BEAT_SENT, _CLOCK_TOLD = int(FrameKind.BEAT), int(FrameKind.CLOCK)
+_FULL_TOLD = int(FrameKind.FULL)
 
 
 class BadMessage(Exception):
@@ -88,6 +90,14 @@ class ClockTold(NamedTuple):
     wall_ms: int
 
 
+class FullTold(NamedTuple):
+    """The disk of a node has no room for more, as of when it sent this."""
+
+
+#: What two shards tell each other of all their groups.
+Told = m.LinkMessage | ClockTold | FullTold
+
+
 def pack(group: int, message: m.Message) -> tuple[Buffer, ...]:
     """Return the frame of a message to a replica of `group`; payloads are not copied."""
     if isinstance(message, m.Append):
@@ -96,10 +106,12 @@ def pack(group: int, message: m.Message) -> tuple[Buffer, ...]:
     return framed(kind, group, head, *data)
 
 
-def pack_link(message: m.LinkMessage | ClockTold) -> tuple[Buffer, ...]:
+def pack_link(message: Told) -> tuple[Buffer, ...]:
     """Return the frame of what two shards tell each other of all their groups."""
     if isinstance(message, ClockTold):
         return framed(FrameKind.CLOCK, 0, _CLOCK.pack(message.wall_ms))
+    if isinstance(message, FullTold):
+        return framed(FrameKind.FULL, 0, b"")
     if isinstance(message, m.Beat):
         led = message.led or ()
         head = _BEAT.pack(
@@ -122,12 +134,14 @@ def unpack(frame: LinkFrame) -> m.Message:
         raise BadMessage(f"frame of kind {frame.kind} of group {frame.group}: {error}") from error
 
 
-def unpack_link(frame: LinkFrame) -> m.LinkMessage | ClockTold:
+def unpack_link(frame: LinkFrame) -> Told:
     """Return what a frame of all groups says. Raises `BadMessage`."""
     try:
         if frame.kind == _CLOCK_TOLD:
             return ClockTold(*_small(_CLOCK, frame))
         body = checked(frame.body, len(frame.body))
+        if frame.kind == _FULL_TOLD:
+            return FullTold()
         if frame.kind == _BEAT_SENT:
             number, version, fence, is_new, count = _BEAT.unpack_from(body)
             fits(body, _BEAT.size + count * _LED.size)

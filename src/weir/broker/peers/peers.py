@@ -20,12 +20,15 @@ from weir.broker.peers.peer_frames import (
     BadMessage,
     ClockTold,
     FrameKind,
+    FullTold,
+    Told,
     pack,
     pack_link,
     unpack,
     unpack_link,
 )
 from weir.broker.peers.refill import Refill
+from weir.broker.peers.rooms import Rooms
 from weir.broker.replica.group import Group
 from weir.broker.replica.replication import Replication
 from weir.broker.replica.slots import Slots
@@ -47,7 +50,7 @@ class Peers:
 
     __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_links", "_node", "_outbox",
                  "_shards", "_tell_ms", "_ticked", "_time", "multi", "refill",
-                 "registry_comes_again", "slots")  # fmt: skip
+                 "registry_comes_again", "rooms", "slots")  # fmt: skip
 
     def __init__(
         self, node: int, layout: Layout, outbox: Outbox, time: Clocks, settings: Replication
@@ -63,6 +66,8 @@ class Peers:
         self._layout = layout
         self._outbox = outbox
         self._time = time
+        #: Which nodes are full, this one among them.
+        self.rooms = Rooms(time)
         #: Which groups' followers are being sent what lies on disk.
         self.slots = Slots(time)
         self._groups: dict[int, Group] = {}
@@ -147,9 +152,11 @@ class Peers:
             except BadMessage:
                 self._outbox.counts.bad_frames += 1
 
-    def _link_message(self, place: int, message: raft.LinkMessage | ClockTold) -> None:
+    def _link_message(self, place: int, message: Told) -> None:
         if isinstance(message, ClockTold):
             self._time.told(place_node(place), message.wall_ms)
+        elif isinstance(message, FullTold):
+            self.rooms.told(place_node(place))
         else:
             self.multi.step_link(place, message)
 
@@ -206,6 +213,8 @@ class Peers:
     def _tell_time(self, place: int) -> None:
         told = pack_link(ClockTold(self._time.own_ms()))
         self._outbox.put(SendToPeer(place, True, told))
+        if self.rooms.is_full:
+            self._outbox.put(SendToPeer(place, True, pack_link(FullTold())))
 
     def _serve(self) -> None:
         for id in self.multi.take_active():

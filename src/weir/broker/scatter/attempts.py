@@ -12,6 +12,7 @@ from weir.broker.scatter.asks import Answers, Asks, Round
 from weir.broker.scatter.settling import has, question, settle
 from weir.errors import NotLeader, Refused, StampTooFar, Unavailable
 from weir.model.ids import Address
+from weir.model.limits import MAX_AHEAD_MS
 from weir.model.scattered import Attempt, is_acks, part_group
 from weir.model.stamp import stamp_at
 from weir.order.clock import Highest, Time
@@ -71,16 +72,24 @@ class Scattering:
         if now_ms >= self._until_ms or not self._is_wanted():
             self._end(Unavailable("a scattering came to no end in time: send it again as it is"))
             return
-        # The lead is one over the clock, not over other scatterings: else many of them would run
-        # away from it together.
-        lead, now = stamp_at(self._lead_ms), stamp_at(shared.time.wall_ms())
-        above = self._above + lead if self._above > now else 0
-        # What a client has seen raises nothing but its own stamp: it is for participants to check.
-        shared.highest.stamp = max(now + lead, shared.highest.stamp + 1)
-        self._attempt = self._attempt._replace(stamp=max(shared.highest.stamp, above))
+        self._attempt = self._attempt._replace(stamp=self._next_stamp())
         self._lead_ms = min(2 * self._lead_ms, _LEAD_MS_MAX)
         until_ms = min(now_ms + _PREPARE_MS, self._until_ms)
         shared.asks.start(Round(self._prepare, self._parts, until_ms, self._prepared, once=True))
+
+    def _next_stamp(self) -> int:
+        # The lead is one over the clock, not over other scatterings: else many of them would run
+        # away from it together.
+        highest, now = self._shared.highest, stamp_at(self._shared.time.wall_ms())
+        lead, limit = stamp_at(self._lead_ms), now + stamp_at(MAX_AHEAD_MS)
+        is_near = highest.stamp <= limit
+        stamp = now + lead
+        # What a clock gave that was wrong by far is gone by only where a participant has to.
+        if is_near or limit < self._above <= highest.stamp:
+            stamp = highest.stamp = max(stamp, highest.stamp + 1)
+        # What a client has seen raises nothing but its own stamp: it is for participants to check.
+        above = self._above + (lead if is_near else 1) if self._above > now else 0
+        return max(stamp, above, self._attempt.stamp + 1)  # no attempt is made twice
 
     @property
     def producer(self) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from weir.broker.state.scatterings import Recover, Scatterings
+from weir.model.limits import MAX_AHEAD_MS
 from weir.model.scattered import Attempt
 from weir.model.stamp import milliseconds_of
 from weir.order.clock import Time
 
-#: A coordinator has so long, as stamps and the leader's clock have it.
+#: A coordinator has so long, as stamps and the leader's clock have it. Where a stamp lies too far
+#: ahead, for a clock was wrong or is, the time counts since the leader found it.
 UNDECIDED_MS = 500
 #: What is committed here keeps nobody waiting.
 UNCLOSED_MS = 10_000
@@ -21,7 +23,7 @@ _PATIENCE_MAX = 16
 class Overdue:
     """Looks at what is unfinished now and then, and again later each time."""
 
-    __slots__ = ("_again", "_known", "_look_at_ms", "_patience", "_recover", "_time")
+    __slots__ = ("_again", "_far", "_known", "_look_at_ms", "_patience", "_recover", "_time")
 
     def __init__(self, known: Scatterings, time: Time, recover: Recover) -> None:
         """Begin to lead; `recover` gets attempts and all their parts."""
@@ -32,6 +34,8 @@ class Overdue:
         self._patience = 1
         #: By attempt, when to try again, and how long to wait the time after that.
         self._again: dict[Attempt, tuple[int, int]] = {}
+        #: By attempt whose stamp lies, or lay, too far ahead, when it was found.
+        self._far: dict[Attempt, int] = {}
 
     def tick(self) -> None:
         """Let what is overdue be finished."""
@@ -40,10 +44,15 @@ class Overdue:
             return
         self._look_at_ms = now_ms + _LOOK_EVERY_MS
         overdue: dict[Attempt, tuple[tuple[int, ...], bool]] = {}
+        far: dict[Attempt, int] = {}
         for attempt, _, parts, is_undecided in self._known.unfinished():
             age_ms = wall_ms - milliseconds_of(attempt.stamp)
+            if age_ms < -MAX_AHEAD_MS or attempt in self._far:
+                far[attempt] = self._far.get(attempt, now_ms)
+                age_ms = now_ms - far[attempt]
             if age_ms >= (UNDECIDED_MS * self._patience if is_undecided else UNCLOSED_MS):
                 overdue[attempt] = parts, not is_undecided
+        self._far = far
         self._again = {one: again for one, again in self._again.items() if one in overdue}
         for attempt, (parts, is_committed) in overdue.items():
             at_ms, pause_ms = self._again.get(attempt, (now_ms, UNDECIDED_MS))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from weir.broker.admission import Budget
 from weir.broker.clusters.grants import Grants
-from weir.broker.control import AcksPrepared, ScatteringsBarred, ScatteringsDecided
+from weir.broker.control import AcksPrepared, AttemptBarred, ScatteringsBarred, ScatteringsDecided
 from weir.broker.entries import BatchRecord, Payload, of_control
 from weir.broker.intake.intake import Intake
 from weir.broker.replica.group import Group
@@ -83,7 +83,8 @@ class Participant:
         if request.batch and request.acks:
             raise BadRequest("a part of a scattering is a batch, or acks")
         known = self._state.scatterings
-        is_barred = is_acks and attempt.stamp <= known.barred
+        # A batch that others are barred with is told by the clock how high it must be.
+        is_barred = known.is_barred(attempt) if is_acks else attempt in known.alone
         if known.is_prepared(*key) or key in known.committed or is_barred:
             tell(self._standing(key))
             return False
@@ -197,13 +198,27 @@ class Participant:
         return False
 
     def _ask(self, key: _Key, tell: Tell) -> None:
-        known, stamp = self._state.scatterings, key[0].stamp
-        if known.is_prepared(*key) or key in known.committed or stamp <= known.barred:
+        known, attempt = self._state.scatterings, key[0]
+        if known.is_prepared(*key) or key in known.committed or known.is_barred(attempt):
             tell(self._standing(key))
             return
-        self._intake.check_seen(stamp)
-        self._intake.clock.raise_to(stamp)
-        self._asking.propose(of_control(ScatteringsBarred(stamp)), (key, tell))
+        self._asking.propose(of_control(self._bar(attempt)), (key, tell))
+
+    def _bar(self, attempt: Attempt) -> ScatteringsBarred | AttemptBarred:
+        """Return what bars an attempt: alone if a clock that was wrong gave its stamp, for the
+        partition's stamps are not to go there.
+        """
+        clock, stamp = self._intake.clock, attempt.stamp
+        if clock.clamp(self._time.wall_ms(), stamp) == stamp:
+            clock.raise_to(stamp)
+            return ScatteringsBarred(stamp)
+        if len(self._state.scatterings.alone) + len(self._asking) >= SCATTERINGS_KEPT_MAX:
+            raise Overloaded(
+                f"{SCATTERINGS_KEPT_MAX:,} attempts of scatterings are barred alone here: clocks "
+                "are wrong by far",
+                RETRY_AFTER_MS,
+            )
+        return AttemptBarred(*attempt)
 
     def _standing(self, key: _Key) -> PartState:
         attempt, is_acks = key

@@ -62,11 +62,11 @@ class PreparedAcks(NamedTuple):
 class Scatterings:
     """The parts of scatterings in one partition.
 
-    No attempt at or below stamp `barred` is prepared any more. Messages in `voids` are of
-    attempts that were aborted: they never were, for anybody.
+    No attempt at or below stamp `barred` is prepared any more, and none of `alone`. Messages in
+    `voids` are of attempts that were aborted: they never were, for anybody.
     """
 
-    __slots__ = ("acks", "barred", "batches", "committed", "producers", "voids")
+    __slots__ = ("acks", "alone", "barred", "batches", "committed", "producers", "voids")
 
     def __init__(self) -> None:
         """Know of none."""
@@ -76,6 +76,8 @@ class Scatterings:
         #: Decided to be committed and not closed: (attempt, whether it is acks) and all parts.
         self.committed: dict[tuple[Attempt, bool], tuple[int, ...]] = {}
         self.barred = 0
+        #: Barred each by itself, for their stamps lie far ahead: all are above `barred`.
+        self.alone: set[Attempt] = set()
         self.voids = Ranges()
         #: The undecided attempt of each producer that has one here.
         self.producers: dict[int, Attempt] = {}
@@ -111,11 +113,25 @@ class Scatterings:
         """Return whether a part is prepared and undecided."""
         return attempt in (self.acks if is_acks else self.batches)
 
+    def is_barred(self, attempt: Attempt) -> bool:
+        """Return whether an attempt is not prepared any more, if it was not before."""
+        return attempt.stamp <= self.barred or attempt in self.alone
+
+    def bar(self, stamp: int) -> None:
+        """Let no attempt at or below `stamp` be prepared any more."""
+        self.barred = max(self.barred, stamp)
+        self.alone = {one for one in self.alone if one.stamp > self.barred}
+
+    def bar_alone(self, attempt: Attempt) -> None:
+        """Let this attempt not be prepared any more."""
+        if not self.is_barred(attempt):
+            self.alone.add(attempt)
+
     def prepare(self, attempt: Attempt, prepared: PreparedBatch) -> bool:
         """Take a batch's entry; False if it is void: it came too late, or its producer has another
         one that is undecided.
         """
-        if attempt.stamp <= self.barred or attempt.producer in self.producers:
+        if self.is_barred(attempt) or attempt.producer in self.producers:
             self.voids.add(prepared.answer.offset, prepared.behind)
             return False
         self.batches[attempt] = prepared
@@ -145,6 +161,7 @@ class Scatterings:
         """Return the state for a snapshot."""
         return (
             self.barred,
+            sorted(self.alone),
             list(self.batches.items()),
             list(self.acks.items()),
             list(self.committed.items()),
@@ -153,11 +170,13 @@ class Scatterings:
 
     @classmethod
     def decode(
-        cls, barred: int, batches: Any, acks: Any, committed: Any, voids: tuple[int, list[Any]]
-    ) -> Scatterings:
+        cls, barred: int, alone: Any, batches: Any, acks: Any, committed: Any,
+        voids: tuple[int, list[Any]],
+    ) -> Scatterings:  # fmt: skip
         """Return the state of a snapshot."""
         self = cls()
         self.barred = barred
+        self.alone = {Attempt(*key) for key in alone}
         for key, (parts, answer) in batches:
             attempt = Attempt(*key)
             self.batches[attempt] = PreparedBatch(tuple(parts), Answer(*answer))

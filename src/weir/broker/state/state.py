@@ -43,7 +43,7 @@ from weir.model.limits import DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX
 from weir.model.scattered import Attempt
 from weir.model.stamp import milliseconds_of, stamp_at
 
-_VERSION = 6
+_VERSION = 7
 _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 #: Each of the parts of its table is looked at once an hour, few of them at one entry.
 _EXPIRE_EVERY = stamp_at(3600 * 1000) // PARTS
@@ -200,7 +200,7 @@ class PartitionState:
         """
         attempt = Attempt(record.producer, record.epoch, record.number, record.stamp)
         known, taken = self.scatterings, list[Taken]()
-        whole = attempt.stamp > known.barred and attempt not in known.acks
+        whole = not known.is_barred(attempt) and attempt not in known.acks
         for name, ranges in record.acks if whole else ():
             cluster = self.clusters.get(name)
             found = put_aside(cluster, name, fence, ranges) if cluster is not None else None
@@ -219,8 +219,18 @@ class PartitionState:
 
     def bar(self, stamp: int) -> None:
         """Let no attempt at or below `stamp` be prepared any more."""
-        self.scatterings.barred = max(self.scatterings.barred, stamp)
+        self.scatterings.bar(stamp)
         self.last_stamp = max(self.last_stamp, stamp)
+
+    def bar_alone(self, attempt: Attempt) -> None:
+        """Let an attempt not be prepared any more whose stamp lies so far ahead that none of this
+        partition may come near it.
+        """
+        known = self.scatterings
+        known.bar_alone(attempt)
+        # Those that the stamps have reached by now need not be known one by one.
+        reached = [one.stamp for one in known.alone if one.stamp <= self.last_stamp]
+        self.bar(max(reached, default=0))
 
     def decide_batch(self, attempt: Attempt, committed: bool) -> bool:
         """Let a prepared batch count, or make it void; False if there is none."""

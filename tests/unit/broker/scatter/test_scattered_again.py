@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
 from weir.broker import events as ev
+from weir.broker.scatter.participant import Participant
 from weir.errors import Unavailable
 from weir.model.batch import encode
 from weir.model.scattered import Scattered, batch_part
@@ -70,6 +74,25 @@ def test_nothing_is_attempted_again_for_who_hung_up(rig: Any) -> None:
     rig.handle(ev.Closed(1))
     settle(rig, 4)
     assert not rig.shard.budget.used
+
+
+def test_no_attempt_is_made_twice(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above what its client had seen, each of the later ones had the stamp of the one before when a
+    clock was set back.
+    """
+    request = replace(blocked(rig), seen=(rig.time.wall + 990) << 16)
+    stamps, honest = list[int](), Participant.prepare
+
+    def prepare(self: Participant, prepare: m.Prepare, tell: Any) -> bool:
+        stamps.append(prepare.stamp)
+        return honest(self, prepare, tell)
+
+    monkeypatch.setattr(Participant, "prepare", prepare)
+    rig.ask(1, request)
+    rig.time.wall -= 5_000
+    settle(rig, 60)
+    assert len(stamps) > 9
+    assert stamps == sorted(set(stamps))
 
 
 def test_a_void_part_leaves_the_next_attempt_alone(rig: Any) -> None:

@@ -6,7 +6,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from weir import raft
-from weir.broker.control import ControlRecord, ScatteringsBarred, ScatteringsDecided
+from weir.broker.control import (
+    AttemptBarred,
+    ControlRecord,
+    ScatteringsBarred,
+    ScatteringsDecided,
+)
 from weir.broker.entries import BatchRecord, Payload, entry_of, of_control
 from weir.broker.partition.as_it_lies import find_out
 from weir.broker.replica.group import Group
@@ -70,6 +75,9 @@ def test_what_nobody_decides_any_more_is_lost() -> None:
 def test_what_came_too_late_is_void() -> None:
     assert found(ScatteringsBarred(10), batch(0, 10)) == ([(0, 1)], [])
     assert found(None, ScatteringsBarred(10), batch(0, 10)) == ([(0, 1)], [])
+    alone = AttemptBarred(7, 0, 0, 90)
+    others = batch(0, 10), decided(10, Outcome.COMMITTED)
+    assert found(alone, *others, batch(1, 90)) == ([(1, 2)], [])
 
 
 def test_a_later_attempt_counts_whatever_became_of_the_first() -> None:

@@ -81,6 +81,30 @@ def test_what_comes_behind_a_bar_is_void(state: PartitionState) -> None:
     assert copy(state).undecided == 251
 
 
+def test_one_is_barred_alone_until_stamps_have_come_there(state: PartitionState) -> None:
+    state.bar_alone(attempt(1, 900))
+    state = copy(state)
+    assert state.last_stamp == 100
+    state.apply(batch(2, 200, 2), 2)
+    assert state.undecided == 200, "others are not barred with it"
+    state.decide_batch(attempt(2, 200), True)
+    state.apply(batch(4, 900, 1), 3)
+    assert list(state.voids) == [(4, 6)]
+    assert state.scatterings.barred == 0
+    state.bar_alone(attempt(7, 950))
+    assert (state.scatterings.barred, state.scatterings.alone) == (900, {attempt(7, 950)})
+    assert copy(state).scatterings.is_barred(attempt(1, 900))
+    state.bar(950)
+    assert not state.scatterings.alone
+
+
+def test_acks_that_are_barred_alone_are_not_put_aside(state: PartitionState) -> None:
+    grant(state, 10, 0, 2)
+    state.bar_alone(attempt(1, 900))
+    assert not state.prepare_acks(acks((10, 0, 1), stamp=900), 11)
+    assert state.prepare_acks(acks((10, 0, 1), stamp=901), 12)
+
+
 def test_a_producer_has_one_undecided(state: PartitionState) -> None:
     state.apply(batch(2, 200, 1), 2)
     state.apply(batch(4, 201, 2), 3)

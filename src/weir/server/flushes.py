@@ -1,0 +1,109 @@
+"""The flushes of a shard: who runs each, and what the shard is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.counts import Histogram
+from weir.log.disk import Disk
+from weir.log.flush import Flush
+from weir.server.bell import Bell
+from weir.server.flusher import Flusher
+from weir.server.jobs import die
+
+
+class Telling(Protocol):
+    """A driver, as its flushes use it: it takes what comes of them, and keeps time."""
+
+    def handle(self, event: ev.Event) -> None:
+        """Feed one event and do what comes of it."""
+
+    def now(self) -> float:
+        """Seconds since whenever; never falls."""
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call `act` after a while."""
+
+
+class Flushes:
+    """Has flushes run: by a thread a log, or a lone one by the loop, behind the turn that asked.
+
+    Handing a lone flush to a thread and back takes about as long as a quick disk takes for it. A
+    shard that other nodes listen to leaves all to threads: its beats must not wait for its disk.
+    """
+
+    def __init__(
+        self, disks: Mapping[int, Disk], driver: Telling, alone: Callable[[], bool]
+    ) -> None:
+        """Flush log number n on `disks[n]`; `alone` says that no other node listens."""
+        self._driver = driver
+        self._alone = alone
+        self._loop = asyncio.get_running_loop()
+        self._bell = Bell(self._loop)
+        self._flushers = {
+            n: Flusher(f"weir-flush-{n}", disk, self._in_loop(n)) for n, disk in disks.items()
+        }
+        #: By the log's number, of what flushes of crowds are under way.
+        self._rests_until: dict[int, float] = {}
+        #: What the loop is about to run itself, by the log's number.
+        self.lone: dict[int, Flush] = {}
+        #: How many things peers asked for since a flush was started; the driver counts.
+        self.asked = 0
+
+    @property
+    def seconds(self) -> dict[int, Histogram]:
+        """By the log's number, how long its flushes took."""
+        return {number: flusher.seconds for number, flusher in self._flushers.items()}
+
+    def start(self, effect: ef.StartFlush) -> None:
+        """Run a flush; `Flushed` comes when it is durable, never before this returns."""
+        number, flush, rest_ms = effect
+        flusher = self._flushers[number]
+        if rest_ms:
+            self._rests_until[number] = self._driver.now() + rest_ms / 1000
+        asked, self.asked = self.asked, 0
+        if flusher.lone.takes(flush, asked) and not rest_ms and self._alone():
+            self.lone[number] = flush
+            self._loop.call_soon(self._run, number)  # what this turn sends is out first
+        else:
+            flusher.start(flush)
+
+    def stop(self) -> None:
+        """Return once all that was started has run, or is given up; nobody hears of it."""
+        for number, flush in self.lone.items():
+            self._flushers[number].start(flush)
+        self.lone.clear()
+        for flusher in self._flushers.values():
+            flusher.stop()
+        self._bell.close()
+
+    def _run(self, number: int) -> None:
+        flush = self.lone.pop(number, None)
+        if flush is None:  # `stop` gave it to the thread
+            return
+        try:
+            is_durable = self._flushers[number].run(flush)
+        except Exception as error:
+            die(number, error)
+        if is_durable:
+            self._flushed(number, flush)
+
+    def _in_loop(self, number: int) -> Callable[[Flush, BaseException | None], None]:
+        def done(flush: Flush, error: BaseException | None) -> None:
+            if error is not None:
+                die(number, error)
+            self._bell.ring(partial(self._flushed, number, flush))
+
+        return done
+
+    def _flushed(self, number: int, flush: Flush) -> None:
+        until = self._rests_until.pop(number, 0.0)
+        rest = until and until - self._driver.now()
+        if rest > 0:
+            self._driver.later(rest, partial(self._driver.handle, ev.Rested(number)))
+        self._driver.handle(ev.Flushed(number, flush, rest > 0))

@@ -1,0 +1,82 @@
+"""A disk that is full keeps its node from leading, as long as another one has room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.registry.moving import STEADY_MS
+from weir.errors import Overloaded
+from weir.wire import messages as m
+
+VALUE = b"v" * 8_000
+
+
+@pytest.fixture
+def fill(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Callable[[], None]]]:
+    """Let a node's disk have no room for another file, until what is returned is called."""
+
+    def full(node: Any) -> Callable[[], None]:
+        step = node.step
+
+        def stepping() -> None:
+            job = node.jobs[0]
+            if not isinstance(job, ef.MakeSpare):
+                step()
+                return
+            del node.jobs[0]
+            node.handle(ev.SpareMade(job.log, job.spare, made=False))
+
+        monkeypatch.setattr(node, "step", stepping)
+        return lambda: monkeypatch.setattr(node, "step", step)
+
+    return full
+
+
+def leads(trio: Any, group: int) -> list[int]:
+    return [node.id for node in trio.live() if node.group(group).machine.leads]
+
+
+# It refused all publishes to what it led, for as long as its disk was full; the others had room.
+def test_who_is_full_lets_others_lead_and_is_given_nothing_back_before_it_has_room(
+    trio: Any, produce: Any, fill: Any
+) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    full = trio.leader(group)
+    empty = fill(full)
+    told = 0
+    while leads(trio, group) in ([], [full.id]):
+        reply = trio.told(produce(info, grant, told, VALUE), group)
+        told += isinstance(reply, m.Confirm)
+        trio.run(100)
+        assert told < 30, "it leads on"
+    trio.run(3 * STEADY_MS)
+    assert full.id not in leads(trio, group)
+    assert trio.told(produce(info, grant, told, b"more"), group).offset == told
+    empty()
+    trio.until(lambda: leads(trio, group) == [full.id], "it is never given back")
+    assert trio.told(produce(info, grant, told + 1, b"last"), group).offset == told + 1
+    assert len(trio.same_everywhere(group)) == told + 2
+
+
+def test_where_all_are_full_nobody_hands_over(trio: Any, produce: Any, fill: Any) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    for node in trio.live():
+        fill(node)
+    told = 0
+    while isinstance(trio.told(produce(info, grant, told, VALUE), group), m.Confirm):
+        told += 1
+    trio.run(2_000)
+    (leader,) = leads(trio, group)
+    term = trio[leader].group(group).node.term
+    trio.run(3 * STEADY_MS)
+    assert (leads(trio, group), trio[leader].group(group).node.term) == ([leader], term)
+    reply = trio.answer(trio[leader], produce(info, grant, told, VALUE))
+    assert isinstance(reply, m.Refusal)
+    assert (reply.code, "disk is full" in reply.message) == (Overloaded.code, True)

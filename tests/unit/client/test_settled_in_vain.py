@@ -1,0 +1,86 @@
+"""What a consumer has settled is told to the topic that it came from alone, and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import weir
+from weir.client.consumer import Consumer
+from weir.errors import BadRequest, UnknownCluster, UnknownTopic
+from weir.model.message import Message
+from weir.wire import messages as m
+
+SETTLING = m.Ack | m.Nack
+
+
+async def settle(consumer: Consumer, message: Message, back: bool) -> None:
+    await (consumer.nack(message) if back else consumer.ack(message))
+
+
+def names_the_first(request: m.Request) -> bool:
+    """Whether a request settles the message at offset 0."""
+    ranges = request.ranges if isinstance(request, SETTLING) else ()
+    return any(0 in one[-2:] for one in ranges)
+
+
+# A node that had lost messages refused their acks. The consumer told them again and again, each
+# time before anything it had pulled was handed out, so that nothing came to it any more.
+@pytest.mark.parametrize("refusal", [BadRequest, UnknownCluster])
+@pytest.mark.parametrize("back", [False, True])
+def test_what_is_refused_for_good_is_not_told_for_ever(fake_broker, back, refusal) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, weir.connect(broker.url) as w, asyncio.timeout(20):
+            broker.topic("t")
+            broker.script = lambda request: (
+                m.Refusal(refusal.code, "no such thing") if names_the_first(request) else None
+            )
+            await w.publish("t", b"lost")
+            mode = "ordered" if back else "shared"
+            async with w.consumer("t", cluster="c", ack_within=0, mode=mode) as consumer:
+                with pytest.raises(refusal):
+                    await settle(consumer, await anext(consumer), back)
+                await w.publish("t", b"next")
+                until = asyncio.get_running_loop().time() + 5
+                while True:
+                    assert asyncio.get_running_loop().time() < until
+                    try:
+                        message = await anext(consumer)
+                    except refusal:  # once more perhaps, before it is forgotten
+                        continue
+                    if message.value == b"next":
+                        break
+            told = [request for request in broker.seen if names_the_first(request)]
+            assert len(told) <= 1 + back
+
+    asyncio.run(scenario())
+
+
+# They were kept, and told to the topic that had come under that name: there they settled what
+# another consumer had, if its grant happened to have the same number.
+@pytest.mark.parametrize("back", [False, True])
+def test_what_is_settled_of_a_topic_that_went_is_told_to_no_other(fake_broker, back) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, weir.connect(broker.url) as w, asyncio.timeout(20):
+            old = broker.topic("t").addresses[0]
+            await w.publish("t", b"old")
+            mode = "ordered" if back else "shared"
+            async with w.consumer("t", cluster="c", ack_within=0, mode=mode) as consumer:
+                message = await anext(consumer)
+                broker.topic("t")
+                broker.script = lambda request: (
+                    m.Refusal(UnknownTopic.code, "it was deleted")
+                    if getattr(request, "address", None) == old
+                    else None
+                )
+                with pytest.raises(UnknownTopic):
+                    await settle(consumer, message, back)
+                with pytest.raises(UnknownTopic):
+                    await anext(consumer)
+                await w.publish("t", b"new")
+                assert (await anext(consumer)).value == b"new"
+                await consumer.flush()
+                assert (broker.returned, broker.acked) == ([], {})
+
+    asyncio.run(scenario())
