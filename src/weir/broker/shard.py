@@ -50,6 +50,7 @@ from weir.model.limits import (
 )
 from weir.model.topic import Topic
 from weir.order.clock import Highest, HybridClock, Time
+from weir.wire.device import DeviceHello
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,12 @@ class Shard:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())
 
+    def place_of(self, hello: DeviceHello) -> int:
+        """Return the shard of this node that leads what a hello names; this one if that is not
+        sure.
+        """
+        return self._devices.place_of(hello)
+
     def passed_on(self, shard: int, size: int) -> None:
         """Give back what was charged for `Pass`: it has left this process, or was dropped."""
         self._neighbours.passing.lanes.sent(shard, size)
@@ -233,13 +240,14 @@ class Shard:
         """Take one event; return what to do about it, in order."""
         return self.take(event) + self.settle()
 
-    def take(self, event: ev.Event) -> list[Effect]:
-        """Take one event; return what to do about it at once, in order. The host calls `settle`
+    def take(self, *events: ev.Event) -> list[Effect]:
+        """Take events; return what to do about them at once, in order. The host calls `settle`
         when that is done: a confirm, or what it waits for, waits for nothing that may be due.
         """
         if self._peers.is_late:  # after a pause others may lead: see first what time it is
             self._peers.tick()
-        self._heed(event)
+        for event in events:
+            self._heed(event)
         for writer in self._writers:
             writer.flush()
         return self._outbox.take()

@@ -22,6 +22,7 @@ from weir.server.bell import Bell
 from weir.server.disk_pool import DiskPool
 from weir.server.doors import Doors, Lobby
 from weir.server.flusher import Flusher
+from weir.server.hatch import Hatches
 from weir.server.jobs import checkpoint_saved, chore_done, die, read_done
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
@@ -58,16 +59,19 @@ class Driver:
         #: By the log's number, of what flushes of crowds are under way.
         self._rests_until: dict[int, float] = {}
         self._pool = DiskPool(disks, self._tell)
-        self._doors = doors or Doors()
-        self._lobby: Lobby[Peer] = Lobby(self._doors.accepts_per_second, self._loop.time())
+        self.doors = doors or Doors()
+        self.lobby: Lobby[Peer] = Lobby(self.doors.accepts_per_second, self._loop.time())
         self._sweep_at = 0.0
         self._peers: dict[int, Peer] = {}
         self._watched: dict[int, Peer] = {}
         self.trunks = Trunks(self)
+        self.hatches = Hatches(self)
+        self.place_of = shard.place_of
         self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
         self._held = False
+        self._gathered: list[ev.Event] | None = None
         self._doing = False
         self._ready = asyncio.Event()
         self._broken: asyncio.Future[None] = self._loop.create_future()
@@ -95,11 +99,11 @@ class Driver:
         """Bring the shard up, and let clients in when it leads all its groups; other nodes link
         before. With any of those it serves at once: who leads comes out between them.
         """
-        self._lobby.closed = True
+        self.lobby.closed = True
         self._do(self._shard.start())
         self._tick()
         await self.wait(self._ready)
-        self._lobby.closed = False
+        self.lobby.closed = False
 
     async def stop(self, drain_seconds: float) -> bool:
         """Drain: finish what is under way, save, hang up. False if time ran out."""
@@ -113,6 +117,7 @@ class Driver:
             self._ticker.cancel()
         for peer in list(self._peers.values()):
             peer.hang_up("this node is stopping")
+        self.hatches.close()
         self.trunks.close()
         self.links.close()
         for flusher in self._flushers.values():
@@ -121,9 +126,11 @@ class Driver:
         self._pool.shutdown()
         return drained
 
-    def protocol(self) -> Peer:
-        """Return the protocol of a new connection."""
-        return Peer(self, self.new_session())
+    def protocol(self, handed: bool = False) -> Peer:
+        """Return the protocol of a new connection; another shard let it in if it was `handed`."""
+        peer = Peer(self, self.new_session())
+        peer.handed = handed
+        return peer
 
     def new_session(self) -> int:
         """Return a number that no session ever had."""
@@ -135,17 +142,31 @@ class Driver:
         An exception that gets here is a bug, and may have left an entry half applied: nothing that
         the shard says is to be believed from here on. `wait` raises it; a restart reads the log.
         """
-        if self._broken.done():
-            return
+        if self._gathered is not None:
+            self._gathered.append(event)
+        elif not self._broken.done():
+            self._feed((event,))
+
+    def gather(self) -> None:
+        """Keep all events until `settle`: the shard takes them as one, for the price of one."""
+        self._gathered = []
+
+    def settle(self) -> None:
+        """Feed what was gathered."""
+        gathered, self._gathered = self._gathered, None
+        if gathered and not self._broken.done():
+            self._feed(gathered)
+
+    def _feed(self, events: Sequence[ev.Event]) -> None:
         try:
-            if effects := self._shard.take(event):
+            if effects := self._shard.take(*events):
                 self._do(effects)
-            if type(event) is ev.Flushed:  # the loop writes behind its turn: confirms are out first
-                self._loop.call_soon(self._settle)
-            elif not _only_publishes(event) or self._shard.budget.is_news(self._held):
+            if type(events[0]) is ev.Flushed:  # which is fed alone
+                self._loop.call_soon(self._settle)  # the loop writes first: confirms are out
+            elif self._shard.budget.is_news(self._held) or not all(map(_only_publishes, events)):
                 self._do(self._shard.settle())
         except Exception as error:
-            self._broke(type(event).__name__, error)
+            self._broke(type(events[0]).__name__, error)
 
     def _settle(self) -> None:
         try:
@@ -199,14 +220,15 @@ class Driver:
 
     def opened(self, peer: Peer) -> None:
         """A peer connected."""
-        most = self._doors.connections_max
+        most = self.doors.connections_max
         found = self.links.found
-        peer.may_link = self._lobby.closed or (bool(found) and peer.host in found)
+        peer.may_link = self.lobby.closed or (bool(found) and peer.host in found)
         if len(self._peers) >= most and not peer.may_link:
             peer.hang_up(f"{most:,} connections are open")
             return
         self._peers[peer.session] = peer
-        enters = self._lobby.may_enter(peer, self.now())
+        in_turn = self.lobby.closed or not peer.handed  # else it was its turn there
+        enters = not in_turn or self.lobby.may_enter(peer, self.now())
         if enters:
             self._enter(peer)
         if self._held or not enters:  # later: uvloop begins to read behind connection_made
@@ -326,15 +348,16 @@ class Driver:
             if not peer.tick():
                 self._watched.pop(peer.session, None)
         self.trunks.tick()
+        self.hatches.tick()
         self.links.tick()
         self.handle(ev.Ticked())
-        for peer in self._lobby.entering(self.now()):
+        for peer in self.lobby.entering(self.now()):
             self._enter(peer)
             peer.update()
         if self.now() >= self._sweep_at:
             self._sweep_at = self.now() + SWEEP_SECONDS
             for peer in list(self._peers.values()):
-                peer.sweep(self._doors)
+                peer.sweep(self.doors)
 
 
 def _only_publishes(event: ev.Event) -> bool:

@@ -67,7 +67,7 @@ from weir.wire.frame import Reassembler
 VERSION = 1
 REPLY = 0x8000
 
-_HEADER = struct.Struct(">BIHB")
+HEADER = struct.Struct(">BIHB")
 _HELLO = struct.Struct(">QIH")
 _SEQUENCE = struct.Struct(">I")
 _CODE = struct.Struct(">H")
@@ -75,7 +75,7 @@ _WELCOME = struct.Struct(">HQ")
 _CONFIRM = struct.Struct(">HIQ")
 #: A header and a confirm; the check byte follows.
 _CONFIRM_FRAME = struct.Struct(">BIHBHIQ")
-_FRAME_SIZE_MIN = _HEADER.size + 1
+_FRAME_SIZE_MIN = HEADER.size + 1
 #: What `xor` folds without making it smaller, and by how many bits each time.
 _SMALL = 64
 _SMALL_FOLDS = (256, 128, 64, 32, 16, 8)
@@ -189,7 +189,7 @@ def frame(opcode: int, sn: int, body: bytes) -> bytes:
     """Return a whole device frame, check byte included. Raises `BadRequest` over 64 KiB."""
     if len(body) > DEVICE_BODY_BYTES_MAX:
         raise BadRequest(f"a device body of {len(body):,} bytes; {DEVICE_BODY_BYTES_MAX:,} allowed")
-    head = _HEADER.pack(VERSION, len(body), opcode, sn) + body
+    head = HEADER.pack(VERSION, len(body), opcode, sn) + body
     return head + bytes((xor(head),))
 
 
@@ -207,7 +207,7 @@ def publish(sn: int, value: bytes, sequence: int = NO_SEQUENCE) -> bytes:
 
 def frame_size(view: memoryview, at: int) -> int:
     """Return the size of the frame at `at`. Raises `RemoteProtocolError` if it cannot be one."""
-    version, length, _, _ = _HEADER.unpack_from(view, at)
+    version, length, _, _ = HEADER.unpack_from(view, at)
     if version != VERSION:
         raise RemoteProtocolError(f"a device frame begins with version 1, not {version}")
     if length > DEVICE_BODY_BYTES_MAX:
@@ -222,7 +222,7 @@ class DeviceStream:
 
     def __init__(self) -> None:
         """Start at the first byte of the connection."""
-        self._reassembler = Reassembler(_HEADER.size, frame_size)
+        self._reassembler = Reassembler(HEADER.size, frame_size)
 
     @property
     def pending(self) -> int:
@@ -239,7 +239,7 @@ class DeviceStream:
         found: list[DeviceRequest] = []
         publishes: DevicePublishes | None = None
         for view in self._reassembler.receive(data):
-            _, _, opcode, sn = _HEADER.unpack_from(view)
+            _, _, opcode, sn = HEADER.unpack_from(view)
             if opcode in _PUBLISHES:
                 if publishes is None:
                     publishes = DevicePublishes()
@@ -252,7 +252,7 @@ class DeviceStream:
 
     @staticmethod
     def _publish(publishes: DevicePublishes, view: memoryview, opcode: int, sn: int) -> None:
-        body = view[_HEADER.size : -1]
+        body = view[HEADER.size : -1]
         code, sequence = 0, NO_SEQUENCE
         if opcode == _PUBLISH_SEQUENCED:
             if len(body) >= _SEQUENCE.size:
@@ -272,7 +272,7 @@ class DeviceStream:
         if unpack is None:
             return DeviceRefused(sn, opcode, UnknownOpcode.code)
         try:
-            return unpack(sn, bytes(view[_HEADER.size : -1]))
+            return unpack(sn, bytes(view[HEADER.size : -1]))
         except (struct.error, UnicodeDecodeError):
             return DeviceRefused(sn, opcode, BadRequest.code)
 
@@ -338,7 +338,7 @@ def count_confirms(replies: Buffer) -> int:
     """Return how many replies to publishes are in what one `encode_confirms` returned; 0 for
     replies of any other kind.
     """
-    _, _, opcode, _ = _HEADER.unpack_from(replies)
+    _, _, opcode, _ = HEADER.unpack_from(replies)
     if opcode & ~REPLY not in _PUBLISHES:
         return 0
     return len(replies) // (_FRAME_SIZE_MIN + _CONFIRM.size)
@@ -365,7 +365,7 @@ class DeviceReplies:
 
     def __init__(self) -> None:
         """Start at the first byte of the connection."""
-        self._reassembler = Reassembler(_HEADER.size, frame_size)
+        self._reassembler = Reassembler(HEADER.size, frame_size)
 
     def receive(self, data: bytes) -> list[DeviceReply]:
         """Take bytes as they come, return whole replies. Raises `RemoteProtocolError`."""
@@ -375,10 +375,10 @@ class DeviceReplies:
     def _reply(view: memoryview) -> DeviceReply:
         if xor(view):
             raise RemoteProtocolError("a reply fails its check byte")
-        _, _, opcode, sn = _HEADER.unpack_from(view)
+        _, _, opcode, sn = HEADER.unpack_from(view)
         if not opcode & REPLY:
             raise RemoteProtocolError(f"opcode {opcode} is a request: a device reads only replies")
-        body = view[_HEADER.size : -1]
+        body = view[HEADER.size : -1]
         if opcode & ~REPLY in _PUBLISHES and len(body) == _CONFIRM.size:
             return DeviceReply(opcode & ~REPLY, sn, *_CONFIRM.unpack(body))
         if len(body) < _CODE.size:
