@@ -255,13 +255,18 @@ class Shard:
     # -- events ------------------------------------------------------------------------------
 
     def _heed(self, event: ev.Event) -> None:
+        kind = type(event)  # thousands of devices come at once: a match goes from class to class
+        if kind is ev.Received:
+            self._reception.received(*event)
+        elif kind is ev.Opened:
+            self._reception.opened(*event)
+        else:
+            self._heed_rarer(event)
+
+    def _heed_rarer(self, event: ev.Event) -> None:
         match event:
-            case ev.Received(session, frames):
-                self._reception.received(session, frames)
             case ev.Flushed(log, flush, rests):
                 self._writer[log].flushed(flush, rests)
-            case ev.Opened(session, principal, place):
-                self._reception.opened(session, principal, place)
             case ev.Closed(session):
                 self._orders.closed(session)
                 self._reception.closed(session)

@@ -33,7 +33,7 @@ _UNSENT_BYTES_MAX = 16 * MIB
 #: Above this much unsent, small replies are charged as well.
 _UNCHARGED_BYTES_MAX = 64 * KIB
 #: How long a welcome waits for the confirm of what came with its hello, to go out with it.
-_TOGETHER_SECONDS = 0.05
+_TOGETHER_SECONDS = 0.25
 #: How long a peer that is hung up on may take to read what was sent to it before.
 _GRACE_SECONDS = 5.0
 #: While the budget is used up: who holds some of it and does not move for so long is let go.
