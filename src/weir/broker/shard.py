@@ -255,10 +255,10 @@ class Shard:
     # -- events ------------------------------------------------------------------------------
 
     def _heed(self, event: ev.Event) -> None:
-        kind = type(event)  # thousands of devices come at once: a match goes from class to class
-        if kind is ev.Received:
-            self._reception.received(*event)
-        elif kind is ev.Opened:
+        # Thousands of devices come at once, and a match goes from class to class.
+        if isinstance(event, ev.Received):
+            self._reception.received(event.session, event.frames)
+        elif isinstance(event, ev.Opened):
             self._reception.opened(*event)
         else:
             self._heed_rarer(event)

@@ -12,7 +12,7 @@ import errno
 import logging
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from socket import MSG_DONTWAIT
 from typing import Protocol, cast
@@ -113,10 +113,9 @@ class Crowd:
 
     def take(self, connections: Sequence[tuple[socket.socket, bytes]]) -> None:
         """Have connections, and what was read of each already."""
-        self._gathering.gather()
-        for sock, data in connections:
-            self._take(sock, data)
-        self._gathering.settle()
+        with self._gathered():
+            for sock, data in connections:
+                self._take(sock, data)
 
     def shut(self) -> None:
         """Take no connections any more; who is in stays."""
@@ -165,10 +164,9 @@ class Crowd:
             self._loop.call_soon(self._end)
         self._ending.append(transport)
 
-    def forget(self, transport: PlainTransport) -> None:
-        """Look at a connection no more."""
-        if transport.events:
-            self.watch(transport, 0)
+    def ended(self, transport: PlainTransport) -> None:
+        """A connection is closed now, which takes it out of the epoll."""
+        transport.events = 0
         self._members.pop(transport.sock.fileno(), None)
         self._rest()
 
@@ -180,26 +178,34 @@ class Crowd:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
+    @contextlib.contextmanager
+    def _gathered(self) -> Iterator[None]:
         self._gathering.gather()
-        for handle, _ in self._epoll.poll(0, _EVENTS_MAX):
-            transport = self._members.get(handle)
-            if transport is not None:
-                transport.turn()
-            elif (door := self._doors.get(handle)) is not None:
-                self._let_in(door)
-        self._gathering.settle()
+        try:
+            yield
+        finally:
+            self._gathering.settle()
+
+    def _turn(self) -> None:
+        with self._gathered():
+            for handle, _ in self._epoll.poll(0, _EVENTS_MAX):
+                transport = self._members.get(handle)
+                if transport is not None:
+                    transport.turn()
+                elif (door := self._doors.get(handle)) is not None:
+                    self._let_in(door)
 
     def _end(self) -> None:
         ending, self._ending = self._ending, []
-        self._gathering.gather()
-        for transport in ending:
-            transport.end()
-        self._gathering.settle()
+        with self._gathered():
+            for transport in ending:
+                transport.end()
 
     def _leave(self, transport: PlainTransport) -> None:
         """The connection goes on elsewhere."""
-        self.forget(transport)
+        if transport.events:
+            self.watch(transport, 0)
+        self._members.pop(transport.sock.fileno(), None)
         transport.moving = True
 
     def _rest(self) -> None:

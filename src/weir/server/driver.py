@@ -66,7 +66,6 @@ class Driver:
         self._watched: dict[int, Peer] = {}
         self.trunks = Trunks(self)
         self.hatches = Hatches(self)
-        self.place_of = shard.place_of
         self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
@@ -238,6 +237,10 @@ class Driver:
         if peer.session in self._peers:
             self.handle(ev.Opened(peer.session))
             peer.enter()
+
+    def place_of(self, hello: DeviceHello) -> int:
+        """Return the shard that leads what a hello names; this one if that is not sure."""
+        return self._shard.place_of(hello)
 
     def received(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Whole frames came in."""

@@ -5,7 +5,8 @@ device says in its first packet where it belongs. From the hatch on it is that s
 no two shards anything, as what is passed on by trunks does for as long as it lasts. What cannot be
 handed on is served where it came in, by way of a trunk.
 
-A message is a few connections, as file descriptors, and what each has said: u16 size, bytes. The
+A message is a few connections, as file descriptors, and of each: u16 family of its address, u16
+size of what it has said, and that. The
 other end says with one byte whether it has room for more.
 """
 
@@ -14,29 +15,40 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from weir.codec.fields import U16
 from weir.model.limits import KIB
 from weir.server.crowd import Crowd
-from weir.server.doors import Doors, Lobby
+from weir.server.doors import Doors
 from weir.wire.connection import first_hello
 from weir.wire.device import DeviceHello
 
 log = logging.getLogger(__name__)
 
+_SAID = struct.Struct("<HH")
 #: What a device may have said by then; most say hello, and one thing more.
 SAID_BYTES_MAX = KIB
 #: Connections of one message: the system takes 253.
 _TOGETHER_MAX = 64
-_MESSAGE_BYTES_MAX = _TOGETHER_MAX * (U16.size + SAID_BYTES_MAX)
+_MESSAGE_BYTES_MAX = _TOGETHER_MAX * (_SAID.size + SAID_BYTES_MAX)
 _ROOM, _FULL = b"\x00", b"\x01"
 
 #: Connections, and what each has said.
 Connections = Sequence[tuple[socket.socket, bytes]]
 Take = Callable[[Connections], None]
+
+
+class Counting(Protocol):
+    """A lobby: it counts how fast connections come in."""
+
+    def admits(self, now: float) -> bool:
+        """Return whether who comes now may come in at once."""
+
+    def take(self) -> None:
+        """Count one who came in, and went on to another shard."""
 
 
 class Handing(Protocol):
@@ -51,7 +63,7 @@ class Handing(Protocol):
         """How many may be."""
 
     @property
-    def lobby(self) -> Lobby[object]:
+    def lobby(self) -> Counting:
         """Where those wait who come too fast."""
 
     def now(self) -> float:
@@ -104,7 +116,7 @@ class Outgoing:
         gathered, self._gathered = self._gathered, []
         for at in range(0, len(gathered), _TOGETHER_MAX):
             some = gathered[at : at + _TOGETHER_MAX]
-            said = [part for _, data in some for part in (U16.pack(len(data)), data)]
+            said = [_SAID.pack(sock.family, len(data)) + data for sock, data in some]
             try:
                 socket.send_fds(self._end, said, [sock.fileno() for sock, _ in some])
             except OSError:  # nobody is there, or busy for long: a message is sent whole, or not
@@ -170,13 +182,14 @@ class Incoming:
         taken: list[tuple[socket.socket, bytes]] = []
         at, lost = 0, 0
         for handle in handles:
-            (size,) = U16.unpack_from(data, at)
-            at += U16.size + size
-            taken.append((socket.socket(fileno=handle), data[at - size : at]))
+            family, size = _SAID.unpack_from(data, at)
+            at += _SAID.size + size
+            sock = socket.socket(family, socket.SOCK_STREAM, 0, handle)
+            taken.append((sock, data[at - size : at]))
         if taken:
             self._take(taken)
         while at < len(data):  # no file descriptor was free for the rest
-            at += U16.size + U16.unpack_from(data, at)[0]
+            at += _SAID.size + _SAID.unpack_from(data, at)[1]
             lost += 1
         if lost:
             log.error("%d connections were handed over in vain: no file descriptor is free", lost)
@@ -235,9 +248,9 @@ class Hatches:
 
     def close(self) -> None:
         """Hand on and take nothing any more."""
-        for end in (*self._to.values(), *self._from.values()):
+        self.leave(list(self._to))
+        for end in self._from.values():
             end.close()
-        self._to.clear()
         self._from.clear()
         if self._crowd is not None:
             self._crowd.shut()

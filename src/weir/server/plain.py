@@ -31,8 +31,8 @@ class Watching(Protocol):
     def soon(self, transport: PlainTransport) -> None:
         """Call `end` behind this turn of the loop."""
 
-    def forget(self, transport: PlainTransport) -> None:
-        """Look at a connection no more."""
+    def ended(self, transport: PlainTransport) -> None:
+        """A connection is closed now."""
 
     def failed(self, transport: PlainTransport, error: Exception) -> None:
         """A protocol raised what it should not have."""
@@ -63,11 +63,13 @@ class PlainTransport(asyncio.Transport):
 
     def open(self, data: bytes) -> None:
         """Tell the protocol, hand on what was read already, and read."""
-        self.protocol.connection_made(self)
-        if data and not self._closing:
-            self._new = False
-            if self._watching.sniff(self, data):
-                self.protocol.data_received(data)
+        try:
+            self.protocol.connection_made(self)
+            if data and not self._closing:
+                self._take(data)
+        except Exception as error:
+            self._watching.failed(self, error)
+            self.abort()
         self._watch()
 
     def turn(self) -> None:
@@ -173,7 +175,7 @@ class PlainTransport(asyncio.Transport):
         """Close the socket, and tell the protocol; twice is once."""
         if self.sock.fileno() < 0 or self.moving:
             return
-        self._watching.forget(self)
+        self._watching.ended(self)
         self.sock.close()
         self.protocol.connection_lost(self._error)
 
@@ -188,6 +190,9 @@ class PlainTransport(asyncio.Transport):
         if not data:
             self.close()
             return
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
         if self._new:
             self._new = False
             if not self._watching.sniff(self, data):

@@ -294,6 +294,9 @@ class Peer(asyncio.Protocol):
         if not self._inside:
             self._waiting = (*self._waiting, *frames)
             return
+        if self._connection.is_device and not self._full:
+            self._driver.received(self.session, frames)
+            return
         for at, frame in enumerate(frames, 1):
             if isinstance(frame, ClientFrame) and frame.opcode in _ASK_FOR_MESSAGES:
                 self._driver.received(self.session, frames[start:at])

@@ -26,7 +26,7 @@ def first_hello(data: bytes) -> DeviceHello | None:
         return None
     _, _, opcode, sn = DEVICE_HEADER.unpack_from(data)
     try:
-        size = frame_size(memoryview(data), 0)
+        size = frame_size(data, 0)
         if opcode != DeviceOpcode.HELLO or size > len(data):
             return None
         return DeviceHello.unpack(sn, data[DEVICE_HEADER.size : size - 1])

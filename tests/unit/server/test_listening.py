@@ -40,7 +40,10 @@ async def options_of_a_connection() -> list[int]:
             came.set_result([sock.getsockopt(*option) for option in OPTIONS])
             transport.close()
 
-    driver = cast(Driver, SimpleNamespace(protocol=Accepted, hatches=None, gather=nothing, settle=nothing))
+    driver = cast(
+        Driver,
+        SimpleNamespace(protocol=Accepted, hatches=None, gather=nothing, settle=nothing),
+    )
     async with listening(driver, "127.0.0.1", 0) as (host, port), asyncio.timeout(10):
         _, writer = await asyncio.open_connection(host, port)
         found: list[int] = await came
