@@ -50,7 +50,6 @@ from weir.model.limits import (
 )
 from weir.model.topic import Topic
 from weir.order.clock import Highest, HybridClock, Time
-from weir.wire.device import DeviceHello
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +159,8 @@ class Shard:
             identity, topics, registry, outbox, authorize, neighbours, settings.ports, time
         )
         self._devices = Devices(identity, topics, outbox, authorize, time, neighbours, self.budget)
+        #: Tells the shard of this node that takes a hello.
+        self.place_of = self._devices.place_of
         self._reception = Reception(
             sessions, outbox, self.budget, time, topics, neighbours, requests, self._devices
         )
@@ -200,12 +201,6 @@ class Shard:
     def partitions_led(self) -> int:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())
-
-    def place_of(self, hello: DeviceHello) -> int:
-        """Return the shard of this node that leads what a hello names; this one if that is not
-        sure.
-        """
-        return self._devices.place_of(hello)
 
     def passed_on(self, shard: int, size: int) -> None:
         """Give back what was charged for `Pass`: it has left this process, or was dropped."""
@@ -255,16 +250,11 @@ class Shard:
     # -- events ------------------------------------------------------------------------------
 
     def _heed(self, event: ev.Event) -> None:
-        # Thousands of devices come at once, and a match goes from class to class.
-        if isinstance(event, ev.Received):
-            self._reception.received(event.session, event.frames)
-        elif isinstance(event, ev.Opened):
-            self._reception.opened(*event)
-        else:
-            self._heed_rarer(event)
-
-    def _heed_rarer(self, event: ev.Event) -> None:
-        match event:
+        match event:  # it goes from class to class: thousands of devices come at once
+            case ev.Received(session, frames):
+                self._reception.received(session, frames)
+            case ev.Opened(session, principal, place):
+                self._reception.opened(session, principal, place)
             case ev.Flushed(log, flush, rests):
                 self._writer[log].flushed(flush, rests)
             case ev.Closed(session):

@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
@@ -21,23 +20,23 @@ from weir.log.flush import Flush
 from weir.server.bell import Bell
 from weir.server.disk_pool import DiskPool
 from weir.server.doors import Doors, Lobby
+from weir.server.feeding import Feeding
 from weir.server.flusher import Flusher
 from weir.server.hatch import Hatches
 from weir.server.jobs import checkpoint_saved, chore_done, die, read_done
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
-from weir.wire.device import DeviceHello, DevicePublishes, DeviceRequest
+from weir.wire.device import DeviceHello, DeviceRequest
 from weir.wire.frame import ClientFrame
 
 log = logging.getLogger(__name__)
 
 #: How often all peers are looked at.
 SWEEP_SECONDS = 5.0
-_PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
 
 
-class Driver:
+class Driver(Feeding):
     """Hosts one shard on the running asyncio loop."""
 
     def __init__(
@@ -50,8 +49,7 @@ class Driver:
         """Drive `shard`, whose log number n lies on `disks[n]`; let peers in through `doors`. Other
         nodes are told what `own` says of it.
         """
-        self._shard = shard
-        self._loop = asyncio.get_running_loop()
+        super().__init__(shard)
         self._bell = Bell(self._loop)
         self._flushers = {
             n: Flusher(f"weir-flush-{n}", disk, self._in_loop(n)) for n, disk in disks.items()
@@ -69,11 +67,8 @@ class Driver:
         self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
-        self._held = False
-        self._gathered: list[ev.Event] | None = None
         self._doing = False
         self._ready = asyncio.Event()
-        self._broken: asyncio.Future[None] = self._loop.create_future()
         self._stopped = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
         self._actions: dict[type, Callable[..., None]] = {
@@ -135,62 +130,11 @@ class Driver:
         """Return a number that no session ever had."""
         return next(self._sessions)
 
-    def handle(self, event: ev.Event) -> None:
-        """Feed one event and do what comes of it.
-
-        An exception that gets here is a bug, and may have left an entry half applied: nothing that
-        the shard says is to be believed from here on. `wait` raises it; a restart reads the log.
-        """
-        if self._gathered is not None:
-            self._gathered.append(event)
-        elif not self._broken.done():
-            self._feed((event,))
-
-    def gather(self) -> None:
-        """Keep all events until `settle`: the shard takes them as one, for the price of one."""
-        self._gathered = []
-
-    def settle(self) -> None:
-        """Feed what was gathered."""
-        gathered, self._gathered = self._gathered, None
-        if gathered and not self._broken.done():
-            self._feed(gathered)
-
-    def _feed(self, events: Sequence[ev.Event]) -> None:
-        try:
-            if effects := self._shard.take(*events):
-                self._do(effects)
-            if type(events[0]) is ev.Flushed:  # which is fed alone
-                self._loop.call_soon(self._settle)  # the loop writes first: confirms are out
-            elif self._shard.budget.is_news(self._held) or not all(map(_only_publishes, events)):
-                self._do(self._shard.settle())
-        except Exception as error:
-            self._broke(type(events[0]).__name__, error)
-
-    def _settle(self) -> None:
-        try:
-            if not self._broken.done():
-                self._do(self._shard.settle())
-        except Exception as error:
-            self._broke("settling", error)
-
-    def _broke(self, where: str, error: Exception) -> None:
-        log.critical("the shard broke at %s", where, exc_info=error)
-        self._broken.set_exception(error)
+    def broke(self) -> None:
+        """Let everybody go: nothing that the shard says is to be believed any more."""
         for peer in list(self._peers.values()):
             peer.cut()
         self.links.close()
-
-    async def wait(self, event: asyncio.Event) -> None:
-        """Wait for an event; raises what broke the shard, if that comes first."""
-        waiter = asyncio.ensure_future(event.wait())
-        try:
-            either: set[asyncio.Future[Any]] = {waiter, self._broken}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if self._broken.done():
-                self._broken.result()
-        finally:
-            waiter.cancel()
 
     # -- peers --------------------------------------------------------------------------------
 
@@ -361,10 +305,3 @@ class Driver:
             self._sweep_at = self.now() + SWEEP_SECONDS
             for peer in list(self._peers.values()):
                 peer.sweep(self.doors)
-
-
-def _only_publishes(event: ev.Event) -> bool:
-    """Whether an event makes nothing possible but a flush: nothing is to be settled behind it."""
-    if isinstance(event, ev.Received):
-        return all(type(frame) in _PUBLISHING for frame in event.frames)
-    return isinstance(event, ev.Opened)  # who has said nothing yet

@@ -252,9 +252,9 @@ class DeviceStream:
                 self._reassembler = None
             return frames
         frames, at = whole_frames(data, HEADER.size, frame_size)
-        if at < len(data):
+        if rest := data[at:]:
             self._reassembler = Reassembler(HEADER.size, frame_size)
-            self._reassembler.receive(data[at:])
+            self._reassembler.receive(rest)
         return frames
 
     @staticmethod
