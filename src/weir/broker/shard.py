@@ -130,13 +130,13 @@ class Shard:
             routes, layout, identity.node, sessions, outbox, self.budget, time,
             self.topics.is_settled,
         )  # fmt: skip
-        opened, closed = self._open_topic, self._groups.close_topic
         self.registry = Registry(
-            catalog, self._neighbours.feed, time, clock, routes.address, opened, closed, identity,
-            layout, settings.level,
+            catalog, self._neighbours.feed, time, clock, routes.address, self._open_topic,
+            self._groups.close_topic, identity, layout, settings.level,
         )  # fmt: skip
-        at = layout.registry_shard
-        self._neighbours.join(self.registry, at, self._fan_in_opened, self._go_on)
+        self._neighbours.join(
+            self.registry, layout.registry_shard, self._fan_in_opened, self._go_on
+        )
         self._welcome(sessions, settings)
         self._holding = False
         self._stopping = False

@@ -277,8 +277,7 @@ class DeviceStream:
     def _control(frame: bytes, opcode: int, sn: int) -> DeviceRequest:
         if xor(frame):
             return DeviceRefused(sn, opcode, BadChecksum.code)
-        unpack = _BODIES.get(opcode)
-        if unpack is None:
+        if (unpack := _BODIES.get(opcode)) is None:
             return DeviceRefused(sn, opcode, UnknownOpcode.code)
         try:
             return unpack(sn, frame[HEADER.size : -1])
@@ -342,8 +341,7 @@ def encode_delivery(sn: int, delivery: Delivery) -> bytes:
 
 def encode_settled(code: int, request: DeviceSettle) -> bytes:
     """Return the reply to an ack, a nack or an extend."""
-    opcode = _SETTLE_OPCODES[type(request)] | REPLY
-    return frame(opcode, request.sn, pack_settled(code, request))
+    return frame(_SETTLE_OPCODES[type(request)] | REPLY, request.sn, pack_settled(code, request))
 
 
 @dataclass(frozen=True, slots=True)
