@@ -138,9 +138,7 @@ class Shard:
             self.registry, layout.registry_shard, self._fan_in_opened, self._go_on
         )
         self._welcome(sessions, settings)
-        self._holding = False
-        self._stopping = False
-        self._stopped = False
+        self._holding = self._stopping = self._stopped = False
         self._acks_until_ms = 0
         self._sweep = Sweep(self.topics, time, settings.retention_every_ms)
 

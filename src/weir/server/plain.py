@@ -156,13 +156,13 @@ class PlainTransport(asyncio.Transport):
         if self._unsent:
             self._watch()
         else:
-            self._end_soon()
+            self._watching.soon(self)
 
     def abort(self) -> None:
         """Close at once."""
         self._closing = True
         self._unsent, self._size = None, 0
-        self._end_soon()
+        self._watching.soon(self)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -219,17 +219,13 @@ class PlainTransport(asyncio.Transport):
             self._full = False
             self.protocol.resume_writing()
         if self._closing and not self._unsent:
-            self._end_soon()
+            self._watching.soon(self)
         else:
             self._watch()
 
     def _break(self, error: OSError) -> None:
         self._error = error
         self.abort()
-
-    def _end_soon(self) -> None:
-        self._watch()
-        self._watching.soon(self)
 
     def _watch(self) -> None:
         reads = READS if self._reading and not self._closing else 0
