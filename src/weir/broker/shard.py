@@ -130,13 +130,13 @@ class Shard:
             routes, layout, identity.node, sessions, outbox, self.budget, time,
             self.topics.is_settled,
         )  # fmt: skip
+        opened, closed = self._open_topic, self._groups.close_topic
         self.registry = Registry(
-            catalog, self._neighbours.feed, time, clock, routes.address, self._open_topic,
-            self._groups.close_topic, identity, layout, settings.level,
+            catalog, self._neighbours.feed, time, clock, routes.address, opened, closed, identity,
+            layout, settings.level,
         )  # fmt: skip
-        self._neighbours.join(
-            self.registry, layout.registry_shard, self._fan_in_opened, self._go_on
-        )
+        at = layout.registry_shard
+        self._neighbours.join(self.registry, at, self._fan_in_opened, self._go_on)
         self._welcome(sessions, settings)
         self._holding = self._stopping = self._stopped = False
         self._acks_until_ms = 0
@@ -157,8 +157,6 @@ class Shard:
             identity, topics, registry, outbox, authorize, neighbours, settings.ports, time
         )
         self._devices = Devices(identity, topics, outbox, authorize, time, neighbours, self.budget)
-        #: Tells the shard of this node that takes a hello.
-        self.place_of = self._devices.place_of
         self._reception = Reception(
             sessions, outbox, self.budget, time, topics, neighbours, requests, self._devices
         )

@@ -30,7 +30,6 @@ from weir.server.tether import (
     Away,
     Drained,
     Failed,
-    NewHatch,
     NewTrunk,
     Ready,
     Stop,
@@ -53,13 +52,13 @@ class _Led:
         self.tether = Tether(end, ToShard, self._told, _end)
         #: The shards of the node that do not serve now.
         self.away: tuple[int, ...] = ()
-        self._trunks: Queue[tuple[NewTrunk | NewHatch, socket.socket] | Away] = Queue()
+        self._trunks: Queue[tuple[NewTrunk, socket.socket] | Away] = Queue()
 
     def _told(self, message: ToShard, end: socket.socket | None) -> None:
         match message:
             case Assignment():
                 self.assignment.set_result(message)
-            case NewTrunk() | NewHatch():
+            case NewTrunk():
                 assert end is not None
                 self._trunks.put_nowait((message, end))
             case Stop():
@@ -77,11 +76,8 @@ class _Led:
                 match await self._trunks.get():
                     case Away(_, silent):
                         driver.trunks.leave(silent)
-                        driver.hatches.leave(silent)
-                    case NewHatch(shard, gives), end:
-                        driver.hatches.join(end, shard, gives)
-                    case NewTrunk(shard, asks), end:
-                        await driver.trunks.join(end, shard, asks)
+                    case trunk, end:
+                        await driver.trunks.join(end, trunk.shard, trunk.asks)
 
         def lost(shard: int) -> None:
             self.tether.tell(TrunkLost(shard))

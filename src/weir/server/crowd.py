@@ -12,12 +12,10 @@ import errno
 import logging
 import select
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from socket import MSG_DONTWAIT
 from typing import Protocol, cast
 
-from weir.model.limits import KIB
 from weir.server.plain import READS, PlainTransport
 from weir.wire.connection import begins_device
 
@@ -26,8 +24,6 @@ log = logging.getLogger(__name__)
 #: So many sockets are looked at, and so many connections taken, before others have their turn.
 _EVENTS_MAX = 64
 _ACCEPTS_MAX = 64
-#: What is read of a connection before it is let in.
-_SAID_BYTES = KIB
 #: How long nobody is taken while no file descriptor is free.
 _PAUSE_SECONDS = 0.5
 _NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -38,9 +34,6 @@ class Guided(Protocol):
 
     def moved(self, transport: asyncio.Transport) -> None:
         """Go on with `transport`."""
-
-    def left(self) -> None:
-        """Another shard has the connection."""
 
     def update(self) -> None:
         """Read, or not, as it is to be."""
@@ -54,19 +47,6 @@ class Gathering(Protocol):
 
     def settle(self) -> None:
         """Hand on what was gathered."""
-
-
-class Handing(Protocol):
-    """Who hands connections to other shards."""
-
-    def admits(self) -> bool:
-        """Whether a connection that comes now may be handed on."""
-
-    def hand_on(self, sock: socket.socket, data: bytes, counted: bool) -> bool:
-        """Hand a new connection to the shard that its first bytes name; False if it is to stay.
-
-        It counts for how fast connections come in, unless it is `counted` already.
-        """
 
 
 class Door(socket.socket):
@@ -85,18 +65,10 @@ class Door(socket.socket):
 class Crowd:
     """The connections that came in through `doors`, and all of them that are devices'."""
 
-    def __init__(
-        self,
-        protocol: Callable[[], asyncio.Protocol],
-        gathering: Gathering,
-        handing: Handing | None = None,
-    ) -> None:
-        """Let each connection have its protocol, which tells `gathering`, until `shut`; `handing`
-        may have it instead.
-        """
+    def __init__(self, protocol: Callable[[], asyncio.Protocol], gathering: Gathering) -> None:
+        """Let each connection have its protocol, which tells `gathering`, until `shut`."""
         self._protocol = protocol
         self._gathering = gathering
-        self._handing = handing
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
         self._doors: dict[int, Door] = {}
@@ -110,12 +82,6 @@ class Crowd:
         """Take connections that come to a listening socket."""
         self._doors[door.fileno()] = door
         self._epoll.register(door, READS)
-
-    def take(self, connections: Sequence[tuple[socket.socket, bytes]]) -> None:
-        """Have connections, and what was read of each already."""
-        with self._gathered():
-            for sock, data in connections:
-                self._take(sock, data)
 
     def shut(self) -> None:
         """Take no connections any more; who is in stays."""
@@ -144,15 +110,13 @@ class Crowd:
         transport.events = events
 
     def sniff(self, transport: PlainTransport, data: bytes) -> bool:
-        """Keep a device, or hand it on; move all others, which go on with `data`."""
+        """Keep a device; move all others, which go on with `data`."""
         if begins_device(data):
-            handing = self._handing
-            if handing is None or not handing.hand_on(transport.sock, data, counted=True):
-                return True
-            self._leave(transport)
-            cast(Guided, transport.protocol).left()
-            return False
-        self._leave(transport)
+            return True
+        if transport.events:
+            self.watch(transport, 0)
+        self._members.pop(transport.sock.fileno(), None)
+        transport.moving = True
         task = self._loop.create_task(self._move(transport, data))
         self._moves.add(task)
         task.add_done_callback(self._moves.discard)
@@ -201,23 +165,12 @@ class Crowd:
             for transport in ending:
                 transport.end()
 
-    def _leave(self, transport: PlainTransport) -> None:
-        """The connection goes on elsewhere."""
-        if transport.events:
-            self.watch(transport, 0)
-        self._members.pop(transport.sock.fileno(), None)
-        transport.moving = True
-
     def _rest(self) -> None:
         if self._is_shut and not self._members and not self._epoll.closed:
             self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
 
-    def _take(self, sock: socket.socket, data: bytes) -> None:
-        PlainTransport(self, sock, self._protocol()).open(data)
-
     def _let_in(self, door: Door) -> None:
-        handing = self._handing
         for _ in range(_ACCEPTS_MAX):
             try:
                 sock = door.take()
@@ -231,14 +184,7 @@ class Crowd:
                     return
                 log.warning("a connection could not be taken: %s", error)
                 continue
-            data = b""
-            if handing is not None and handing.admits():
-                # It has spoken already, if there are many: then it comes in only where it stays.
-                with contextlib.suppress(OSError):
-                    data = sock.recv(_SAID_BYTES, MSG_DONTWAIT)
-                if data and handing.hand_on(sock, data, counted=False):
-                    continue
-            self._take(sock, data)
+            PlainTransport(self, sock, self._protocol()).open()
 
     def _pause(self, door: Door, error: OSError) -> None:
         log.error("connections wait: %s", error)

@@ -73,15 +73,6 @@ class Lobby(Generic[V]):
         self._tokens -= 1
         return True
 
-    def admits(self, now: float) -> bool:
-        """Return whether who comes now may come in at once."""
-        self._refill(now)
-        return not self.closed and not self._waiting and self._tokens >= 1
-
-    def take(self) -> None:
-        """Count one who came in, and went on to another shard."""
-        self._tokens -= 1
-
     def entering(self, now: float) -> list[V]:
         """Return those who may come in by now; cut those who are gone."""
         self._refill(now)

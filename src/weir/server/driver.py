@@ -22,12 +22,11 @@ from weir.server.disk_pool import DiskPool
 from weir.server.doors import Doors, Lobby
 from weir.server.feeding import Feeding
 from weir.server.flusher import Flusher
-from weir.server.hatch import Hatches
 from weir.server.jobs import checkpoint_saved, chore_done, die, read_done
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
-from weir.wire.device import DeviceHello, DeviceRequest
+from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 
 log = logging.getLogger(__name__)
@@ -57,13 +56,12 @@ class Driver(Feeding):
         #: By the log's number, of what flushes of crowds are under way.
         self._rests_until: dict[int, float] = {}
         self._pool = DiskPool(disks, self._tell)
-        self.doors = doors or Doors()
-        self.lobby: Lobby[Peer] = Lobby(self.doors.accepts_per_second, self._loop.time())
+        self._doors = doors or Doors()
+        self._lobby: Lobby[Peer] = Lobby(self._doors.accepts_per_second, self._loop.time())
         self._sweep_at = 0.0
         self._peers: dict[int, Peer] = {}
         self._watched: dict[int, Peer] = {}
         self.trunks = Trunks(self)
-        self.hatches = Hatches(self)
         self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
@@ -93,11 +91,11 @@ class Driver(Feeding):
         """Bring the shard up, and let clients in when it leads all its groups; other nodes link
         before. With any of those it serves at once: who leads comes out between them.
         """
-        self.lobby.closed = True
+        self._lobby.closed = True
         self._do(self._shard.start())
         self._tick()
         await self.wait(self._ready)
-        self.lobby.closed = False
+        self._lobby.closed = False
 
     async def stop(self, drain_seconds: float) -> bool:
         """Drain: finish what is under way, save, hang up. False if time ran out."""
@@ -111,7 +109,6 @@ class Driver(Feeding):
             self._ticker.cancel()
         for peer in list(self._peers.values()):
             peer.hang_up("this node is stopping")
-        self.hatches.close()
         self.trunks.close()
         self.links.close()
         for flusher in self._flushers.values():
@@ -120,11 +117,9 @@ class Driver(Feeding):
         self._pool.shutdown()
         return drained
 
-    def protocol(self, handed: bool = False) -> Peer:
-        """Return the protocol of a new connection; another shard let it in if it was `handed`."""
-        peer = Peer(self, self.new_session())
-        peer.handed = handed
-        return peer
+    def protocol(self) -> Peer:
+        """Return the protocol of a new connection."""
+        return Peer(self, self.new_session())
 
     def new_session(self) -> int:
         """Return a number that no session ever had."""
@@ -163,28 +158,24 @@ class Driver(Feeding):
 
     def opened(self, peer: Peer) -> None:
         """A peer connected."""
-        most = self.doors.connections_max
+        most = self._doors.connections_max
         found = self.links.found
-        peer.may_link = self.lobby.closed or (bool(found) and peer.host in found)
+        peer.may_link = self._lobby.closed or (bool(found) and peer.host in found)
         if len(self._peers) >= most and not peer.may_link:
             peer.hang_up(f"{most:,} connections are open")
             return
         self._peers[peer.session] = peer
-        in_turn = self.lobby.closed or not peer.handed  # else it was its turn there
-        enters = not in_turn or self.lobby.may_enter(peer, self.now())
+        enters = self._lobby.may_enter(peer, self.now())
         if enters:
             self._enter(peer)
         if self._held or not enters:  # later: uvloop begins to read behind connection_made
+            peer.update()
             self._loop.call_soon(peer.update)
 
     def _enter(self, peer: Peer) -> None:
         if peer.session in self._peers:
             self.handle(ev.Opened(peer.session))
             peer.enter()
-
-    def place_of(self, hello: DeviceHello) -> int:
-        """Return the shard that leads what a hello names; this one if that is not sure."""
-        return self._shard.place_of(hello)
 
     def received(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Whole frames came in."""
@@ -295,13 +286,12 @@ class Driver(Feeding):
             if not peer.tick():
                 self._watched.pop(peer.session, None)
         self.trunks.tick()
-        self.hatches.tick()
         self.links.tick()
         self.handle(ev.Ticked())
-        for peer in self.lobby.entering(self.now()):
+        for peer in self._lobby.entering(self.now()):
             self._enter(peer)
             peer.update()
         if self.now() >= self._sweep_at:
             self._sweep_at = self.now() + SWEEP_SECONDS
             for peer in list(self._peers.values()):
-                peer.sweep(self.doors)
+                peer.sweep(self._doors)

@@ -117,7 +117,7 @@ async def listening(
     Raises `OSError` if it cannot listen there.
     """
     doors = await _doors(host, port, shared)
-    crowd = Crowd(driver.protocol, driver, driver.hatches)
+    crowd = Crowd(driver.protocol, driver)
     try:
         for door in doors:
             crowd.open(door)

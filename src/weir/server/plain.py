@@ -61,12 +61,12 @@ class PlainTransport(asyncio.Transport):
         self._high = _HIGH_DEFAULT
         self._error: Exception | None = None
 
-    def open(self, data: bytes) -> None:
-        """Tell the protocol, hand on what was read already, and read."""
+    def open(self) -> None:
+        """Tell the protocol, and read: who connects has mostly said something by then."""
         try:
             self.protocol.connection_made(self)
-            if data and not self._closing:
-                self._take(data)
+            if self._reading and not self._closing:
+                self._receive()
         except Exception as error:
             self._watching.failed(self, error)
             self.abort()
@@ -190,9 +190,6 @@ class PlainTransport(asyncio.Transport):
         if not data:
             self.close()
             return
-        self._take(data)
-
-    def _take(self, data: bytes) -> None:
         if self._new:
             self._new = False
             if not self._watching.sniff(self, data):

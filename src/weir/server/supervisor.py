@@ -32,7 +32,6 @@ from weir.server.tether import (
     Drained,
     Failed,
     FromShard,
-    NewHatch,
     NewTrunk,
     Ready,
     Stop,
@@ -156,9 +155,7 @@ class Member:
         self._tether = Tether(ours, FromShard, self._told, self._gone.set)
         self._tether.tell(assignment)
 
-    def tell(
-        self, message: NewTrunk | NewHatch | Stop | Away, end: socket.socket | None = None
-    ) -> None:
+    def tell(self, message: NewTrunk | Stop | Away, end: socket.socket | None = None) -> None:
         """Say something to the process, if it is there."""
         if self._tether is not None and not self._tether.tell(message, end):
             assert self.process is not None
@@ -374,18 +371,11 @@ def _about(member: Member) -> dict[str, dict[str, int]]:
 
 
 def _connect(asking: Member, serving: Member) -> None:
-    """Give two shards the ends of a trunk and a hatch; in vain where one is not there: it gets
-    others.
-    """
+    """Give two shards the ends of a trunk; in vain where one is not there: it gets another."""
     one, other = socket.socketpair()
     with one, other:
         asking.tell(NewTrunk(serving.shard, asks=True), one)
         serving.tell(NewTrunk(asking.shard, asks=False), other)
-    # A message is read as it was sent: so many devices, and what they have said.
-    one, other = socket.socketpair(type=socket.SOCK_SEQPACKET)
-    with one, other:
-        asking.tell(NewHatch(serving.shard, gives=True), one)
-        serving.tell(NewHatch(asking.shard, gives=False), other)
 
 
 def _without(environment: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """What the supervisor of a node and its shard processes say to each other.
 
-They hold the two ends of a socket pair. A line of JSON is a message; a `NewTrunk` or a
-`NewHatch` carries one end of another socket pair, whose other end went to another shard. So those
-need no names, ports or passwords: nobody but the supervisor can give one away. Either side learns
-of the other's end, however it came, by the end of the stream.
+They hold the two ends of a socket pair. A line of JSON is a message; a `NewTrunk` carries one end
+of another socket pair, whose other end went to another shard. So trunks need no names, ports or
+passwords: nobody but the supervisor can give one away. Either side learns of the other's end,
+however it came, by the end of the stream.
 """
 
 from __future__ import annotations
@@ -40,13 +40,6 @@ class NewTrunk(msgspec.Struct, frozen=True, tag="trunk"):
 
     shard: int
     asks: bool
-
-
-class NewHatch(msgspec.Struct, frozen=True, tag="hatch"):
-    """Here is a hatch: `shard` has the other end, and takes devices of you, or gives you some."""
-
-    shard: int
-    gives: bool
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -90,7 +83,7 @@ class TrunkLost(msgspec.Struct, frozen=True, tag="lost"):
     shard: int
 
 
-ToShard = Assignment | NewTrunk | NewHatch | Stop | Away
+ToShard = Assignment | NewTrunk | Stop | Away
 FromShard = Ready | Failed | Drained | Alive | TrunkLost
 
 #: How often a shard says that it is alive.
@@ -162,4 +155,4 @@ class Tether:
 
 
 def _carries(message: object) -> bool:
-    return isinstance(message, NewTrunk | NewHatch)
+    return isinstance(message, NewTrunk)

@@ -87,8 +87,6 @@ class Peer(asyncio.Protocol):
         self._connection = Connection()
         #: It may be another node: it is read until that is known, whatever clients wait for.
         self.may_link = False
-        #: Whether another shard let it in, and handed it over.
-        self.handed = False
         self._transport: asyncio.Transport | None = None
         self._waiting: Frames = ()  # taken from the socket, not served: the peer is full
         self._full = False
@@ -113,11 +111,6 @@ class Peer(asyncio.Protocol):
         """Go on over another transport: the connection is the same."""
         self._transport = transport
         transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
-
-    def left(self) -> None:
-        """Another shard has the connection: it is a peer of that one."""
-        self._transport = None
-        self._driver.closed(self)
 
     def data_received(self, data: bytes) -> None:
         """Cut frames; a peer that breaks its dialect is dropped."""

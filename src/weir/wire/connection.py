@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 from weir.errors import RemoteProtocolError
 from weir.wire.client import ClientStream
-from weir.wire.device import HEADER as DEVICE_HEADER
 from weir.wire.device import VERSION as DEVICE_VERSION
-from weir.wire.device import DeviceHello, DeviceOpcode, DeviceRequest, DeviceStream, frame_size
+from weir.wire.device import DeviceRequest, DeviceStream
 from weir.wire.frame import CLIENT_VERSION, ClientFrame
 
 
 def begins_device(data: bytes) -> bool:
     """Return whether the first bytes of a connection are of the device dialect."""
     return data[0] == DEVICE_VERSION
-
-
-def first_hello(data: bytes) -> DeviceHello | None:
-    """Return the hello that the first bytes of a connection begin with, if it is whole: enough to
-    tell where it belongs. Whether its check byte is right is for who answers it.
-    """
-    if len(data) < DEVICE_HEADER.size or not begins_device(data):
-        return None
-    _, _, opcode, sn = DEVICE_HEADER.unpack_from(data)
-    try:
-        size = frame_size(data, 0)
-        if opcode != DeviceOpcode.HELLO or size > len(data):
-            return None
-        return DeviceHello.unpack(sn, data[DEVICE_HEADER.size : size - 1])
-    except (RemoteProtocolError, struct.error, UnicodeDecodeError):
-        return None
 
 
 class Connection:

@@ -99,17 +99,6 @@ def test_locks_publish_by_any_shard_and_come_again_when_theirs_is_gone(node: Any
     assert one.hung_up == theirs
 
 
-def test_a_shard_knows_which_one_a_hello_belongs_to(node: Any) -> None:
-    info = node.answer(0, m.CreateTopic("locks", 4))
-    for shard, one in enumerate(node.all):
-        for address in info.addresses:
-            hello = device.DeviceHello(1, 5, 1, address.group & 0xFFFF, "locks")
-            assert one.shard.place_of(hello) == address.shard
-        assert one.shard.place_of(device.DeviceHello(1, 5, 1, 4, "locks")) == shard
-        assert one.shard.place_of(device.DeviceHello(1, 5, 1, 0, "other")) == shard
-        assert one.shard.place_of(device.DeviceHello(1, 5, 1, 0, "no name")) == shard
-
-
 def test_a_lock_moves_only_when_its_publishes_are_confirmed(node: Any) -> None:
     info = node.answer(0, m.CreateTopic("locks", 4))
     here, there = (

@@ -40,9 +40,6 @@ class Listening(asyncio.Protocol):
         self.transport = transport
         self.note("moved")
 
-    def left(self) -> None:
-        self.note("left")
-
     def update(self) -> None:
         self.note("updated")
 

@@ -44,22 +44,6 @@ def test_a_burst_enters_at_once_and_the_rest_in_turn() -> None:
     assert lobby.may_enter(peer("g"), 10)
 
 
-def test_who_goes_on_elsewhere_is_counted_and_nobody_does_while_others_wait() -> None:
-    lobby = Lobby(per_second=2, now=0)
-    for _ in range(3):
-        assert lobby.admits(0)
-        lobby.take()
-    assert not lobby.admits(0)
-    assert lobby.admits(0.5)
-    lobby.take()
-    assert not lobby.may_enter(peer("a"), 0.5)
-    assert not lobby.admits(10), "a came first"
-    assert names(lobby.entering(10)) == ["a"]
-    assert lobby.admits(10)
-    lobby.closed = True
-    assert not lobby.admits(10)
-
-
 def test_those_who_hang_up_while_they_wait_take_no_token() -> None:
     lobby = Lobby(per_second=2, now=0)
     waiting = [peer(name) for name in "abcdefgh"]

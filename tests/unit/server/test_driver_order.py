@@ -13,7 +13,6 @@ from weir.broker.admission import Budget
 from weir.broker.identity import Identity
 from weir.broker.shard import Shard
 from weir.log.flush import Flush
-from weir.server.doors import Doors
 from weir.server.driver import Driver
 from weir.sim.disk import SimDisk
 from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
@@ -86,36 +85,6 @@ def test_what_is_gathered_is_fed_in_order_and_settled_once() -> None:
         driver.settle()
         driver.handle(ev.Ticked())
         assert shard.heard[4:] == [1, ev.Ticked()]
-        driver._pool.shutdown()
-
-    asyncio.run(body())
-
-
-def test_who_was_let_in_by_another_shard_waits_only_until_this_one_serves() -> None:
-    class Silent(asyncio.Transport):
-        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-            pass
-
-        def is_closing(self) -> bool:
-            return True
-
-    async def body() -> None:
-        shard = Noting()
-        driver = Driver(cast(Shard, shard), {}, Doors(accepts_per_second=0.001))
-        driver.lobby._tokens = 0
-
-        def comes(handed: bool) -> int:
-            peer = driver.protocol(handed)
-            peer.connection_made(Silent())
-            return peer.session
-
-        driver.lobby.closed = True
-        comes(handed=True)
-        driver.lobby.closed = False
-        comes(handed=False)
-        assert shard.heard == []
-        session = comes(handed=True)
-        assert shard.heard == [ev.Opened(session)]
         driver._pool.shutdown()
 
     asyncio.run(body())

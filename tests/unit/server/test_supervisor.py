@@ -111,7 +111,7 @@ else:
     trunks = []
     while trunks.count(True) < 3 or trunks.count(False) < 3:
         message = json.loads(lines.readline())
-        if message["type"] in ("away", "hatch"):
+        if message["type"] == "away":
             continue
         assert (message["type"], message["shard"]) == ("trunk", 1), message
         trunks.append(message["asks"])

@@ -28,6 +28,7 @@ class Noting:
         self.held = False
         self.charged = 0
         self.events: list[Any] = []
+        self.turns: list[str] = []
         self.sessions = count(1_000)
         self.trunks = Trunks(self)
         self.told = asyncio.Event()
@@ -36,7 +37,14 @@ class Noting:
 
     def handle(self, event: Any) -> None:
         self.events.append(event)
+        self.turns.append(type(event).__name__)
         self.told.set()
+
+    def gather(self) -> None:
+        self.turns.append("gather")
+
+    def settle(self) -> None:
+        self.turns.append("settle")
 
     def received(self, session: int, frames: Any) -> None:
         self.handle(ev.Received(session, frames))

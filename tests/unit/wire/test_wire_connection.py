@@ -8,8 +8,8 @@ from weir.errors import RemoteProtocolError
 from weir.wire import device
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, encode_request
-from weir.wire.connection import Connection, first_hello
-from weir.wire.device import DeviceHello, DevicePing, DeviceStream
+from weir.wire.connection import Connection
+from weir.wire.device import DevicePing, DeviceStream
 
 CLIENT = b"".join(encode_request(m.Ping(), 1))
 DEVICE = device.frame(device.DeviceOpcode.PING, 3, b"")
@@ -54,28 +54,3 @@ def test_pending_is_that_of_the_dialect() -> None:
         connection = Connection()
         connection.receive(whole + whole[:5])
         assert connection.pending == 5
-
-
-def test_a_hello_that_comes_first_is_known_before_the_rest_is_looked_at() -> None:
-    whole = device.hello(7, 2, "locks", 3, sn=1)
-    hello = DeviceHello(1, 7, 2, 3, "locks")
-    assert first_hello(whole) == hello
-    assert first_hello(whole + b"anything") == hello
-    assert first_hello(whole[:-1] + b"!") == hello, "who answers it looks at its check byte"
-    for size in range(len(whole)):
-        assert first_hello(whole[:size]) is None
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        CLIENT,
-        DEVICE,
-        b"",
-        device.frame(device.DeviceOpcode.HELLO, 1, b"short"),
-        device.frame(device.DeviceOpcode.HELLO, 1, bytes(14) + b"\xff"),
-        b"\x01\xff\xff\xff\xff\x00\x01\x00" + bytes(100),
-    ],
-)
-def test_anything_else_is_no_hello(first: bytes) -> None:
-    assert first_hello(first) is None

@@ -11,8 +11,7 @@ from weir.broker.outbox import Outbox
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
 from weir.errors import NoHello, Refused, UnknownTopic
-from weir.model.ids import group_of, place_node
-from weir.model.topic import Topic
+from weir.model.ids import group_of
 from weir.order.clock import Time
 from weir.wire.deliveries import (
     BY_HUB,
@@ -78,21 +77,17 @@ class Devices:
                 self._outbox.send(session.id, encode_code(opcode, sn, code))
         return True
 
-    def place_of(self, hello: DeviceHello) -> int:
-        """Return the shard of this node that takes a hello; this one if that is not sure."""
-        routes = self._neighbours.routes
-        try:
-            place = routes.toward(_group_of(self._topics.named(hello.topic), hello))
-        except Refused:
-            return routes.shard
-        return routes.shard if place_node(place) else place
-
     def _hello(self, session: Session, request: DeviceHello, final: bool) -> bool:
         code = 0
         try:
             topic = self._topics.named(request.topic)
             self._authorize(session.principal, "publish", topic.full_name)
-            group = _group_of(topic, request)
+            partition = request.partition
+            if partition == BY_HUB:
+                partition = topic.partition_of_hub(request.hub)
+            elif partition >= topic.partitions:
+                raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
+            group = group_of(topic.id, partition)
             passing = self._neighbours.passing
             place = passing.routes.toward(group, session.foreign)
             session.sit(request.hub, request.boot, group)
@@ -142,13 +137,3 @@ class Devices:
         details = [max(error.detail, 0)] * len(codes)
         confirms = encode_confirms(publishes.sns, publishes.sequences, codes, details)
         self._outbox.send(session.id, confirms)
-
-
-def _group_of(topic: Topic, hello: DeviceHello) -> int:
-    """Return the group that a hub's messages go to. Raises `UnknownTopic`."""
-    partition = hello.partition
-    if partition == BY_HUB:
-        partition = topic.partition_of_hub(hello.hub)
-    elif partition >= topic.partitions:
-        raise UnknownTopic(f"topic {topic.full_name} has no partition {partition}")
-    return group_of(topic.id, partition)
