@@ -101,7 +101,6 @@ class Crowd:
         if handle < 0:
             return
         if not transport.events:
-            self._members[handle] = transport
             self._epoll.register(handle, events)
         elif events:
             self._epoll.modify(handle, events)
@@ -115,11 +114,12 @@ class Crowd:
             return True
         if transport.events:
             self.watch(transport, 0)
-        self._members.pop(transport.sock.fileno(), None)
+        del self._members[transport.sock.fileno()]
         transport.moving = True
         task = self._loop.create_task(self._move(transport, data))
         self._moves.add(task)
         task.add_done_callback(self._moves.discard)
+        self._rest()
         return False
 
     def soon(self, transport: PlainTransport) -> None:
@@ -184,7 +184,9 @@ class Crowd:
                     return
                 log.warning("a connection could not be taken: %s", error)
                 continue
-            PlainTransport(self, sock, self._protocol()).open()
+            transport = PlainTransport(self, sock, self._protocol())
+            self._members[sock.fileno()] = transport
+            transport.open()
 
     def _pause(self, door: Door, error: OSError) -> None:
         log.error("connections wait: %s", error)

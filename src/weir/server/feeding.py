@@ -47,7 +47,8 @@ class Feeding:
 
     def gather(self) -> None:
         """Keep all events until `settle`: the shard takes them as one, for the price of one."""
-        self._gathered = []
+        if self._gathered is None:
+            self._gathered = []
 
     def settle(self) -> None:
         """Feed what was gathered."""

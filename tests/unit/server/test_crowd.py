@@ -305,6 +305,36 @@ def test_a_bug_met_by_one_peer_costs_it_alone() -> None:
     play(body)
 
 
+def test_who_waits_unread_as_the_doors_shut_is_read_in_its_turn() -> None:
+    """One that nobody had looked at yet was no member, and met an epoll that was shut."""
+
+    async def body(scene: Scene) -> None:
+        paused: list[Any] = []
+
+        def protocol() -> Listening:
+            peer = Scene.protocol(scene)
+            made = peer.connection_made
+
+            def connection_made(transport: Any) -> None:
+                made(transport)
+                transport.pause_reading()
+                paused.append(transport)
+
+            peer.connection_made = connection_made  # type: ignore[method-assign]
+            return peer
+
+        scene.crowd._protocol = protocol
+        lock, peer = await scene.comes()
+        scene.crowd.shut()
+        lock.sendall(PING)
+        await asyncio.sleep(0.01)
+        assert peer.data == b""
+        paused[0].resume_reading()
+        await scene.until(lambda: peer.data == PING)
+
+    play(body)
+
+
 def test_many_that_speak_at_once_are_one_to_who_gathers() -> None:
     async def body(scene: Scene) -> None:
         locks = [await scene.comes(PING) for _ in range(10)]

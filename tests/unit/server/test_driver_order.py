@@ -85,6 +85,12 @@ def test_what_is_gathered_is_fed_in_order_and_settled_once() -> None:
         driver.settle()
         driver.handle(ev.Ticked())
         assert shard.heard[4:] == [1, ev.Ticked()]
+        driver.gather()
+        driver.handle(ev.Closed(2))
+        driver.gather()  # one inside of another loses nothing
+        driver.settle()
+        driver.settle()
+        assert shard.heard[6:] == [1, ev.Closed(2)]
         driver._pool.shutdown()
 
     asyncio.run(body())

@@ -305,3 +305,16 @@ def test_a_shard_that_stands_still_is_left_at_once_and_once() -> None:
         assert asking.lost == []
 
     run(body)
+
+
+def test_what_devices_ask_is_one_to_the_shard_and_what_clients_ask_is_not() -> None:
+    async def body(asking: Noting, serving: Noting) -> None:
+        hello = trunk.encode_device(7, DeviceHello(0, 1, 2, 3, "locks"))
+        opened = trunk.encode(Kind.OPENED, 7, b"shard:1.0")
+        asking.trunks.send(passed(*opened, *hello, *fetch(), *trunk.encode(Kind.CLOSED, 7)))
+        await serving.until(lambda: "Closed" in serving.turns)
+        assert serving.turns == [
+            "gather", "Opened", "Received", "settle", "Received", "gather", "Closed", "settle",
+        ]  # fmt: skip
+
+    run(body)
