@@ -139,9 +139,7 @@ class Shard:
         at = layout.registry_shard
         self._neighbours.join(self.registry, at, self._fan_in_opened, self._go_on)
         self._welcome(sessions, settings)
-        self._holding = False
-        self._stopping = False
-        self._stopped = False
+        self._holding = self._stopping = self._stopped = False
         self._acks_until_ms = 0
         self._sweep = Sweep(self.topics, time, settings.retention_every_ms)
 
@@ -234,13 +232,14 @@ class Shard:
         """Take one event; return what to do about it, in order."""
         return self.take(event) + self.settle()
 
-    def take(self, event: ev.Event) -> list[Effect]:
-        """Take one event; return what to do about it at once, in order. The host calls `settle`
+    def take(self, *events: ev.Event) -> list[Effect]:
+        """Take events; return what to do about them at once, in order. The host calls `settle`
         when that is done: a confirm, or what it waits for, waits for nothing that may be due.
         """
         if self._peers.is_late:  # after a pause others may lead: see first what time it is
             self._peers.tick()
-        self._heed(event)
+        for event in events:
+            self._heed(event)
         for writer in self._writers:
             writer.flush()
         return self._outbox.take()
@@ -248,13 +247,13 @@ class Shard:
     # -- events ------------------------------------------------------------------------------
 
     def _heed(self, event: ev.Event) -> None:
-        match event:
+        match event:  # it goes from class to class: thousands of devices come at once
             case ev.Received(session, frames):
                 self._reception.received(session, frames)
-            case ev.Flushed(log, flush, rests):
-                self._writer[log].flushed(flush, rests)
             case ev.Opened(session, principal, place):
                 self._reception.opened(session, principal, place)
+            case ev.Flushed(log, flush, rests):
+                self._writer[log].flushed(flush, rests)
             case ev.Closed(session):
                 self._orders.closed(session)
                 self._reception.closed(session)

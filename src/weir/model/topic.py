@@ -42,6 +42,7 @@ def check_name(name: str, what: str = "name") -> str:
 
 
 @lru_cache(maxsize=1024)
+@lru_cache(maxsize=1_024)
 def split_name(name: str) -> tuple[str, str]:
     """Split `namespace/topic`, or `topic` of the default namespace, into its two checked names."""
     namespace, slash, topic = name.rpartition("/")

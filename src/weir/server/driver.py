@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
@@ -19,22 +18,22 @@ from weir.log import checkpoint
 from weir.log.disk import Disk
 from weir.server.disk_pool import DiskPool
 from weir.server.doors import Doors, Lobby
+from weir.server.feeding import Feeding
 from weir.server.flushes import Flushes
 from weir.server.jobs import checkpoint_saved, chore_done, read_done
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
-from weir.wire.device import DeviceHello, DevicePublishes, DeviceRequest
+from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 
 log = logging.getLogger(__name__)
 
 #: How often all peers are looked at.
 SWEEP_SECONDS = 5.0
-_PUBLISHING = frozenset[type]((DeviceHello, DevicePublishes))
 
 
-class Driver:
+class Driver(Feeding):
     """Hosts one shard on the running asyncio loop."""
 
     def __init__(
@@ -47,8 +46,7 @@ class Driver:
         """Drive `shard`, whose log number n lies on `disks[n]`; let peers in through `doors`. Other
         nodes are told what `own` says of it.
         """
-        self._shard = shard
-        self._loop = asyncio.get_running_loop()
+        super().__init__(shard)
         self._flushes = Flushes(disks, self, lambda: not self.links.nodes)
         self._pool = DiskPool(disks, self._tell)
         self._doors = doors or Doors()
@@ -60,10 +58,8 @@ class Driver:
         self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
-        self._held = False
-        self._doing = self._settling = False
+        self._doing = False
         self._ready = asyncio.Event()
-        self._broken: asyncio.Future[None] = self._loop.create_future()
         self._stopped = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
         self._actions: dict[type, Callable[..., None]] = {
@@ -120,62 +116,14 @@ class Driver:
         """Return a number that no session ever had."""
         return next(self._sessions)
 
-    def handle(self, event: ev.Event) -> None:
-        """Feed one event and do what comes of it.
+    def _confirms_soon(self) -> bool:
+        return bool(self._flushes.lone)
 
-        An exception that gets here is a bug, and may have left an entry half applied: nothing that
-        the shard says is to be believed from here on. `wait` raises it; a restart reads the log.
-        """
-        if self._broken.done():
-            return
-        try:
-            if effects := self._shard.take(event):
-                self._do(effects)
-            if type(event) is ev.Flushed:
-                self._settle_soon()
-            elif self._shard.budget.is_news(self._held):
-                self._do(self._shard.settle())
-            elif not _only_publishes(event):
-                if self._flushes.lone:  # its confirm comes first, too
-                    self._settle_soon()
-                else:
-                    self._do(self._shard.settle())
-        except Exception as error:
-            self._broke(type(event).__name__, error)
-
-    def _settle_soon(self) -> None:
-        """Settle behind this turn, and behind a flush that the loop is about to run: the confirms
-        of both are out before.
-        """
-        if not self._settling:
-            self._settling = True
-            self._loop.call_soon(self._settle)
-
-    def _settle(self) -> None:
-        self._settling = False
-        try:
-            if not self._broken.done():
-                self._do(self._shard.settle())
-        except Exception as error:
-            self._broke("settling", error)
-
-    def _broke(self, where: str, error: Exception) -> None:
-        log.critical("the shard broke at %s", where, exc_info=error)
-        self._broken.set_exception(error)
+    def broke(self) -> None:
+        """Let everybody go: nothing that the shard says is to be believed any more."""
         for peer in list(self._peers.values()):
             peer.cut()
         self.links.close()
-
-    async def wait(self, event: asyncio.Event) -> None:
-        """Wait for an event; raises what broke the shard, if that comes first."""
-        waiter = asyncio.ensure_future(event.wait())
-        try:
-            either: set[asyncio.Future[Any]] = {waiter, self._broken}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if self._broken.done():
-                self._broken.result()
-        finally:
-            waiter.cancel()
 
     # -- peers --------------------------------------------------------------------------------
 
@@ -215,6 +163,7 @@ class Driver:
         if enters:
             self._enter(peer)
         if self._held or not enters:  # later: uvloop begins to read behind connection_made
+            peer.update()
             self._loop.call_soon(peer.update)
 
     def _enter(self, peer: Peer) -> None:
@@ -321,10 +270,3 @@ class Driver:
             self._sweep_at = self.now() + SWEEP_SECONDS
             for peer in list(self._peers.values()):
                 peer.sweep(self._doors)
-
-
-def _only_publishes(event: ev.Event) -> bool:
-    """Whether an event makes nothing possible but a flush: nothing is to be settled behind it."""
-    if isinstance(event, ev.Received):
-        return all(type(frame) in _PUBLISHING for frame in event.frames)
-    return isinstance(event, ev.Opened)  # who has said nothing yet

@@ -23,6 +23,12 @@ class Driving(Protocol):
     def received(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Whole frames of a session came in."""
 
+    def gather(self) -> None:
+        """Keep all events until `settle`: they are one to the shard."""
+
+    def settle(self) -> None:
+        """Feed what was gathered."""
+
     def new_session(self) -> int:
         """Return a number that no session ever had."""
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from weir.broker.layout import Layout
 from weir.broker.replica.restore import Opened
@@ -19,6 +20,7 @@ from weir.model.limits import LISTEN_BACKLOG, MIB
 from weir.server.beginning import begin
 from weir.server.clock import SystemTime
 from weir.server.config import Config, advertised
+from weir.server.crowd import Crowd, Door
 from weir.server.disk import FileDisk, FolderInUse
 from weir.server.doors import open_doors
 from weir.server.driver import Driver
@@ -110,27 +112,61 @@ async def hosting(
 async def listening(
     driver: Driver, host: str, port: int, shared: bool = False
 ) -> AsyncIterator[tuple[str, int]]:
-    """Accept connections while it lasts; yields where. `shared`: with other processes."""
-    loop = asyncio.get_running_loop()
-    # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
-    server = await loop.create_server(
-        driver.protocol,
-        host,
-        port,
-        backlog=LISTEN_BACKLOG,
-        reuse_port=shared or None,
-        start_serving=False,
-    )
+    """Accept connections while it lasts; yields where. `shared`: with other processes.
+
+    Raises `OSError` if it cannot listen there.
+    """
+    doors = await _doors(host, port, shared)
+    crowd = Crowd(driver.protocol, driver)
     try:
-        for sock in server.sockets:  # connections inherit it: a call less for each that comes
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        await server.start_serving()
-        host, port = server.sockets[0].getsockname()[:2]
+        for door in doors:
+            crowd.open(door)
+        host, port = doors[0].getsockname()[:2]
         fields = {"host": host, "port": port}
         log.info("listening on %s:%d", host, port, extra={"fields": fields})
         yield host, port
     finally:
-        server.close()
+        crowd.shut()
+
+
+async def _doors(host: str, port: int, shared: bool) -> list[Door]:
+    """Return a listening socket for each address of a host."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    doors: list[Door] = []
+    try:
+        for family, _, protocol, _, address in dict.fromkeys(found):
+            doors.append(Door(family, socket.SOCK_STREAM, protocol))
+            _listen(doors[-1], address, shared)
+    except BaseException:
+        for door in doors:
+            door.close()
+        raise
+    return doors
+
+
+def _listen(door: Door, address: tuple[Any, ...], shared: bool) -> None:
+    # Connections inherit these: a call less for each that comes.
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Who connects speaks first: it is worth a look once it has, or a second later.
+    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if door.family == socket.AF_INET6:
+        door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    door.setblocking(False)
+    try:
+        door.bind(address)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot listen on {address[0]}:{address[1]}: {error.strerror}"
+        ) from None
+    # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
+    door.listen(LISTEN_BACKLOG)
 
 
 def _reached(config: Config, shard: Shard) -> tuple[str, int]:

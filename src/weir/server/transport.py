@@ -33,7 +33,7 @@ _UNSENT_BYTES_MAX = 16 * MIB
 #: Above this much unsent, small replies are charged as well.
 _UNCHARGED_BYTES_MAX = 64 * KIB
 #: How long a welcome waits for the confirm of what came with its hello, to go out with it.
-_TOGETHER_SECONDS = 0.05
+_TOGETHER_SECONDS = 0.25
 #: How long a peer that is hung up on may take to read what was sent to it before.
 _GRACE_SECONDS = 5.0
 #: While the budget is used up: who holds some of it and does not move for so long is let go.
@@ -106,6 +106,11 @@ class Peer(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
         self._driver.opened(self)
+
+    def moved(self, transport: asyncio.Transport) -> None:
+        """Go on over another transport: the connection is the same."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
 
     def data_received(self, data: bytes) -> None:
         """Cut frames; a peer that breaks its dialect is dropped."""
@@ -281,6 +286,9 @@ class Peer(asyncio.Protocol):
         start = 0
         if not self._inside:
             self._waiting = (*self._waiting, *frames)
+            return
+        if self._connection.is_device and not self._full:
+            self._driver.received(self.session, frames)
             return
         for at, frame in enumerate(frames, 1):
             if isinstance(frame, ClientFrame) and frame.opcode in _ASK_FOR_MESSAGES:

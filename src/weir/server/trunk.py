@@ -230,6 +230,13 @@ class ServingEnd(End):
         self._told(self.shard)
 
     def _serve(self) -> None:
+        self._driver.gather()  # devices come in crowds
+        try:
+            self._serve_waiting()
+        finally:
+            self._driver.settle()
+
+    def _serve_waiting(self) -> None:
         while self._waiting and not self._full and self._transport is not None:
             kind, remote, body = self._waiting.popleft()
             if kind == Kind.OPENED:
@@ -241,8 +248,10 @@ class ServingEnd(End):
             number = self._numbers.get(remote)
             if number is None:
                 continue
-            if kind == Kind.CLIENT:
+            if kind == Kind.CLIENT:  # by itself: its reply may fill the trunk
+                self._driver.settle()
                 self._driver.received(number, [take_client_frame(body)])
+                self._driver.gather()
                 continue
             requests = [trunk.decode_device(body)]
             # A device's hello comes with what it publishes: one event, as it was one packet.

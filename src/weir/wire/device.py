@@ -62,12 +62,12 @@ from weir.wire.deliveries import (
     DeviceSubscribe,
     pack_settled,
 )
-from weir.wire.frame import Reassembler
+from weir.wire.frame import Reassembler, whole_frames
 
 VERSION = 1
 REPLY = 0x8000
 
-_HEADER = struct.Struct(">BIHB")
+HEADER = struct.Struct(">BIHB")
 _HELLO = struct.Struct(">QIH")
 _SEQUENCE = struct.Struct(">I")
 _CODE = struct.Struct(">H")
@@ -75,7 +75,8 @@ _WELCOME = struct.Struct(">HQ")
 _CONFIRM = struct.Struct(">HIQ")
 #: A header and a confirm; the check byte follows.
 _CONFIRM_FRAME = struct.Struct(">BIHBHIQ")
-_FRAME_SIZE_MIN = _HEADER.size + 1
+_FRAME_SIZE_MIN = HEADER.size + 1
+_BYTES = tuple(bytes((number,)) for number in range(256))
 #: What `xor` folds without making it smaller, and by how many bits each time.
 _SMALL = 64
 _SMALL_FOLDS = (256, 128, 64, 32, 16, 8)
@@ -133,13 +134,6 @@ class DevicePublishes:
     values: list[bytes] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
 
-    def add(self, sn: int, sequence: int, value: bytes, code: int = 0) -> None:
-        """Append one publish."""
-        self.sns.append(sn)
-        self.sequences.append(sequence)
-        self.values.append(value)
-        self.codes.append(code)
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceRefused:
@@ -189,7 +183,7 @@ def frame(opcode: int, sn: int, body: bytes) -> bytes:
     """Return a whole device frame, check byte included. Raises `BadRequest` over 64 KiB."""
     if len(body) > DEVICE_BODY_BYTES_MAX:
         raise BadRequest(f"a device body of {len(body):,} bytes; {DEVICE_BODY_BYTES_MAX:,} allowed")
-    head = _HEADER.pack(VERSION, len(body), opcode, sn) + body
+    head = HEADER.pack(VERSION, len(body), opcode, sn) + body
     return head + bytes((xor(head),))
 
 
@@ -205,9 +199,9 @@ def publish(sn: int, value: bytes, sequence: int = NO_SEQUENCE) -> bytes:
     return frame(DeviceOpcode.PUBLISH_SEQUENCED, sn, _SEQUENCE.pack(sequence) + value)
 
 
-def frame_size(view: memoryview, at: int) -> int:
+def frame_size(view: Buffer, at: int) -> int:
     """Return the size of the frame at `at`. Raises `RemoteProtocolError` if it cannot be one."""
-    version, length, _, _ = _HEADER.unpack_from(view, at)
+    version, length, _, _ = HEADER.unpack_from(view, at)
     if version != VERSION:
         raise RemoteProtocolError(f"a device frame begins with version 1, not {version}")
     if length > DEVICE_BODY_BYTES_MAX:
@@ -222,57 +216,71 @@ class DeviceStream:
 
     def __init__(self) -> None:
         """Start at the first byte of the connection."""
-        self._reassembler = Reassembler(_HEADER.size, frame_size)
+        self._reassembler: Reassembler | None = None  # only while something is not whole
 
     @property
     def pending(self) -> int:
         """Bytes held for a frame that is not whole yet."""
-        return self._reassembler.pending
+        return self._reassembler.pending if self._reassembler is not None else 0
 
     @property
     def claimed(self) -> int:
         """Bytes that the frame under way will take when it is whole; 0 until its header is."""
-        return self._reassembler.claimed
+        return self._reassembler.claimed if self._reassembler is not None else 0
 
     def receive(self, data: bytes) -> list[DeviceRequest]:
         """Take bytes as they come; return requests in order, publishes gathered into columns."""
         found: list[DeviceRequest] = []
         publishes: DevicePublishes | None = None
-        for view in self._reassembler.receive(data):
-            _, _, opcode, sn = _HEADER.unpack_from(view)
+        for frame in self._cut(data):
+            _, _, opcode, sn = HEADER.unpack_from(frame)
             if opcode in _PUBLISHES:
                 if publishes is None:
-                    publishes = DevicePublishes()
+                    publishes = DevicePublishes([], [], [], [])
                     found.append(publishes)
-                self._publish(publishes, view, opcode, sn)
+                self._publish(publishes, frame, opcode, sn)
             else:
                 publishes = None
-                found.append(self._control(view, opcode, sn))
+                found.append(self._control(frame, opcode, sn))
         return found
 
-    @staticmethod
-    def _publish(publishes: DevicePublishes, view: memoryview, opcode: int, sn: int) -> None:
-        body = view[_HEADER.size : -1]
-        code, sequence = 0, NO_SEQUENCE
-        if opcode == _PUBLISH_SEQUENCED:
-            if len(body) >= _SEQUENCE.size:
-                (sequence,) = _SEQUENCE.unpack_from(body)
-                body = body[_SEQUENCE.size :]
-            if sequence == NO_SEQUENCE:  # too short, or a number that would quietly lose dedupe
-                code = BadRequest.code
-        if xor(view):  # the check byte makes the XOR of the whole frame 0
-            code = BadChecksum.code
-        publishes.add(sn, sequence, bytes(body) if code == 0 else b"", code)
+    def _cut(self, data: bytes) -> Sequence[bytes]:
+        """Return the frames that are whole now."""
+        if self._reassembler is not None:
+            frames = [bytes(view) for view in self._reassembler.receive(data)]
+            if not self._reassembler.pending:
+                self._reassembler = None
+            return frames
+        frames, at = whole_frames(data, HEADER.size, frame_size)
+        if rest := data[at:]:
+            self._reassembler = Reassembler(HEADER.size, frame_size)
+            self._reassembler.receive(rest)
+        return frames
 
     @staticmethod
-    def _control(view: memoryview, opcode: int, sn: int) -> DeviceRequest:
-        if xor(view):
+    def _publish(publishes: DevicePublishes, frame: bytes, opcode: int, sn: int) -> None:
+        code, sequence, at = 0, NO_SEQUENCE, HEADER.size
+        if opcode == _PUBLISH_SEQUENCED:
+            if len(frame) - 1 >= HEADER.size + _SEQUENCE.size:
+                (sequence,) = _SEQUENCE.unpack_from(frame, at)
+                at += _SEQUENCE.size
+            if sequence == NO_SEQUENCE:  # too short, or a number that would quietly lose dedupe
+                code = BadRequest.code
+        if xor(frame):  # the check byte makes the XOR of the whole frame 0
+            code = BadChecksum.code
+        publishes.sns.append(sn)
+        publishes.sequences.append(sequence)
+        publishes.values.append(b"" if code else frame[at:-1])
+        publishes.codes.append(code)
+
+    @staticmethod
+    def _control(frame: bytes, opcode: int, sn: int) -> DeviceRequest:
+        if xor(frame):
             return DeviceRefused(sn, opcode, BadChecksum.code)
-        unpack = _BODIES.get(opcode)
-        if unpack is None:
+        if (unpack := _BODIES.get(opcode)) is None:
             return DeviceRefused(sn, opcode, UnknownOpcode.code)
         try:
-            return unpack(sn, bytes(view[_HEADER.size : -1]))
+            return unpack(sn, frame[HEADER.size : -1])
         except (struct.error, UnicodeDecodeError):
             return DeviceRefused(sn, opcode, BadRequest.code)
 
@@ -288,16 +296,19 @@ def encode_code(opcode: int, sn: int, code: int) -> bytes:
     return frame(opcode | REPLY, sn, _CODE.pack(code))
 
 
+def encode_confirm(sn: int, sequence: int, code: int, offset: int) -> bytes:
+    """Return the reply to a publish."""
+    opcode = (_PUBLISH if sequence == NO_SEQUENCE else _PUBLISH_SEQUENCED) | REPLY
+    reply = _CONFIRM_FRAME.pack(VERSION, _CONFIRM.size, opcode, sn, code, sequence, offset)
+    return reply + _BYTES[xor(reply)]
+
+
 def encode_confirms(
     sns: Sequence[int], sequences: Sequence[int], codes: Sequence[int], offsets: Sequence[int]
 ) -> bytes:
     """Return the replies to publishes, glued together, in order."""
-    replies: list[bytes] = []
-    for sn, sequence, code, offset in zip(sns, sequences, codes, offsets, strict=True):
-        opcode = (_PUBLISH if sequence == NO_SEQUENCE else _PUBLISH_SEQUENCED) | REPLY
-        reply = _CONFIRM_FRAME.pack(VERSION, _CONFIRM.size, opcode, sn, code, sequence, offset)
-        replies += (reply, bytes((xor(reply),)))
-    return b"".join(replies)
+    rows = zip(sns, sequences, codes, offsets, strict=True)
+    return b"".join([encode_confirm(*row) for row in rows])
 
 
 def subscribe(
@@ -330,18 +341,7 @@ def encode_delivery(sn: int, delivery: Delivery) -> bytes:
 
 def encode_settled(code: int, request: DeviceSettle) -> bytes:
     """Return the reply to an ack, a nack or an extend."""
-    opcode = _SETTLE_OPCODES[type(request)] | REPLY
-    return frame(opcode, request.sn, pack_settled(code, request))
-
-
-def count_confirms(replies: Buffer) -> int:
-    """Return how many replies to publishes are in what one `encode_confirms` returned; 0 for
-    replies of any other kind.
-    """
-    _, _, opcode, _ = _HEADER.unpack_from(replies)
-    if opcode & ~REPLY not in _PUBLISHES:
-        return 0
-    return len(replies) // (_FRAME_SIZE_MIN + _CONFIRM.size)
+    return frame(_SETTLE_OPCODES[type(request)] | REPLY, request.sn, pack_settled(code, request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +365,7 @@ class DeviceReplies:
 
     def __init__(self) -> None:
         """Start at the first byte of the connection."""
-        self._reassembler = Reassembler(_HEADER.size, frame_size)
+        self._reassembler = Reassembler(HEADER.size, frame_size)
 
     def receive(self, data: bytes) -> list[DeviceReply]:
         """Take bytes as they come, return whole replies. Raises `RemoteProtocolError`."""
@@ -375,10 +375,10 @@ class DeviceReplies:
     def _reply(view: memoryview) -> DeviceReply:
         if xor(view):
             raise RemoteProtocolError("a reply fails its check byte")
-        _, _, opcode, sn = _HEADER.unpack_from(view)
+        _, _, opcode, sn = HEADER.unpack_from(view)
         if not opcode & REPLY:
             raise RemoteProtocolError(f"opcode {opcode} is a request: a device reads only replies")
-        body = view[_HEADER.size : -1]
+        body = view[HEADER.size : -1]
         if opcode & ~REPLY in _PUBLISHES and len(body) == _CONFIRM.size:
             return DeviceReply(opcode & ~REPLY, sn, *_CONFIRM.unpack(body))
         if len(body) < _CODE.size:

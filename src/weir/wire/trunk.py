@@ -19,7 +19,7 @@ import msgspec
 from weir.codec.fields import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.model.limits import TRUNK_FRAME_BYTES_MAX
-from weir.wire.device import DeviceRequest
+from weir.wire.device import HEADER, REPLY, DeviceOpcode, DeviceRequest, encode_confirm
 from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame, Reassembler
 
 _HEADER = struct.Struct("<B3xIQ")
@@ -29,6 +29,8 @@ _DEVICE_FIELDS = {kind: kind.__match_args__ for kind in _DEVICE_KINDS}
 #: Of one field, the field; of several, a tuple of them.
 _DEVICE_CONTENT = {kind: attrgetter(*names) for kind, names in _DEVICE_FIELDS.items()}
 _OF_ONE_FIELD = {kind for kind, names in _DEVICE_FIELDS.items() if len(names) == 1}
+_CONFIRMING = (DeviceOpcode.PUBLISH | REPLY, DeviceOpcode.PUBLISH_SEQUENCED | REPLY)
+_CONFIRM_BYTES = len(encode_confirm(0, 0, 0, 0))
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -81,6 +83,14 @@ def decode_device(body: Buffer) -> DeviceRequest:
     number, content = _unpack(body)
     request: DeviceRequest = _DEVICE_KINDS[number](*content)
     return request
+
+
+def count_confirms(replies: Buffer) -> int:
+    """Return how many replies to publishes are in what a peer's other shard sent at once; 0 for
+    replies of any other kind.
+    """
+    _, _, opcode, _ = HEADER.unpack_from(replies)
+    return len(replies) // _CONFIRM_BYTES if opcode in _CONFIRMING else 0
 
 
 def _size(view: memoryview, at: int) -> int:

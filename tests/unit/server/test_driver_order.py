@@ -30,8 +30,8 @@ class Noting:
         self.heard: list[Any] = []
         self.said: list[ef.Effect] = []
 
-    def take(self, event: Any) -> list[ef.Effect]:
-        self.heard.append(event)
+    def take(self, *events: Any) -> list[ef.Effect]:
+        self.heard += events
         said, self.said = self.said, []
         return said
 
@@ -62,6 +62,36 @@ def test_what_is_charged_while_effects_are_done_is_heard_of_behind_them() -> Non
         assert shard.heard == [ev.Closed(1), (b"reply",)]
         driver.charge(1)
         assert shard.heard[2:] == [ev.Ticked()]
+        driver._pool.shutdown()
+
+    asyncio.run(body())
+
+
+def test_what_is_gathered_is_fed_in_order_and_settled_once() -> None:
+    class Counting(Noting):
+        def take(self, *events: Any) -> list[ef.Effect]:
+            self.heard.append(len(events))
+            return super().take(*events)
+
+    async def body() -> None:
+        shard = Counting()
+        driver = Driver(cast(Shard, shard), {})
+        driver.gather()
+        for event in (ev.Opened(1), ev.Received(1, [DevicePing(1)]), ev.Closed(1)):
+            driver.handle(event)
+        assert shard.heard == []
+        driver.settle()
+        assert shard.heard == [3, ev.Opened(1), ev.Received(1, [DevicePing(1)]), ev.Closed(1)]
+        driver.gather()
+        driver.settle()
+        driver.handle(ev.Ticked())
+        assert shard.heard[4:] == [1, ev.Ticked()]
+        driver.gather()
+        driver.handle(ev.Closed(2))
+        driver.gather()  # one inside of another loses nothing
+        driver.settle()
+        driver.settle()
+        assert shard.heard[6:] == [1, ev.Closed(2)]
         driver._pool.shutdown()
 
     asyncio.run(body())

@@ -27,6 +27,10 @@ def collector() -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
+def nothing() -> None:
+    pass
+
+
 async def options_of_a_connection() -> list[int]:
     came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -36,7 +40,10 @@ async def options_of_a_connection() -> list[int]:
             came.set_result([sock.getsockopt(*option) for option in OPTIONS])
             transport.close()
 
-    driver = cast(Driver, SimpleNamespace(protocol=Accepted))
+    driver = cast(
+        Driver,
+        SimpleNamespace(protocol=Accepted, gather=nothing, settle=nothing),
+    )
     async with listening(driver, "127.0.0.1", 0) as (host, port), asyncio.timeout(10):
         _, writer = await asyncio.open_connection(host, port)
         found: list[int] = await came

@@ -153,7 +153,7 @@ def test_a_welcome_does_not_wait_long(scene: Scene) -> None:
     assert scene.driver.watched == {scene.peer}
     assert scene.peer.tick(), "it is looked at again"
     assert scene.transport.unsent == 0
-    scene.driver.time += 0.1
+    scene.driver.time += 0.3
     assert not scene.peer.tick()
     assert scene.transport.unsent == len(b"welcome")
 

@@ -28,6 +28,7 @@ class Noting:
         self.held = False
         self.charged = 0
         self.events: list[Any] = []
+        self.turns: list[str] = []
         self.sessions = count(1_000)
         self.trunks = Trunks(self)
         self.told = asyncio.Event()
@@ -36,7 +37,14 @@ class Noting:
 
     def handle(self, event: Any) -> None:
         self.events.append(event)
+        self.turns.append(type(event).__name__)
         self.told.set()
+
+    def gather(self) -> None:
+        self.turns.append("gather")
+
+    def settle(self) -> None:
+        self.turns.append("settle")
 
     def received(self, session: int, frames: Any) -> None:
         self.handle(ev.Received(session, frames))
@@ -295,5 +303,18 @@ def test_a_shard_that_stands_still_is_left_at_once_and_once() -> None:
             await asyncio.sleep(0)
         assert len(asking.events) == 2
         assert asking.lost == []
+
+    run(body)
+
+
+def test_what_devices_ask_is_one_to_the_shard_and_what_clients_ask_is_not() -> None:
+    async def body(asking: Noting, serving: Noting) -> None:
+        hello = trunk.encode_device(7, DeviceHello(0, 1, 2, 3, "locks"))
+        opened = trunk.encode(Kind.OPENED, 7, b"shard:1.0")
+        asking.trunks.send(passed(*opened, *hello, *fetch(), *trunk.encode(Kind.CLOSED, 7)))
+        await serving.until(lambda: "Closed" in serving.turns)
+        assert serving.turns == [
+            "gather", "Opened", "Received", "settle", "Received", "gather", "Closed", "settle",
+        ]  # fmt: skip
 
     run(body)

@@ -38,10 +38,9 @@ class Noting:
     def start(self) -> list[ef.Effect]:
         return []
 
-    def take(self, event: Any) -> list[ef.Effect]:
-        if not isinstance(event, ev.Ticked):
-            self.heard.append(event)
-            self.news.set()
+    def take(self, *events: Any) -> list[ef.Effect]:
+        self.heard += [event for event in events if not isinstance(event, ev.Ticked)]
+        self.news.set()
         return []
 
     def settle(self) -> list[ef.Effect]:

@@ -90,6 +90,6 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_kept() -> None:
 
 def test_confirms_are_counted_and_nothing_else_is() -> None:
     confirms = device.encode_confirms([1, 2, 3], [0, 1, device.NO_SEQUENCE], [0, 9, 0], [5, 6, 7])
-    assert device.count_confirms(confirms) == 3
-    assert device.count_confirms(device.encode_welcome(1, 0, 99)) == 0
-    assert device.count_confirms(device.encode_code(4, 1, 0)) == 0
+    assert trunk.count_confirms(confirms) == 3
+    assert trunk.count_confirms(device.encode_welcome(1, 0, 99)) == 0
+    assert trunk.count_confirms(device.encode_code(4, 1, 0)) == 0

@@ -111,6 +111,10 @@ class Devices:
             return
         passing = self._neighbours.passing
         try:
+            led = self._topics.find(seat.group) if session.seated == passing.shard else None
+            if led is not None and led.leads:
+                led.publish_devices(seat, publishes)
+                return
             place = passing.routes.toward(seat.group, session.foreign)
             if place != session.seated:
                 # Who leads now knows nothing of this device, and who led may still answer it.

@@ -19,7 +19,7 @@ from weir.errors import Fenced, Overloaded, Refused, SequenceGap, SequenceReused
 from weir.model.batch import Batch, encode
 from weir.model.columns import NO_SEQUENCE, Origins
 from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
-from weir.wire.device import DevicePublishes, encode_confirms
+from weir.wire.device import DevicePublishes, encode_confirm
 
 #: Where a repeat lies that is older than the last message: it was accepted, that much is sure.
 OFFSET_UNKNOWN = (1 << 64) - 1
@@ -48,12 +48,12 @@ class Seat:
 
 
 class _Confirms:
-    """Replies to one connection, column by column, in the order of its frames."""
+    """Replies, column by column, in the order of the frames that they answer."""
 
-    __slots__ = ("codes", "offsets", "seat", "sequences", "sns")
+    __slots__ = ("codes", "offsets", "seats", "sequences", "sns")
 
-    def __init__(self, seat: Seat) -> None:
-        self.seat = seat
+    def __init__(self) -> None:
+        self.seats: list[Seat] = []
         self.sns: list[int] = []
         self.sequences: list[int] = []
         self.codes: list[int] = []
@@ -78,7 +78,7 @@ class _Gathering:
         self.boots: list[int] = []
         self.sequences: list[int] = []
         self.sns: list[int] = []
-        self.confirms: dict[int, _Confirms] = {}
+        self.confirms = _Confirms()
         #: Standings once this batch is committed; dropped with it, then the table has them.
         self.known: dict[tuple[int, int], Origin] = {}
         #: How many of these were not known before.
@@ -146,9 +146,7 @@ class FanIn:
     def _gather(
         self, into: _Gathering, seat: Seat, publishes: DevicePublishes, detail: int
     ) -> None:
-        confirms = into.confirms.get(seat.session)
-        if confirms is None:
-            confirms = into.confirms[seat.session] = _Confirms(seat)
+        confirms = into.confirms
         confirms.sns += publishes.sns
         confirms.sequences += publishes.sequences
         base = self._intake.next_offset
@@ -168,6 +166,7 @@ class FanIn:
                 into.sequences.append(sequence)
                 into.sns.append(sn)
                 into.bytes += len(value) + ROW_BYTES
+            confirms.seats.append(seat)
             confirms.codes.append(code)
             confirms.offsets.append(offset)
 
@@ -232,7 +231,7 @@ class FanIn:
 
     def _answer_alone(self, gathering: _Gathering) -> None:
         """Nothing was accepted: answer behind the batches under way, so that replies keep order."""
-        if not gathering.confirms:
+        if not gathering.confirms.seats:
             return
         if self._flying:
             self._flying[-1][0].waiting.append(partial(self._answer, gathering))
@@ -262,15 +261,25 @@ class FanIn:
             self._tell(gathering, outcome.stamp)
 
     def _refuse(self, gathering: _Gathering, error: Refused) -> None:
-        for confirms in gathering.confirms.values():
-            confirms.codes = [error.code] * len(confirms.codes)
-            confirms.offsets = [error.detail] * len(confirms.offsets)
+        confirms = gathering.confirms
+        confirms.codes = [error.code] * len(confirms.codes)
+        confirms.offsets = [error.detail] * len(confirms.offsets)
         self._tell(gathering, 0)
 
     def _tell(self, gathering: _Gathering, stamp: int) -> None:
         self._release(gathering.charged)
-        for session, c in gathering.confirms.items():
-            c.seat.seen = max(c.seat.seen, stamp)
-            c.seat.in_flight -= len(c.sns)
-            self._intake.counts.told_devices(c.codes)
-            self._send(session, encode_confirms(c.sns, c.sequences, c.codes, c.offsets))
+        c = gathering.confirms
+        self._intake.counts.told_devices(c.codes)
+        replies: dict[int, list[bytes]] = {}
+        rows = zip(c.seats, c.sns, c.sequences, c.codes, c.offsets, strict=True)
+        for seat, sn, sequence, code, offset in rows:
+            if seat.seen < stamp:
+                seat.seen = stamp
+            seat.in_flight -= 1
+            reply = encode_confirm(sn, sequence, code, offset)
+            if (before := replies.get(seat.session)) is None:
+                replies[seat.session] = [reply]
+            else:
+                before.append(reply)
+        for session, parts in replies.items():
+            self._send(session, b"".join(parts))

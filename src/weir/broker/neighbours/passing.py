@@ -24,10 +24,10 @@ from weir.model.limits import RETRY_AFTER_MS
 from weir.wire import messages as m
 from weir.wire import trunk
 from weir.wire.client import decode_reply, encode_request
-from weir.wire.device import DevicePublishes, DeviceRequest, count_confirms
+from weir.wire.device import DevicePublishes, DeviceRequest
 from weir.wire.frame import CLIENT_VERSION, ClientFrame, take_client_frame
 from weir.wire.messages import Opcode
-from weir.wire.trunk import OWN_SESSION, Kind, TrunkFrame
+from weir.wire.trunk import OWN_SESSION, Kind, TrunkFrame, count_confirms
 
 #: No opcode: replies that nobody else listens for.
 _ANY = -1

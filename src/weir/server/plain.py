@@ -1,0 +1,231 @@
+"""A connection without a transport of the loop: a socket, and what is not sent yet.
+
+A device says a few bytes and waits for a few. What a loop's own transport does for it costs more
+than all that the broker does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections import deque
+from collections.abc import Iterable
+from socket import MSG_DONTWAIT, socket
+from typing import Any, Protocol
+
+#: The system says of each connection that it was reset, whatever it was asked for.
+READS, WRITES = select.EPOLLIN, select.EPOLLOUT
+_READ_BYTES = 1 << 14
+_HIGH_DEFAULT = 1 << 16
+
+
+class Watching(Protocol):
+    """Who looks at many sockets at once."""
+
+    def watch(self, transport: PlainTransport, events: int) -> None:
+        """Call `turn` when one of `events` comes, and no more when another did; 0: at none."""
+
+    def sniff(self, transport: PlainTransport, data: bytes) -> bool:
+        """Take the first bytes of a connection; return whether its protocol is to have them now."""
+
+    def soon(self, transport: PlainTransport) -> None:
+        """Call `end` behind this turn of the loop."""
+
+    def ended(self, transport: PlainTransport) -> None:
+        """A connection is closed now."""
+
+    def failed(self, transport: PlainTransport, error: Exception) -> None:
+        """A protocol raised what it should not have."""
+
+
+class PlainTransport(asyncio.Transport):
+    """What an asyncio protocol uses of a transport, on a socket that somebody else looks at."""
+
+    __slots__ = ("_closing", "_error", "_full", "_high", "_new", "_reading", "_size",
+                 "_unsent", "_watching", "events", "moving", "protocol", "sock")  # fmt: skip
+
+    def __init__(self, watching: Watching, sock: socket, protocol: asyncio.Protocol) -> None:
+        """Serve `protocol` on a connection; `open` begins."""
+        super().__init__()
+        self.sock = sock
+        self.protocol = protocol
+        #: What it is watched for.
+        self.events = 0
+        #: Whether it becomes one of the loop's own: then nothing is read or written here any more.
+        self.moving = False
+        self._watching = watching
+        self._new = self._reading = True
+        self._closing = self._full = False
+        self._unsent: deque[memoryview] | None = None
+        self._size = 0
+        self._high = _HIGH_DEFAULT
+        self._error: Exception | None = None
+
+    def open(self) -> None:
+        """Tell the protocol, and read: who connects has mostly said something by then."""
+        try:
+            self.protocol.connection_made(self)
+            if self._reading and not self._closing:
+                self._receive()
+        except Exception as error:
+            self._watching.failed(self, error)
+            self.abort()
+        self._watch()
+
+    def turn(self) -> None:
+        """The socket has something, or takes something, or is broken."""
+        if self._closing and not self._unsent:
+            return
+        try:
+            if self._unsent:
+                self._flush()
+            if self._reading and not self._closing:
+                self._receive()
+        except Exception as error:
+            self._watching.failed(self, error)
+            self.abort()
+
+    # -- what a protocol calls ----------------------------------------------------------------
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Tell the protocol to pause above `high` unsent bytes; a quarter of that is low."""
+        self._high = _HIGH_DEFAULT if high is None else high
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes are not sent."""
+        return self._size
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return the `socket`, or the `peername`."""
+        if name == "socket":
+            return self.sock
+        if name == "peername":
+            try:
+                return self.sock.getpeername()
+            except OSError:  # it is gone
+                return default
+        return default
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._closing
+
+    def pause_reading(self) -> None:
+        """Hand on no more bytes."""
+        self._reading = False
+        self._watch()
+
+    def resume_reading(self) -> None:
+        """Hand bytes on again."""
+        self._reading = True
+        self._watch()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes, or keep what the socket does not take."""
+        if self._closing:
+            return
+        sent = 0
+        if not self._unsent and not self.moving:
+            try:
+                sent = self.sock.send(data, MSG_DONTWAIT)
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError as error:
+                self._break(error)
+                return
+            if sent == len(data):
+                return
+        if self._unsent is None:
+            self._unsent = deque()
+        self._unsent.append(memoryview(data)[sent:])
+        self._size += len(data) - sent
+        self._watch()
+        if self._size > self._high and not self._full:
+            self._full = True
+            self.protocol.pause_writing()
+
+    def writelines(self, buffers: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Send buffers as one."""
+        self.write(b"".join(buffers))
+
+    def close(self) -> None:
+        """Close once all is sent."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._unsent:
+            self._watch()
+        else:
+            self._watching.soon(self)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = True
+        self._unsent, self._size = None, 0
+        self._watching.soon(self)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def taken(self) -> list[memoryview]:
+        """Return what is not sent: another transport sends it."""
+        unsent, self._unsent, self._size = self._unsent, None, 0
+        return list(unsent or ())
+
+    def end(self) -> None:
+        """Close the socket, and tell the protocol; twice is once."""
+        if self.sock.fileno() < 0 or self.moving:
+            return
+        self._watching.ended(self)
+        self.sock.close()
+        self.protocol.connection_lost(self._error)
+
+    def _receive(self) -> None:
+        try:
+            data = self.sock.recv(_READ_BYTES, MSG_DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._break(error)
+            return
+        if not data:
+            self.close()
+            return
+        if self._new:
+            self._new = False
+            if not self._watching.sniff(self, data):
+                return
+        self.protocol.data_received(data)
+
+    def _flush(self) -> None:
+        unsent = self._unsent
+        assert unsent is not None
+        try:
+            while unsent:
+                sent = self.sock.send(unsent[0], MSG_DONTWAIT)
+                self._size -= sent
+                if sent < len(unsent[0]):
+                    unsent[0] = unsent[0][sent:]
+                    break
+                unsent.popleft()
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._break(error)
+            return
+        if self._full and self._size <= self._high // 4:
+            self._full = False
+            self.protocol.resume_writing()
+        if self._closing and not self._unsent:
+            self._watching.soon(self)
+        else:
+            self._watch()
+
+    def _break(self, error: OSError) -> None:
+        self._error = error
+        self.abort()
+
+    def _watch(self) -> None:
+        reads = READS if self._reading and not self._closing else 0
+        events = reads | (WRITES if self._unsent else 0)
+        if events != self.events and not self.moving:
+            self._watching.watch(self, events)
