@@ -153,7 +153,7 @@ class Scatterings:
 
     @classmethod
     def decode(
-        cls, barred: int, batches: Any, acks: Any, committed: Any, voids: tuple[int, list[Any]]
+        cls, barred: int, batches: Any, acks: Any, committed: Any, voids: Any
     ) -> Scatterings:
         """Return the state of a snapshot."""
         self = cls()
