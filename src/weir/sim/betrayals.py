@@ -6,6 +6,7 @@ Each needs one part of the rule to do no harm, and does harm without it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 from weir import raft
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of
@@ -151,7 +152,7 @@ class Latecomer(OrderPlot):
     others have what is new led by one whose clock is behind.
     """
 
-    first = 100 * MS
+    first: ClassVar[int] = 100 * MS
 
     def _steps(self, group: int) -> Iterator[Step]:
         hosts, joined = self._brokers.all, group_of(1, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from weir.errors import Fenced, Refused, SequenceGap
 from weir.sim.history import UNKNOWN
@@ -20,7 +20,7 @@ class Hasty(Producer):
     in the next epoch, which ends what may still be on its way.
     """
 
-    level = m.Level.RECEIVED
+    level: ClassVar[m.Level] = m.Level.RECEIVED
 
     def __init__(self, scene: Scene, name: str, partition: int, batches: int) -> None:
         """Publish so many batches, then be finished."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from weir.model.clusters import Mode
 from weir.sim.history import Grant
 from weir.sim.network import Link
@@ -17,7 +19,7 @@ _NOTHING = 1 << 62
 class KeyedConsumer(Consumer):
     """Does what others do, in a cluster that is keyed."""
 
-    mode = Mode.KEYED
+    mode: ClassVar[Mode] = Mode.KEYED
 
 
 class OrderedConsumer(Consumer):
@@ -26,7 +28,7 @@ class OrderedConsumer(Consumer):
     Who comes after it must have begun where it stopped, whatever it acks then.
     """
 
-    mode = Mode.ORDERED
+    mode: ClassVar[Mode] = Mode.ORDERED
 
     @property
     def finished(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from weir import raft
 from weir.broker.replica.group import Group
@@ -30,7 +31,7 @@ class Plot(Storm, ABC):
     """Plays one sequence of faults again and again."""
 
     #: When it begins: there are messages by then.
-    first = 3 * SECOND
+    first: ClassVar[int] = 3 * SECOND
 
     def start(self) -> None:
         """Begin in a while."""

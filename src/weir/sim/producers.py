@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from weir.codec import compression
 from weir.errors import Fenced, Refused, SequenceGap, SequenceReused, ValueLost, refusal
@@ -44,7 +44,7 @@ class Producer(Client):
     """Sends batches to one partition, always with the same bytes, until they are confirmed."""
 
     #: When a batch counts as confirmed.
-    level = m.Level.REPLICATED
+    level: ClassVar[m.Level] = m.Level.REPLICATED
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
 from weir.model.clusters import Mode
 from weir.sim.hands import HOLD_MS_MAX, Hands
@@ -138,7 +140,7 @@ class Onlooker(Client):
 class Consumer(Client):
     """One consumer of a cluster: pulls, acks, dies with grants in its hands, acks late."""
 
-    mode = Mode.SHARED
+    mode: ClassVar[Mode] = Mode.SHARED
 
     def __init__(
         self,

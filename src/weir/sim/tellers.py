@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from weir.errors import Refused, StampTooFar
 from weir.model.stamp import milliseconds_of
 from weir.sim.order_readers import OrderReader
@@ -49,4 +51,4 @@ class Teller(Producer):
 class PatientTeller(Teller):
     """Waits until nothing can come before what it sent."""
 
-    level = m.Level.VISIBLE
+    level: ClassVar[m.Level] = m.Level.VISIBLE

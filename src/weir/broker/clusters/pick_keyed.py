@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 from weir.broker.clusters.keyed import KeyWindow, keys_of
 from weir.broker.clusters.line import Line
@@ -31,7 +32,7 @@ class Keyed(Picking):
     __slots__ = ("_failure", "_freed", "_looked", "_looking", "_serve", "_wait_until_ms",
                  "_window")  # fmt: skip
 
-    mode = Mode.KEYED
+    mode: ClassVar[Mode] = Mode.KEYED
 
     def __init__(self, ground: Ground, name: str, serve: Callable[[], None]) -> None:
         """Begin at the cluster's cursor. `serve` is called when messages were looked into that had

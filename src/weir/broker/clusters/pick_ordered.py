@@ -7,6 +7,7 @@ over begins at the first message that is not done, and a late ack of the one bef
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from weir.broker.clusters.line import Line
 from weir.broker.clusters.picking import ANYBODY, Ground, Pick, Picking, Run
@@ -27,7 +28,7 @@ class Ordered(Picking):
 
     __slots__ = ("_active", "_is_granting", "_lease_ms", "_left", "_until_ms")
 
-    mode = Mode.ORDERED
+    mode: ClassVar[Mode] = Mode.ORDERED
 
     def __init__(self, ground: Ground, name: str) -> None:
         """Begin with nobody; who holds messages of an earlier leader's is found in the state."""

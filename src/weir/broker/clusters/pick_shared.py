@@ -6,6 +6,7 @@ The frontier passes over messages that are not due: they become holes, and go ou
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from weir.broker.clusters.due_times import DueTimes
 from weir.broker.clusters.line import Line
@@ -30,7 +31,7 @@ class Shared(Picking):
 
     __slots__ = ("_dues", "_freed", "_holes", "_passed", "_reached")
 
-    mode = Mode.SHARED
+    mode: ClassVar[Mode] = Mode.SHARED
 
     def __init__(self, ground: Ground, name: str, dues: DueTimes) -> None:
         """Begin where earlier leaders stopped; what they passed by is found out by and by."""

@@ -68,7 +68,7 @@ class Pickers:
         its way to others already, and none of it must be with two.
         """
         cluster = self._ground.state.clusters[name]
-        if cluster.mode:
+        if cluster.keeps_order:
             now_ms = self._ground.time.monotonic_ms()
             over = set(fences).intersection(self._ground.leases.over(name, cluster, now_ms))
             if over:
@@ -151,7 +151,9 @@ class Pickers:
         if span[1] > now_ms + DELAY_MS_MAX:
             days = DELAY_MS_MAX // _DAY_MS
             raise BadRequest(f"a message is due in over {days} days: delay it by less")
-        if any(map(self.keep_order, self._of)) or any(one.mode for one in state.clusters.values()):
+        if any(map(self.keep_order, self._of)) or any(
+            one.keeps_order for one in state.clusters.values()
+        ):
             raise BadRequest(
                 "a keyed or ordered cluster reads this partition, and would wait for a delayed "
                 "message: publish it without delay, or to a topic that only shared clusters read"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from weir.broker.clusters.leases import Leases
 from weir.broker.clusters.line import Line
@@ -84,7 +85,7 @@ class Picking:
 
     __slots__ = ("_ground", "_name")
 
-    mode: Mode
+    mode: ClassVar[Mode]
 
     def __init__(self, ground: Ground, name: str) -> None:
         """Pick for the cluster `name`."""

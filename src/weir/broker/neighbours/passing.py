@@ -204,7 +204,7 @@ class Passing:
         """Return whether a reply is handed on though there is no room for it; if not, that is said
         to the peer. What it does not read must not pile up here.
         """
-        if size <= SMALL or caller.opcode not in (*_READS, Opcode.PULL):
+        if size <= SMALL or not (caller.opcode in _READS or caller.opcode == Opcode.PULL):
             return True
         error = f"no room for {size:,} bytes from another shard: try again shortly"
         if caller.opcode == Opcode.PULL:  # what it was granted goes back as it goes

@@ -50,20 +50,24 @@ class Holding(NamedTuple):
     granted: int
 
 
+#: What a catalog is of: what one takes over from another.
+_PARTS = (
+    "_by_id",
+    "_forgot_at",
+    "_next_topic",
+    "_not_stamped",
+    "_producers",
+    "_topics",
+    "growing",
+    "last_stamp",
+    "nodes",
+)
+
+
 class Catalog:
     """Topics by name and id, and producers by id. Topic ids rise from 1 and are never reused."""
 
-    __slots__ = (
-        "_by_id",
-        "_forgot_at",
-        "_next_topic",
-        "_not_stamped",
-        "_producers",
-        "_topics",
-        "growing",
-        "last_stamp",
-        "nodes",
-    )
+    __slots__ = _PARTS
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -116,7 +120,7 @@ class Catalog:
 
     def become(self, other: Catalog) -> None:
         """Hold what `other` holds, in place: many look into this one."""
-        for name in self.__slots__:
+        for name in _PARTS:
             setattr(self, name, getattr(other, name))
 
     def create(self, record: TopicCreated) -> tuple[Topic, bool]:

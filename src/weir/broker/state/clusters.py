@@ -59,6 +59,11 @@ class ClusterState:
         for fence, grant in self.grants.items():
             self._note(fence, grant)
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether it is keyed or ordered."""
+        return self.mode is not None and self.mode is not Mode.SHARED
+
     def grant(self, fence: int, record: MessagesGranted) -> Grant | None:
         """Lease the first run of [first, next) that is not done, superseding grants it overlaps;
         or, of the record's runs, all that is not done.
@@ -290,15 +295,15 @@ class ClusterState:
         cls,
         cursor: int,
         frontier: int,
-        done: tuple[int, list[Any]],
-        grants: list[tuple[int, int, int, int, list[tuple[int, int]]]],
+        done: Any,
+        grants: Any,
         skipped: int,
         paused: bool,
         mode: int,
     ) -> ClusterState:
         """Return the state of a snapshot."""
         held = {
-            fence: Grant(consumer, deadline, attempts, Ranges(left))
+            fence: Grant(consumer, deadline, attempts, Ranges([(a, b) for a, b in left]))
             for fence, consumer, deadline, attempts, left in grants
         }
         chosen = Mode(mode) if mode >= 0 else None

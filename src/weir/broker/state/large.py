@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
 
 from weir.model.chunks import Piece, References, chained
 from weir.model.limits import OPEN_VALUE_MS
@@ -176,7 +177,7 @@ class ValueTable:
     @classmethod
     def decode(
         cls,
-        rows: list[tuple[int, int, int, int, int, int, bytes]],
+        rows: list[Any],
         offsets: bytes,
         firsts: bytes,
         behind: bytes,

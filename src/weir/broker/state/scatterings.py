@@ -170,9 +170,8 @@ class Scatterings:
 
     @classmethod
     def decode(
-        cls, barred: int, alone: Any, batches: Any, acks: Any, committed: Any,
-        voids: tuple[int, list[Any]],
-    ) -> Scatterings:  # fmt: skip
+        cls, barred: int, alone: Any, batches: Any, acks: Any, committed: Any, voids: Any
+    ) -> Scatterings:
         """Return the state of a snapshot."""
         self = cls()
         self.barred = barred

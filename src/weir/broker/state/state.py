@@ -48,26 +48,28 @@ _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 #: Each of the parts of its table is looked at once an hour, few of them at one entry.
 _EXPIRE_EVERY = stamp_at(3600 * 1000) // PARTS
 _EXPIRE_AT_ONCE = 8
+#: What a state is of: what one takes over from another.
+_PARTS = (
+    "_expired_at",
+    "clusters",
+    "cursors",
+    "delays",
+    "first_index",
+    "last_stamp",
+    "log_start",
+    "next_offset",
+    "origins",
+    "producers",
+    "roster",
+    "scatterings",
+    "values",
+)
 
 
 class PartitionState:
     """Next offset, last stamp, dedupe, clusters (DESIGN §5 Raft, the list of a snapshot)."""
 
-    __slots__ = (
-        "_expired_at",
-        "clusters",
-        "cursors",
-        "delays",
-        "first_index",
-        "last_stamp",
-        "log_start",
-        "next_offset",
-        "origins",
-        "producers",
-        "roster",
-        "scatterings",
-        "values",
-    )
+    __slots__ = _PARTS
 
     def __init__(self) -> None:
         """Begin as a new partition."""
@@ -297,7 +299,7 @@ class PartitionState:
 
     def become(self, other: PartitionState) -> None:
         """Take another replica's state, as `decode` gave it, in place of this one."""
-        for name in PartitionState.__slots__:
+        for name in _PARTS:
             setattr(self, name, getattr(other, name))
 
     @classmethod
