@@ -89,27 +89,38 @@ class Acking:
             while ranges := acks.take():
                 try:
                     await self._ack(partition, ranges)
-                except StaleGrant:
-                    if len(ranges) == 1:
-                        self.expired(partition, ranges[0])
-                    else:
-                        await self._ack_each(partition, acks, ranges)
-                except LOST:
+                except UnknownCluster:
                     raise
+                except (StaleGrant, BadRequest) as error:
+                    if len(ranges) > 1:
+                        await self._ack_each(partition, acks, ranges)
+                    elif isinstance(error, BadRequest):
+                        raise
+                    else:
+                        self.expired(partition, ranges[0])
                 except BaseException:
                     acks.put_back(ranges)
                     raise
 
     async def _ack_each(self, partition: int, acks: Acks, ranges: list[Range]) -> None:
-        """Ack one by one: some are stale, and the others must not suffer for it."""
+        """Ack one by one: some are stale or lost, and the others must not suffer for it. Raises
+        what was said of a lost one when all are told.
+        """
+        lost: BadRequest | None = None
         for at, one in enumerate(ranges):
             try:
                 await self._ack(partition, [one])
             except StaleGrant:
                 self.expired(partition, one)
+            except BadRequest as error:
+                lost = error
+            except UnknownCluster:
+                raise
             except BaseException:
                 acks.put_back(ranges[at:])
                 raise
+        if lost is not None:
+            raise lost
 
     async def _ack(self, partition: int, ranges: list[Range]) -> None:
         def request(address: Address) -> m.Request:

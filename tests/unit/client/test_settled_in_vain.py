@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
 import weir
+from weir.client.acking import Acking
 from weir.client.consumer import Consumer
-from weir.errors import BadRequest, UnknownCluster, UnknownTopic
+from weir.client.places import Places
+from weir.errors import BadRequest, StaleGrant, UnknownCluster, UnknownTopic
+from weir.model.ids import Address
 from weir.model.message import Message
 from weir.wire import messages as m
 
@@ -53,6 +57,43 @@ def test_what_is_refused_for_good_is_not_told_for_ever(fake_broker, back, refusa
                         break
             told = [request for request in broker.seen if names_the_first(request)]
             assert len(told) <= 1 + back
+
+    asyncio.run(scenario())
+
+
+class _Places:
+    """A broker that has lost message 0, and where the grant 9 is over."""
+
+    id = b"topic"
+
+    def __init__(self) -> None:
+        self.told: list[list[tuple[int, int, int]]] = []
+
+    async def ask(self, partition: int, request: Any, *_: object, **__: object) -> m.Acked:
+        ranges = request(Address(0, 0, 0)).ranges
+        self.told.append(ranges)
+        if any(fence == 9 for fence, _, _ in ranges):
+            raise StaleGrant("over")
+        if any(first == 0 for _, first, _ in ranges):
+            raise BadRequest("no such message")
+        return m.Acked(0)
+
+
+# All that was settled in one request was dropped with the one that was lost, and came again; and
+# where one beside it was stale, the lost one was kept and told for ever.
+@pytest.mark.parametrize("with_a_stale_one", [False, True])
+def test_what_is_settled_beside_a_lost_one_counts(with_a_stale_one: bool) -> None:
+    async def scenario() -> None:
+        places, acking = _Places(), Acking("t", "c", None)
+        acking.begin(cast(Places, places))
+        ranges = [(1, 0, 1), (1, 2, 3), *([(9, 5, 6)] if with_a_stale_one else [])]
+        for fence, first, behind in ranges:
+            acking.done(0, fence, first, behind)
+        with pytest.raises(BadRequest):
+            await acking.flush(0)
+        assert places.told == [ranges, *([one] for one in ranges)]
+        assert acking.stale == with_a_stale_one
+        assert acking.waiting() == []
 
     asyncio.run(scenario())
 

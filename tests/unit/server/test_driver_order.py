@@ -144,13 +144,15 @@ def test_a_log_rests_behind_a_flush_of_a_crowd_and_behind_no_other() -> None:
     asyncio.run(body())
 
 
-def test_a_flush_is_settled_behind_its_turn_and_publishes_of_devices_not_at_all() -> None:
-    class Settling(Noting):
-        def settle(self) -> list[ef.Effect]:
-            self.heard.append("settled")
-            # It is held above three quarters.
-            return [ef.HoldReads(True)] if self.budget.used > 75 else []
+class Settling(Noting):
+    """Notes when it is settled, too; it is held above three quarters."""
 
+    def settle(self) -> list[ef.Effect]:
+        self.heard.append("settled")
+        return [ef.HoldReads(True)] if self.budget.used > 75 else []
+
+
+def test_a_flush_is_settled_behind_its_turn_and_publishes_of_devices_not_at_all() -> None:
     async def body() -> None:
         shard = Settling()
         driver = Driver(cast(Shard, shard), {})
@@ -179,11 +181,6 @@ def test_a_flush_is_settled_behind_its_turn_and_publishes_of_devices_not_at_all(
 
 
 def test_the_shard_settles_once_the_confirm_of_a_lone_flush_is_out() -> None:
-    class Settling(Noting):
-        def settle(self) -> list[ef.Effect]:
-            self.heard.append("settled")
-            return [ef.HoldReads(True)] if self.budget.used > 75 else []
-
     async def body() -> None:
         shard = Settling()
         disk = SimDisk(random.Random(1))
