@@ -19,10 +19,6 @@ from weir.wire import messages as m
 
 log = logging.getLogger(__name__)
 
-#: The broker knows nothing of what is settled: it was deleted, or lost. To say it again and again
-#: would help nobody, and what is there comes again by itself.
-LOST = BadRequest, UnknownCluster
-
 Range = tuple[int, int, int]
 
 
@@ -90,6 +86,8 @@ class Acking:
                 try:
                     await self._ack(partition, ranges)
                 except UnknownCluster:
+                    # Of what was deleted, or lost, the broker knows nothing: to say it again and
+                    # again would help nobody, and what is there comes again by itself.
                     raise
                 except (StaleGrant, BadRequest) as error:
                     if len(ranges) > 1:

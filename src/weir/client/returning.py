@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from weir.client.acking import LOST
 from weir.client.places import Places
 from weir.client.runs import Run, merged
-from weir.errors import StaleGrant
+from weir.errors import BadRequest, StaleGrant, UnknownCluster
 from weir.model.ids import Address
 from weir.model.limits import ACK_RANGES_MAX
 from weir.wire import messages as m
@@ -80,15 +80,23 @@ class Returning:
         kinds = self._pending.pop(partition, {})
         order = sorted(kinds, key=lambda kind: min(kinds[kind]), reverse=self._ordered)
         together = 1 if self._ordered else _TOGETHER
+        lost: BadRequest | None = None
         try:
             for at in range(0, len(order), together):
                 some = order[at : at + together]
-                await asyncio.gather(
-                    *(self._send(partition, kind, merged(kinds[kind])) for kind in some)
-                )
-                for kind in some:
+                sends = (self._send(partition, kind, merged(kinds[kind])) for kind in some)
+                failed: BaseException | None = None
+                answers = await asyncio.gather(*sends, return_exceptions=True)
+                for kind, answer in zip(some, answers, strict=True):
+                    if isinstance(answer, BadRequest):
+                        lost = answer
+                    elif isinstance(answer, BaseException):
+                        failed = failed or answer
+                        continue
                     del kinds[kind]
-        except LOST:
+                if failed is not None:
+                    raise failed
+        except UnknownCluster:
             kinds.clear()
             raise
         finally:
@@ -96,6 +104,8 @@ class Returning:
             for (fence, delay_ms, is_untried), runs in kinds.items():
                 for run in runs:
                     self.back(partition, fence, run, delay_ms, is_untried)
+        if lost is not None:
+            raise lost
 
     async def now(self, partition: int, fence: int, runs: Sequence[Run], delay_ms: int) -> bool:
         """Give back, behind all that was noted; return when a majority knows.
@@ -113,22 +123,37 @@ class Returning:
             raise
 
     async def _send(self, partition: int, kind: _Kind, runs: Sequence[Run]) -> bool:
-        fence, delay_ms, untried = kind
-        in_time = True
+        """Return False if some were another's already; raises what was said of those that the
+        broker has lost when the others are told.
+        """
+        in_time, lost = True, None
         for at in range(0, len(runs), ACK_RANGES_MAX):
             some = [*runs[at : at + ACK_RANGES_MAX]]
-
-            def request(address: Address, some: list[Run] = some) -> m.Request:
-                return m.Nack(address, self._cluster, fence, some, delay_ms, untried)
-
-            assert self._places is not None  # what goes back was pulled from there
             try:
-                await self._places.ask(partition, request, m.Nacked, wait=0.0, check=_accept)
-            except StaleGrant:
-                in_time = False
-                if not untried:
-                    self._late(partition, (fence, some[0][0], some[-1][1]))
+                in_time &= await self._nack(partition, kind, some)
+            except BadRequest as error:
+                lost = error
+                for run in some if len(some) > 1 else ():
+                    with suppress(BadRequest):
+                        in_time &= await self._nack(partition, kind, [run])
+        if lost is not None:
+            raise lost
         return in_time
+
+    async def _nack(self, partition: int, kind: _Kind, runs: list[Run]) -> bool:
+        fence, delay_ms, untried = kind
+
+        def request(address: Address) -> m.Request:
+            return m.Nack(address, self._cluster, fence, runs, delay_ms, untried)
+
+        assert self._places is not None  # what goes back was pulled from there
+        try:
+            await self._places.ask(partition, request, m.Nacked, wait=0.0, check=_accept)
+        except StaleGrant:
+            if not untried:
+                self._late(partition, (fence, runs[0][0], runs[-1][1]))
+            return False
+        return True
 
 
 def _accept(_: m.Nacked) -> None:

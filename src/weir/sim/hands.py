@@ -32,7 +32,7 @@ class Hands:
     def give_back(self, grant: Grant, first: int, behind: int) -> None:
         """Give a part of a grant back, for now or for a while; it may be another's already."""
         client, dice = self._client, self._client.world.dice
-        if client.link is None or not client.addresses or client.ending:
+        if client.link is None or not client.addresses:
             return
         delay_ms, untried = dice.choice(_DELAYS_MS), client.world.chance(_UNTRIED)
         now = client.world.now

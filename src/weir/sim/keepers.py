@@ -52,7 +52,9 @@ class OrderedConsumer(Consumer):
 
     def _handle(self, grant: Grant) -> None:
         if grant.first > self._gave_back and self.history.returns[self._return].confirmed < 0:
-            # It was on its way, or what is given back is not taken back.
+            # It was on its way, or what is given back is not taken back. At the end, too: what it
+            # only dropped would stay with it, and it would go on behind that (one-node seed 1802).
+            self.ending_since = max(self.ending_since, self.world.now)
             self._hands.give_back(grant, grant.first, grant.behind)
             return
         self._gave_back = _NOTHING

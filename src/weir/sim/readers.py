@@ -270,7 +270,7 @@ class Consumer(Client):
             self.soon(self._ack, grant, grant.first, middle)
         elif self.world.chance(_LATE):
             delay = self.world.dice.randrange(LEASE_MS_MAX * 2 * MS)
-            late = self._hands.give_back if self.world.chance(_LATE_BACK) else self._ack
+            late = self._give_back if self.world.chance(_LATE_BACK) else self._ack
             self.world.after(delay, late, grant, grant.first, grant.behind)
         elif self.world.chance(_LINGER):
             # In parts, so that grants are left with holes.
@@ -279,6 +279,10 @@ class Consumer(Client):
             self.soon(self._ack, grant, grant.first, middle)
         else:
             self.soon(self._ack, grant, grant.first, grant.behind)
+
+    def _give_back(self, grant: Grant, first: int, behind: int) -> None:
+        if not self.ending:
+            self._hands.give_back(grant, first, behind)
 
     def _ack(self, grant: Grant, first: int, behind: int) -> None:
         if first == behind or self.link is None or not self.addresses:

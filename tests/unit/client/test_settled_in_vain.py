@@ -11,7 +11,8 @@ import weir
 from weir.client.acking import Acking
 from weir.client.consumer import Consumer
 from weir.client.places import Places
-from weir.errors import BadRequest, StaleGrant, UnknownCluster, UnknownTopic
+from weir.client.returning import Returning
+from weir.errors import BadRequest, StaleGrant, Unavailable, UnknownCluster, UnknownTopic
 from weir.model.ids import Address
 from weir.model.message import Message
 from weir.wire import messages as m
@@ -94,6 +95,46 @@ def test_what_is_settled_beside_a_lost_one_counts(with_a_stale_one: bool) -> Non
         assert places.told == [ranges, *([one] for one in ranges)]
         assert acking.stale == with_a_stale_one
         assert acking.waiting() == []
+
+    asyncio.run(scenario())
+
+
+class _Returns(_Places):
+    """The same, as it is told what goes back."""
+
+    async def ask(self, partition: int, request: Any, *_: object, **__: object) -> Any:
+        nack = request(Address(0, 0, 0))
+        self.told.append([(nack.fence, *run) for run in nack.ranges])
+        if nack.fence == 9:
+            raise Unavailable("not now")
+        if any(first == 0 for first, _ in nack.ranges):
+            raise BadRequest("no such message")
+        return m.Nacked(0)
+
+
+# All that went back in one request, and with one flush, was dropped with the one that was lost, and
+# came again only when its lease had ended.
+def test_what_goes_back_beside_a_lost_one_counts() -> None:
+    async def scenario() -> None:
+        places, returning = _Returns(), Returning("c", False, lambda *_: None)
+        returning.begin(cast(Places, places))
+        for fence, first in ((1, 0), (1, 2), (2, 5)):
+            returning.back(0, fence, (first, first + 1), 0, untried=True)
+        with pytest.raises(BadRequest):
+            await returning.flush(0)
+        assert sorted(places.told) == [
+            [(1, 0, 1)], [(1, 0, 1), (1, 2, 3)], [(1, 2, 3)], [(2, 5, 6)]
+        ]  # fmt: skip
+        assert returning.waiting() == []
+        # What got no answer is told again, and only that.
+        returning.back(0, 9, (7, 8), 0, untried=True)
+        returning.back(0, 2, (8, 9), 0, untried=True)
+        with pytest.raises(Unavailable):
+            await returning.flush(0)
+        del places.told[:]
+        with pytest.raises(Unavailable):
+            await returning.flush(0)
+        assert places.told == [[(9, 7, 8)]]
 
     asyncio.run(scenario())
 
