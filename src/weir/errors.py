@@ -274,6 +274,14 @@ class NotTogether(BadRequest):
     code = 53
 
 
+class PartitionEnded(Refused):
+    """The partition has ended, or is about to: nothing is published to it any more, and this was
+    not. Publish to another one; `detail` is the number of this one.
+    """
+
+    code = 54
+
+
 def _tree(kind: type[Refused]) -> list[type[Refused]]:
     return [kind, *(k for child in kind.__subclasses__() for k in _tree(child))]
 

@@ -74,6 +74,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
     m.AskBarriers: st.builds(m.AskBarriers, NATURAL, NATURAL, NATURAL, st.booleans()),
     m.ReportJoined: st.builds(m.ReportJoined, NATURAL, NATURAL, NATURAL),
+    m.ReportEnded: st.builds(m.ReportEnded, *[NATURAL] * 4, st.booleans()),
     m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL, st.booleans()),
     m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),
     m.Scatter: st.builds(
@@ -95,6 +96,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),
     a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),
     a.DeleteTopic: st.builds(a.DeleteTopic, TEXT, NATURAL),
+    a.EndPartition: st.builds(a.EndPartition, TEXT, NATURAL),
     a.DescribePartition: st.builds(a.DescribePartition, ADDRESS),
     a.ListClusters: st.builds(a.ListClusters, ADDRESS, TEXT),
     a.SeekCluster: st.builds(a.SeekCluster, ADDRESS, TEXT, NATURAL),
@@ -112,7 +114,16 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
 }
 SETTINGS = st.builds(TopicSettings, NATURAL, NATURAL, NAMES)
-INFO = st.builds(m.TopicInfo, NATURAL, TEXT, TEXT, TEXT, st.lists(ADDRESS, max_size=3), SETTINGS)
+INFO = st.builds(
+    m.TopicInfo,
+    NATURAL,
+    TEXT,
+    TEXT,
+    TEXT,
+    st.lists(ADDRESS, max_size=3),
+    SETTINGS,
+    st.lists(st.tuples(NATURAL, NATURAL), max_size=2).map(tuple),
+)
 CLUSTER = st.builds(
     a.ClusterInfo,
     TEXT,
@@ -152,6 +163,7 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
             st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=3),
             st.lists(st.tuples(NATURAL, NATURAL), max_size=3).map(tuple),
             st.booleans(),
+            st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=2).map(tuple),
         ),
     ),
     m.Confirm: (Opcode.PRODUCE, st.builds(m.Confirm, INT64, INT64, st.booleans(), NATURAL)),

@@ -53,6 +53,18 @@ class TopicGrown(Record, frozen=True, array_like=True, tag="grown"):
     floor: int
 
 
+class TopicEnds(Record, frozen=True, array_like=True, tag="ends"):
+    """Registry: a partition takes no messages from here on. With a `stamp` it is sealed there, and
+    all of it lies below `offset`; it is `done` once partition 0 has an entry of that.
+    """
+
+    topic: int
+    partition: int
+    stamp: int = 0
+    offset: int = 0
+    done: bool = False
+
+
 class TopicDeleted(Record, frozen=True, array_like=True, tag="deleted"):
     """Registry: a topic is gone, with all its partitions hold."""
 
@@ -193,6 +205,22 @@ class PartitionJoined(Record, frozen=True, array_like=True, tag="joined"):
     floor: int
 
 
+class PartitionSealed(Record, frozen=True, array_like=True, tag="sealed"):
+    """Partition: no message comes behind this entry, for good; all are stamped below `stamp`."""
+
+    stamp: int
+
+
+class PartitionEnded(Record, frozen=True, array_like=True, tag="ended"):
+    """Partition 0: another partition of its topic is sealed at `stamp`, and all of it lies below
+    `offset`: the order waits for nothing more of it.
+    """
+
+    partition: int
+    stamp: int
+    offset: int
+
+
 class AcksPrepared(Record, frozen=True, array_like=True, tag="prepared"):
     """Partition: of a scattering's attempt at `stamp`, acks (cluster, ranges as `MessagesAcked` has
     them) are undecided; `parts` are all of its parts.
@@ -294,6 +322,7 @@ ControlRecord = (
     TopicCreated
     | TopicAltered
     | TopicGrown
+    | TopicEnds
     | TopicDeleted
     | ProducerOpened
     | NodeRecord
@@ -305,6 +334,8 @@ ControlRecord = (
     | LogStartMoved
     | StampsRaised
     | PartitionJoined
+    | PartitionSealed
+    | PartitionEnded
     | ScatterRecord
     | ClusterRecord
     | CursorRecord

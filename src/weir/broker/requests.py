@@ -45,12 +45,14 @@ _OF_REGISTRY = frozenset[type](
         m.OpenProducer,
         a.AlterTopic,
         a.DeleteTopic,
+        a.EndPartition,
         n.ChangeNode,
         n.RaiseLevel,
         n.ReportNode,
         n.ReportSettled,
         n.ReportLost,
         m.ReportJoined,
+        m.ReportEnded,
     }
 )
 #: What only another shard may ask.
@@ -108,6 +110,7 @@ class Requests:
             m.SeekCursor: self._turn,
             a.AlterTopic: self._alter,
             a.DeleteTopic: self._delete,
+            a.EndPartition: self._end_partition,
             a.DescribePartition: self._describe_partition,
             a.ListClusters: self._list_clusters,
             a.SeekCluster: self._change_cluster,
@@ -217,6 +220,10 @@ class Requests:
     def _delete(self, session: Session, caller: Caller, request: a.DeleteTopic) -> None:
         self._authorize(session.principal, "delete", request.name)
         self._registry.administration.delete(caller, request)
+
+    def _end_partition(self, session: Session, caller: Caller, request: a.EndPartition) -> None:
+        self._authorize(session.principal, "alter", request.name)
+        self._registry.endings.end(caller, request)
 
     def _describe_partition(
         self, session: Session, caller: Caller, request: a.DescribePartition

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 import xxhash
@@ -28,6 +28,8 @@ Order = Literal["partition", "total"]
 #: The value of a retention without a limit.
 FOREVER = 0
 DEFAULT_NAMESPACE = "default"
+#: A key that finds only partitions that have ended at so many places goes to partition 0.
+_PLACES_MAX = 64
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARACTERS_MAX}}}")
 
 
@@ -101,13 +103,25 @@ class SettingsChange(msgspec.Struct, frozen=True, array_like=True):
         return self.over(settings) == settings
 
 
+class End(NamedTuple):
+    """A partition that is to end: nothing is published to it any more. Once it is sealed, all of it
+    is stamped below `stamp` and lies below `offset`; it is `done` once partition 0 has that.
+    """
+
+    partition: int
+    stamp: int = 0
+    offset: int = 0
+    done: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A named stream of partitions. `id` is never reused; `created` is the stamp of its entry.
 
     It was `founded_with` so many partitions: by these, and not by later ones, a hub has its place.
     Later ones join the topic's order one by one, until there are as many as `joining`, which is 0
-    if there are; `floors` are what those that have joined are stamped above.
+    if there are; `floors` are what those that have joined are stamped above. `ends` are those that
+    have ended or are about to, by number.
     """
 
     id: int
@@ -120,6 +134,7 @@ class Topic:
     settings: TopicSettings = DEFAULT_SETTINGS
     joining: int = 0
     floors: tuple[int, ...] = ()
+    ends: tuple[End, ...] = ()
 
     @property
     def full_name(self) -> str:
@@ -139,11 +154,20 @@ class Topic:
         later = partition - self.founded_with
         return self.floors[later] if 0 <= later < len(self.floors) else 0
 
+    def end_of(self, partition: int) -> End | None:
+        """Return how a partition ends; None of one that does not."""
+        return next((end for end in self.ends if end.partition == partition), None)
+
+    @property
+    def closed(self) -> frozenset[int]:
+        """The partitions to which nothing is published any more."""
+        return frozenset(end.partition for end in self.ends)
+
     def partition_of_hub(self, hub: int) -> int:
-        """Return where a hub publishes unless it names a partition. That never changes: only there
-        is known what it has published, so that nothing it sends again comes twice.
+        """Return where a hub publishes unless it names a partition. That changes only if it ends:
+        only there is known what it has published, so that nothing it sends again comes twice.
         """
-        return partition_for(U64.pack(hub), self.founded_with)
+        return partition_for(U64.pack(hub), self.founded_with, self.closed)
 
 
 def check_together(topics: Sequence[Topic]) -> None:
@@ -184,6 +208,15 @@ def check_order(order: str) -> None:
         )
 
 
-def partition_for(key: bytes, partitions: int) -> int:
-    """Return the partition of a key: xxh3-64 modulo the number of partitions."""
-    return int(xxhash.xxh3_64_intdigest(key)) % partitions
+def partition_for(key: bytes, partitions: int, closed: Container[int] = ()) -> int:
+    """Return the partition of a key: xxh3-64 modulo the number of partitions; where that is one of
+    the `closed`, with the next seed. So no key moves but those of a partition that ends.
+    """
+    found = int(xxhash.xxh3_64_intdigest(key)) % partitions
+    if found not in closed:
+        return found
+    for seed in range(1, _PLACES_MAX):
+        found = int(xxhash.xxh3_64_intdigest(key, seed)) % partitions
+        if found not in closed:
+            return found
+    return 0

@@ -24,6 +24,15 @@ class AlterTopic(Control, frozen=True, array_like=True):
     partitions: Natural = 0
 
 
+class EndPartition(Control, frozen=True, array_like=True):
+    """End a partition: nothing is published to it any more, and what it holds is read on. Answered
+    by `TopicInfo` once it has ended; one that has ended before is answered the same.
+    """
+
+    name: str
+    partition: Natural
+
+
 class DeleteTopic(Control, frozen=True, array_like=True):
     """Delete a topic and all of its messages, for good. Its `id` is never given again.
 
@@ -135,6 +144,7 @@ class ClusterChanged(Control, frozen=True, array_like=True):
 
 Request = (
     AlterTopic
+    | EndPartition
     | DeleteTopic
     | DescribePartition
     | ListClusters

@@ -75,6 +75,7 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.DECIDE: m.Decide,
     Opcode.ALTER_TOPIC: a.AlterTopic,
     Opcode.DELETE_TOPIC: a.DeleteTopic,
+    Opcode.END_PARTITION: a.EndPartition,
     Opcode.DESCRIBE_PARTITION: a.DescribePartition,
     Opcode.LIST_CLUSTERS: a.ListClusters,
     Opcode.SEEK_CLUSTER: a.SeekCluster,
@@ -89,6 +90,7 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.REPORT_SETTLED: n.ReportSettled,
     Opcode.REPORT_LOST: n.ReportLost,
     Opcode.REPORT_JOINED: m.ReportJoined,
+    Opcode.REPORT_ENDED: m.ReportEnded,
 }
 _REPLIES: dict[int, type[Any]] = {
     Opcode.HELLO: m.Welcome,
@@ -112,6 +114,7 @@ _REPLIES: dict[int, type[Any]] = {
     Opcode.DECIDE: m.PartState,
     Opcode.ALTER_TOPIC: m.TopicInfo,
     Opcode.DELETE_TOPIC: a.Deleted,
+    Opcode.END_PARTITION: m.TopicInfo,
     Opcode.DESCRIBE_PARTITION: a.PartitionInfo,
     Opcode.LIST_CLUSTERS: a.ClusterList,
     Opcode.SEEK_CLUSTER: a.ClusterChanged,
@@ -211,7 +214,19 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
         prefix = ADDRESS.pack(shard, log, node, group) + _CHUNKS.pack(reply.index)
         return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
     flags = _RESPONSE | _ERROR if isinstance(reply, m.Refusal) else _RESPONSE
-    return _framed(flags, opcode, correlation, _pack(reply))
+    return _framed(flags, opcode, correlation, _pack(_bare(reply)))
+
+
+def _bare(reply: m.ControlReply) -> object:
+    """Return a reply without its last field where that says nothing, as of most topics: of those
+    that tell which partitions have ended.
+    """
+    match reply:
+        case m.Barriers(ends=()) | m.TopicInfo(ends=()):
+            return msgspec.structs.astuple(reply)[:-1]
+        case m.TopicList(topics, more):
+            return [_bare(topic) for topic in topics], more
+    return reply
 
 
 def decode_reply(frame: ClientFrame) -> m.Reply:

@@ -33,6 +33,7 @@ from weir.wire.cursors import TakeTurn as TakeTurn
 from weir.wire.cursors import Turn as Turn
 from weir.wire.ordering import AskBarriers as AskBarriers
 from weir.wire.ordering import Barriers as Barriers
+from weir.wire.ordering import ReportEnded as ReportEnded
 from weir.wire.ordering import ReportJoined as ReportJoined
 from weir.wire.scattering import Decide as Decide
 from weir.wire.scattering import PartState as PartState
@@ -62,6 +63,7 @@ class Opcode(IntEnum):
     ALTER_TOPIC = 12
     DELETE_TOPIC = 13
     DESCRIBE_PARTITION = 14
+    END_PARTITION = 15
     PRODUCE = 16
     FETCH = 17
     PULL = 18
@@ -88,6 +90,7 @@ class Opcode(IntEnum):
     REPORT_SETTLED = 53
     REPORT_LOST = 54
     REPORT_JOINED = 55
+    REPORT_ENDED = 56
 
 
 class Hello(Control, frozen=True, array_like=True):
@@ -156,7 +159,10 @@ class CreateTopic(Control, frozen=True, array_like=True):
 
 
 class TopicInfo(Control, frozen=True, array_like=True):
-    """A topic and where each of its partitions is served, in partition order."""
+    """A topic and where each of its partitions is served, in partition order. Nothing is published
+    any more to those of `ends`: (partition, stamp), 0 while it is about to end, then what all of it
+    is stamped below.
+    """
 
     id: int
     namespace: str
@@ -164,6 +170,12 @@ class TopicInfo(Control, frozen=True, array_like=True):
     order: str
     addresses: list[Address]
     settings: TopicSettings = TopicSettings()
+    ends: tuple[tuple[Natural, Natural], ...] = ()
+
+    @property
+    def closed(self) -> frozenset[int]:
+        """The partitions to which nothing is published any more."""
+        return frozenset(partition for partition, _ in self.ends)
 
 
 class TopicList(Control, frozen=True, array_like=True):
@@ -339,6 +351,7 @@ ControlRequest = (
     | Positions
     | AskBarriers
     | ReportJoined
+    | ReportEnded
     | Fetch
     | Pull
     | Ack

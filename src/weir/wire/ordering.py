@@ -34,16 +34,31 @@ class ReportJoined(Control, frozen=True, array_like=True):
     floor: Natural
 
 
+class ReportEnded(Control, frozen=True, array_like=True):
+    """Only a shard sends this, to who leads the registry: a partition that is to end is sealed at
+    `stamp`, and all of it lies below `offset`; partition 0 has that in an entry if it is `done`.
+    """
+
+    topic: Natural
+    partition: Natural
+    stamp: Natural
+    offset: Natural
+    done: bool = False
+
+
 class Barriers(Control, frozen=True, array_like=True):
     """The barriers of partitions, (partition, stamp, through) each: all that is ever stamped at or
     below `stamp` lies below offset `through`, and is committed; 0 is one of which nothing is known.
 
     The order is complete through the least stamp of all partitions. They are all where they were
     asked to be if that is `reached`; else time was up. `roster` are those that joined
-    since the topic was made, as (partition, floor): they are stamped above that.
+    since the topic was made, as (partition, floor): they are stamped above that. `ends` are those
+    that have ended, as (partition, stamp, offset): nothing of them is stamped above that, or lies
+    behind.
     """
 
     topic: Natural
     registers: list[tuple[Natural, Natural, Natural]]
     roster: tuple[tuple[Natural, Natural], ...] = ()
     reached: bool = False
+    ends: tuple[tuple[Natural, Natural, Natural], ...] = ()

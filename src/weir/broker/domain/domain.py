@@ -19,7 +19,7 @@ class Domain:
     """What is known of the partitions of one topic, and who waits until they are further."""
 
     __slots__ = ("_behind", "_behind_here", "_heard", "_looked_for", "_waiting", "asked_ms",
-                 "plan", "planned_at", "registers", "roster", "scope", "topic")  # fmt: skip
+                 "ends", "plan", "planned_at", "registers", "roster", "scope", "topic")  # fmt: skip
 
     def __init__(self, topic: int, scope: Scope) -> None:
         """Nothing is known of a topic, by its id."""
@@ -28,6 +28,8 @@ class Domain:
         self.asked_ms = 0
         self.registers: dict[int, Barrier] = {}
         self.roster: tuple[tuple[int, int], ...] = ()
+        #: Those that have ended: nothing of them is above that stamp, or behind that offset.
+        self.ends: dict[int, Barrier] = {}
         #: Where its partitions are led, as of a number of changes of leaders and of the roster.
         self.plan = Plan([], [], [], {})
         self.planned_at = (-1, -1)
@@ -49,6 +51,17 @@ class Domain:
     def learn(self, roster: Iterable[tuple[int, int]]) -> None:
         """Keep the longest roster: it only grows."""
         self.roster = max(self.roster, tuple(roster), key=len)
+
+    def learn_end(self, partition: int, stamp: int, offset: int) -> None:
+        """Keep that a partition has ended: nobody waits for it any more."""
+        self.ends[partition] = Barrier(stamp, offset)
+
+    def known(self, partition: int, stamp: int) -> Barrier:
+        """Return what is known of a partition to tell who asked for `stamp`."""
+        end = self.ends.get(partition)
+        if end is not None:  # all of it lies there, whatever stamp it is compared with
+            return Barrier(max(end.stamp, stamp), end.through)
+        return self.registers.get(partition, NO_BARRIER)
 
     def add(self, asker: Asker) -> None:
         """Let somebody wait."""
@@ -76,7 +89,7 @@ class Domain:
             self._behind = [p for p in self.plan.others if not self._is_at(p, asker)]
         here, others, stamp = self._behind_here, self._behind, asker.stamp
         while here:
-            if self.see(here[-1], fenced).stamp < stamp:
+            if self.see(here[-1], fenced).stamp < stamp and here[-1].partition not in self.ends:
                 return True
             here.pop()
         while others and self._is_at(others[-1], asker):
@@ -89,16 +102,21 @@ class Domain:
         self.take(led.partition, barrier)
         if led.state.roster:  # at once: with a barrier above it, a floor must be known
             self.learn(led.state.roster)
+        for partition, end in led.state.ends.items():
+            self.learn_end(partition, *end)
         return barrier
 
     def to_ask(self) -> tuple[bool, set[int]]:
         """Return whether leaders here have to promise, and the places of others that have to, for
         those that the last look found behind.
         """
-        places = self.plan.places
-        return bool(self._behind_here), {places[p] for p in self._behind if p in places}
+        places, ends = self.plan.places, self.ends
+        asked = {places[p] for p in self._behind if p in places and p not in ends}
+        return any(led.partition not in ends for led in self._behind_here), asked
 
     def _is_at(self, partition: int, asker: Asker) -> bool:
+        if partition in self.ends:
+            return True
         if self.registers.get(partition, NO_BARRIER).stamp < asker.stamp:
             return False
         return asker.after == ANYTIME or self._heard.get(partition, 0) > asker.after

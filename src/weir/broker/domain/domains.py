@@ -26,7 +26,7 @@ from weir.model.ids import topic_of
 from weir.model.limits import MAX_AHEAD_MS, WAIT_MS_MAX
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
-from weir.order.barrier import NO_BARRIER, Barrier
+from weir.order.barrier import Barrier
 from weir.wire.client import decode_reply
 from weir.wire.frame import ClientFrame
 from weir.wire.messages import Opcode
@@ -197,9 +197,9 @@ class Domains:
             for led in domain.plan.led:
                 domain.see(led, self._promises.fenced)
             self._plan(domain, topic)
-        known = domain.registers.get
-        registers = [(p, *known(p, NO_BARRIER)) for p in domain.plan.partitions]
-        asker.tell(Barriers(topic.id, registers, domain.roster, reached))
+        registers = [(p, *domain.known(p, asker.stamp)) for p in domain.plan.partitions]
+        ends = tuple((partition, *end) for partition, end in sorted(domain.ends.items()))
+        asker.tell(Barriers(topic.id, registers, domain.roster, reached, ends))
 
     def _pursue(self, domain: Domain, again: bool = False) -> None:
         """Have all partitions that are behind what is waited for promise that they get there."""
@@ -228,6 +228,8 @@ class Domains:
             # One that was not asked anew, for its time was up, says nothing of now.
             domain.take(partition, Barrier(stamp, through), question.number * reply.reached)
         domain.learn(reply.roster)
+        for end in reply.ends:
+            domain.learn_end(*end)
         self._look(domain)
         asker = domain.first
         if asker is not None and (asker.stamp > question.stamp or asker.after >= question.number):

@@ -7,30 +7,26 @@ So whoever was told a barrier before has all that will ever lie below it (counte
 
 from __future__ import annotations
 
-from contextlib import suppress
+from functools import partial
 
+from weir.broker.domain.reports import Reports
 from weir.broker.neighbours.passing import Passing
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.partition.partition import Partition
 from weir.broker.registry.registry import Registry
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
-from weir.errors import Refused, UnknownOpcode
+from weir.errors import UnknownOpcode
 from weir.model.ids import group_of
 from weir.model.topic import Topic
 from weir.order.clock import Time
 from weir.wire.ordering import ReportJoined
 
-#: How often the registry is told again what it does not know yet.
-_REPORT_EVERY_MS = 1_000
-#: No question of this shard has it: what comes back to a report is nothing to anybody.
-_REPORT = 1 << 62
-
 
 class Growth:
     """Lets partitions join of topics whose partition 0 is led here."""
 
-    __slots__ = ("_outbox", "_passing", "_registry", "_report_ms", "_time", "_told", "_topics")
+    __slots__ = ("_outbox", "_registry", "_reports", "_time", "_topics")
 
     def __init__(
         self, topics: Topics, registry: Registry, passing: Passing, outbox: Outbox, time: Time
@@ -38,21 +34,16 @@ class Growth:
         """No topic grows yet."""
         self._topics = topics
         self._registry = registry
-        self._passing = passing
         self._outbox = outbox
         self._time = time
-        #: What the registry was told of late, and until when that will do.
-        self._told: set[tuple[int, int]] = set()
-        self._report_ms = 0
+        self._reports = Reports(passing, time)
 
     def advance(self) -> None:
         """Take the next step with each topic that grows."""
         growing = self._topics.catalog.growing
         if not growing:
             return
-        if (now := self._time.monotonic_ms()) >= self._report_ms:
-            self._told.clear()
-            self._report_ms = now + _REPORT_EVERY_MS
+        self._reports.advance()
         for number in list(growing):
             topic = self._topics.catalog.by_id(number)
             first = self._topics.find(group_of(number, 0))
@@ -76,14 +67,8 @@ class Growth:
             if partition not in joined:
                 assert first.leading is not None  # it was asked for
                 first.leading.join(partition, self._time.wall_ms())
-            elif (topic.id, partition) not in self._told:
-                self._told.add((topic.id, partition))
+            else:
                 self._tell(ReportJoined(topic.id, partition, joined[partition]))
 
     def _tell(self, report: ReportJoined) -> None:
-        place = self._passing.routes.registry
-        with suppress(Refused):  # it is told again as long as it is news
-            if place != self._passing.shard:
-                self._passing.ask_own(place, report, _REPORT)
-            else:
-                self._registry.administration.joined(report)
+        self._reports.tell(report, partial(self._registry.administration.joined, report))

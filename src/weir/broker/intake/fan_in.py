@@ -15,7 +15,14 @@ from weir.broker.entries import BatchRecord
 from weir.broker.intake.intake import Intake, Pending
 from weir.broker.state.dedupe import Origin, value_hash
 from weir.broker.state.state import PartitionState
-from weir.errors import Fenced, Overloaded, Refused, SequenceGap, SequenceReused
+from weir.errors import (
+    Fenced,
+    Overloaded,
+    PartitionEnded,
+    Refused,
+    SequenceGap,
+    SequenceReused,
+)
 from weir.model.batch import Batch, encode
 from weir.model.columns import NO_SEQUENCE, Origins
 from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
@@ -174,14 +181,19 @@ class FanIn:
         self, into: _Gathering, seat: Seat, sn: int, sequence: int, value: bytes, place: int
     ) -> tuple[int, int]:
         """Return `_ACCEPT` and `place`, its offset then, or the code and offset to answer with."""
+        closed = self._intake.is_closed
         if sequence == NO_SEQUENCE:
-            return _ACCEPT, place
+            return (PartitionEnded.code, 0) if closed else (_ACCEPT, place)
         known = self._known(into, seat.hub, sn)
+        if known is None and closed:
+            return PartitionEnded.code, 0
         if known is None and self._is_full(into):
             return Overloaded.code, RETRY_AFTER_MS
         if known is not None and seat.boot < known.boot:
             return Fenced.code, known.boot
         here = known if known is not None and seat.boot == known.boot else Origin(seat.boot, 0, 0)
+        if closed and sequence >= here.next_sequence:
+            return PartitionEnded.code, 0
         if sequence > here.next_sequence:
             return SequenceGap.code, here.next_sequence
         hash_ = value_hash(value)

@@ -24,6 +24,7 @@ from weir.errors import (
     BadRequest,
     Fenced,
     MissingLibrary,
+    PartitionEnded,
     ProducerExpired,
     Refused,
     SequenceGap,
@@ -33,6 +34,7 @@ from weir.errors import (
 from weir.model.batch import Batch
 from weir.model.chunks import Piece
 from weir.model.header import HEADER_SIZE, Columns, Header, crc_holds, stamped
+from weir.model.ids import partition_of
 from weir.model.limits import DEDUPE_HORIZON_MS, ENTRY_BYTES_MAX
 from weir.model.stamp import milliseconds_of
 from weir.order.clock import HybridClock, Time
@@ -85,6 +87,7 @@ class Intake:
         "_time",
         "clock",
         "counts",
+        "is_closed",
     )
 
     def __init__(
@@ -110,6 +113,8 @@ class Intake:
         self._flying: dict[tuple[int, int, int], Pending] = {}
         #: Producers with a part of a scattering under way.
         self._preparing: dict[int, Pending] = {}
+        #: Whether nothing new is taken: the partition is sealed, or about to be.
+        self.is_closed = bool(state.sealed)
 
     @property
     def group_id(self) -> int:
@@ -181,7 +186,8 @@ class Intake:
         """Decide by the whole log, pending entries included: None if the batch is the next one.
 
         Else the pending batch that it repeats, or the answer that was given. Raises `SequenceGap`
-        (rewind to `detail`), `SequenceReused`, `Fenced` or `ProducerExpired`.
+        (rewind to `detail`), `SequenceReused`, `Fenced` or `ProducerExpired`; and `PartitionEnded`
+        for what is new where nothing is taken any more.
         """
         producer, epoch, sequence = header.producer, header.epoch, header.sequence
         if producer in self._preparing or producer in self._state.scatterings.producers:
@@ -192,6 +198,8 @@ class Intake:
         if known is not None and epoch < known.epoch:
             raise Fenced(f"producer {producer} goes on in epoch {known.epoch}", known.epoch)
         expected = known.next_sequence if known is not None and epoch == known.epoch else 0
+        if sequence >= expected:
+            self.check_open()
         if sequence > expected:
             raise SequenceGap(f"sequence {sequence} came, {expected} is missing", expected)
         if sequence == expected:
@@ -207,6 +215,15 @@ class Intake:
                 f"sequence {sequence} was used with other bytes, or too long ago to tell"
             )
         return _told(answer, True)
+
+    def check_open(self) -> None:
+        """Raise `PartitionEnded` where nothing is taken any more."""
+        if self.is_closed:
+            partition = partition_of(self._group.id)
+            raise PartitionEnded(
+                f"partition {partition} has ended, and this is not in it: publish to another one",
+                partition,
+            )
 
     def has_under_way(self, producer: int) -> bool:
         """Return whether a batch of a producer is accepted and not committed yet."""

@@ -10,7 +10,7 @@ from weir.broker.clusters.grants import Grants
 from weir.broker.clusters.returns import Returns
 from weir.broker.clusters.steering import Steering
 from weir.broker.clusters.turns import Turns
-from weir.broker.control import PartitionJoined
+from weir.broker.control import PartitionEnded, PartitionJoined, PartitionSealed
 from weir.broker.entries import of_control
 from weir.broker.intake.fan_in import FanIn
 from weir.broker.intake.intake import Intake
@@ -30,8 +30,9 @@ from weir.wire.messages import Ack, Extend, Nack
 class Leading:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
-    __slots__ = ("_group", "_joining", "_state", "acks", "fan_in", "grants", "intake", "parts",
-                 "returns", "settling", "steering", "turns")  # fmt: skip
+    __slots__ = ("_ending", "_group", "_joining", "_sealing", "_state", "acks", "fan_in",
+                 "grants", "intake", "parts", "returns", "settling", "steering",
+                 "turns")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, clock: HybridClock, shared: Surroundings
@@ -53,6 +54,9 @@ class Leading:
         self._state = state
         #: By partition, the floor under which it is about to join the topic's order.
         self._joining: dict[int, int] = {}
+        #: Partitions whose end is proposed, and whether this one's seal is.
+        self._ending: set[int] = set()
+        self._sealing = False
 
     def devices(self, producer: int, outbox: Outbox, budget: Budget) -> FanIn:
         """Return what packs devices' messages, as the shard's own `producer`."""
@@ -101,6 +105,23 @@ class Leading:
     def joined(self, partition: int) -> None:
         """That is committed."""
         self._joining.pop(partition, None)
+
+    def seal(self, wall_ms: int) -> None:
+        """Take no messages any more, and, once all that were taken are proposed, propose that for
+        good. What is undecided by then lies in front of the seal.
+        """
+        self.intake.is_closed = True
+        if self._sealing or self.has_gathered or not self._group.accepts:
+            return
+        stamp = self.intake.clock.stamp(wall_ms)
+        self._group.propose(of_control(PartitionSealed(stamp)))
+        self._sealing = True
+
+    def count_out(self, partition: int, stamp: int, offset: int) -> None:
+        """Propose, in partition 0, that nothing of another is above `stamp`, or behind `offset`."""
+        if partition not in self._ending and self._group.accepts:
+            self._group.propose(of_control(PartitionEnded(partition, stamp, offset)))
+            self._ending.add(partition)
 
     @property
     def waiting(self) -> bool:

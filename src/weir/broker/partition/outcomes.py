@@ -20,7 +20,9 @@ from weir.broker.control import (
     MessagesAcked,
     MessagesGranted,
     MessagesReturned,
+    PartitionEnded,
     PartitionJoined,
+    PartitionSealed,
     ScatteringsBarred,
     ScatteringsDecided,
     StampsRaised,
@@ -126,6 +128,10 @@ def _apply_bound(
             state.join(partition, floor)
             if leading is not None:
                 leading.joined(partition)
+        case PartitionSealed(stamp):
+            state.seal(stamp)
+        case PartitionEnded(partition, stamp, offset):
+            state.end(partition, stamp, offset)
         case StampsRaised():
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:

@@ -145,7 +145,12 @@ class Administration:
                 self._outbox.reply(caller, reply)
 
     def _named(self, name: str) -> Topic:
-        topic = self._catalog.find(*split_name(name))
-        if topic is None:
-            raise UnknownTopic(f"no topic {name!r}: `weir topic list` names those that are there")
-        return topic
+        return named(self._catalog, name)
+
+
+def named(catalog: Catalog, name: str) -> Topic:
+    """Return the topic of a name. Raises `UnknownTopic`, `BadName`."""
+    topic = catalog.find(*split_name(name))
+    if topic is None:
+        raise UnknownTopic(f"no topic {name!r}: `weir topic list` names those that are there")
+    return topic

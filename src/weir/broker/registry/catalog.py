@@ -12,15 +12,16 @@ from weir.broker.control import (
     TopicAltered,
     TopicCreated,
     TopicDeleted,
+    TopicEnds,
     TopicGrown,
 )
 from weir.broker.registry.nodes import Nodes
 from weir.errors import BadRequest, UnknownTopic, UnknownVersion
 from weir.model.limits import DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
-from weir.model.topic import Topic, TopicSettings
+from weir.model.topic import End, Topic, TopicSettings
 
-_VERSION = 5
+_VERSION = 6
 #: No partition has to know an id any more when only half of this has passed since its grant.
 _KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
 _FORGET_EVERY = stamp_at(3600 * 1000)
@@ -58,6 +59,7 @@ _PARTS = (
     "_not_stamped",
     "_producers",
     "_topics",
+    "ending",
     "growing",
     "last_stamp",
     "nodes",
@@ -81,6 +83,8 @@ class Catalog:
         self.last_stamp = 0
         #: By id, the topics of which partitions are still to join.
         self.growing: dict[int, None] = {}
+        #: By id, the topics of which partitions are still to end.
+        self.ending: dict[int, None] = {}
         #: The nodes, and which of them hold which groups.
         self.nodes = Nodes()
 
@@ -174,12 +178,27 @@ class Catalog:
         self._add(more)
         return more
 
+    def end(self, record: TopicEnds) -> Topic:
+        """Let a partition be about to end, or be further with that; return the topic as it is then.
+        Raises `UnknownTopic` if it is gone.
+        """
+        topic = self._known(record.topic)
+        known = topic.end_of(record.partition) or End(record.partition)
+        found = End(*known[:3], known.done or record.done)
+        if not known.stamp:  # it was said for the first time
+            found = found._replace(stamp=record.stamp, offset=record.offset)
+        others = (end for end in topic.ends if end.partition != record.partition)
+        more = replace(topic, ends=tuple(sorted((*others, found))))
+        self._add(more)
+        return more
+
     def delete(self, record: TopicDeleted) -> Topic:
         """Apply a deletion; return the topic as it was. Raises `UnknownTopic` if it is gone."""
         topic = self._known(record.topic)
         del self._topics[topic.namespace, topic.name]
         del self._by_id[topic.id]
         self.growing.pop(topic.id, None)
+        self.ending.pop(topic.id, None)
         self.nodes.drop(topic.groups_to_be())
         return topic
 
@@ -227,6 +246,9 @@ class Catalog:
         self.growing.pop(topic.id, None)
         if topic.joining:
             self.growing[topic.id] = None
+        self.ending.pop(topic.id, None)
+        if not all(end.done for end in topic.ends):
+            self.ending[topic.id] = None
 
     def encode(self) -> object:
         """Return the state as MessagePack can hold it."""
@@ -242,6 +264,7 @@ class Catalog:
                 t.settings,
                 t.joining,
                 t.floors,
+                t.ends,
             )
             for t in self._topics.values()
         ]
@@ -271,10 +294,11 @@ class Catalog:
         catalog.last_stamp = last_stamp
         catalog.nodes = Nodes.decode(nodes)
         for id, namespace, name, partitions, founded_with, order, created, *more in topics:
-            settings, joining, floors = more
+            settings, joining, floors, ends = more
             kept = msgspec.convert(settings, TopicSettings)
             named = id, namespace, name, partitions, founded_with, order, created
-            catalog._add(Topic(*named, kept, joining, tuple(floors)))
+            known = tuple(End(*end) for end in ends)
+            catalog._add(Topic(*named, kept, joining, tuple(floors), known))
         catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED

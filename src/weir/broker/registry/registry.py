@@ -17,6 +17,7 @@ from weir.broker.control import (
     TopicAltered,
     TopicCreated,
     TopicDeleted,
+    TopicEnds,
     TopicGrown,
 )
 from weir.broker.entries import Payload, of_control
@@ -26,6 +27,7 @@ from weir.broker.leaderless import no_registry
 from weir.broker.outbox import Caller
 from weir.broker.registry.administration import Administration, Replies
 from weir.broker.registry.catalog import Catalog
+from weir.broker.registry.endings import Endings
 from weir.broker.registry.membership import Membership
 from weir.broker.registry.placement import check_replicas
 from weir.broker.replica.group import Group
@@ -87,6 +89,7 @@ class Registry:
         self.administration = Administration(
             catalog, outbox, time, self._propose, self.describe, opened, closed
         )
+        self.endings = Endings(catalog, outbox, time, self._propose, self.describe)
         self.membership = Membership(catalog, identity, layout, level, outbox, self._propose)
         self._clock = clock
         self._leads = False
@@ -111,6 +114,7 @@ class Registry:
         for then in self._producers.lose():
             then(error)
         self.administration.lose(error)
+        self.endings.lose(error)
         self.membership.lose(error)
 
     def create(self, caller: Caller, request: CreateTopic) -> None:
@@ -186,6 +190,8 @@ class Registry:
                 self.administration.apply(index, record)
             case TopicGrown() as record:
                 self.administration.grown(record)
+            case TopicEnds() as record:
+                self.endings.apply(index, record)
             case NodeJoined() | NodeChanged() | LevelRaised() as record:
                 self.membership.apply(index, record)
             case GroupsPlaced() | GroupsSettled() as record:
@@ -223,8 +229,9 @@ class Registry:
     def describe(self, topic: Topic) -> TopicInfo:
         """Return a topic and where its partitions are served."""
         addresses = [self._place(group) for group in topic.groups()]
+        ends = tuple((end.partition, end.stamp * end.done) for end in topic.ends)
         return TopicInfo(
-            topic.id, topic.namespace, topic.name, topic.order, addresses, topic.settings
+            topic.id, topic.namespace, topic.name, topic.order, addresses, topic.settings, ends
         )
 
     def changing(self) -> None:
@@ -269,6 +276,7 @@ class Registry:
         record: TopicCreated
         | TopicAltered
         | TopicGrown
+        | TopicEnds
         | TopicDeleted
         | ProducerOpened
         | NodeRecord,

@@ -43,7 +43,7 @@ from weir.model.limits import DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX
 from weir.model.scattered import Attempt
 from weir.model.stamp import milliseconds_of, stamp_at
 
-_VERSION = 7
+_VERSION = 8
 _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 #: Each of the parts of its table is looked at once an hour, few of them at one entry.
 _EXPIRE_EVERY = stamp_at(3600 * 1000) // PARTS
@@ -54,6 +54,7 @@ _PARTS = (
     "clusters",
     "cursors",
     "delays",
+    "ends",
     "first_index",
     "last_stamp",
     "log_start",
@@ -62,6 +63,7 @@ _PARTS = (
     "producers",
     "roster",
     "scatterings",
+    "sealed",
     "values",
 )
 
@@ -89,6 +91,11 @@ class PartitionState:
         self.scatterings = Scatterings()
         #: Of partition 0: those that joined the topic's order, each with what it is stamped above.
         self.roster: list[tuple[int, int]] = []
+        #: Of partition 0: those that have ended, and above which stamp and behind which offset
+        #: there is nothing of them.
+        self.ends: dict[int, tuple[int, int]] = {}
+        #: The stamp above which nothing is published here any more; 0 while something may be.
+        self.sealed = 0
         self._expired_at = 0
 
     @property
@@ -143,6 +150,15 @@ class PartitionState:
         if all(partition != joined for joined, _ in self.roster):
             self.roster.append((partition, floor))
         self.last_stamp = max(self.last_stamp, floor)
+
+    def seal(self, stamp: int) -> None:
+        """Let no message come any more; what was sealed before stays as it is."""
+        self.sealed = self.sealed or stamp
+        self.last_stamp = max(self.last_stamp, stamp)
+
+    def end(self, partition: int, stamp: int, offset: int) -> None:
+        """Let the order wait for nothing more of another partition, which is sealed."""
+        self.ends.setdefault(partition, (stamp, offset))
 
     def _expire(self, stamp: int) -> None:
         """Forget old producers, a few parts of the table in turn: by stamp and never by a clock, so
@@ -295,6 +311,8 @@ class PartitionState:
             self.scatterings.encode(),
             list(self.roster),
             self.cursors.encode(),
+            self.sealed,
+            [(partition, *end) for partition, end in self.ends.items()],
         )
 
     def become(self, other: PartitionState) -> None:
@@ -313,7 +331,7 @@ class PartitionState:
             )
         start, first_index, *fields = fields
         next_offset, last_stamp, expired_at, producers, origins, clusters, *fields = fields
-        values, delays, scatterings, roster, cursors = fields
+        values, delays, scatterings, roster, cursors, sealed, ends = fields
         state = cls()
         state.log_start, state.first_index = start, first_index
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
@@ -324,6 +342,8 @@ class PartitionState:
         state.scatterings = Scatterings.decode(*scatterings)
         state.roster = [(partition, floor) for partition, floor in roster]
         state.cursors = Cursors.decode(cursors)
+        state.sealed = sealed
+        state.ends = {partition: (stamp, offset) for partition, stamp, offset in ends}
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}
         return state

@@ -59,9 +59,9 @@ def test_no_more_wait_than_peers_may_be_connected(monkeypatch: pytest.MonkeyPatc
         askers.check_room()
 
 
-def led(partition: int, stamp: int, roster: Any = ()) -> Led:
+def led(partition: int, stamp: int, roster: Any = (), ends: Any = ()) -> Led:
     leading: Any = SimpleNamespace(barrier=lambda fenced: Barrier(max(stamp, fenced), 5))
-    state: Any = SimpleNamespace(roster=roster)
+    state: Any = SimpleNamespace(roster=roster, ends=dict(ends))
     return Led(partition, partition, leading, state)
 
 
@@ -131,3 +131,21 @@ def test_who_joined_is_learnt_with_the_barrier_that_may_lie_above() -> None:
     assert one.roster == ((3, 40),)
     one.learn(())
     assert one.roster == ((3, 40),)
+
+
+def test_nobody_waits_for_who_has_ended() -> None:
+    one = domain(led(0, 50, ends={2: (40, 9)}), others=(1, 2), p1=8, p2=9)
+    assert one.is_behind(asker(50), nothing), "nothing is known of partition 1"
+    assert one.to_ask() == (False, {8})
+    one.take(1, Barrier(60, 0))
+    assert not one.is_behind(asker(50), nothing)
+    assert one.known(1, 50) == Barrier(60, 0)
+    assert one.known(2, 50) == Barrier(50, 9), "all of it lies there, up to any stamp"
+    assert one.known(2, 30) == Barrier(40, 9)
+
+
+def test_who_leads_what_has_ended_promises_nothing_for_it() -> None:
+    one = domain(led(1, 20))
+    one.learn_end(1, 30, 9)
+    assert one.to_ask() == (False, set())
+    assert not one.is_behind(asker(50, after=3), nothing)

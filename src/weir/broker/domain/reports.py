@@ -1,0 +1,48 @@
+"""What leaders of partitions tell the registry, until it is known there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from weir.broker.neighbours.passing import Passing
+from weir.errors import Refused
+from weir.order.clock import Time
+from weir.wire.messages import Request
+
+#: How often the registry is told again what it does not know yet.
+_REPORT_EVERY_MS = 1_000
+#: No question of this shard has it: what comes back to a report is nothing to anybody.
+_REPORT = 1 << 62
+
+
+class Reports:
+    """Tells the registry the same no more than once a second."""
+
+    __slots__ = ("_passing", "_report_ms", "_time", "_told")
+
+    def __init__(self, passing: Passing, time: Time) -> None:
+        """Nothing was told yet."""
+        self._passing = passing
+        self._time = time
+        #: What the registry was told of late, and until when that will do.
+        self._told: set[Request] = set()
+        self._report_ms = 0
+
+    def advance(self) -> None:
+        """Let all be told again that is still news, if it is time."""
+        if (now := self._time.monotonic_ms()) >= self._report_ms:
+            self._told.clear()
+            self._report_ms = now + _REPORT_EVERY_MS
+
+    def tell(self, report: Request, here: Callable[[], None]) -> None:
+        """Tell the registry, by `here` if this shard leads it."""
+        if report in self._told:
+            return
+        self._told.add(report)
+        place = self._passing.routes.registry
+        with suppress(Refused):  # it is told again as long as it is news
+            if place != self._passing.shard:
+                self._passing.ask_own(place, report, _REPORT)
+            else:
+                here()
