@@ -1,7 +1,8 @@
 """Seeds of shapes that other runs do not play, for what belongs to the one order.
 
 The many seeds of `test_set_seeds.py` are read in total order. WEIR_UNORDERED_SEEDS says how many
-are played in which nobody does, WEIR_SCATTER_SEEDS how many of one node where clients scatter.
+are played in which nobody does, WEIR_SCATTER_SEEDS how many of one node where clients scatter, and
+WEIR_ENDING_SEEDS how many of one node where a partition ends; of a set, a fourth of those.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from dataclasses import replace
 import pytest
 
 from weir.sim.run import run_seed, run_seeds
-from weir.sim.shape import NODE, NODE_SCATTERED, SET, UNORDERED
+from weir.sim.shape import ENDING, NODE, NODE_ENDING, NODE_SCATTERED, SET, UNORDERED
 
 SEEDS = int(os.environ.get("WEIR_UNORDERED_SEEDS", "8"))
 SCATTER_SEEDS = int(os.environ.get("WEIR_SCATTER_SEEDS", "24"))
+ENDING_SEEDS = int(os.environ.get("WEIR_ENDING_SEEDS", "24"))
 
 
 @pytest.mark.timeout(120 + 10 * SEEDS)
@@ -29,6 +31,13 @@ def test_every_promise_is_kept_by_one_node_where_clients_scatter() -> None:
     outcomes = run_seeds(0, SCATTER_SEEDS, NODE_SCATTERED)
     broken = [outcome.report() for outcome in outcomes if outcome.violations]
     assert not broken, "\n\n".join(broken[:3])
+
+
+@pytest.mark.timeout(120 + 10 * ENDING_SEEDS)
+def test_every_promise_is_kept_where_a_partition_ends() -> None:
+    for shape, seeds in ((NODE_ENDING, ENDING_SEEDS), (ENDING, ENDING_SEEDS // 4)):
+        broken = [one.report() for one in run_seeds(0, seeds, shape) if one.violations]
+        assert not broken, "\n\n".join(broken[:3])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`weir topic`: create, list, describe, alter, delete."""
+"""`weir topic`: create, list, describe, alter, end-partition, delete."""
 
 from __future__ import annotations
 
@@ -155,6 +155,7 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
                 "log": part.address.log,
                 "nodes": part.nodes,
                 "behind": part.behind,
+                "state": _state(info, part.partition),
             }
             for part in parts
         ]
@@ -169,7 +170,13 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
     several = any(part.address.node for part in parts)
     columns = ("PARTITION", "FIRST OFFSET", "NEXT OFFSET", "MESSAGES", "BYTES")
     print_table(
-        (*columns, *(("LED BY", "HELD BY") if several else ()), "SHARD", "LOG"),
+        (
+            *columns,
+            *(("STATE",) if info.ends else ()),
+            *(("LED BY", "HELD BY") if several else ()),
+            "SHARD",
+            "LOG",
+        ),
         [
             (
                 part.partition,
@@ -177,6 +184,7 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
                 part.end,
                 part.end - part.start,
                 part.bytes,
+                *((_state(info, part.partition),) if info.ends else ()),
                 *((f"node {part.address.node}", _held_by(part)) if several else ()),
                 part.address.shard,
                 part.address.log,
@@ -233,6 +241,30 @@ def alter(
         )
 
 
+@app.command("end-partition")
+def end_partition(
+    name: Topic,
+    partition: Annotated[int, typer.Argument(min=0, help="Its number; 0 never ends.")],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """End a partition for good: it takes no messages any more, and is read on to its end."""
+
+    async def work(client: Client) -> TopicInfo:
+        return await client.end_partition(name, partition)
+
+    info = connected(url, work)
+    left = len(info.addresses) - len(info.ends)
+    print(
+        f"partition {partition} of {full_name(info)} has ended; {left} "
+        f"take{'s' if left == 1 else ''} messages"
+    )
+    print(
+        "its keys fall into other partitions from now on: messages of one of them that were "
+        "published before and after this have no order among them. All other keys stay.",
+        file=sys.stderr,
+    )
+
+
 @app.command()
 def delete(
     name: Topic,
@@ -267,6 +299,11 @@ def _together(names: list[str] | None) -> list[str] | None:
 def _held_by(part: Part) -> str:
     late = f" ({_listed(part.behind)} behind)" if part.behind else ""
     return _listed(part.nodes) + late
+
+
+def _state(info: TopicInfo, partition: int) -> str:
+    end = dict(info.ends).get(partition)
+    return "open" if end is None else "ended" if end else "ending"
 
 
 def _listed(nodes: tuple[int, ...]) -> str:

@@ -119,6 +119,10 @@ class Administration:
             await self._pause(places, cluster, True, [*range(known, len(places))])
         return info
 
+    async def end(self, name: str, partition: int) -> m.TopicInfo:
+        """End a partition; one that has ended is answered the same."""
+        return await self._link.request(a.EndPartition(name, partition), m.TopicInfo)
+
     async def delete(self, name: str) -> None:
         """Delete a topic. By its id, so that a second try deletes no other of that name."""
         info = await self._link.request(m.DescribeTopic(name), m.TopicInfo)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Container, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Generic, Protocol, TypeVar
@@ -289,12 +289,14 @@ def _length(item: Sized | None) -> int:
 
 
 def rows_by_partition(
-    keys: Sequence[bytes | None], partitions: int, without_key: int
+    keys: Sequence[bytes | None], partitions: int, without_key: int, closed: Container[int] = ()
 ) -> dict[int, list[int]]:
-    """Return, by partition, the places of the messages whose keys belong there, in order."""
+    """Return, by partition, the places of the messages whose keys belong there, in order; none is
+    one of the `closed`.
+    """
     found: dict[int, list[int]] = {}
     for place, key in enumerate(keys):
-        partition = without_key if key is None else partition_for(key, partitions)
+        partition = without_key if key is None else partition_for(key, partitions, closed)
         found.setdefault(partition, []).append(place)
     return found
 

@@ -231,6 +231,11 @@ class Client:
         change = change_of(retention, retention_bytes, scatter_with)
         return await self._administration.alter(name, change, partitions or 0)
 
+    async def end_partition(self, name: str, partition: int) -> m.TopicInfo:
+        """End a partition for good, not 0: it takes no messages any more, and is read to its end;
+        its keys fall into others. Return the topic; to end it again changes nothing."""
+        return await self._administration.end(name, partition)
+
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its messages, for good. Raises `UnknownTopic`."""
         await self._administration.delete(name)

@@ -12,8 +12,10 @@ from weir.errors import Disconnected, Refused
 ASK_EVERY = 10.0
 
 
-async def watch(places: Places, grown: Callable[[range], None]) -> None:
-    """Tell `grown` of partitions that come to be, until cancelled.
+async def watch(
+    places: Places, grown: Callable[[range], None], looked: Callable[[], None] | None = None
+) -> None:
+    """Tell `grown` of partitions that come to be, and `looked` each time, until cancelled.
 
     Raises `UnknownTopic` once the topic is gone, also if another of its name has come.
     """
@@ -30,3 +32,5 @@ async def watch(places: Places, grown: Callable[[range], None]) -> None:
             raise
         if len(places) > known:
             grown(range(known, len(places)))
+        if looked is not None:
+            looked()

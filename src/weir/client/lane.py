@@ -9,11 +9,21 @@ from typing import Protocol
 from weir.client.batching import PLAIN, Batcher, Packing, Whole
 from weir.client.link import Link
 from weir.client.receipts import Confirmed, Handed, Sent
-from weir.client.sequencer import Failed, Forgotten, Outcome, Released, Retry, Sequencer
+from weir.client.sequencer import (
+    Failed,
+    Forgotten,
+    Outcome,
+    Released,
+    Retry,
+    Sequencer,
+    Stranded,
+)
+from weir.codec.fields import Buffer
 from weir.errors import (
     BadChecksum,
     Disconnected,
     NotLeader,
+    PartitionEnded,
     SequenceGap,
     StampTooFar,
     TooLarge,
@@ -41,6 +51,11 @@ class Owner(Protocol):
 
     def moved(self) -> None:
         """The partition may be served elsewhere now."""
+
+    def stranded(
+        self, lane: Lane, batches: list[tuple[Handed, Buffer]], error: PartitionEnded
+    ) -> None:
+        """The partition has ended, and these are not in it: they go elsewhere, in this order."""
 
     def forgotten(self, lane: Lane, error: WeirError) -> None:
         """What was confirmed as received is lost: the lane is to begin anew, and needs a grant."""
@@ -112,6 +127,11 @@ class Lane:
         return self._sequencer.error
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is gathered or unconfirmed."""
+        return not (len(self._sequencer) or self._batcher.waiting or self.gathering)
+
+    @property
     def producer(self) -> int:
         """The producer id under which it sends."""
         return self._grant.producer
@@ -137,10 +157,14 @@ class Lane:
         headers: Mapping[str, bytes] | None,
         due: int | None = None,
         expires: int | None = None,
+        pinned: bool = False,
     ) -> Sent:
-        """Add a message of `size_of` bytes to the batch gathered, or to one begun `now` (µs)."""
-        if not self._batcher.fits(size):
-            batch = Handed(self._topic, self.partition)
+        """Add a message of `size_of` bytes to the batch gathered, or to one begun `now` (µs);
+        `pinned` if it may go to no other partition.
+        """
+        gathering = self._batcher.gathering
+        if not self._batcher.fits(size) or (gathering and gathering.owner.pinned is not pinned):
+            batch = Handed(self._topic, self.partition, pinned)
             self._owner.begun(batch)
             self._batcher.begin(batch, now)
             self._linger_from_now()
@@ -204,6 +228,19 @@ class Lane:
     def _linger_over(self) -> None:
         self._due = True
         self.pump()
+
+    def strand(self, *wholes: Whole[Handed]) -> list[tuple[Handed, Buffer]]:
+        """Return batches that come too late, as bytes, to go elsewhere."""
+        grant, group = self._grant, self.address.group
+        found: list[tuple[Handed, Buffer]] = []
+        for whole in wholes:
+            try:
+                data = whole.encode(group, grant.producer, grant.epoch, 0)
+            except Exception as error:  # as in `_hold`
+                self._owner.settled(whole.owner, error)
+            else:
+                found.append((whole.owner, data))
+        return found
 
     def _hold(self, gathered: Whole[Handed]) -> None:
         grant, sequencer, count = self._grant, self._sequencer, len(gathered)
@@ -278,12 +315,24 @@ class Lane:
                 self._owner.settled(outcome.held.owner, outcome.error)
             elif isinstance(outcome, Forgotten):
                 self._owner.forgotten(self, outcome.error)
+            elif isinstance(outcome, Stranded):
+                self._strand(outcome)
             else:
                 self._retry(outcome)
         if self._sequencer.error is not None:
             self._batcher.cut()
             while (gathered := self._batcher.take()) is not None:
                 self._owner.settled(gathered.owner, self._sequencer.error)
+
+    def _strand(self, outcome: Stranded[Handed]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        batches: list[tuple[Handed, Buffer]]
+        batches = [(held.owner, held.data) for held in outcome.held]
+        self._batcher.cut()
+        while (gathered := self._batcher.take()) is not None:
+            batches += self.strand(gathered)
+        self._owner.stranded(self, batches, outcome.error)
 
     def _retry(self, retry: Retry) -> None:
         error, strikes = retry.error, retry.strikes

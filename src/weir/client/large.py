@@ -122,9 +122,14 @@ class Hands(Protocol):
     """The producer, as a large value sees it."""
 
     async def hand(
-        self, lane: Lane, size: int, count: int, whole: Callable[[Handed], Whole[Handed]]
+        self,
+        lane: Lane,
+        size: int,
+        count: int,
+        whole: Callable[[Handed], Whole[Handed]],
+        pinned: bool,
     ) -> Handed:
-        """Wait for room, and hand a batch to a lane."""
+        """Wait for room, and hand a batch to a lane, and to no other."""
 
     async def confirmed(self, batch: Handed) -> Confirmed:
         """Wait for a batch's confirm, as long as there is progress."""
@@ -136,7 +141,7 @@ async def send_large(
     """Send `pieces` as one message; return its receipt. Holds as much as the producer may buffer.
 
     What was sent before an error expires at the broker, or goes with the producer's next large
-    value: nobody ever sees it.
+    value: nobody ever sees it. Raises `PartitionEnded` if the partition has ended meanwhile.
     """
     chain = Chain()
     position, runs, waiting = 0, list[tuple[int, int]](), deque[Handed]()
@@ -144,7 +149,7 @@ async def send_large(
     async with lane.large:
         async for piece in pieces:
             whole = partial(Chunk, chain=chain, now=columns.now, position=position, piece=piece)
-            waiting.append(await hands.hand(lane, len(piece), 1, whole))
+            waiting.append(await hands.hand(lane, len(piece), 1, whole, True))
             position += len(piece)
             while waiting and waiting[0].settled:
                 extend(runs, (await waiting.popleft()).index)
@@ -153,7 +158,7 @@ async def send_large(
         references = References(position, chain.hash, tuple(runs))
         closing = partial(Closing, columns=columns, references=references)
         size = _CLOSING_BYTES + _RUN_BYTES * len(runs)
-        handed = await hands.hand(lane, size, 1, closing)
+        handed = await hands.hand(lane, size, 1, closing, True)
         done = await hands.confirmed(handed)
     return Receipt(handed.topic, lane.partition, done.offset, done.stamp, done.duplicate)
 

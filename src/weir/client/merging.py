@@ -13,7 +13,7 @@ from weir.client.barriers import Barriers
 from weir.client.delivered import Delivered
 from weir.client.growth import watch
 from weir.client.portions import EMPTY_PAUSE, Handful, Portion, Portions
-from weir.errors import Unavailable
+from weir.errors import Unavailable, WeirError
 from weir.model.limits import MIB
 from weir.order.barrier import Barrier
 from weir.order.merge import Merge
@@ -77,6 +77,8 @@ class Merging:
         self._error: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._live = len(begins)
+        #: By partition that has ended, the offset behind its last message.
+        self._over: dict[int, int] = {}
         for partition in begins:
             self._begin(self._pull(partition))
         if ends is None:
@@ -126,7 +128,14 @@ class Merging:
             while not merge.wants(partition):
                 room.clear()
                 await room.wait()
-            portion = await self._portions.fetch(partition, position, end)
+            if self._has_ended(partition, position):
+                return  # whoever follows a topic waits on for its other partitions
+            try:
+                portion = await self._portions.fetch(partition, position, end)
+            except WeirError:
+                if self._has_ended(partition, position):  # it may well have no leader any more
+                    return
+                raise
             await self._learn(portion.partitions)
             self._take_in(portion)
             if portion.over:
@@ -137,6 +146,9 @@ class Merging:
         merge.barrier(partition, Barrier(NO_BOUND, merge.next(partition)))
         self._live -= 1
         self._news.set()
+
+    def _has_ended(self, partition: int, position: int) -> bool:
+        return self._ends is None and self._over.get(partition, NO_BOUND) <= position
 
     def _take_in(self, portion: Portion) -> None:
         merge, partition, delivered = self._merge, portion.partition, portion.delivered
@@ -197,6 +209,11 @@ class Merging:
                 if through > self._merge.next(partition):
                     self._portions.expect(partition, through)
                 self._merge.barrier(partition, Barrier(stamp, through))
+        for partition, stamp, offset in told.ends:
+            if partition in self._merge and partition not in self._over:
+                self._over[partition] = offset
+                self._merge.roster.end(partition, stamp)
+                self._merge.barrier(partition, Barrier(stamp, offset))
         self._news.set()
 
     async def _join(self, told: m.Barriers) -> None:

@@ -12,25 +12,27 @@ from types import TracebackType
 from typing import Self
 
 from weir.client.batching import BATCH_BYTES, Packing, Whole
+from weir.client.choosing import Choosing
 from weir.client.clock import BrokerClock
 from weir.client.duration import seconds
+from weir.client.elsewhere import taken_apart
 from weir.client.growth import watch
 from weir.client.lane import Lane
 from weir.client.link import Link
 from weir.client.patience import Patience
 from weir.client.places import LOOK_EVERY, Places
 from weir.client.receipts import Confirmed, Handed
+from weir.codec.fields import Buffer
 from weir.errors import (
     BadRequest,
     Disconnected,
+    PartitionEnded,
     ProducerExpired,
     Refused,
-    UnknownTopic,
     WeirError,
 )
 from weir.model.ids import Address
 from weir.model.limits import BATCH_BYTES_MAX, MIB
-from weir.model.topic import partition_for
 from weir.wire import messages as m
 
 _LEVELS = {
@@ -96,8 +98,7 @@ class Outgoing:
         self._packing = Packing.named(options.compression, options.level)
         self._now = now
         self._clock = BrokerClock(link, now)
-        self._lanes: list[Lane] = []
-        self._turn = 0
+        self._choosing = Choosing(topic)
         self._unsettled: set[Handed] = set()
         self._first_error: Exception | None = None
         self._patience = Patience(link.request_timeout)
@@ -115,9 +116,9 @@ class Outgoing:
         )
         places = Places(self._link, self.topic, info)
         grants = await self._granted(len(places))
-        self._lanes = [self._new_lane(p, places[p], grant) for p, grant in enumerate(grants)]
+        lanes = [self._new_lane(p, places[p], grant) for p, grant in enumerate(grants)]
         # Programs that publish one message each must not all begin with the same partition.
-        self._turn = self._link.random.randrange(len(self._lanes))
+        self._choosing.begin(lanes, info.closed, self._link.random.randrange(len(lanes)))
         self._lane(self._options.partition)
         self._link.senders.add(self)
         loop = asyncio.get_running_loop()
@@ -151,11 +152,14 @@ class Outgoing:
         """Send to partitions that are added later, too; keys fall into other ones from then on."""
 
         def grown(partitions: range) -> None:
-            self._lanes += [self._new_lane(p, places[p], grant) for p in partitions]
+            self._choosing.lanes += [self._new_lane(p, places[p], grant) for p in partitions]
+
+        def looked() -> None:
+            self._choosing.close_idle(places.closed)
 
         # A topic that is gone refuses what is sent: that is soon enough to say so.
         with contextlib.suppress(Refused):
-            await watch(places, grown)
+            await watch(places, grown, looked)
 
     async def close(self) -> None:
         """Give up what is not confirmed; `flush` first to give up nothing."""
@@ -183,20 +187,33 @@ class Outgoing:
     @property
     def error(self) -> WeirError | None:
         """What ended one of its partitions for good; open another producer then."""
-        return next((lane.error for lane in self._lanes if lane.error is not None), None)
+        errors = (lane.error for lane in self._lanes)
+        return next((e for e in errors if e and not isinstance(e, PartitionEnded)), None)
 
     async def hand(
-        self, lane: Lane, size: int, count: int, whole: Callable[[Handed], Whole[Handed]]
+        self,
+        lane: Lane,
+        size: int,
+        count: int,
+        whole: Callable[[Handed], Whole[Handed]],
+        pinned: bool = False,
     ) -> Handed:
-        """Hand a batch of about `size` bytes to a lane once it takes it; raise what ended that."""
+        """Hand a batch of about `size` bytes to a lane once it takes it; raise what ended that. One
+        that is not `pinned` goes elsewhere if the partition has ended.
+        """
         if not self._takes(lane, size):
             await self._patience.until(partial(self._takes, lane, size), self._stalled)
-        if lane.error is not None:
-            raise lane.error
-        batch = Handed(self.topic, lane.partition)
+        error = lane.error
+        if error is not None and (pinned or not isinstance(error, PartitionEnded)):
+            raise error
+        batch = Handed(self.topic, lane.partition, pinned)
         batch.size, batch.count = size, count
         self.buffered += size
-        lane.put(whole(batch))
+        if isinstance(error, PartitionEnded):
+            self.begun(batch)
+            self.stranded(lane, lane.strand(whole(batch)), error)
+        else:
+            lane.put(whole(batch))
         return batch
 
     async def confirmed(self, batch: Handed) -> Confirmed:
@@ -236,12 +253,30 @@ class Outgoing:
         batch.settle(result)
         if isinstance(result, Exception):
             self._first_error = self._first_error or result
-        elif self._options.on_confirm is not None and not result.index:  # no chunk
+        elif self._options.on_confirm is not None and not (result.index or batch.moved):
+            # It is no chunk, nor was each of its parts told.
             # An error of the user's ledger must not end the connection whose reply this is.
             try:
                 self._options.on_confirm(result)
             except Exception as error:
                 self._first_error = self._first_error or error
+        whole = batch.part_of
+        if whole is not None and (outcome := whole.gathered) is not None:
+            self.settled(whole, outcome)
+        self._patience.wake()
+
+    def stranded(
+        self, lane: Lane, batches: list[tuple[Handed, Buffer]], error: PartitionEnded
+    ) -> None:
+        """Send elsewhere what was not meant for this very partition, which has ended."""
+        self._choosing.closed.add(lane.partition)
+        self.moved()
+        for whole, data in batches:
+            if whole.pinned:
+                self.settled(whole, error)
+                continue
+            for partition, part in taken_apart(whole, data, self._choosing):
+                self._lanes[partition].put(part)
         self._patience.wake()
 
     def moved(self) -> None:
@@ -297,6 +332,7 @@ class Outgoing:
             self._doubt = f" (asked where {self.topic} is served: {error})"
             return
         self._doubt = ""
+        self._choosing.close_idle(info.closed)
         for lane, address in zip(self._lanes, info.addresses, strict=False):
             lane.address = address
 
@@ -306,22 +342,15 @@ class Outgoing:
         if partition is None:
             partition = self._options.partition
         if partition is None and key is not None:
-            partition = partition_for(key, len(self._lanes))
+            partition = self._choosing.of_key(key)
         return self._lane(partition)
 
     def _lane(self, partition: int | None) -> Lane:
-        if not self._lanes:
-            raise BadRequest("the producer is not open: use `async with client.producer(...)`")
-        if partition is None:
-            # Stay with a partition while it gathers, then turn to the next: whole batches.
-            if not self._lanes[self._turn].gathering:
-                self._turn = (self._turn + 1) % len(self._lanes)
-            partition = self._turn
-        if not isinstance(partition, int) or not 0 <= partition < len(self._lanes):
-            raise UnknownTopic(
-                f"{self.topic} has no partition {partition!r}: give 0 to {len(self._lanes) - 1}"
-            )
-        return self._lanes[partition]
+        return self._choosing.lane(partition)
+
+    @property
+    def _lanes(self) -> list[Lane]:
+        return self._choosing.lanes
 
     def _takes(self, lane: Lane, size: int) -> bool:
         fits = self.buffered == 0 or self.buffered + size <= self._options.max_buffered

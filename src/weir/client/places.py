@@ -62,6 +62,11 @@ class Places:
         """Return the number of partitions."""
         return len(self._info.addresses)
 
+    @property
+    def closed(self) -> frozenset[int]:
+        """The partitions to which nothing is published any more, as was told last."""
+        return self._info.closed
+
     def __getitem__(self, partition: int) -> Address:
         if not 0 <= partition < len(self):
             raise UnknownTopic(

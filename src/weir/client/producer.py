@@ -14,7 +14,7 @@ from weir.client.receipts import Confirmed, Handed, Receipt, Sent
 from weir.client.timing import Delay, Due, Timing, timing
 from weir.client.values import as_bytes, check_columns, key_bytes
 from weir.codec.fields import Buffer
-from weir.errors import MissingLibrary, Overloaded
+from weir.errors import MissingLibrary, Overloaded, PartitionEnded
 from weir.model.chunks import is_large
 from weir.model.limits import BATCH_BYTES_MAX, VALUE_CHUNK_BYTES
 
@@ -56,12 +56,14 @@ class Producer(Outgoing):
         if lane.error is not None:
             raise lane.error
         size = size_of(value, raw, tag, headers)
+        pinned = self._is_pinned(partition)
         if delay is None and due is None and ttl is None:
             self.buffered += size
-            return lane.add(size, value, self._now(), raw, tag, time, headers)
+            return lane.add(size, value, self._now(), raw, tag, time, headers, pinned=pinned)
         moments = _moments(timing(delay, due, ttl), self._clock.guess())
         self.buffered += size
-        return lane.add(size, value, self._now(), raw, tag, time, headers, *moments)
+        now = self._now()
+        return lane.add(size, value, now, raw, tag, time, headers, *moments, pinned=pinned)
 
     async def ready(self) -> None:
         """Return when `send` has room again."""
@@ -101,7 +103,7 @@ class Producer(Outgoing):
             if is_large(size_of(data, key_bytes(key), tag, headers), batch_bytes_max):
                 moments = _moments(timing(delay, due, ttl), self._clock.guess())
                 columns = self._columns(key, tag, time, headers, moments)
-                return await self._send_large(pieces_of(data), columns, partition)
+                return await self._send_whole(data, columns, partition)
         sent = self.send(
             bytes(data),
             key=key,
@@ -161,6 +163,21 @@ class Producer(Outgoing):
     ) -> Columns:
         return Columns(self._now(), key_bytes(key), tag, time, headers, *moments)
 
+    def _is_pinned(self, partition: int | None) -> bool:
+        """Whether a message may go to no other partition."""
+        return partition is not None or self._options.partition is not None
+
+    async def _send_whole(self, data: Buffer, columns: Columns, partition: int | None) -> Receipt:
+        """Send a large value that is all here: again, elsewhere, if its partition ends."""
+        while True:
+            try:
+                return await self._send_large(pieces_of(data), columns, partition)
+            except PartitionEnded as error:
+                if self._is_pinned(partition):
+                    raise
+                if self._first_error is error:  # of its chunks: these were sent in vain, no more
+                    self._first_error = None
+
     async def _send_large(
         self, pieces: AsyncIterator[Buffer], columns: Columns, partition: int | None
     ) -> Receipt:
@@ -194,10 +211,11 @@ class Producer(Outgoing):
         if partition is None:
             partition = self._options.partition
         if keys is None or partition is not None or len(self._lanes) == 1:
-            return await self._pack(rows, partition)
+            return await self._pack(rows, partition, pinned=partition is not None)
         handed = []
-        for chosen, places in rows_by_partition(keys, len(self._lanes), self._turn).items():
-            handed += await self._pack(rows.taken(places), chosen)
+        lanes, turn, closed = len(self._lanes), self._choosing.turn, self._choosing.closed
+        for chosen, places in rows_by_partition(keys, lanes, turn, closed).items():
+            handed += await self._pack(rows.taken(places), chosen, pinned=False)
         return handed
 
     async def publish_arrow(self, data: Any, *, partition: int | None = None) -> list[Confirmed]:
@@ -216,9 +234,10 @@ class Producer(Outgoing):
             partition = self._options.partition
         handed = []
         for whole in rows_of(data):
-            lanes, turn = len(self._lanes), self._turn
+            lanes, turn, closed = len(self._lanes), self._choosing.turn, self._choosing.closed
             spread = partition is None and whole.keys is not None and lanes > 1
-            for chosen, rows in whole.by_partition(lanes, turn) if spread else [(partition, whole)]:
+            parts = whole.by_partition(lanes, turn, closed) if spread else [(partition, whole)]
+            for chosen, rows in parts:
                 for first, last, size in rows.cuts(self._options.batch_bytes):
                     batch = partial(
                         ArrowBatch[Handed],
@@ -226,10 +245,11 @@ class Producer(Outgoing):
                         rows=rows.slice(first, last),
                     )
                     lane = self._lane(chosen)
-                    handed.append(await self.hand(lane, size, last - first, batch))
+                    pinned = partition is not None
+                    handed.append(await self.hand(lane, size, last - first, batch, pinned))
         return [await self.confirmed(batch) for batch in handed]
 
-    async def _pack(self, rows: _Rows, partition: int | None) -> list[Handed]:
+    async def _pack(self, rows: _Rows, partition: int | None, pinned: bool) -> list[Handed]:
         handed = []
         found = cuts(
             rows.values,
@@ -241,7 +261,8 @@ class Producer(Outgoing):
         )
         for first, last, size in found:
             whole = partial(rows.gathered, first=first, last=last, now=self._now(), size=size)
-            handed.append(await self.hand(self._lane(partition), size, last - first, whole))
+            lane = self._lane(partition)
+            handed.append(await self.hand(lane, size, last - first, whole, pinned))
         return handed
 
 

@@ -28,7 +28,8 @@ class Confirmed:
     """A batch is durable on a majority: its messages have offsets [offset, offset + count).
 
     A chunk of a large value has offset -1, and the Raft `index` of its entry. With `ack="received"`
-    the batch is durable at the leader alone, and its offset is -1.
+    the batch is durable at the leader alone, and its offset is -1. So it is where its partition had
+    ended and its messages went to several others: their receipts say where each is.
     """
 
     partition: int
@@ -48,13 +49,19 @@ class Handed:
     """
 
     __slots__ = (
-        "_result", "_waiters", "_watching", "count", "partition", "patience", "size", "topic",
+        "_result", "_waiters", "_watching", "count", "moved", "part_of", "partition", "patience",
+        "pinned", "size", "topic",
     )  # fmt: skip
 
-    def __init__(self, topic: str, partition: int) -> None:
-        """Begin a batch of a partition."""
+    def __init__(self, topic: str, partition: int, pinned: bool = False) -> None:
+        """Begin a batch of a partition; `pinned` if it may go to no other."""
         self.topic = topic
         self.partition = partition
+        self.pinned = pinned
+        #: By message, the batch that it went to when its partition had ended, and its place there.
+        self.moved: list[tuple[Handed, int]] | None = None
+        #: The batch of another partition, which had ended, of which this one is a part.
+        self.part_of: Handed | None = None
         self.size = 0
         self.count = 0
         self._result: Confirmed | Exception | None = None
@@ -83,6 +90,21 @@ class Handed:
                 waiter.set_exception(result)
             else:
                 waiter.set_result(result)
+
+    @property
+    def gathered(self) -> Confirmed | Exception | None:
+        """What became of the batches that its messages went to; None while that is not known."""
+        assert self.moved is not None  # it is asked of no other
+        found = [part._result for part in dict.fromkeys(part for part, _ in self.moved)]
+        if None in found:
+            return None
+        confirmed = [result for result in found if isinstance(result, Confirmed)]
+        if len(confirmed) < len(found):
+            return next(result for result in found if isinstance(result, Exception))
+        if len(found) == 1:
+            return confirmed[0]
+        stamp, first = max(one.stamp for one in confirmed), confirmed[0].first_sequence
+        return Confirmed(self.partition, first, self.count, -1, stamp, False)
 
     async def wait(self) -> Confirmed:
         """Return when the batch is confirmed, or raise what kept it from being so.
@@ -158,8 +180,12 @@ class Sent:
         return self._receipt(await self._batch._within(seconds, complaint))
 
     def _receipt(self, done: Confirmed) -> Receipt:
-        batch = self._batch
-        offset = done.offset + self._place if done.offset >= 0 else -1
+        batch, place = self._batch, self._place
+        while batch.moved is not None:
+            batch, place = batch.moved[place]
+            assert isinstance(batch._result, Confirmed)  # it is a part of what is done
+            done = batch._result
+        offset = done.offset + place if done.offset >= 0 else -1
         return Receipt(batch.topic, batch.partition, offset, done.stamp, done.duplicate)
 
     def __await__(self) -> Generator[object, None, Receipt]:

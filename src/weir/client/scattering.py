@@ -22,7 +22,7 @@ from weir.client.outgoing import now_us
 from weir.client.places import Places
 from weir.client.receipts import Receipt
 from weir.client.values import check_columns, key_bytes, value_bytes
-from weir.errors import BadRequest, TooLarge, UnknownTopic
+from weir.errors import BadRequest, PartitionEnded, TooLarge, UnknownTopic
 from weir.model.batch import encode
 from weir.model.ids import Address, partition_of
 from weir.model.limits import SCATTER_BYTES_MAX, SCATTER_PARTS_MAX
@@ -34,6 +34,9 @@ from weir.wire.scattering import Part
 
 #: Far below the time after which brokers forget a producer id that nobody uses.
 _SEAT_SECONDS = 3_600.0
+#: How often, and after how many seconds, it is tried elsewhere where a partition has ended.
+_TRIES = 8
+_AGAIN_AFTER = 0.05
 
 
 @dataclass(slots=True)
@@ -98,7 +101,7 @@ class Scatterings:
         request = _request(seat, rows, acks, self._link.seen)
         try:
             confirm = await self._link.request(request, m.ScatterConfirm)
-        except UnknownTopic:
+        except (UnknownTopic, PartitionEnded):
             for some in rows.values():
                 self._places.pop(some[0].topic, None)
             raise
@@ -174,7 +177,17 @@ class Scattering:
         """
         if not self._rows:
             raise BadRequest("a scattering publishes at least one message: acks alone need none")
-        chosen = [await self._place(row) for row in self._rows]
+        for again in range(_TRIES, -1, -1):
+            try:
+                return await self._send([await self._place(row) for row in self._rows])
+            except PartitionEnded:
+                # Whoever says where the topic is may not have heard of it yet.
+                if not again or all(row.partition is not None for row in self._rows):
+                    raise
+                await asyncio.sleep(_AGAIN_AFTER)
+        raise AssertionError("the last try returns or raises")
+
+    async def _send(self, chosen: list[Address]) -> list[Receipt]:
         rows: dict[Address, list[_Row]] = {}
         for address, row in zip(chosen, self._rows, strict=True):
             rows.setdefault(address, []).append(row)
@@ -195,8 +208,9 @@ class Scattering:
         if row.partition is not None:
             return places[row.partition]
         if row.key is not None:
-            return places[partition_for(row.key, len(places))]
-        return places[self._turn % len(places)]
+            return places[partition_for(row.key, len(places), places.closed)]
+        taking = [p for p in range(len(places)) if p not in places.closed]
+        return places[taking[self._turn % len(taking)]]
 
     def _receipts(self, chosen: list[Address], confirm: m.ScatterConfirm) -> list[Receipt]:
         offsets, receipts = dict(confirm.offsets), []

@@ -9,6 +9,8 @@ and whatever goes wrong is answered by sending again from some batch on. Rules:
 * Batches are released in sequence order.
 * Where a confirm said only that the leader had the batch, it may be gone with that leader. The next
   one's log ends before what is held then, which begins anew under another producer id.
+* Where the partition has ended, nothing from the refused batch on is in the log or ever will be. It
+  is given back once all before it is confirmed, to go elsewhere in its order.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from weir.errors import Refused, SequenceGap, WeirError
+from weir.errors import PartitionEnded, Refused, SequenceGap, WeirError
 from weir.model.limits import PIPELINE_WINDOW
 from weir.wire.messages import Confirm
 
@@ -75,15 +77,23 @@ class Forgotten:
     error: Refused
 
 
+@dataclass(frozen=True, slots=True)
+class Stranded(Generic[O]):
+    """The partition has ended, and none of these is in it: this pipeline is over."""
+
+    held: list[Held[O]]
+    error: PartitionEnded
+
+
 #: What follows from an answer.
-Outcome = Released[O] | Failed[O] | Retry | Forgotten
+Outcome = Released[O] | Failed[O] | Retry | Forgotten | Stranded[O]
 
 
 class Sequencer(Generic[O]):
     """Holds up to `window` batches of one (producer, epoch, partition) until they are confirmed."""
 
-    __slots__ = ("_forgets", "_held", "_paused", "_sends", "_strikes", "error", "next_sequence",
-                 "window")  # fmt: skip
+    __slots__ = ("_end", "_forgets", "_held", "_paused", "_sends", "_strikes", "error",
+                 "next_sequence", "window")  # fmt: skip
 
     def __init__(self, window: int, next_sequence: int = 0, forgets: bool = False) -> None:
         """Start an epoch. The broker remembers 64 answers, so `window` is capped there.
@@ -98,6 +108,8 @@ class Sequencer(Generic[O]):
         self._sends: dict[int, Held[O]] = {}
         self._strikes = 0
         self._paused = False
+        #: Nothing from this sequence on is taken; and what the broker said.
+        self._end: tuple[int, PartitionEnded] | None = None
 
     def __len__(self) -> int:
         """Return the number of batches held."""
@@ -106,7 +118,7 @@ class Sequencer(Generic[O]):
     @property
     def room(self) -> bool:
         """Whether one more batch may be held."""
-        return self.error is None and len(self._held) < self.window
+        return self.error is None and self._end is None and len(self._held) < self.window
 
     def hold(self, data: memoryview, count: int, owner: O) -> Held[O]:
         """Take a batch encoded with `next_sequence`; ask for `room` first."""
@@ -120,6 +132,8 @@ class Sequencer(Generic[O]):
         if self._paused:
             return None
         for held in self._held:
+            if self._end is not None and held.sequence >= self._end[0]:
+                break
             if held.waits:
                 return held
         return None
@@ -142,7 +156,7 @@ class Sequencer(Generic[O]):
         if isinstance(answer, Confirm):
             held.confirm = answer
             self._strikes = 0
-            return [*self._release()]
+            return [*self._release(), *self._strand()]
         if held.correlation != correlation:
             return []
         return self._refused(held, answer)
@@ -185,7 +199,20 @@ class Sequencer(Generic[O]):
             released.append(Released(self._held.popleft(), confirm))
         return released
 
+    def _strand(self) -> list[Outcome[O]]:
+        """Give back what the partition does not take, once that is all there is."""
+        if self._end is None or (self._held and self._held[0].sequence < self._end[0]):
+            return []
+        self.error = self._end[1]
+        held, self._held = [*self._held], deque()
+        self._sends.clear()
+        return [Stranded(held, self._end[1])]
+
     def _refused(self, held: Held[O], error: Refused) -> list[Outcome[O]]:
+        if isinstance(error, PartitionEnded):
+            if self._end is None or held.sequence < self._end[0]:
+                self._end = held.sequence, error
+            return self._strand()
         begin: int | None = held.sequence if error.retryable else None
         if isinstance(error, SequenceGap):
             begin = self._behind_gap(held, error.detail)

@@ -334,6 +334,7 @@ class Client(Twin[asynchronous.Client]):
     publish = _waits(asynchronous.Client.publish)
     create_topic = _waits(asynchronous.Client.create_topic)
     alter_topic = _waits(asynchronous.Client.alter_topic)
+    end_partition = _waits(asynchronous.Client.end_partition)
     delete_topic = _waits(asynchronous.Client.delete_topic)
     topics = _waits(asynchronous.Client.topics)
     parts = _waits(asynchronous.Client.parts)

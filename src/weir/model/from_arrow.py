@@ -6,7 +6,7 @@ are hashed once for each distinct one, and tags are told apart by Arrow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from weir.model.limits import (
     TAG_BYTES_MAX,
     TAGS_PER_BATCH_MAX,
 )
+from weir.model.topic import partition_for
 
 #: The columns that messages are made of; the others of `SCHEMA` are the leader's and are left out.
 _USED = ("value", "key", "tag", "time", "headers")
@@ -93,12 +94,19 @@ class Rows:
             yield first, last, size
             first, before = last, before + size
 
-    def by_partition(self, partitions: int, without_key: int) -> Iterator[tuple[int, Rows]]:
-        """Yield each partition's messages in their order, by the hash of their keys."""
+    def by_partition(
+        self, partitions: int, without_key: int, closed: Collection[int] = ()
+    ) -> Iterator[tuple[int, Rows]]:
+        """Yield each partition's messages in their order, by the hash of their keys; none is one
+        of the `closed`.
+        """
         if self.hashes is None:
             yield without_key, self
             return
         chosen = (self.hashes % np.uint64(partitions)).astype(np.int64)
+        for row in np.flatnonzero(np.isin(chosen, [*closed])) if closed else ():
+            key = self.keys[int(row)].as_py()
+            chosen[row] = partition_for(key or b"", partitions, closed)
         chosen[~self._has_key()] = without_key
         for partition in np.unique(chosen):
             yield int(partition), self.taken(np.flatnonzero(chosen == partition))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from weir.errors import Fenced, Refused, SequenceGap
+from weir.errors import Fenced, PartitionEnded, Refused, SequenceGap
 from weir.sim.history import UNKNOWN
 from weir.sim.network import Link
 from weir.sim.producers import Batch, Producer
@@ -38,7 +38,7 @@ class Hasty(Producer):
 
     def _refused(self, batch: Batch, send: int, error: Refused) -> None:
         first = self._held[0].publish.sequence if self._held else None
-        if isinstance(error, SequenceGap) and batch.publish.confirms:
+        if isinstance(error, SequenceGap | PartitionEnded) and batch.publish.confirms:
             return  # it is sent for the fun of it, and was lost: what is held will find that out
         if isinstance(error, Fenced) and self._grant is not None and self._asks > self._grant.epoch:
             # Of two times that it asked, what it heard of was done first.

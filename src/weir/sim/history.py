@@ -54,6 +54,8 @@ class Publish:
     scattered: bool = False
     #: The highest stamp that its client had seen when it was sent first.
     after: int = 0
+    #: Refused, for its partition had ended: it is not there, and never will be.
+    ended: bool = False
     sends: int = 0
     confirms: list[Confirmed] = field(default_factory=list)
 
@@ -296,6 +298,8 @@ class History:
     barriers: dict[tuple[int, int], int] = field(default_factory=dict)
     #: By the partitions that a reader counted, its highest barrier.
     complete: dict[frozenset[int], int] = field(default_factory=dict)
+    #: By partition that was said to have ended, each stamp that was said, and the least offset.
+    ends: dict[int, dict[int, int]] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     scatterings: list[Scattering] = field(default_factory=list)
     #: The modes of clusters that keep order, by partition and name.
@@ -348,6 +352,11 @@ class History:
         """Note a partition's barrier, as somebody was told it."""
         place = partition, through
         self.barriers[place] = max(stamp, self.barriers.get(place, 0))
+
+    def end(self, partition: int, stamp: int, behind: int = UNKNOWN) -> None:
+        """Note that a partition has ended, as somebody was told it."""
+        said = self.ends.setdefault(partition, {})
+        said[stamp] = behind if said.get(stamp, UNKNOWN) == UNKNOWN else said[stamp]
 
 
 def record_of(batch: Batch) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from weir.errors import BY_CODE, BadChecksum, SequenceGap
+from weir.errors import BY_CODE, BadChecksum, PartitionEnded, SequenceGap
 from weir.model.columns import NO_SEQUENCE
 from weir.sim.history import UNKNOWN, Confirmed, Operation, Publish
 from weir.sim.network import Link
@@ -206,6 +206,9 @@ class Hub(Program):
 
     def _refused(self, value: _Value, reply: d.DeviceReply) -> None:
         kind = BY_CODE.get(reply.code)
+        if kind is PartitionEnded:
+            self._give_up(value)
+            return
         if kind is None or not (kind.retryable or kind in (SequenceGap, BadChecksum)):
             text = f"{value.publish.producer} {value.sequence} was refused: {reply.code}"
             self.history.complaints.append(("OneOffset", f"{self.name}: {text}"))
@@ -214,6 +217,16 @@ class Hub(Program):
             if later.sequence >= value.sequence:
                 later.under_way = False
         self.soon(self._send_again, self.link)
+
+    def _give_up(self, value: _Value) -> None:
+        """The partition has ended: it took nothing of a lock from this value on, and never will."""
+        held = self._held[value.sn]
+        first = held.index(value)
+        for later in held[first:]:
+            later.publish.ended = True
+            later.operation.ended = self.world.now
+        del held[first:]
+        self._left = 0
 
     def _send_again(self, link: Link | None) -> None:
         if self._welcome and link is self.link:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from weir.sim.history import History, Publish, Reading, Row, Scattering
+from weir.sim.history import UNKNOWN, History, Publish, Reading, Row, Scattering
 
 #: By partition and offset: a message's stamp and value.
 Log = dict[int, dict[int, tuple[int, bytes]]]
@@ -38,6 +38,29 @@ class BarrierHolds:
                     text = f"all up to {barrier} was said to lie in {sorted(partitions)}"
                     yield f"{text}: partition {partition} has {min(early)} below"
         yield from self._visible(history, _stamps(log))
+        yield from self._ended(history, log)
+
+    @staticmethod
+    def _ended(history: History, log: Log) -> Iterator[str]:
+        """Nothing of an ended partition lies above or behind its end, was confirmed there, or was
+        refused for it and is there all the same.
+        """
+        for partition, said in history.ends.items():
+            if len(said) > 1:
+                yield f"partition {partition} was said to have ended at {sorted(said)}"
+            for end, behind in said.items():
+                late = [offset for offset, (stamp, _) in log[partition].items() if stamp > end]
+                late += [o for o in log[partition] if behind != UNKNOWN and o >= behind]
+                if late:
+                    yield f"partition {partition} ended at {end}, and has {min(late)}"
+                for publish in history.publishes:
+                    stamps = [c.stamp for c in publish.confirms if publish.partition == partition]
+                    if max(stamps, default=0) > end:
+                        yield f"{publish.values} was confirmed behind the end of {partition}"
+        for publish in history.publishes:
+            there = {value for _, value in log[publish.partition].values()} if publish.ended else ()
+            if publish.ended and (found := [v for v in publish.values if v in there]):
+                yield f"{found} were refused, for {publish.partition} had ended, and are there"
 
     @staticmethod
     def _of_one(

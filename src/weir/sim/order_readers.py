@@ -238,12 +238,17 @@ class OrderReader(Client):
             for partition, stamp, through in reply.registers:
                 if stamp:
                     self.history.hand_out(partition, stamp, through)
+            for end in reply.ends:
+                self.history.end(*end)
             if merge is self._merge:
                 self._count_in(reply)
                 for partition, stamp, through in reply.registers:
                     merge.barrier(partition, Barrier(stamp, through))
                     if through > merge.next(partition):
                         self._ended.discard(partition)  # it said so when some was undecided
+                for partition, stamp, through in reply.ends:
+                    self._roster.end(partition, stamp)
+                    merge.barrier(partition, Barrier(stamp, through))
                 self._give()
         elif not isinstance(reply, m.Refusal) or not refusal(reply.code, "").retryable:
             self.complain("Live", f"barriers were refused: {reply}")

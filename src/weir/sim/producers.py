@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from weir.codec import compression
-from weir.errors import Fenced, Refused, SequenceGap, SequenceReused, ValueLost, refusal
+from weir.errors import (
+    Fenced,
+    PartitionEnded,
+    Refused,
+    SequenceGap,
+    SequenceReused,
+    ValueLost,
+    refusal,
+)
 from weir.model.batch import encode
 from weir.model.chunks import References
 from weir.model.limits import PIPELINE_WINDOW
@@ -27,7 +35,7 @@ _DELAYED = 0.3
 _DELAYS_MS = (0, 20, 100, 300)
 _COMPRESSIONS = (0, compression.LZ4, compression.ZSTD)
 #: How mischief is met.
-_EXPECTED = (SequenceGap, SequenceReused, ValueLost, Fenced)
+_EXPECTED = (SequenceGap, SequenceReused, ValueLost, Fenced, PartitionEnded)
 
 
 @dataclass(slots=True, eq=False)
@@ -236,6 +244,10 @@ class Producer(Client):
             if not error.retryable and not isinstance(error, _EXPECTED):
                 self.complain("Honest", f"mischief met an odd refusal: {error!r}")
             return
+        if isinstance(error, PartitionEnded) and not batch.publish.confirms:
+            if batch in self._held:
+                self._give_up(batch)
+            return
         if batch.send != send:
             return  # a refusal counts only if it answers the latest send
         confirmed = bool(batch.publish.confirms)
@@ -245,6 +257,15 @@ class Producer(Client):
         if confirmed:
             return  # a repeat, sent for the fun of it
         self._rewind(batch)
+
+    def _give_up(self, batch: Batch) -> None:
+        """The partition has ended: it took nothing from this batch on, and never will."""
+        first = self._held.index(batch)
+        for later in self._held[first:]:
+            later.publish.ended = not later.publish.early
+            later.operation.ended = self.world.now
+        del self._held[first:]
+        self._left = 0
 
     def _rewind(self, batch: Batch) -> None:
         """All behind a batch were refused too, or will be: send them again in a while."""

@@ -156,7 +156,8 @@ class _Run:
         # Who looks at what rotted looks at the partitions of the beginning.
         grows = bool(ordered) and not self._rots and shape.grows[seed % len(shape.grows)]
         takers = shape.takers[seed % len(shape.takers)]
-        domain = Domain(ordered, grows, takers, scatterers)
+        ends = bool(ordered) and not self._rots and shape.ends[seed % len(shape.ends)]
+        domain = Domain(ordered, grows, takers, scatterers, ends)
         self._workload = Workload(self._scene, shape, operated, domain)
         self._scatters = bool(scatterers)
         self._ordered = bool(ordered or takers)

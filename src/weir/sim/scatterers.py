@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from weir.broker.partition.partition import Partition
-from weir.errors import Refused, StaleGrant, StampTooFar, refusal
+from weir.errors import PartitionEnded, Refused, StaleGrant, StampTooFar, refusal
 from weir.model.batch import encode
 from weir.model.ids import Address, group_of
 from weir.model.scattered import Scattered, acks_part, batch_part
@@ -77,6 +77,8 @@ class Scatterer(Client):
         self._seen = 0
         self._seat: _Seat | None = None
         self._opening = False
+        #: Partitions that have ended.
+        self._closed: set[int] = set()
         self._held: _Sent | None = None
         self._running = False
 
@@ -174,8 +176,9 @@ class Scatterer(Client):
 
     def _compose(self, seat: _Seat, grant: Grant | None) -> _Sent:
         dice, now = self.world.dice, self.world.now
-        most = min(len(self.addresses), _PARTS_MAX)
-        chosen = sorted(dice.sample(range(len(self.addresses)), dice.randint(1, most)))
+        taking = [p for p in range(len(self.addresses)) if p not in self._closed]
+        most = min(len(taking), _PARTS_MAX)
+        chosen = sorted(dice.sample(taking, dice.randint(1, most)))
         parts = [batch_part(self.addresses[partition].group) for partition in chosen]
         ack = None
         if grant is not None:
@@ -274,7 +277,9 @@ class Scatterer(Client):
         if error.retryable or isinstance(error, StampTooFar):
             self.soon(self._send, held)
             return
-        if held.scattering.acks is None or not isinstance(error, StaleGrant):
+        if isinstance(error, PartitionEnded):
+            self._closed.add(error.detail)
+        elif held.scattering.acks is None or not isinstance(error, StaleGrant):
             self.complain("AllOrNone", f"a scattering was refused for good: {error!r}")
         held.scattering.refused = held.sends == 1
         self._over(held)

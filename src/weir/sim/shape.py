@@ -86,6 +86,8 @@ class Shape:
     takers: tuple[int, ...] = (0,)
     #: Whether the topic grows, where somebody reads it in total order.
     grows: tuple[bool, ...] = (True, False)
+    #: Whether a partition ends, where somebody reads the topic in total order.
+    ends: tuple[bool, ...] = (False,)
     #: How many clients scatter, where somebody reads the topic in total order.
     scatterers: tuple[int, ...] = (0,)
     #: Whether the clocks of a set jump by hours.
@@ -128,6 +130,9 @@ SET = replace(
     takers=(0, 3, 0),
     scatterers=(0, 0, 3),
 )
+#: The same, and a partition ends while others publish to it and read it, on one node and on three.
+NODE_ENDING = replace(NODE_SCATTERED, ends=(True,), takers=(3, 0), scatterers=(0, 3), rots=(0,))
+ENDING = replace(SET, ends=(True,), rots=(0,))
 
 
 def cast(world: World, shape: Shape) -> Shape:

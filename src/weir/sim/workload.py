@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.sim.authors import Author, Pen
+from weir.sim.enders import Ender
 from weir.sim.growers import Grower, Newcomer
 from weir.sim.hasty import Hasty
 from weir.sim.hubs import Hub
@@ -34,13 +35,14 @@ MILL = "mill"
 
 class Domain(NamedTuple):
     """How many read in total order, and tell of it; whether partitions join meanwhile; how many
-    take turns at it, and how many scatter.
+    take turns at it, and how many scatter; and whether a partition ends meanwhile.
     """
 
     readers: int
     grows: bool
     takers: int = 0
     scatterers: int = 0
+    ends: bool = False
 
 
 class Workload:
@@ -70,6 +72,8 @@ class Workload:
         if domain.grows:
             self.producers.append(Grower(scene, "grower"))
             self.producers.append(Newcomer(scene, "newcomer", parts, batches))
+        if domain.ends:
+            self.producers.append(Ender(scene, "ender"))
         self.readers += [Taker(scene, f"taker{n}", CREW) for n in range(domain.takers)]
         if domain.takers:
             self.producers.append(Seeker(scene, "seeker", CREW))

@@ -32,8 +32,9 @@ INSIDE = {
         "ended",
         "hand",
         "confirmed",
+        "stranded",
     },
-    receipts.Handed: {"settle", "patience"},
+    receipts.Handed: {"settle", "patience", "gathered", "moved", "part_of", "pinned"},
     # What is settled message by message is settled in the event loop's own thread.
     consumer.Consumer: {"deliveries"},
 }

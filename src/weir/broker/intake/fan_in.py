@@ -15,14 +15,7 @@ from weir.broker.entries import BatchRecord
 from weir.broker.intake.intake import Intake, Pending
 from weir.broker.state.dedupe import Origin, value_hash
 from weir.broker.state.state import PartitionState
-from weir.errors import (
-    Fenced,
-    Overloaded,
-    PartitionEnded,
-    Refused,
-    SequenceGap,
-    SequenceReused,
-)
+from weir.errors import Fenced, Overloaded, Refused, SequenceGap, SequenceReused
 from weir.model.batch import Batch, encode
 from weir.model.columns import NO_SEQUENCE, Origins
 from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
@@ -181,19 +174,19 @@ class FanIn:
         self, into: _Gathering, seat: Seat, sn: int, sequence: int, value: bytes, place: int
     ) -> tuple[int, int]:
         """Return `_ACCEPT` and `place`, its offset then, or the code and offset to answer with."""
-        closed = self._intake.is_closed
+        closed = self._closed() if self._intake.is_closed else None
         if sequence == NO_SEQUENCE:
-            return (PartitionEnded.code, 0) if closed else (_ACCEPT, place)
+            return closed or (_ACCEPT, place)
         known = self._known(into, seat.hub, sn)
-        if known is None and closed:
-            return PartitionEnded.code, 0
+        if known is None and closed is not None:
+            return closed
         if known is None and self._is_full(into):
             return Overloaded.code, RETRY_AFTER_MS
         if known is not None and seat.boot < known.boot:
             return Fenced.code, known.boot
         here = known if known is not None and seat.boot == known.boot else Origin(seat.boot, 0, 0)
-        if closed and sequence >= here.next_sequence:
-            return PartitionEnded.code, 0
+        if closed is not None and sequence >= here.next_sequence:
+            return closed
         if sequence > here.next_sequence:
             return SequenceGap.code, here.next_sequence
         hash_ = value_hash(value)
@@ -204,6 +197,13 @@ class FanIn:
         if not here.holds(sequence, hash_):
             return SequenceReused.code, 0
         return 0, here.offset if sequence == here.next_sequence - 1 else OFFSET_UNKNOWN
+
+    def _closed(self) -> tuple[int, int] | None:
+        try:
+            self._intake.check_open()
+        except Refused as error:
+            return error.code, error.detail
+        return None
 
     def _is_full(self, into: _Gathering) -> bool:
         """Whether a device that is not known would be one too many, once all is committed."""

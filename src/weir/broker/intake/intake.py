@@ -217,13 +217,18 @@ class Intake:
         return _told(answer, True)
 
     def check_open(self) -> None:
-        """Raise `PartitionEnded` where nothing is taken any more."""
-        if self.is_closed:
-            partition = partition_of(self._group.id)
-            raise PartitionEnded(
-                f"partition {partition} has ended, and this is not in it: publish to another one",
-                partition,
-            )
+        """Raise `PartitionEnded` where nothing is taken any more, for good; or `Unavailable`, as
+        long as another leader might take it still.
+        """
+        if not self.is_closed:
+            return
+        partition = partition_of(self._group.id)
+        if not self._state.sealed:
+            raise Unavailable(f"partition {partition} is about to end: try again shortly")
+        raise PartitionEnded(
+            f"partition {partition} has ended, and this is not in it: publish to another one",
+            partition,
+        )
 
     def has_under_way(self, producer: int) -> bool:
         """Return whether a batch of a producer is accepted and not committed yet."""

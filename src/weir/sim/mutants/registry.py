@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from weir.sim.mutants import (
     clocks,
     clusters,
+    ends,
     exactly_once,
     leases,
     modes,
@@ -34,6 +35,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         order,
         turns,
         scatterings,
+        ends,
     )
     for mutant in all_in(vars(module))
 )
