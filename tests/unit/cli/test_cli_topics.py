@@ -70,6 +70,25 @@ def test_more_partitions_come_with_a_warning(weir: Weir) -> None:
     assert weir("topic", "alter", "t", "--partitions", "3", "--retention", "1d")[2] == ""
 
 
+def test_a_partition_ends_with_a_warning(weir: Weir) -> None:
+    weir("topic", "create", "t", "--partitions", "3")
+    assert "STATE" not in weir("topic", "describe", "t")[1]
+    for _ in range(2):  # the second time it has ended already
+        code, out, warning = weir("topic", "end-partition", "t", "2")
+        assert (code, out) == (0, "partition 2 of t has ended; 2 take messages\n")
+        assert "no order among them" in warning
+    assert weir("topic", "end-partition", "t", "1")[1].endswith("ended; 1 takes messages\n")
+    text = weir("topic", "describe", "t")[1]
+    assert "STATE" in text
+    assert text.count("ended") == 2
+    found: Any = json.loads(weir("topic", "describe", "t", "--json")[1])
+    states = [row["state"] for row in found["topic"]["partitions"]]
+    assert states == ["open", "ended", "ended"]
+    code, _, complaint = weir("topic", "end-partition", "t", "0")
+    assert code == 1
+    assert "partition 0 of t cannot end" in complaint
+
+
 def test_a_description_has_all_there_is_to_know(weir: Weir, w: sync.Client) -> None:
     weir("topic", "create", "t", "--partitions", "2")
     w.publish("t", b"x", partition=1)
