@@ -167,6 +167,31 @@ def test_many_at_once_and_large_values() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_rows_of_arrow_go_elsewhere(known: bool) -> None:
+    import pyarrow as pa
+
+    table = pa.table({"key": [*KEYS, None], "value": [b"v" + key for key in KEYS] + [b"none"]})
+
+    async def scenario() -> None:
+        async with client() as w, w.producer("t") as producer:
+            if known:
+                await w.end_partition("t", 2)
+                producer._choosing.close_idle({2})
+            else:
+                await producer.publish_arrow(table)
+                await w.end_partition("t", 2)
+            confirmed = await producer.publish_arrow(table)
+            assert sum(one.count for one in confirmed) == len(table)
+            found = await everything(w)
+            assert len(found) == len(table) * (1 if known else 2)
+            second = [m for m in found if m.partition != 2]
+            homes = {m.key: m.partition for m in second if m.key is not None}
+            assert homes == {key: partition_for(key, PARTITIONS, {2}) for key in KEYS}
+
+    run(scenario)
+
+
 def test_a_scattering_goes_elsewhere() -> None:
     async def scenario() -> None:
         async with client() as w:

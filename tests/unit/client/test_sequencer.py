@@ -16,12 +16,14 @@ from weir.client.sequencer import (
     Released,
     Retry,
     Sequencer,
+    Stranded,
 )
 from weir.errors import (
     BadChecksum,
     Fenced,
     NotLeader,
     Overloaded,
+    PartitionEnded,
     ProducerExpired,
     Refused,
     SequenceGap,
@@ -203,6 +205,39 @@ def test_after_a_lost_connection_all_unconfirmed_go_out_again_with_the_same_byte
     assert send_all(sequencer, 1) == [1, 2]  # numbers may begin anew
     assert [bytes(batch.data) for batch in held] == before
     assert owners(sequencer.answered(1, Confirm(10, 2))) == [1]
+
+
+def test_what_an_ended_partition_refuses_is_given_back_behind_what_it_took() -> None:
+    sequencer, (first, second, third) = pipeline(3)
+    end = PartitionEnded("it has ended")
+    assert sequencer.answered(2, end) == [], "what was sent before it may still be confirmed"
+    assert sequencer.to_send() is None
+    assert not sequencer.room
+    sequencer.lost()
+    assert sequencer.to_send() is first, "and is asked for again; the rest is not"
+    sequencer.sent(first, 9)
+    assert sequencer.to_send() is None
+    released, stranded = sequencer.answered(9, Confirm(0, 7, True))
+    assert isinstance(released, Released)
+    assert isinstance(stranded, Stranded)
+    assert stranded.held == [second, third]
+    assert sequencer.error is end
+    assert sequencer.answered(3, end) == []
+
+
+def test_an_ended_partition_may_have_taken_nothing_or_all() -> None:
+    sequencer, held = pipeline(2)
+    end = PartitionEnded("it has ended")
+    assert sequencer.answered(2, end) == []
+    (stranded,) = sequencer.answered(1, end)
+    assert isinstance(stranded, Stranded)
+    assert stranded.held == held
+    sequencer, (first, second) = pipeline(2)
+    sequencer.answered(1, Confirm(0, 7))
+    (stranded,) = sequencer.answered(2, end)
+    assert isinstance(stranded, Stranded)
+    assert stranded.held == [second]
+    assert first.confirm is not None
 
 
 class ExactlyOnce(RuleBasedStateMachine):

@@ -9,6 +9,7 @@ from weir.model.ids import group_of
 from weir.model.limits import RETENTION_MS_MIN
 from weir.model.topic import (
     FOREVER,
+    End,
     SettingsChange,
     Topic,
     TopicSettings,
@@ -116,3 +117,33 @@ def test_keys_keep_their_partition_for_ever() -> None:
     # Producers of every release and language must agree on these.
     assert [partition_for(key, 8) for key in (b"", b"door-1", b"door-2", b"\0")] == [2, 7, 7, 3]
     assert partition_for(b"anything", 1) == 0
+
+
+def test_a_key_moves_only_if_its_partition_ends() -> None:
+    # Producers of every release and language must agree on these, too.
+    keys = (b"", b"door-1", b"door-2", b"\0", b"door-5")
+    assert [partition_for(key, 8, {7}) for key in keys] == [2, 4, 3, 3, 5]
+    for closed in ({7}, {7, 3}, {7, 3, 2}, set(range(1, 8))):
+        for number in range(200):
+            key = b"%d" % number
+            found = partition_for(key, 8, closed)
+            assert found not in closed
+            home = partition_for(key, 8)
+            assert found == home or home in closed
+            for more in closed:  # one more that ends takes no key away from another
+                before = partition_for(key, 8, closed - {more})
+                assert before in (found, more)
+    assert partition_for(b"x", 1_024, set(range(1, 1_024))) == 0
+
+
+def test_a_hub_stays_where_it_is_unless_that_ends() -> None:
+    topic = Topic(1, "default", "t", 9, 8)
+    ended = Topic(1, "default", "t", 9, 8, ends=(End(3), End(5, 70, 4, True)))
+    assert ended.closed == {3, 5}
+    assert ended.end_of(5) == End(5, 70, 4, True)
+    assert ended.end_of(4) is None
+    for hub in range(300):
+        before, after = topic.partition_of_hub(hub), ended.partition_of_hub(hub)
+        assert after < 8, "it was founded with those"
+        assert after not in (3, 5)
+        assert after == before or before in (3, 5)
