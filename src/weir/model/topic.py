@@ -169,6 +169,13 @@ class Topic:
         """
         return partition_for(U64.pack(hub), self.founded_with, self.closed)
 
+    def places_of_hub(self, hub: int) -> list[int]:
+        """Return where a hub publishes, and all places that it may have had before those ended."""
+        key, closed, left = U64.pack(hub), self.closed, set[int]()
+        while (place := partition_for(key, self.founded_with, left)) in closed:
+            left.add(place)
+        return sorted((*left, place))
+
 
 def check_together(topics: Sequence[Topic]) -> None:
     """Raise `NotTogether` unless one scattering may publish to all of these."""

@@ -147,3 +147,6 @@ def test_a_hub_stays_where_it_is_unless_that_ends() -> None:
         assert after < 8, "it was founded with those"
         assert after not in (3, 5)
         assert after == before or before in (3, 5)
+        places = ended.places_of_hub(hub)
+        assert {before, after} <= set(places) <= {after, 3, 5}
+        assert topic.places_of_hub(hub) == [before]

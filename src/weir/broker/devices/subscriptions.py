@@ -127,7 +127,7 @@ def partitions_of(topic: Topic, asked: int, hub: int) -> list[int]:
     if asked == ALL_PARTITIONS:
         return list(range(topic.partitions))
     if asked == BY_HUB:
-        return [topic.partition_of_hub(hub)]
+        return topic.places_of_hub(hub)
     if asked >= topic.partitions:
         raise UnknownTopic(f"topic {topic.full_name} has no partition {asked}")
     return [asked]

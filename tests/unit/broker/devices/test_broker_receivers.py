@@ -24,6 +24,7 @@ from weir.wire import administration as a
 from weir.wire import device as d
 from weir.wire.deliveries import (
     ALL_PARTITIONS,
+    BY_HUB,
     PULL_BYTES_MIN,
     Delivery,
     DeviceAck,
@@ -298,3 +299,21 @@ def test_a_subscription_that_cannot_have_new_partitions_ends(
     doors.rig.answer(1, a.AlterTopic("t", partitions=3))
     assert doors.replies() == [DeviceReply(Op.NOTIFY, 1, Overloaded.code)]
     assert doors.rig.shard.budget.used == 0
+
+
+def test_a_hub_whose_place_has_ended_gets_what_is_left_there_and_the_new_one(
+    make_doors: Any,
+) -> None:
+    doors = make_doors(4)
+    topic = doors.rig.shard.topics.named("t")
+    session = next(hub for hub in range(50, 99) if topic.partition_of_hub(hub))
+    home = topic.partition_of_hub(session)
+    doors.publish(b"left", partition=home)
+    doors.rig.answer(1, a.EndPartition("t", home))
+    place = doors.rig.shard.topics.named("t").partition_of_hub(session)
+    assert place != home
+    doors.subscribed(session, partition=BY_HUB)
+    doors.publish(b"new", partition=place)
+    doors.replies(session)
+    found = [doors.pull(session=session) for _ in range(2)]
+    assert {(one.partition, *one.values) for one in found} == {(home, b"left"), (place, b"new")}
