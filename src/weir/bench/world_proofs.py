@@ -62,6 +62,14 @@ OF_WORLDS = (
         WEIR_SCATTER_SEEDS="2000",
     ),
     tests(
+        "ending-seeds",
+        "2,000 simulated worlds of one node, and 500 of three, where a partition ends while others "
+        "publish to it, scatter, and read in total order",
+        "{TESTS:WEIR_ENDING_SEEDS}",
+        14_400,
+        WEIR_ENDING_SEEDS="2000",
+    ),
+    tests(
         "four-seeds",
         "200 simulated worlds of four nodes, between which groups move",
         "{TESTS:WEIR_FOUR_SEEDS}",

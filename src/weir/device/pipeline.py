@@ -17,6 +17,7 @@ from weir.errors import (
     Fenced,
     NotLeader,
     Overloaded,
+    PartitionEnded,
     Refused,
     RemoteProtocolError,
     SequenceGap,
@@ -118,6 +119,10 @@ class Pipeline:
         what = f"the broker refused lock {reply.sn} with code {reply.code} ({name})"
         if reply.code in (SequenceReused.code, Fenced.code):
             return f"{what}: a hub that has restarted must connect with a higher boot count"
+        if reply.code == PartitionEnded.code:
+            return (
+                f"{what}: connect again with a higher boot count, to publish to another partition"
+            )
         return what
 
     def rewind(self) -> Refused | None:

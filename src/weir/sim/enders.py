@@ -9,11 +9,13 @@ from weir.wire import administration as a
 from weir.wire import messages as m
 
 _BEGIN = (50 * MS, 400 * MS)
+#: How likely it asks once more for what has ended, each time.
+_AGAIN = 0.3
 
 
 class Ender(Client):
     """Ends the last of the partitions that the topic was made with, some time after the beginning;
-    now and then it asks once more.
+    now and then it asks again, and is to be told the same.
     """
 
     _ended = False
@@ -39,6 +41,8 @@ class Ender(Client):
             else:
                 self.complain("Honest", f"said to have ended, and has not: {reply}")
             self._ended = True
+            if not self.ending and self.world.chance(_AGAIN):
+                self.world.after(self.rhythm(_BEGIN), self._end)
         elif isinstance(reply, m.Refusal) and not refusal(reply.code, "").retryable:
             self.complain("Live", f"a partition cannot end: {reply}")
         self.ready()
