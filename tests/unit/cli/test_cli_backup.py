@@ -238,6 +238,7 @@ def test_the_one_order_of_all_partitions_is_put_back(tmp_path: Path) -> None:
                     await w.publish("moves", b"%d" % number, partition=number * 7 % 3)
                 await w.publish("moves", b"x" * (2 << 20), partition=1)
                 await w.publish("moves", b"with a header", headers={"a": b"b"}, partition=0)
+                await w.end_partition("moves", 2)
 
                 async def seen(client: Client) -> list[tuple[int, int, bytes]]:
                     reader = client.reader("moves", follow=False)
@@ -251,5 +252,6 @@ def test_the_one_order_of_all_partitions_is_put_back(tmp_path: Path) -> None:
                 before = await seen(w)
                 assert len(before) == 32
                 assert await seen(to) == before
+                assert (await to.describe("moves")).closed == {2}, "it had ended"
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

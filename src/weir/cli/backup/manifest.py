@@ -48,6 +48,8 @@ class Partition(msgspec.Struct, frozen=True):
     holes: list[tuple[int, int]] = []
     #: Offsets [first, behind) of messages that never were: their scatterings were aborted.
     voids: list[tuple[int, int]] = []
+    #: Whether it takes messages no more.
+    ended: bool = False
 
     @property
     def messages(self) -> int:

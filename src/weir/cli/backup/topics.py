@@ -47,6 +47,7 @@ async def back_up(client: Client, names: Sequence[str], to: Path, show: Show) ->
             for partition in range(len(info.addresses)):
                 copy = _Copy(client, info, partition, to)
                 part = await copy.run()
+                part = msgspec.structs.replace(part, ended=partition in info.closed)
                 parts.append(part)
                 files += copy.files
                 done += part.messages
@@ -218,6 +219,9 @@ async def restore(client: Client, backup: Path, manifest: m.Manifest, show: Show
                 before = part
                 done += await _publish(producer, part, batch, backup / part.file)
                 show(done)
+        for part in topic.partitions:
+            if part.ended:
+                await client.end_partition(topic.full_name, part.partition)
         changes += await _differences(client, topic)
     return changes
 
