@@ -163,13 +163,15 @@ class Lane:
         `pinned` if it may go to no other partition.
         """
         gathering = self._batcher.gathering
-        if not self._batcher.fits(size) or (gathering and gathering.owner.pinned is not pinned):
+        if (
+            gathering is None
+            or gathering.owner.pinned is not pinned
+            or not self._batcher.fits(size)
+        ):
             batch = Handed(self._topic, self.partition, pinned)
             self._owner.begun(batch)
-            self._batcher.begin(batch, now)
+            gathering = self._batcher.begin(batch, now)
             self._linger_from_now()
-        gathering = self._batcher.gathering
-        assert gathering is not None
         batch = gathering.owner
         batch.size += size
         batch.count += 1

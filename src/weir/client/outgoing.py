@@ -343,7 +343,7 @@ class Outgoing:
             partition = self._options.partition
         if partition is None and key is not None:
             partition = self._choosing.of_key(key)
-        return self._lane(partition)
+        return self._choosing.lane(partition)
 
     def _lane(self, partition: int | None) -> Lane:
         return self._choosing.lane(partition)

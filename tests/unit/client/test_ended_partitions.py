@@ -51,7 +51,7 @@ def test_it_is_told_and_described() -> None:
             assert await w.end_partition("t", 2) == told
             with pytest.raises(BadRequest, match="partition 0 of t cannot end"):
                 await w.end_partition("t", 0)
-            with pytest.raises(UnknownTopic, match="no partition 4: give 1 to 3"):
+            with pytest.raises(UnknownTopic, match="no partition 4: it has 0 to 3"):
                 await w.end_partition("t", 4)
             for last in (1, 3):
                 await w.end_partition("t", last)

@@ -51,7 +51,9 @@ class Endings:
         topic, partition = named(self._catalog, request.name), request.partition
         if partition >= topic.partitions:
             raise UnknownTopic(
-                f"{topic.full_name} has no partition {partition}: give 1 to {topic.partitions - 1}"
+                f"{topic.full_name} has no partition {partition}: it has 0 to "
+                f"{topic.partitions - 1}",
+                topic.id,
             )
         if partition == 0:
             raise BadRequest(
