@@ -42,6 +42,8 @@ class FakeBroker:
         self.stalled: dict[int, tuple[int, int]] = {}
         self.members: dict[int, int] = {}
         self.floors: dict[int, list[tuple[int, int]]] = {}
+        #: By topic, those that have ended, as `Barriers` names them.
+        self.ends: dict[int, list[tuple[int, int, int]]] = {}
         #: What was given back; it is granted to nobody again.
         self.returned: list[m.Nack] = []
         self.producers = self.stamp = 0
@@ -158,7 +160,8 @@ class FakeBroker:
             groups = [a.group for a in info.addresses[: self.members.get(info.id)]]
             told = [(p, *self.barrier(group)) for p, group in enumerate(groups)]
             reached = all(stamp >= max(request.stamp, 1) for _, stamp, _ in told)
-            return m.Barriers(info.id, told, tuple(self.floors.get(info.id, ())), reached)
+            floors, ends = self.floors.get(info.id, ()), self.ends.get(info.id, ())
+            return m.Barriers(info.id, told, tuple(floors), reached, tuple(ends))
         if isinstance(request, m.Ack | m.Nack | m.Extend):
             return self._settle(request)
         if isinstance(request, m.FetchChunks):

@@ -10,7 +10,13 @@ import pytest
 
 from weir.client import growth, merging
 from weir.client.connect import connect
-from weir.errors import BadRequest, OffsetOutOfRange, RemoteProtocolError, Unavailable
+from weir.errors import (
+    BadRequest,
+    NotLeader,
+    OffsetOutOfRange,
+    RemoteProtocolError,
+    Unavailable,
+)
 from weir.model.ids import Address, group_of
 from weir.model.message import Message
 from weir.wire import messages as m
@@ -278,5 +284,62 @@ def test_what_is_past_retention_is_told_and_the_earliest_begins_behind_it(fake_b
             assert min(x.offset for x in whole if x.partition == 1) == 9
             with pytest.raises(OffsetOutOfRange, match="t/1 has no offset 4; the nearest one is 9"):
                 await read(w.reader("t", order="total", start={0: 0, 1: 4}), 40)
+
+    asyncio.run(scenario())
+
+
+def test_who_has_ended_holds_nobody_back_and_need_not_be_there(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url, request_timeout=0.5) as w:
+            info = broker.topic("t", 2)
+            gone = info.addresses[1].group
+            await w.publish("t", b"in it", partition=1)
+            broker.stalled[gone] = broker.stamp, 1
+            async with w.reader("t", order="total") as reader:
+                await w.publish("t", b"a", partition=0)
+                waits = asyncio.ensure_future(read(reader, 2))
+                await asyncio.sleep(4 * merging.ASK_EVERY)
+                assert not waits.done(), "its partition says nothing of what lies behind"
+                broker.ends[info.id] = [(1, broker.stamp + 5, 1)]
+                refuse = m.Refusal(NotLeader.code, "nobody leads it")
+                fetches = (m.Fetch, m.Positions)
+
+                def script(request: m.Request) -> m.Refusal | None:
+                    of_it = isinstance(request, fetches) and request.address.group == gone
+                    return refuse if of_it else None
+
+                broker.script = script
+                broker.cut()  # what was asked of it is asked again, and refused
+                assert [x.value for x in await waits] == [b"in it", b"a"]
+                asked = questions(broker)
+                for number in range(20):
+                    await w.publish("t", b"%d" % number, partition=0)
+                    assert [x.value for x in await read(reader, 1)] == [b"%d" % number]
+                await asyncio.sleep(0.6)  # longer than a request may take
+                assert questions(broker) == asked
+                assert reader._feed._error is None
+
+    asyncio.run(scenario())
+
+
+def test_an_end_counts_once_all_before_it_was_received(fake_broker) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, connect(broker.url) as w:
+            info = broker.topic("t", 2)
+            late = info.addresses[1].group
+            for number in range(3):
+                await w.publish("t", b"%d" % number, partition=1)
+            held, broker.logs[late] = broker.logs[late], []
+            broker.stalled[late] = 0, 0
+            broker.ends[info.id] = [(1, broker.stamp + 5, 3)]
+            await w.publish("t", b"a", partition=0)
+            async with w.reader("t", order="total") as reader:
+                waits = asyncio.ensure_future(read(reader, 4))
+                await asyncio.sleep(6 * merging.ASK_EVERY)
+                assert not waits.done(), "what comes before it was not received"
+                broker.logs[late] = held
+                async with broker._news:
+                    broker._news.notify_all()
+                assert [x.value for x in await waits] == [b"0", b"1", b"2", b"a"]
 
     asyncio.run(scenario())
