@@ -16,7 +16,7 @@ from weir.wire import messages as m
 
 
 def landing(node: Node, shard: int) -> BlockingClient:
-    """Connect to the shared port until a shard is met: the system deals connections out."""
+    """Connect to the shared port until a shard is met: whoever has time takes who comes."""
     for _ in range(200):
         client = BlockingClient(node.host, node.port, 15)
         if client.welcome.shard == shard:
@@ -50,6 +50,9 @@ def test_a_shard_that_stands_still_is_left_and_joined_again(tmp_path: Path) -> N
                 client.request(m.Positions(far))
             assert isinstance(client.request(m.CreateTopic("u", 2)), m.TopicInfo)
             assert isinstance(client.request(m.Positions(near)), m.PositionsReply)
+            for _ in range(10):  # whoever comes is not dealt out to the one that stands still
+                with BlockingClient(node.host, node.port, 5) as late:
+                    assert late.welcome.shard == 0
         finally:
             os.kill(pid, signal.SIGCONT)
         until = time.monotonic() + 20

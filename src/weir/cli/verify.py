@@ -86,6 +86,8 @@ def _segment(disk: Folder, log: int, segment: Segment, durable: int, end: int = 
         size += found.size
         bad += [f"at {b.position:,}: {b.reason}" for b in found.bad if b.position < durable]
         piece = found.next_piece
+    if (left := disk.size(segment.name)) < segment.size:  # a log's own files never are
+        bad.append(f"cut short: {left:,} of {segment.size:,} bytes are left")
     seconds = time.perf_counter() - started
     return Verdict(segment.name, "sound" if not bad else "DAMAGED", size, seconds, tuple(bad))
 

@@ -6,7 +6,8 @@
     the CRC-32C of everything before
 
 It is written when its segment is closed and durable, believed only where it names the segment's
-generation and base, and can always be made again by reading the segment.
+generation and base, and can always be made again by reading the segment. Where the segment's own
+header rotted, it says what that said.
 """
 
 from __future__ import annotations
@@ -73,21 +74,40 @@ class IndexFile:
 
 def read_index(disk: Readable, segment: Segment) -> IndexFile:
     """Read a segment's index file; blocks. Raises `BadIndexFile` unless it is to be believed."""
+    body, use, groups, end = _sound(disk, segment.name)
+    if (use.generation, use.base, use.size) != (segment.generation, segment.base, segment.size):
+        raise BadIndexFile(f"{index_name(segment.name)} is of another use of {segment.name}")
+    at, found = _HEAD.size, []
+    for _ in range(groups):
+        group, rows, at = unpack(body, at)
+        found.append((group, rows))
+    return IndexFile(segment, found, end)
+
+
+def closed_use(disk: Readable, name: str) -> Segment | None:
+    """Return the use of segment file `name` that its index file was written for, None if none is
+    told; blocks. All of it was durable then, whatever has become of its header since.
+    """
     try:
-        name = index_name(segment.name)
+        _, use, _, end = _sound(disk, name)
+    except BadIndexFile:
+        return None
+    return use if not end else None  # a class segment is what the checkpoint says
+
+
+def _sound(disk: Readable, segment: str) -> tuple[memoryview, Segment, int, int]:
+    """Return an index file but for its CRC, the use of the segment that it is of, how many groups
+    it tells of, and up to which byte.
+    """
+    try:
+        name = index_name(segment)
         data = disk.read(name, 0, disk.size(name))
     except OSError as error:
-        raise BadIndexFile(f"{segment.name} has no index file: {error}") from error
+        raise BadIndexFile(f"{segment} has no index file: {error}") from error
     body = memoryview(data)[: -U32.size]
     if len(body) < _HEAD.size or U32.unpack_from(data, len(body))[0] != crc32c(data[: len(body)]):
         raise BadIndexFile(f"{name} fails its CRC-32C")
     magic, version, _, generation, groups, base, size, end = _HEAD.unpack_from(body)
     if (magic, version) != (MAGIC, VERSION):
         raise BadIndexFile(f"{name} is no index file of version {VERSION}")
-    if (generation, base, size) != (segment.generation, segment.base, segment.size):
-        raise BadIndexFile(f"{name} is of another use of {segment.name}")
-    at, found = _HEAD.size, []
-    for _ in range(groups):
-        group, rows, at = unpack(body, at)
-        found.append((group, rows))
-    return IndexFile(segment, found, end)
+    return body, Segment(segment, generation, base, size), groups, end

@@ -1,4 +1,7 @@
-"""Marks in bytes that are no sound row of frames: each tells how far the log had been durable."""
+"""Marks in bytes that are no sound row of frames: each tells how far the log had been durable.
+
+And what else frames tell of a file whose header is unreadable.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,22 @@ def highest_mark(data: bytes, at: int, segment: Segment | None) -> int:
         highest = max(highest, _mark_at(view, at, segment))
         at += len(MAGIC)
     return highest
+
+
+def claimed_base(data: bytes) -> int | None:
+    """Return the base of the segment that a file was, by the word of its first sound frame; None
+    if it holds none.
+    """
+    view, at = memoryview(data), 0
+    while (at := data.find(MAGIC, at)) >= 0:
+        try:
+            generation, position, _ = place(view, at)
+            verify(view, at, generation=generation, position=position)
+        except (BadFrame, UnknownKind):
+            at += len(MAGIC)
+        else:
+            return position - at
+    return None
 
 
 def _mark_at(view: memoryview, at: int, segment: Segment | None) -> int:

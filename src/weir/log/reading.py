@@ -34,6 +34,10 @@ class Span:
         start = self.entries[0].place
         end = self.entries[-1].place + frame_size(self.entries[-1].length)
         segment = self.segment
+        if not segment.base <= start < segment.end:  # it stands in for one that lay in no other
+            where = "before" if start < segment.base else "behind"
+            reason = f"the segment {where} this one is missing or unreadable"
+            raise LogDamaged(log, segment.name, self.entries[0].position, reason)
         try:
             data = memoryview(disk.read(segment.name, start - segment.base, end - start))
         except FileNotFoundError as gone:

@@ -32,10 +32,10 @@ from weir.log.checkpoint import CHECKPOINT, COPY, Checkpoint, load, save
 from weir.log.class_scan import FoundCopies
 from weir.log.disk import Disk, Readable
 from weir.log.errors import BadIndexFile, ForeignSegment, LogDamaged
-from weir.log.frame import BadFrame
+from weir.log.frame import HEADER_SIZE, BadFrame, place
 from weir.log.group_scan import GroupScan
 from weir.log.index import GroupIndex
-from weir.log.index_file import IndexFile, index_name, is_index, read_index
+from weir.log.index_file import IndexFile, closed_use, index_name, is_index, read_index
 from weir.log.log import Log
 from weir.log.record import HardState
 from weir.log.reserve import Reserve
@@ -211,7 +211,8 @@ def _checkpoint(disk: Disk, settings: Settings) -> Checkpoint | None:
 def find_files(disk: Readable, settings: Settings, found: Checkpoint | None) -> Files:
     """Tell segments in use from files that wait for their next use. Raises `ForeignSegment`."""
     opened = _opened(disk, settings)
-    names = [name for name in disk.names() if segment_number(name) is not None]
+    every = disk.names()
+    names = [name for name in every if segment_number(name) is not None]
     row: list[Segment] = []
     missing: list[Segment] = []
     listed = found.segments if found else ()
@@ -220,7 +221,9 @@ def find_files(disk: Readable, settings: Settings, found: Checkpoint | None) -> 
         there = segment.name in names and opened.get(segment.name, segment) == segment
         (row if there else missing).append(segment)
     end = listed[-1].end if listed else 0
-    row += [one for one in opened.values() if one.base >= end and not one.class_]
+    unread = (name for name in names if name not in opened and index_name(name) in every)
+    told = (use for name in unread if (use := _told(disk, name)) is not None)
+    row += [one for one in (*opened.values(), *told) if one.base >= end and not one.class_]
     named = [segment for segment, _ in found.copies] if found else []
     copies = {one.name for one in named if one.name in names and opened.get(one.name, one) == one}
     # The name of a class segment stays its own, whatever lies there.
@@ -241,11 +244,23 @@ def _opened(disk: Readable, settings: Settings) -> dict[str, Segment]:
         except BadFrame as bad:
             if len(block) < BLOCK and any(block):  # no unfinished file: those are zeros
                 raise LogDamaged(settings.log, name, 0, str(bad)) from bad
-            continue  # a spare, or the scan will tell
+            continue  # a spare, or the index file or the scan will tell
         if (log, system) != (settings.log, settings.system):
             raise _foreign(name, log, system, settings)
         opened[name] = segment
     return opened
+
+
+def _told(disk: Readable, name: str) -> Segment | None:
+    """Return what the index file says of a closed segment whose header rotted, which costs nothing
+    then. The first frame must say the same, for the index file may be of an earlier use.
+    """
+    use = closed_use(disk, name)
+    try:
+        generation, position, _ = place(memoryview(disk.read(name, BLOCK, HEADER_SIZE)), 0)
+    except BadFrame:
+        return None
+    return use if use and (generation, position) == (use.generation, use.first) else None
 
 
 def _foreign(name: str, log: int, system: int, settings: Settings) -> ForeignSegment:

@@ -24,11 +24,13 @@ from weir.log.frame import (
     verify,
 )
 from weir.log.group_scan import GroupScan
-from weir.log.marks import highest_mark
+from weir.log.marks import claimed_base, highest_mark
 from weir.log.rows import Rows
 from weir.log.segment import BLOCK, SMALL_FRAME, Segment
 
 Read = Callable[[Segment], bytes]
+#: Frames begin at multiples of it.
+_ALIGNED = 8
 
 
 class _Bad(NamedTuple):
@@ -38,8 +40,8 @@ class _Bad(NamedTuple):
     at: int
     reason: str
     frame: Frame | None
-    #: How many bytes there cannot be where a sound frame begins.
-    ahead: int = 8
+    #: From which position on segments are missing before this one, if they are.
+    gap: int | None = None
 
 
 class Scan:
@@ -73,6 +75,9 @@ class Scan:
         self._listed = found.segments[-1].end if found and found.segments else 0
         self._expected = self._listed
         self._marked_in = ""
+        #: Files without a sound header that were segments, with the bases that their frames tell;
+        #: None for one of which nothing is left.
+        self._unnamed: dict[str, int | None] = {}
         #: By base, how much is left of segments whose file was cut short, until that is told.
         self._cuts: dict[int, int] = {}
         self._bad: _Bad | None = None
@@ -111,12 +116,7 @@ class Scan:
         if segment.base < self._expected and not listed:
             reason = "another file holds these positions too"
             raise LogDamaged(self.log, segment.name, segment.base, reason)
-        if self._bad is None and segment.base > self._expected:
-            reason = "the segment before this one is missing"
-            self._bad = _Bad(segment, BLOCK, reason, None, 0)
-            self._seek_marks(segment.name, data, BLOCK, segment)
-        else:
-            self._take(segment, data)
+        self._take(segment, data)
         self._expected = max(self._expected, segment.end)
 
     def take_unnamed(self, name: str, data: bytes) -> None:
@@ -124,6 +124,8 @@ class Scan:
         one whose header rotted. Its marks tell which.
         """
         self._seek_marks(name, data, 0, None)
+        if (base := claimed_base(data)) is not None or not data:
+            self._unnamed[name] = base
 
     @property
     def stopped(self) -> bool:
@@ -172,7 +174,11 @@ class Scan:
 
     def _take(self, segment: Segment, data: bytes) -> None:
         at = BLOCK
-        if self._bad is None:
+        end = max(self._listed, self.live[-1].end if self.live else 0)
+        if self._bad is None and segment.base > end:
+            reason = "the segment before this one is missing"
+            self._bad = _Bad(segment, BLOCK, reason, None, end)
+        elif self._bad is None:
             at = self._walk(segment, memoryview(data), BLOCK)
             at = self._step_over(segment, data) or at
         else:
@@ -192,14 +198,17 @@ class Scan:
 
     def _beyond(self, bad: _Bad, data: bytes) -> int:
         """Return the file offset behind a damaged place, once it is known whose it was."""
-        segment, at, reason, frame, ahead = bad
-        position = segment.base + at if ahead else segment.base
-        error = self._damaged(segment.name, position, reason)
+        segment, at, reason, frame, gap = bad
+        name, position, start = segment.name, segment.base + at, at + _ALIGNED
+        if gap is not None:
+            name, reason = self._culprit(bad, gap)
+            position, start = gap, at
+        error = self._damaged(name, position, reason)
         if frame is None:
-            if not ahead and not self._saved:  # not even what groups there are is known
+            if gap is not None and not self._saved:  # not even what groups there are is known
                 raise error
             self.holes.append(error)
-            sound = next_frame(data, at + ahead, generation=segment.generation, base=segment.base)
+            sound = next_frame(data, start, generation=segment.generation, base=segment.base)
             # Where nothing sound follows, what is lost ends with what had been durable.
             behind = sound if sound < len(data) else min(sound, self.mark - segment.base)
             # It may begin below `replay`, and reach into what every group needs.
@@ -215,6 +224,19 @@ class Scan:
         else:
             self.groups.lose(segment, frame, error)
         return at + frame_size(frame.length)
+
+    def _culprit(self, bad: _Bad, gap: int) -> tuple[str, str]:
+        """Return why segments are missing: the file of one, if it is there without a header, and
+        what is wrong.
+        """
+        behind = bad.segment.base
+        there = [
+            n for n, base in self._unnamed.items() if base is not None and gap <= base < behind
+        ]
+        there += [n for n, base in self._unnamed.items() if base is None]
+        if not there:
+            return bad.segment.name, bad.reason
+        return there[0], "the header of this segment is unreadable"
 
     def _finish(self) -> None:
         self.holes += self._copies.holes
@@ -266,11 +288,17 @@ class Scan:
         self.groups.take(segment, frame, payload)
 
     def _see_cut(self, bad: _Bad) -> None:
-        """Know a bad place as damage where the file ends in it: a log's own files never do."""
+        """Know a bad place as damage where the file ends in it: a log's own files never do.
+
+        Nobody knows how far what is gone had been written: it reaches at least into what every
+        group needs, where its segment does. A checkpoint that was made of all that was durable
+        then leaves no mark that tells of what came after it.
+        """
         size = self._cuts.get(bad.segment.base)
         length = HEADER_SIZE if bad.frame is None else frame_size(bad.frame.length)
         if size is not None and bad.at + length > size:
-            self.mark = max(self.mark, self.tail + bad.ahead)
+            needed = self._replay if self._replay < bad.segment.end else 0
+            self.mark = max(self.mark, max(self.tail, needed) + _ALIGNED)
             if bad.frame is None:
                 del self._cuts[bad.segment.base]
 

@@ -43,10 +43,12 @@ class Segments:
         return self._row[-1]
 
     def find(self, place: int) -> Segment:
-        """Return the segment that holds a place; the place must have been handed out."""
+        """Return the segment that holds a place that was handed out. Of one that is missing, that
+        is the one before it, or the first there is.
+        """
         if place >= CLASS_SPACE:
             return self.copies[bisect_right(self.copies, place, key=_BASE) - 1]
-        return self._row[bisect_right(self._bases, place) - 1]
+        return self._row[max(bisect_right(self._bases, place) - 1, 0)]
 
     def drop(self, segment: Segment) -> None:
         """Take a segment other than the last out of the row."""

@@ -1,6 +1,7 @@
-"""A shard process of a node: `python -m weir.server.child FD`, started by the supervisor.
+"""A shard process of a node: `python -m weir.server.child TETHER DOOR...`, by the supervisor.
 
-The file descriptor is its end of the tether. It ends with the supervisor, whatever becomes of it.
+Those are file descriptors: its end of the tether, and the sockets that all shards listen on. It
+ends with the supervisor, whatever becomes of it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import os
 import socket
 import sys
 from asyncio import Event, Queue
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 from weir.errors import WeirError
+from weir.server.crowd import Door
 from weir.server.driver import Driver
 from weir.server.exits import EXIT_FAILED, EXIT_ORPHANED
 from weir.server.hosting import Share, hosting, listening
@@ -118,7 +120,7 @@ def _end_if_failed(task: asyncio.Task[None]) -> None:
         os._exit(EXIT_FAILED)
 
 
-async def _be_shard(led: _Led) -> bool:
+async def _be_shard(led: _Led, doors: Sequence[Door]) -> bool:
     given = await led.assignment
     configure(given.config.status, shard=given.shard)
     share = Share(given.shard, given.shards, given.ports)
@@ -130,10 +132,7 @@ async def _be_shard(led: _Led) -> bool:
         led.joining(driver),
     ):
         try:
-            async with (
-                listening(driver, host, given.port, shared=True),
-                listening(driver, host, own, shared=True),
-            ):
+            async with listening(driver, host, own, doors):
                 if await _unless(led.stopping, driver.start()):
                     led.served = True
                     led.tether.tell(Ready())
@@ -157,10 +156,10 @@ async def _unless(stopping: Event, doing: Coroutine[Any, Any, None]) -> bool:
         stop.cancel()
 
 
-async def _main(descriptor: int) -> int:
-    led = _Led(socket.socket(fileno=descriptor))
+async def _main(tether: int, *doors: int) -> int:
+    led = _Led(socket.socket(fileno=tether))
     try:
-        drained = await _be_shard(led)
+        drained = await _be_shard(led, [Door(fileno=door) for door in doors])
     except (WeirError, OSError) as error:
         if led.served:  # it could serve, so the next start may as well
             log.critical("the shard ends", exc_info=error)
@@ -176,4 +175,4 @@ def _end() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_loop(_main(int(sys.argv[1]))))
+    sys.exit(run_loop(_main(*map(int, sys.argv[1:]))))

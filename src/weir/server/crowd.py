@@ -86,7 +86,10 @@ class Crowd:
     def shut(self) -> None:
         """Take no connections any more; who is in stays."""
         for door in self._doors.values():
-            door.close()  # which takes it out of the epoll
+            # Closed alone it would stay there while another process has it open, too.
+            with contextlib.suppress(FileNotFoundError):  # nobody is taken just now
+                self._epoll.unregister(door)
+            door.close()
         self._doors.clear()
         self._is_shut = True
         self._rest()

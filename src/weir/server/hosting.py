@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,16 +110,18 @@ async def hosting(
 
 @contextlib.asynccontextmanager
 async def listening(
-    driver: Driver, host: str, port: int, shared: bool = False
+    driver: Driver, host: str, port: int, shared: Sequence[Door] | None = None
 ) -> AsyncIterator[tuple[str, int]]:
-    """Accept connections while it lasts; yields where. `shared`: with other processes.
+    """Accept connections while it lasts; yields where. A shard of several shares bound sockets with
+    the others, and the port is kept for it by the supervisor.
 
     Raises `OSError` if it cannot listen there.
     """
-    doors = await _doors(host, port, shared)
+    doors = await _doors(host, port, is_kept=shared is not None)
     crowd = Crowd(driver.protocol, driver)
     try:
-        for door in doors:
+        for door in (*doors, *(shared or ())):
+            _listen(door)
             crowd.open(door)
         host, port = doors[0].getsockname()[:2]
         fields = {"host": host, "port": port}
@@ -129,8 +131,8 @@ async def listening(
         crowd.shut()
 
 
-async def _doors(host: str, port: int, shared: bool) -> list[Door]:
-    """Return a listening socket for each address of a host."""
+async def _doors(host: str, port: int, is_kept: bool) -> list[Door]:
+    """Return a bound socket for each address of a host."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -139,7 +141,7 @@ async def _doors(host: str, port: int, shared: bool) -> list[Door]:
     try:
         for family, _, protocol, _, address in dict.fromkeys(found):
             doors.append(Door(family, socket.SOCK_STREAM, protocol))
-            _listen(doors[-1], address, shared)
+            _bind(doors[-1], address, is_kept)
     except BaseException:
         for door in doors:
             door.close()
@@ -147,26 +149,36 @@ async def _doors(host: str, port: int, shared: bool) -> list[Door]:
     return doors
 
 
-def _listen(door: Door, address: tuple[Any, ...], shared: bool) -> None:
+def _bind(door: Door, address: tuple[Any, ...], is_kept: bool) -> None:
+    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_kept:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if door.family == socket.AF_INET6:
+        door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    with _in_words(address):
+        door.bind(address)
+
+
+def _listen(door: Door) -> None:
     # Connections inherit these: a call less for each that comes.
     door.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # Who connects speaks first: it is worth a look once it has, or a second later.
     door.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    if door.family == socket.AF_INET6:
-        door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     door.setblocking(False)
+    # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
+    with _in_words(door.getsockname()):
+        door.listen(LISTEN_BACKLOG)
+
+
+@contextlib.contextmanager
+def _in_words(address: tuple[Any, ...]) -> Iterator[None]:
     try:
-        door.bind(address)
+        yield
     except OSError as error:
         raise OSError(
             error.errno, f"cannot listen on {address[0]}:{address[1]}: {error.strerror}"
         ) from None
-    # All devices that lost this node come back within a second; the kernel takes somaxconn of them.
-    door.listen(LISTEN_BACKLOG)
 
 
 def _reached(config: Config, shard: Shard) -> tuple[str, int]:

@@ -17,24 +17,37 @@ class Ports(NamedTuple):
     host: str
     shared: int
     own: tuple[int, ...]
+    #: The shared port's sockets: for each address of the host as many as there are shards, for each
+    #: lets only so many connections wait.
+    doors: tuple[socket.socket, ...]
+
+    def leave(self) -> None:
+        """Listen no more on the shared port, once every shard has closed it too."""
+        for door in self.doors:
+            door.close()
 
 
 @contextmanager
 def reserved(host: str, port: int, shards: int) -> Iterator[Ports]:
     """Keep the ports while it lasts, so that a shard that starts again finds them free.
 
-    A socket that is bound and does not listen gets no connections. Raises `OSError`.
+    A socket that is bound and does not listen gets no connections. All shards listen on all sockets
+    of the shared port: who has time takes who comes, and one that stands still takes nobody. Each
+    binds its own port again: while it is away, connections there are refused. Raises `OSError`.
     """
     places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    found = [(family, str(address[0])) for family, *_, address in places]
+    found = [*dict.fromkeys((family, str(address[0])) for family, *_, address in places)]
     with ExitStack() as stack:
+        doors: list[socket.socket] = []
         for family, address in found:
-            # The shards share it by SO_REUSEPORT, by which another node could slip in too.
+            # They share it by SO_REUSEPORT, by which another node could slip in too.
             with _bound(family, address, port, shared=False) as probe:
                 port = probe.getsockname()[1]
-            stack.enter_context(_bound(family, address, port))
+            for _ in range(max(shards, 1)):
+                doors.append(stack.enter_context(_bound(family, address, port)))
         own = [stack.enter_context(_bound(*found[0], 0)) for _ in range(shards)]
-        yield Ports(found[0][1], port, tuple(one.getsockname()[1] for one in own))
+        numbers = tuple(one.getsockname()[1] for one in own)
+        yield Ports(found[0][1], port, numbers, tuple(doors))
 
 
 def check_free(config: Config) -> None:

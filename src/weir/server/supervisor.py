@@ -15,7 +15,7 @@ import signal
 import socket
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from weir.errors import WeirError
 from weir.server.children import environment, python
@@ -137,17 +137,18 @@ class Member:
         """Whether there is a process to say something to."""
         return self._tether is not None
 
-    async def start(self, assignment: Assignment) -> None:
-        """Start the process and tell it what it is."""
+    async def start(self, assignment: Assignment, doors: Sequence[socket.socket]) -> None:
+        """Start the process and tell it what it is; it listens on `doors` with the others."""
         self._gone.clear()
         self.starts += 1
         self.silence, self.failed, self.drained = 0, None, False
         ours, theirs = socket.socketpair()
         with theirs:
+            files = [one.fileno() for one in (theirs, *doors)]
             self.process = await create_subprocess_exec(
-                *python("weir.server.child", str(theirs.fileno())),
+                *python("weir.server.child", *map(str, files)),
                 stdin=DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=files,
                 env=_without(environment(), _OF_MANAGER),
                 # Ctrl-C is for the supervisor, which lets all of them drain.
                 process_group=0,
@@ -229,6 +230,7 @@ class Crew:
     async def stop(self) -> bool:
         """Let all drain, and end. False if one of them did not in time."""
         self._stopping = True
+        self._ports.leave()
         if self._watch is not None:
             self._watch.cancel()
         for member in self._members:
@@ -355,9 +357,9 @@ class Crew:
                 self._founded,
                 member.shard,
                 len(self._members),
-                self._ports.shared,
                 self._ports.own,
-            )
+            ),
+            self._ports.doors,
         )
         member.tell(self._away)
         if self._stopping:  # it was too late to hear of it

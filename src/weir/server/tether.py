@@ -24,13 +24,12 @@ _ENDS_MAX = 64
 
 
 class Assignment(msgspec.Struct, frozen=True, tag="assignment"):
-    """First message to a process: which shard of which node to be, and where to listen."""
+    """First message to a process: which shard of which node to be, and where it is reached."""
 
     config: Config
     founded: Founded
     shard: int
     shards: int
-    port: int
     #: The shards' own ports, by number.
     ports: tuple[int, ...]
 

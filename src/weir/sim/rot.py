@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from weir.errors import DamagedRange, OffsetOutOfRange, Refused, refusal
 from weir.log.checkpoint import CHECKPOINT, COPY
@@ -20,8 +21,15 @@ _TRIES = 200
 _BEGINS_WITHIN = 5 * SECOND
 
 
-def spoil(world: World, disks: Mapping[int, SimDisk]) -> str:
-    """Flip a bit of a file of one log, or cut the file short; return the file's name."""
+class Rot(NamedTuple):
+    """The file that was spoilt, and how many bytes of entries may be refused for it."""
+
+    file: str
+    costs: int
+
+
+def spoil(world: World, disks: Mapping[int, SimDisk]) -> Rot:
+    """Flip a bit of a file of one log, or cut the file short; return what that may cost."""
     dice = world.dice
     disk = disks[dice.choice(sorted(disks))]
     kinds: list[list[str]] = [[], [], []]
@@ -29,17 +37,21 @@ def spoil(world: World, disks: Mapping[int, SimDisk]) -> str:
         kinds[1 if is_index(name) else 2 if name in (CHECKPOINT, COPY) else 0].append(name)
     name = dice.choice(dice.choice([kind for kind in (kinds[0], *kinds) if kind]))
     size = disk.size(name)
-    if world.chance(_CUT):
-        disk.truncate(name, dice.randrange(size))
-        world.note("cut short", name)
-        return name
     data = disk.read(name, 0, size)
+    # What a segment holds can be told without its index file, and without one checkpoint.
+    costs = 0 if is_index(name) or name in (CHECKPOINT, COPY) else ENTRY_BYTES_MAX
+    if world.chance(_CUT):
+        left = dice.randrange(size)
+        disk.truncate(name, left)
+        world.note("cut short", name)
+        # The entry that the cut goes through, and all that was written behind it.
+        return Rot(name, costs and costs + len(data[left:].rstrip(b"\0")))
     # Most of a segment is zeros behind its tail: rather where something was written.
     places = (dice.randrange(size) for _ in range(_TRIES))
     place = next((place for place in places if data[place]), 0)
     disk.flip(name, place, dice.randrange(8))
     world.note("rot", name, place)
-    return name
+    return Rot(name, costs)
 
 
 class Survey(Client):
@@ -105,20 +117,24 @@ class Survey(Client):
             return True
         return False
 
-    def judge(self, spoilt: list[str]) -> None:
-        """Complain if more is refused than the entries that the rot is in."""
+    def judge(self, spoilt: Sequence[Rot]) -> None:
+        """Complain if more is refused than the entries that the rot is in, and what was cut off."""
         lost = sum(
             record.size
             for partition, offsets in self.refused.items()
             for record in self.history.drained[partition]
             if offsets & set(range(record.offset, record.offset + len(record.values)))
         )
-        # What a segment holds can be told without its index file, and without one checkpoint.
-        rotten = [name for name in spoilt if not is_index(name) and name not in (CHECKPOINT, COPY)]
-        if lost > ENTRY_BYTES_MAX * len(rotten):
-            self.complain("Durable", f"{lost} bytes are refused for {spoilt}")
+        if lost > sum(one.costs for one in spoilt):
+            self.complain("Durable", f"{lost} bytes are refused for {names(spoilt)}")
 
 
-def complaint(ruined: str, spoilt: list[str]) -> str:
+def names(spoilt: Sequence[Rot]) -> list[str]:
+    """Return the files that were spoilt, in that order."""
+    return [one.file for one in spoilt]
+
+
+def complaint(ruined: str, spoilt: Sequence[Rot]) -> str:
     """Return what is wrong with a start that was refused; empty if it names what is damaged."""
-    return "" if any(name in ruined for name in spoilt) else f"{spoilt} rotted: {ruined}"
+    named = any(one.file in ruined for one in spoilt)
+    return "" if named else f"{names(spoilt)} rotted: {ruined}"

@@ -247,7 +247,9 @@ class _Run:
             if wrong := rot.complaint(host.ruined, spoilt):
                 complaints.append(("Honest", wrong))
         elif not survey.finished:
-            complaints.append(("Live", f"{spoilt} rotted, and the rest could not be read"))
+            complaints.append(
+                ("Live", f"{rot.names(spoilt)} rotted, and the rest could not be read")
+            )
         survey.judge(spoilt)
 
 

@@ -17,7 +17,7 @@ from weir.log.frame import Kind
 from weir.log.log import Log
 from weir.log.record import HardState, Record
 from weir.log.recovery import recover
-from weir.log.segment import Segment
+from weir.log.segment import BLOCK, Segment
 from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
@@ -256,6 +256,16 @@ def test_a_verdict_on_the_open_segment_leaves_a_torn_tail_out(tmp_path: Path) ->
     data[4096 + 70] ^= 1
     last.write_bytes(data)
     assert [one.file for one in verify(folder) if one.bad] == [last.name]
+
+
+def test_a_file_that_was_cut_short_is_told_though_no_mark_is_left(tmp_path: Path) -> None:
+    """Of the segment that is written to, what lies behind the marks else counts as torn."""
+    folder = written(tmp_path)
+    last = survey(folder).segments[-1].segment
+    with (folder / last.name).open("r+b") as file:
+        file.truncate(BLOCK)
+    (cut,) = (one.bad for one in verify(folder) if one.file == last.name)
+    assert cut[-1] == f"cut short: {BLOCK:,} of {last.size:,} bytes are left"
 
 
 def copied(folder: Path) -> Segment:

@@ -335,6 +335,22 @@ def test_who_waits_unread_as_the_doors_shut_is_read_in_its_turn() -> None:
     play(body)
 
 
+def test_a_door_that_another_process_holds_open_is_left_as_the_doors_shut() -> None:
+    """The epoll went on telling of it, with nobody to let in who came there."""
+
+    async def body(scene: Scene) -> None:
+        with scene.door.dup() as held:
+            await scene.comes(PING)
+            scene.crowd.shut()
+            with socket.create_connection(held.getsockname(), timeout=10) as late:
+                late.sendall(PING)
+                scene.turns.clear()
+                await asyncio.sleep(0.05)
+                assert scene.turns == []
+
+    play(body)
+
+
 def test_many_that_speak_at_once_are_one_to_who_gathers() -> None:
     async def body(scene: Scene) -> None:
         locks = [await scene.comes(PING) for _ in range(10)]

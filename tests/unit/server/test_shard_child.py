@@ -19,7 +19,7 @@ def test_only_what_keeps_a_shard_from_serving_at_all_ends_the_node(
 ) -> None:
     """After that, the supervisor sees it end and starts it again."""
 
-    async def breaks(led: Any) -> bool:
+    async def breaks(led: Any, _: object) -> bool:
         led.served = served
         raise error
 

@@ -45,7 +45,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     def play(script: str) -> None:
         code = PLAY.replace("{play}", script)
         monkeypatch.setattr(
-            supervisor, "python", lambda _, fd: [sys.executable, "-S", "-c", code, fd]
+            supervisor, "python", lambda _, fd, *_doors: [sys.executable, "-S", "-c", code, fd]
         )
         monkeypatch.setattr(supervisor, "_FIRST_PAUSE_SECONDS", 0.001)
 

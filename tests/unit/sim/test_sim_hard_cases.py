@@ -57,10 +57,10 @@ def test_two_leaders_by_turns_overwrite_nothing_that_was_committed(
 
 
 def test_rot_on_one_node_of_three_is_mended_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    spoilt: list[str] = []
+    spoilt: list[rot.Rot] = []
     honest = rot.spoil
 
-    def spoil(*arguments: Any) -> str:
+    def spoil(*arguments: Any) -> rot.Rot:
         spoilt.append(honest(*arguments))
         return spoilt[-1]
 
