@@ -22,6 +22,8 @@ from weir.model.stamp import stamp_at
 from weir.model.topic import End, Topic, TopicSettings
 
 _VERSION = 6
+#: What is written as long as no partition has ended: the release before reads that as well.
+_WITHOUT_ENDS = 5
 #: No partition has to know an id any more when only half of this has passed since its grant.
 _KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
 _FORGET_EVERY = stamp_at(3600 * 1000)
@@ -264,13 +266,14 @@ class Catalog:
                 t.settings,
                 t.joining,
                 t.floors,
-                t.ends,
+                *((t.ends,) if t.ends else ()),
             )
             for t in self._topics.values()
         ]
         producers = [(producer, *holding) for producer, holding in self._producers.items()]
+        has_ends = any(topic.ends for topic in self._topics.values())
         return (
-            _VERSION,
+            _VERSION if has_ends else _WITHOUT_ENDS,
             self._next_topic,
             self._forgot_at,
             self.last_stamp,
@@ -283,7 +286,7 @@ class Catalog:
     def decode(cls, data: Any) -> Catalog:
         """Return the state that `encode` gave."""
         version, *fields = data
-        if version != _VERSION:
+        if version not in (_WITHOUT_ENDS, _VERSION):
             raise UnknownVersion(
                 f"the checkpoint holds the registry in version {version}; this release reads "
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
@@ -294,11 +297,11 @@ class Catalog:
         catalog.last_stamp = last_stamp
         catalog.nodes = Nodes.decode(nodes)
         for id, namespace, name, partitions, founded_with, order, created, *more in topics:
-            settings, joining, floors, ends = more
+            settings, joining, floors, *ended = more
             kept = msgspec.convert(settings, TopicSettings)
             named = id, namespace, name, partitions, founded_with, order, created
-            known = tuple(End(*end) for end in ends)
-            catalog._add(Topic(*named, kept, joining, tuple(floors), known))
+            ends = tuple(End(*end) for known in ended for end in known)
+            catalog._add(Topic(*named, kept, joining, tuple(floors), ends))
         catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED

@@ -44,6 +44,8 @@ from weir.model.scattered import Attempt
 from weir.model.stamp import milliseconds_of, stamp_at
 
 _VERSION = 8
+#: What is written as long as nothing has ended: the release before reads that as well.
+_WITHOUT_ENDS = 7
 _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 #: Each of the parts of its table is looked at once an hour, few of them at one entry.
 _EXPIRE_EVERY = stamp_at(3600 * 1000) // PARTS
@@ -295,9 +297,11 @@ class PartitionState:
                 self.origins.record(hub, sn, boot, sequence, at, value)
 
     def encode(self) -> object:
-        """Return the state as MessagePack can hold it."""
+        """Return the state as MessagePack can hold it; of ends only where there are any."""
+        ends = [(partition, *end) for partition, end in self.ends.items()]
+        has_ends = bool(self.sealed or ends)
         return (
-            _VERSION,
+            _VERSION if has_ends else _WITHOUT_ENDS,
             self.log_start,
             self.first_index,
             self.next_offset,
@@ -311,8 +315,7 @@ class PartitionState:
             self.scatterings.encode(),
             list(self.roster),
             self.cursors.encode(),
-            self.sealed,
-            [(partition, *end) for partition, end in self.ends.items()],
+            *((self.sealed, ends) if has_ends else ()),
         )
 
     def become(self, other: PartitionState) -> None:
@@ -324,14 +327,14 @@ class PartitionState:
     def decode(cls, data: Any) -> PartitionState:
         """Return the state that `encode` gave."""
         version, *fields = data
-        if version != _VERSION:
+        if version not in (_WITHOUT_ENDS, _VERSION):
             raise UnknownVersion(
                 f"the checkpoint holds a partition in version {version}; this release reads "
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
             )
         start, first_index, *fields = fields
         next_offset, last_stamp, expired_at, producers, origins, clusters, *fields = fields
-        values, delays, scatterings, roster, cursors, sealed, ends = fields
+        values, delays, scatterings, roster, cursors, *ended = fields
         state = cls()
         state.log_start, state.first_index = start, first_index
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
@@ -342,7 +345,7 @@ class PartitionState:
         state.scatterings = Scatterings.decode(*scatterings)
         state.roster = [(partition, floor) for partition, floor in roster]
         state.cursors = Cursors.decode(cursors)
-        state.sealed = sealed
+        state.sealed, ends = ended or (0, ())
         state.ends = {partition: (stamp, offset) for partition, stamp, offset in ends}
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from weir.broker.registry.catalog import Catalog
 from weir.broker.state.frozen import pack
 from weir.broker.state.state import PartitionState
 from weir.errors import PartitionEnded, SequenceGap, Unavailable
@@ -95,6 +96,8 @@ def test_nothing_is_refused_for_good_before_the_seal_is_durable(hub: Any) -> Non
 def test_a_seal_that_is_there_stays(hub: Any) -> None:
     (partition,) = [p for p in hub.shard.topics.partitions() if p.group.id == group_of(1, 2)]
     state = partition.state
+    assert state.encode()[0] == 7, "nothing has ended: as the release before has it"
+    assert PartitionState.decode(msgspec.msgpack.decode(pack(state.encode()))).sealed == 0
     state.seal(7)
     state.seal(9)
     assert (state.sealed, state.last_stamp) == (7, 9)
@@ -102,3 +105,12 @@ def test_a_seal_that_is_there_stays(hub: Any) -> None:
     state.end(5, 9, 2)
     again = PartitionState.decode(msgspec.msgpack.decode(pack(state.encode())))
     assert (again.sealed, again.ends) == (7, {5: (7, 1)})
+    assert state.encode()[0] == 8
+    catalog = hub.shard.registry.catalog
+    assert catalog.encode()[0] == 5
+    ended(hub)
+    assert catalog.encode()[0] == 6
+    known = Catalog.decode(msgspec.msgpack.decode(pack(catalog.encode())))
+    assert known.topics() == catalog.topics()
+    assert not known.ending
+    assert Catalog.decode(msgspec.msgpack.decode(pack(Catalog().encode()))).topics() == []
