@@ -5,12 +5,8 @@ another place, and whoever reads in total order goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from weir.bench.node_set import NodeSet, Patient
 from weir.client.client import Client
@@ -25,16 +21,6 @@ PER_SECOND = 500
 KEYS = 61
 #: Messages that the reader must have between two steps.
 BETWEEN = 300
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NodeSet]:
-    found = NodeSet(tmp_path, 3, 1)
-    try:
-        found.start(Patient())
-        yield found
-    finally:
-        found.stop()
 
 
 class Load:

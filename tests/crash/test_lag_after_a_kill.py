@@ -10,28 +10,16 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from weir.bench.node_set import NodeSet, Patient
+from weir.bench.node_set import NodeSet
 from weir.bench.ordering.lag import measure
 
 KILLS = int(os.environ.get("WEIR_LAG_KILLS", "1"))
 PER_SECOND = 600
 #: What a machine that does something else meanwhile may add to one round, and to most.
 ADDED_MS, MEDIAN_ADDED_MS = 1_000.0, 250.0
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NodeSet]:
-    found = NodeSet(tmp_path, 3, 1)
-    try:
-        found.start(Patient())
-        yield found
-    finally:
-        found.stop()
 
 
 @pytest.mark.timeout(120 + 60 * KILLS)

@@ -9,10 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from weir.bench.node_set import NodeSet, Patient
 from weir.client.client import Client
@@ -24,16 +20,6 @@ TOPIC = "load"
 PER_SECOND = 1_000
 #: Messages that must be confirmed between two kills, so that each meets a leader at work.
 BETWEEN = 500
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NodeSet]:
-    found = NodeSet(tmp_path, 3, 1)
-    try:
-        found.start(Patient())
-        yield found
-    finally:
-        found.stop()
 
 
 class Load:

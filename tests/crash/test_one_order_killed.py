@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from weir.bench.node_set import NodeSet, Patient
 from weir.client.client import Client
@@ -28,16 +24,6 @@ BETWEEN = 300
 READ_FROM = ("leader", "any", "any")
 
 Place = tuple[int, int, int]
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NodeSet]:
-    found = NodeSet(tmp_path, 3, 1)
-    try:
-        found.start(Patient())
-        yield found
-    finally:
-        found.stop()
 
 
 class Load:

@@ -11,10 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import weir
 from weir.bench.children import environment
@@ -41,16 +38,6 @@ async def main(url, out):
 
 asyncio.run(main(sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)))
 """
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NodeSet]:
-    found = NodeSet(tmp_path, 3, 1)
-    try:
-        found.start(Patient())
-        yield found
-    finally:
-        found.stop()
 
 
 class Crew:
