@@ -91,6 +91,18 @@ def test_one_node_where_clients_scatter_keeps_every_promise(seed: int) -> None:
     assert not outcome.violations, outcome.report()
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        # A process died while it stood still, and got the rest of a frame whose begin was lost.
+        118,
+    ],
+)
+def test_a_set_of_which_a_partition_ends_keeps_every_promise(seed: int) -> None:
+    outcome = run_seed(seed, ENDING)
+    assert not outcome.violations, outcome.report()
+
+
 def test_what_a_clock_ahead_prepared_is_found_out() -> None:
     """Nobody finished an attempt that was stamped 8 s ahead before that time had come."""
     outcome = run_seed(143, replace(NODE_SCATTERED, ordered=(2,)))

@@ -35,6 +35,8 @@ class _Arrival:
         process = self._process
         if process.paused and process.asleep(self.received, link, data):
             return
+        if process.shard is None:  # it died, and what had come before while it stood still is gone
+            return
         if frames := self._stream.receive(data):
             process.handle(ev.PeerSent(self._source, frames))
 
