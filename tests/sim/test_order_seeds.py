@@ -103,6 +103,12 @@ def test_a_set_of_which_a_partition_ends_keeps_every_promise(seed: int) -> None:
     assert not outcome.violations, outcome.report()
 
 
+def test_a_group_that_left_and_came_back_begins_with_nothing() -> None:
+    """It began with the state that an older checkpoint held of it, and no start went through."""
+    outcome = run_seed(6, replace(ENDING, nodes=4, stewards=3, grows=(True,)))
+    assert not outcome.violations, outcome.report()
+
+
 def test_what_a_clock_ahead_prepared_is_found_out() -> None:
     """Nobody finished an attempt that was stamped 8 s ahead before that time had come."""
     outcome = run_seed(143, replace(NODE_SCATTERED, ordered=(2,)))

@@ -17,7 +17,7 @@ from weir.broker.replica.restore import (
     Opened,
     States,
     covered,
-    decode_checkpoint,
+    saved_states,
 )
 from weir.broker.replica.staging import Token
 from weir.broker.scrubber import Scrubber
@@ -75,7 +75,7 @@ class Writer:
         self.bound = Bound(opened.log.bound)
         self.recovered = dict(opened.groups)
         #: The newest state of each group that is durable, where a checkpoint or a peer gave it.
-        self.snapshots = decode_checkpoint(opened.checkpoint) | installed(opened.groups)
+        self.snapshots = saved_states(opened) | installed(opened.groups)
         self.groups: dict[int, Group] = {}
         self._outbox = outbox
         self._time = time

@@ -57,6 +57,7 @@ class RecoveredGroup:
     log begins, if it has none. It lies below the index of an installed state while entries are
     still being filled in. `base_term` is the term of entry `base_index`, 0 where it is not known.
     `snapshot` is an installed state that is newer than what the checkpoint holds, if there is one.
+    One that is `anew` began again behind the checkpoint, whose body holds what it was before.
 
     `damage` says what a group lost that it needs to go on: it may neither vote nor lead.
     `hard_state_lost` says that this may be a vote. `unreadable` counts entries that are needed and
@@ -75,6 +76,7 @@ class RecoveredGroup:
     unreadable: int = 0
     rotten: tuple[int, ...] = ()
     doubtful: tuple[int, ...] = ()
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ def _groups(scan: GroupScan) -> dict[int, RecoveredGroup]:
             scan.joining.unreadable(group),
             scan.rotten(group),
             scan.joining.doubts.of(group, scan.index.get(group)),
+            whole is not None,
         )
     return found
 

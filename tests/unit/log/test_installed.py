@@ -64,7 +64,7 @@ def test_a_group_goes_on_behind_an_installed_state(
     found = recover(disk, small)
     group = found.groups[GROUP]
     assert group == RecoveredGroup(
-        HardState(5, 2, 0), 32, None, 30, 4, Installed(40, 5, STATE), False
+        HardState(5, 2, 0), 32, None, 30, 4, Installed(40, 5, STATE), False, anew=True
     )
     assert indexes(found.log) == [31, 32]
 
@@ -207,7 +207,7 @@ def test_a_group_that_was_dropped_may_come_back(
     settle(log)
     disk.crash()
     found_again = recover(disk, small)
-    assert found_again.groups[GROUP] == RecoveredGroup(HardState(1, 2, 0), 2)
+    assert found_again.groups[GROUP] == RecoveredGroup(HardState(1, 2, 0), 2, anew=True)
     assert indexes(found_again.log) == [1, 2]
 
 

@@ -91,3 +91,12 @@ def decode_checkpoint(data: bytes) -> dict[int, raft.Snapshot]:
         )
         for group, (index, term, state, packed) in rows.items()
     }
+
+
+def saved_states(opened: Opened) -> dict[int, raft.Snapshot]:
+    """Return the checkpoint's snapshots, but for groups that left and began anew behind it: what
+    they had been is nothing of theirs. Raises `Damaged`.
+    """
+    known = opened.groups
+    found = decode_checkpoint(opened.checkpoint)
+    return {id: at for id, at in found.items() if id not in known or not known[id].anew}
