@@ -56,7 +56,7 @@ class Producer(Outgoing):
         if lane.error is not None:
             raise lane.error
         size = size_of(value, raw, tag, headers)
-        pinned = partition is not None or self._options.partition is not None
+        pinned = self._is_pinned(partition)
         if delay is None and due is None and ttl is None:
             self.buffered += size
             return lane.add(size, value, self._now(), raw, tag, time, headers, pinned=pinned)

@@ -117,10 +117,10 @@ async def listening(
 
     Raises `OSError` if it cannot listen there.
     """
-    doors = await _doors(host, port, is_kept=shared is not None)
+    doors = [*await _doors(host, port, is_kept=shared is not None), *(shared or ())]
     crowd = Crowd(driver.protocol, driver)
     try:
-        for door in (*doors, *(shared or ())):
+        for door in doors:
             _listen(door)
             crowd.open(door)
         host, port = doors[0].getsockname()[:2]
@@ -129,6 +129,8 @@ async def listening(
         yield host, port
     finally:
         crowd.shut()
+        for door in doors:
+            door.close()  # also one that could not listen
 
 
 async def _doors(host: str, port: int, is_kept: bool) -> list[Door]:

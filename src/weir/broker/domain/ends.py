@@ -10,34 +10,20 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from weir.broker.domain.reports import Reports
-from weir.broker.neighbours.passing import Passing
-from weir.broker.outbox import Caller, Outbox
+from weir.broker.domain.reports import Steps
+from weir.broker.outbox import Caller
 from weir.broker.partition.partition import Partition
-from weir.broker.registry.registry import Registry
 from weir.broker.sessions import Session
-from weir.broker.topics import Topics
-from weir.errors import Refused, UnknownOpcode
+from weir.errors import Refused
 from weir.model.ids import group_of
 from weir.model.topic import End, Topic
-from weir.order.clock import Time
 from weir.wire.ordering import ReportEnded
 
 
-class Ends:
+class Ends(Steps):
     """Ends partitions that are led here, and enters the ends of others in partition 0."""
 
-    __slots__ = ("_outbox", "_registry", "_reports", "_time", "_topics")
-
-    def __init__(
-        self, topics: Topics, registry: Registry, passing: Passing, outbox: Outbox, time: Time
-    ) -> None:
-        """No partition is to end yet."""
-        self._topics = topics
-        self._registry = registry
-        self._outbox = outbox
-        self._time = time
-        self._reports = Reports(passing, time)
+    __slots__ = ()
 
     def advance(self) -> None:
         """Take the next step with each partition that is to end."""
@@ -54,9 +40,7 @@ class Ends:
 
     def reported(self, session: Session, caller: Caller, request: ReportEnded) -> None:
         """Another shard says how far a partition is. Raises `UnknownOpcode` if it is none."""
-        if not session.is_shard:
-            raise UnknownOpcode("only a shard may ask that", caller.opcode)
-        self._outbox.answered(session.id)  # there is no reply: what it did, the registry shows
+        self._hear(session, caller)
         self._registry.endings.reported(request)
 
     def tick(self) -> None:

@@ -9,34 +9,19 @@ from __future__ import annotations
 
 from functools import partial
 
-from weir.broker.domain.reports import Reports
-from weir.broker.neighbours.passing import Passing
-from weir.broker.outbox import Caller, Outbox
+from weir.broker.domain.reports import Steps
+from weir.broker.outbox import Caller
 from weir.broker.partition.partition import Partition
-from weir.broker.registry.registry import Registry
 from weir.broker.sessions import Session
-from weir.broker.topics import Topics
-from weir.errors import UnknownOpcode
 from weir.model.ids import group_of
 from weir.model.topic import Topic
-from weir.order.clock import Time
 from weir.wire.ordering import ReportJoined
 
 
-class Growth:
+class Growth(Steps):
     """Lets partitions join of topics whose partition 0 is led here."""
 
-    __slots__ = ("_outbox", "_registry", "_reports", "_time", "_topics")
-
-    def __init__(
-        self, topics: Topics, registry: Registry, passing: Passing, outbox: Outbox, time: Time
-    ) -> None:
-        """No topic grows yet."""
-        self._topics = topics
-        self._registry = registry
-        self._outbox = outbox
-        self._time = time
-        self._reports = Reports(passing, time)
+    __slots__ = ()
 
     def advance(self) -> None:
         """Take the next step with each topic that grows."""
@@ -52,9 +37,7 @@ class Growth:
 
     def reported(self, session: Session, caller: Caller, request: ReportJoined) -> None:
         """Another shard says that a partition has joined. Raises `UnknownOpcode` if it is none."""
-        if not session.is_shard:
-            raise UnknownOpcode("only a shard may ask that", caller.opcode)
-        self._outbox.answered(session.id)  # there is no reply: what it did, the registry shows
+        self._hear(session, caller)
         self._registry.administration.joined(request)
 
     def tick(self) -> None:

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from weir.broker.neighbours.passing import Passing
-from weir.errors import Refused
+from weir.broker.outbox import Caller, Outbox
+from weir.broker.registry.registry import Registry
+from weir.broker.sessions import Session
+from weir.broker.topics import Topics
+from weir.errors import Refused, UnknownOpcode
 from weir.order.clock import Time
 from weir.wire.messages import Request
 
@@ -46,3 +50,25 @@ class Reports:
                 self._passing.ask_own(place, report, _REPORT)
             else:
                 here()
+
+
+class Steps:
+    """What leaders of partitions do step by step, each found from entries, and each told."""
+
+    __slots__ = ("_outbox", "_registry", "_reports", "_time", "_topics")
+
+    def __init__(
+        self, topics: Topics, registry: Registry, passing: Passing, outbox: Outbox, time: Time
+    ) -> None:
+        """Nothing is to be done yet."""
+        self._topics = topics
+        self._registry = registry
+        self._outbox = outbox
+        self._time = time
+        self._reports = Reports(passing, time)
+
+    def _hear(self, session: Session, caller: Caller) -> None:
+        """Take another shard's report, and nobody else's. Raises `UnknownOpcode`."""
+        if not session.is_shard:
+            raise UnknownOpcode("only a shard may ask that", caller.opcode)
+        self._outbox.answered(session.id)  # there is no reply: what it did, the registry shows
