@@ -93,6 +93,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     m.SeekCursor: st.builds(m.SeekCursor, ADDRESS, TEXT, VECTOR),
     m.Extend: st.builds(m.Extend, ADDRESS, TEXT, st.lists(NATURAL), NATURAL),
+    m.Withdraw: st.builds(m.Withdraw, ADDRESS, TEXT),
     m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),
     a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),
     a.DeleteTopic: st.builds(a.DeleteTopic, TEXT, NATURAL),
@@ -172,6 +173,7 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     m.Turn: (Opcode.TAKE_TURN, st.builds(m.Turn, NATURAL, NATURAL, VECTOR, NATURAL)),
     m.Moved: (Opcode.MOVE_CURSOR, st.builds(m.Moved, NATURAL)),
     m.Extended: (Opcode.EXTEND, st.builds(m.Extended, INT64)),
+    m.Withdrawn: (Opcode.WITHDRAW, st.builds(m.Withdrawn)),
     m.Refusal: (Opcode.FETCH, st.builds(m.Refusal, NATURAL, TEXT, INT64)),
     m.Fetched: (
         Opcode.FETCH,

@@ -26,8 +26,10 @@ class Guest(Protocol):
     def pause(self) -> None:
         """Give back all that did not begin."""
 
-    async def flush(self) -> None:
-        """Return when the broker knows what is settled, and given back. Raises `WeirError`."""
+    async def quiet(self) -> None:
+        """Return when the broker knows what is settled, and given back, and grants no more. Raises
+        `WeirError`.
+        """
 
 
 class Room:
@@ -36,10 +38,9 @@ class Room:
     def __init__(self) -> None:
         """Begin empty."""
         self.guests: set[Guest] = set()
-        #: Whether one is alone, or waits to be: none may begin anything.
-        self.closed = False
-        #: Held by who is alone; and set when all are idle.
-        self._alone = asyncio.Lock()
+        #: Set while anybody may begin something; and when all are idle.
+        self._opened = asyncio.Event()
+        self._opened.set()
         self._calm = asyncio.Event()
 
     @staticmethod
@@ -54,6 +55,11 @@ class Room:
             _rooms.pop(asyncio.get_running_loop(), None)
 
     @property
+    def closed(self) -> bool:
+        """Whether one is alone, or is about to be: none may begin anything."""
+        return not self._opened.is_set()
+
+    @property
     def busy(self) -> int:
         """How many are at work."""
         return sum(guest.busy for guest in self.guests)
@@ -65,17 +71,17 @@ class Room:
 
     async def admitted(self) -> None:
         """Wait until nobody is alone."""
-        async with self._alone:
-            pass
+        await self._opened.wait()
 
     async def close(self, mine: Guest) -> Alone:
         """Let one of `mine` be alone: nothing begins, what did not is given back, and all that was
         done is told. Who is at work may end, within `CLEARED` seconds.
 
-        Call it idly. Raises `WeirError` where what `mine` did cannot be told.
+        Call it idly, and not while it is `closed`: what one holds who waits for that dies with who
+        is alone. Raises `WeirError` where what `mine` did cannot be told.
         """
-        await self._alone.acquire()
-        self.closed = True
+        assert not self.closed
+        self._opened.clear()
         alone = Alone(self)
         try:
             for guest in self.guests:
@@ -85,8 +91,8 @@ class Room:
                     while self.busy:
                         self._calm.clear()
                         await self._calm.wait()
-            others = [_told(guest) for guest in self.guests if guest is not mine]
-            await asyncio.gather(mine.flush(), *others)
+            others = [_quiet(guest) for guest in self.guests if guest is not mine]
+            await asyncio.gather(mine.quiet(), *others)
         except BaseException:
             alone.end()
             raise
@@ -94,8 +100,7 @@ class Room:
 
     def open(self) -> None:
         """Let the others begin again."""
-        self.closed = False
-        self._alone.release()
+        self._opened.set()
 
 
 class Alone:
@@ -121,8 +126,8 @@ class Alone:
             room.open()
 
 
-async def _told(guest: Guest) -> None:
+async def _quiet(guest: Guest) -> None:
     """Let a guest tell what it has done; where it cannot, its own messages come again."""
     with contextlib.suppress(WeirError, TimeoutError):
         async with asyncio.timeout(CLEARED):
-            await guest.flush()
+            await guest.quiet()

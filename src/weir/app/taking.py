@@ -30,6 +30,9 @@ class Source(Protocol):
     async def flush(self) -> None:
         """Return when the broker knows what is settled. Raises `WeirError`."""
 
+    async def quiet(self) -> None:
+        """Flush, in a pause; return when nothing is granted any more, either."""
+
 
 class Bundle:
     """Several deliveries that are handled, and settled, together."""
@@ -154,6 +157,10 @@ class Taking:
     async def flush(self) -> None:
         """Return when the broker knows what is settled, and given back. Raises `WeirError`."""
         await self._source.flush()
+
+    async def quiet(self) -> None:
+        """Flush, in a pause; return when nothing is granted any more, either."""
+        await self._source.quiet()
 
     def give_back(self) -> None:
         """Give back what was taken ahead."""

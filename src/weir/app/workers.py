@@ -66,6 +66,8 @@ class Workers:
         """Give back all that did not begin."""
         self._taking.pause()
 
-    async def flush(self) -> None:
-        """Return when the broker knows what is settled, and given back. Raises `WeirError`."""
-        await self._taking.flush()
+    async def quiet(self) -> None:
+        """Return when the broker knows what is settled, and given back, and grants no more. Raises
+        `WeirError`.
+        """
+        await self._taking.quiet()

@@ -105,6 +105,7 @@ class Requests:
             m.Ack: self._settle,
             m.Nack: self._settle,
             m.Extend: self._settle,
+            m.Withdraw: self._settle,
             m.TakeTurn: self._turn,
             m.MoveCursor: self._turn,
             m.SeekCursor: self._turn,
@@ -302,7 +303,9 @@ class Requests:
         self._authorize(session.principal, "consume", topic.full_name)
         partition.pull(caller, request)
 
-    def _settle(self, session: Session, caller: Caller, request: m.Ack | m.Nack | m.Extend) -> None:
+    def _settle(
+        self, session: Session, caller: Caller, request: m.Ack | m.Nack | m.Extend | m.Withdraw
+    ) -> None:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "consume", topic.full_name)
         partition.settle(caller, request)

@@ -96,10 +96,13 @@ class Waits(Generic[Request]):
                 found.append(self._take(number))
         return found
 
+    def withdrawn(self, session: int) -> list[Wait[Request]]:
+        """Take out all of a peer, in order of arrival."""
+        return [self._take(number) for number in list(self._of.get(session, ()))]
+
     def closed(self, session: int) -> None:
         """Forget a peer that is gone."""
-        for number in list(self._of.get(session, ())):
-            self._take(number)
+        self.withdrawn(session)
 
     def _take(self, number: int) -> Wait[Request]:
         wait = self._waits.pop(number)

@@ -125,7 +125,7 @@ class Acking:
             return m.Ack(address, self._cluster, ranges)
 
         assert self._places is not None  # what is done was pulled from there
-        acked = await self._places.ask(partition, request, m.Acked, wait=0.0, check=_accept)
+        acked = await self._places.ask(partition, request, m.Acked)
         self.cursors[partition] = max(acked.done, self.cursors.get(partition, 0))
 
     def expired(self, partition: int, one: Range) -> None:
@@ -145,7 +145,3 @@ class Acking:
             "%s get them again: give a longer lease=, or a smaller max_messages=",
             self._topic, partition, first, behind - 1, self._cluster,
         )  # fmt: skip
-
-
-def _accept(_: m.Acked) -> None:
-    """Nothing in an `Acked` can be wrong."""

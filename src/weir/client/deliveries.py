@@ -116,6 +116,12 @@ class Deliveries:
         """Tell the broker of all that is settled; return when a majority knows."""
         await self._holdings.flush()
 
+    async def quiet(self) -> None:
+        """Flush, in a pause; return when nothing can be granted to this consumer any more, either,
+        and what was on its way has gone back.
+        """
+        await self._holdings.quiet()
+
     # What deliveries tell.
 
     def settled(self, holding: Holding) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
 
 from weir.client.acking import Acking
@@ -52,8 +52,6 @@ class Holdings:
         #: Where the topic is served; None before `open`.
         self.places: Places | None = None
         self._pulling: Pulling | Turns | None = None
-        #: What stands for all three where the topic is read in total order.
-        self._turns: Turns | None = None
         self._feed: Feed[Holding] | None = None
         self._extending: Extending | None = None
         self.held = Held()
@@ -100,14 +98,16 @@ class Holdings:
             self._extending = Extending(options.cluster, self.places, lease, self.held)
 
     def _tells(self) -> Telling:
-        within = seconds(self.options.ack_within)
-        return Telling(self.acking, self._returning, within, self._settle_all, self._failed)
+        soon = seconds(self.options.ack_within)
+        return Telling(self.acking, self._returning, soon, self._settle_all, self._failed)
 
     def _take_turns(self, link: Link, places: Places) -> None:
         """Have one order of all partitions, and one cursor."""
         options, note = self.options, self._settle_all
-        turns = Turns(self._home, link, places, options, self._counted, note, self.soon)
-        self.acking = self._returning = self._pulling = self._turns = turns
+        turns = Turns(
+            self._home, link, places, options, self._counted, note, self.soon, self._refuse
+        )
+        self.acking = self._returning = self._pulling = turns
         self._telling.stop()
         self._telling = self._tells()
 
@@ -160,6 +160,12 @@ class Holdings:
             self._pulling.pause()
         for holding in [] if self._feed is None else self._feed.drain():
             self._refuse(holding)
+
+    async def quiet(self) -> None:
+        """Flush, in a pause; return when nothing is pulled any more, either."""
+        if self._pulling is not None:
+            await self._pulling.withdraw()
+        await self.flush()
 
     def resume(self) -> None:
         """Pull again."""
@@ -251,11 +257,8 @@ class Holdings:
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""
-        if self._turns is not None:
-            return await self._turns.extend(holding)
-        assert self.places is not None  # it was pulled
-        one = Extending(self.options.cluster, self.places, lease, self.held)
-        return await one.extend([holding])
+        assert self._pulling is not None  # it was pulled
+        return await self._pulling.extend(holding, lease)
 
     def soon(self) -> None:
         """Tell what is settled, together with what is settled until then. Of any thread."""
@@ -304,26 +307,31 @@ class Holdings:
             left, holding.left = holding.left, []
             for run in left:
                 self._returning.back(holding.partition, holding.fence, run, 0, untried=False)
-        with contextlib.suppress(WeirError, TimeoutError):
-            async with asyncio.timeout(_LAST_ACKS):
-                for partition in self._returning.waiting():
-                    await self._returning.flush(partition)
-                if self._turns is not None:
-                    await self._turns.leave()
+        async with _last_acks():
+            for partition in self._returning.waiting():
+                await self._returning.flush(partition)
+            if isinstance(self._pulling, Turns):
+                await self._pulling.leave()
 
     async def reset(self) -> None:
         """End the feed and the connection: what the broker grants to its pulls goes to others."""
         await self.stop()
-        with contextlib.suppress(WeirError, TimeoutError):
-            async with asyncio.timeout(_LAST_ACKS):
-                await self.flush()
+        async with _last_acks():
+            await self.flush()
         await self._disconnect()
 
     async def _disconnect(self) -> None:
         if self._extending is not None:
             await self._extending.end()
-            self._extending = None
         self.held.clear()
         link, self._link = self._link, None
         if link is not None:
             await link.close()
+
+
+@contextlib.asynccontextmanager
+async def _last_acks() -> AsyncIterator[None]:
+    """Let what is told last fail, or take too long."""
+    with contextlib.suppress(WeirError, TimeoutError):
+        async with asyncio.timeout(_LAST_ACKS):
+            yield

@@ -80,10 +80,10 @@ class Places:
         request: Callable[[Address], m.Request],
         kind: type[R],
         *,
-        wait: float,
-        check: Callable[[R], None],
+        wait: float = 0.0,
+        check: Callable[[R], None] | None = None,
     ) -> R:
-        """Return the leader's reply once `check` accepts it; ask again where the leader moved, for
+        """Return the leader's reply, once `check` accepts it; ask again where the leader moved, for
         as long as a request may take.
 
         A reply whose bytes changed on the way (`BadBatch`) is asked for again too, 8 times in all.
@@ -95,7 +95,8 @@ class Places:
             await self._look(partition)
             try:
                 reply = await self._link.request(request(self[partition]), kind, wait=wait)
-                check(reply)
+                if check is not None:
+                    check(reply)
             except BadBatch as error:
                 bad += 1
                 if bad == TRIES:
@@ -134,8 +135,6 @@ class Places:
             partition,
             lambda address: m.Positions(address, stamp),
             m.PositionsReply,
-            wait=0.0,
-            check=lambda _: None,
         )
 
     async def _follow(self, partition: int, node: int) -> None:

@@ -12,12 +12,14 @@ from functools import partial
 from weir.client.chunked import Chunks, loaded
 from weir.client.delivered import Delivered, LargeDelivered, deliver
 from weir.client.delivery import Holding
+from weir.client.extending import Extending
 from weir.client.feed import Feed
 from weir.client.granted import Grant, sorted_out
 from weir.client.growth import watch
 from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.portions import EMPTY_PAUSE, LONG_POLL
+from weir.client.withdrawing import Withdrawing
 from weir.errors import ValueLost
 from weir.model.clusters import Mode
 from weir.model.ids import Address
@@ -62,6 +64,7 @@ class Pulling:
         self._refuse = refuse
         self._runs = asyncio.Event()
         self._runs.set()
+        self._withdrawing = Withdrawing(wanted.cluster, places)
 
     @property
     def partitions(self) -> int:
@@ -72,9 +75,17 @@ class Pulling:
         """Pull nothing until `resume`. What is pulled just now is refused when it comes."""
         self._runs.clear()
 
+    async def withdraw(self) -> None:
+        """Return, in a pause, when no pull is under way any more. Raises what a request does."""
+        await self._withdrawing.withdraw()
+
     def resume(self) -> None:
         """Pull again."""
         self._runs.set()
+
+    async def extend(self, holding: Holding, lease: float) -> bool:
+        """Let a lease run for `lease` seconds from now; False if it had ended."""
+        return await Extending(self._wanted.cluster, self._places, lease, {}).extend([holding])
 
     def feed(self) -> Feed[Holding]:
         """Begin to pull."""
@@ -94,21 +105,27 @@ class Pulling:
         slot = asyncio.Semaphore(1)
         while True:
             await slot.acquire()
-            await self._runs.wait()
-            asked = 0
-            if self._wanted.mode is Mode.ORDERED:
-                asked = await self._quiet(partition)
-            grant = await self._once(partition)
-            if grant is None:
+            while not self._runs.is_set():
+                await self._runs.wait()
+            with self._withdrawing.asks(partition):
+                came = await self._grant(partition, slot)
+                if came is not None and self._runs.is_set():
+                    feed.put(came)
+                elif came is not None:
+                    self._refuse(came)
+            if came is None:
                 slot.release()
                 await asyncio.sleep(EMPTY_PAUSE)
-                continue
-            came = Holding(grant, time.monotonic() + self._wanted.lease, slot, asked)
-            if self._runs.is_set():
-                feed.put(came)
-            else:
-                self._refuse(came)
-            del grant, came  # this task sleeps for long, and what is opened of it grows
+            del came  # this task sleeps for long, and what is opened of it grows
+
+    async def _grant(self, partition: int, slot: asyncio.Semaphore) -> Holding | None:
+        asked = 0
+        if self._wanted.mode is Mode.ORDERED:
+            asked = await self._quiet(partition)
+        grant = await self._once(partition)
+        if grant is None:
+            return None
+        return Holding(grant, time.monotonic() + self._wanted.lease, slot, asked)
 
     async def _once(self, partition: int) -> Grant | None:
         places, wanted, delivered = self._places, self._wanted, list[Delivered]()

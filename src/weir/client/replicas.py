@@ -44,9 +44,7 @@ class Replicas:
     async def find(self, partitions: Iterable[int]) -> None:
         """Ask which nodes hold some partitions."""
         for partition in partitions:
-            info = await self._places.ask(
-                partition, a.DescribePartition, a.PartitionInfo, wait=0.0, check=lambda _: None
-            )
+            info = await self._places.ask(partition, a.DescribePartition, a.PartitionInfo)
             nodes = [node for node in info.nodes if node]
             if len(nodes) > 1:
                 at = int(self._link.random.random() * len(nodes))

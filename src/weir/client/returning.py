@@ -148,13 +148,9 @@ class Returning:
 
         assert self._places is not None  # what goes back was pulled from there
         try:
-            await self._places.ask(partition, request, m.Nacked, wait=0.0, check=_accept)
+            await self._places.ask(partition, request, m.Nacked)
         except StaleGrant:
             if not untried:
                 self._late(partition, (fence, runs[0][0], runs[-1][1]))
             return False
         return True
-
-
-def _accept(_: m.Nacked) -> None:
-    """Nothing in a `Nacked` can be wrong."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from weir.client.acking import Acking
 from weir.client.consuming import ConsumerOptions
@@ -24,9 +23,10 @@ from weir.client.granted import Grant, sorted_out
 from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.portions import LONG_POLL
-from weir.client.reader import Reader, ReaderOptions
 from weir.client.runs import Run
+from weir.client.turn_reading import TurnReading
 from weir.client.vector import Vector
+from weir.client.withdrawing import Withdrawing
 from weir.errors import StaleGrant
 from weir.model.header import Columns
 from weir.model.ids import Address
@@ -53,11 +53,12 @@ class Turns:
         acking: Acking,
         note: Callable[[], None],
         soon: Callable[[], None],
+        refuse: Callable[[Holding], None],
     ) -> None:
         """Ask over `link`, whose end ends the turn; publishes over `home` come after what came.
 
         `acking` counts what came too late; `note` tells of all that is done by now, `soon` lets
-        `flush` be called before long.
+        `flush` be called before long. `refuse` takes what comes during a `pause`.
         """
         #: Messages to hand out at once; whoever takes them says.
         self.size = 1
@@ -68,6 +69,8 @@ class Turns:
         self._acking = acking
         self._note = note
         self._soon = soon
+        self._refuse = refuse
+        self._withdrawing = Withdrawing(options.cluster, places)
         self._lease = seconds(options.lease)
         self._runs = asyncio.Event()
         self._runs.set()
@@ -81,10 +84,7 @@ class Turns:
         #: Whether somebody was told that delays are for nothing here.
         self._warned = False
         self._out: Holding | None = None
-        self._reader: Reader | None = None
-        self._batches: AsyncIterator[Delivered] | None = None
-        self._next: asyncio.Task[Delivered] | None = None
-        self._rest: Delivered | None = None
+        self._reading: TurnReading | None = None
         #: The broker's time in milliseconds, less this process's monotonic time.
         self._ahead_ms = 0.0
 
@@ -102,6 +102,10 @@ class Turns:
             self._ending.want(0, untried=True, waits=True)
             self._soon()
 
+    async def withdraw(self) -> None:
+        """Return, in a pause, when no turn is asked for any more. Raises what a request does."""
+        await self._withdrawing.withdraw()
+
     def resume(self) -> None:
         """Take turns again."""
         self._runs.set()
@@ -117,18 +121,23 @@ class Turns:
         try:
             while True:
                 await slot.acquire()
-                await self._runs.wait()
-                await self.flush(_HOME)
-                holding = None
-                if self._fence or await self._take():
-                    holding = await self._piece(slot)
+                while not self._runs.is_set():
+                    await self._runs.wait()
+                with self._withdrawing.asks(_HOME):
+                    await self.flush(_HOME)
+                    if not self._fence and await self._take() and not self._runs.is_set():
+                        self._ending.want(0, untried=True)
+                holding = await self._piece(slot) if self._fence else None
                 if holding is None:
                     slot.release()
                     continue
                 self._out = holding
-                feed.put(holding)
+                if self._runs.is_set():
+                    feed.put(holding)
+                else:
+                    self._refuse(holding)
         finally:
-            await self._close_reader()
+            await self._close_reading()
 
     async def _take(self) -> bool:
         """Wait for the turn, and read on at its cursor; False if it is another's still."""
@@ -138,7 +147,7 @@ class Turns:
             begin = (0,) * len(self._places)
             return m.TakeTurn(address, self._options.cluster, begin, lease, wait)
 
-        turn = await self._places.ask(_HOME, request, m.Turn, wait=LONG_POLL, check=_accept)
+        turn = await self._places.ask(_HOME, request, m.Turn, wait=LONG_POLL)
         if not turn.fence:
             return False
         self._told(turn.deadline)
@@ -149,12 +158,8 @@ class Turns:
         }
         self._vector = Vector([begins[p] for p in sorted(begins)])
         self._kept = self._vector.offsets
-        options = ReaderOptions(
-            start=begins, order="total", max_bytes=self._options.max_bytes, value_bytes_max=0
-        )
-        await self._close_reader()
-        self._reader = Reader(self._link, self._places.topic, options)
-        self._batches = self._reader.batches()
+        await self._close_reading()
+        self._reading = TurnReading(self._link, self._places, begins, self._options.max_bytes)
         self._fence, self._attempts = turn.fence, turn.attempts
         return True
 
@@ -163,14 +168,12 @@ class Turns:
         size = self.size
         if self._attempts > 1:
             size = 1  # what failed is tried alone: nothing behind it has failed
-        part = self._rest or await self._batch()
+        assert self._reading is not None  # there is a turn
+        self._out = None
+        part = await self._reading.piece(size)
         if part is None or not self._fence:
             return None
-        self._rest = None
-        if len(part) > size:
-            cut = part.offset + size
-            self._rest = replace(part, offset=cut)
-            part = replace(part, next_offset=cut)
+        self._home.saw(part.batch.header.stamp)
         now = int((time.monotonic() * 1_000 + self._ahead_ms) * 1_000)
         left, expired = sorted_out([part], (), now)
         if not self._warned and _is_early(part, now):
@@ -185,28 +188,10 @@ class Turns:
         ends = time.monotonic() + self._lease
         return Holding(grant, ends, slot, self._times)
 
-    async def _batch(self) -> Delivered | None:
-        assert self._batches is not None  # there is a turn
-        self._out = None
-        self._next = asyncio.get_running_loop().create_task(self._following(self._batches))
-        try:
-            await asyncio.wait([self._next])
-            if self._next.cancelled():
-                return None
-            part = self._next.result()
-        finally:
-            self._next.cancel()
-        self._home.saw(part.batch.header.stamp)
-        return part
-
-    @staticmethod
-    async def _following(batches: AsyncIterator[Delivered]) -> Delivered:
-        return await anext(batches)
-
-    async def _close_reader(self) -> None:
-        reader, self._reader, self._batches, self._rest = self._reader, None, None, None
-        if reader is not None:
-            await reader.close()
+    async def _close_reading(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            await reading.close()
 
     # -- what is done, and what goes back ----------------------------------------------------
 
@@ -279,8 +264,8 @@ class Turns:
             self._ending.want(0, untried=not self._vector.has_open)
             await self.flush(_HOME)
 
-    async def extend(self, holding: Holding) -> bool:
-        """Keep the turn for a whole lease from now on; False if it was over."""
+    async def extend(self, holding: Holding, lease: float) -> bool:
+        """Keep the turn for the lease of all turns from now on; False if it was over."""
         async with self._lock:
             if not self._fence or holding.fence != self._fence:
                 return False
@@ -308,7 +293,7 @@ class Turns:
 
         began = time.monotonic()
         try:
-            moved = await self._places.ask(_HOME, request, m.Moved, wait=0.0, check=_accept)
+            moved = await self._places.ask(_HOME, request, m.Moved)
         except StaleGrant:
             self._lost(offsets)
             return
@@ -334,8 +319,8 @@ class Turns:
         self._ending.clear()
         if self._out is not None:
             self._out.ends = min(self._out.ends, time.monotonic())
-        if self._next is not None:
-            self._next.cancel()
+        if self._reading is not None:
+            self._reading.stop()
 
     def _told(self, deadline: int) -> None:
         now_ms = milliseconds_of(deadline) - self._lease * 1_000
@@ -346,7 +331,3 @@ def _is_early(part: Delivered, now: int) -> bool:
     """Whether something of a batch was to come later than `now` (µs since 1970)."""
     dues = part.batch.numbers(Columns.DUE)
     return dues is not None and max(dues) > now
-
-
-def _accept(_: object) -> None:
-    """Nothing in these replies can be wrong."""

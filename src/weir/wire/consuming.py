@@ -52,6 +52,19 @@ class Granted:
     batches: tuple[Buffer, ...] = ()
 
 
+class Withdraw(Control, frozen=True, array_like=True):
+    """Answer the peer's pulls of one partition, and its turns, that wait in `cluster`: with
+    nothing. What is being granted comes; so the answers may be behind this one's.
+    """
+
+    address: Address
+    cluster: str
+
+
+class Withdrawn(Control, frozen=True, array_like=True):
+    """Nothing of the peer waits there."""
+
+
 class Ack(Control, frozen=True, array_like=True):
     """Done with ranges [first, next) of grants: (fence, first, next) each."""
 

@@ -25,6 +25,8 @@ from weir.wire.consuming import Granted as Granted
 from weir.wire.consuming import Nack as Nack
 from weir.wire.consuming import Nacked as Nacked
 from weir.wire.consuming import Pull as Pull
+from weir.wire.consuming import Withdraw as Withdraw
+from weir.wire.consuming import Withdrawn as Withdrawn
 from weir.wire.control import Control
 from weir.wire.cursors import MoveCursor as MoveCursor
 from weir.wire.cursors import Moved as Moved
@@ -70,6 +72,7 @@ class Opcode(IntEnum):
     ACK = 19
     NACK = 20
     EXTEND = 21
+    WITHDRAW = 22
     LIST_CLUSTERS = 24
     SEEK_CLUSTER = 25
     PAUSE_CLUSTER = 26
@@ -357,6 +360,7 @@ ControlRequest = (
     | Ack
     | Nack
     | Extend
+    | Withdraw
     | TakeTurn
     | MoveCursor
     | SeekCursor
@@ -381,6 +385,7 @@ ControlReply = (
     | Acked
     | Nacked
     | Extended
+    | Withdrawn
     | Turn
     | Moved
     | ScatterConfirm

@@ -82,6 +82,9 @@ class FakeSource:
     async def flush(self) -> None:
         self.flushes += 1
 
+    async def quiet(self) -> None:
+        await self.flush()
+
 
 Begun = Callable[..., contextlib.AbstractAsyncContextManager[Any]]
 

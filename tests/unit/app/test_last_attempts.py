@@ -114,6 +114,23 @@ def test_where_nothing_can_be_told_it_is_not_begun(begun: Any, delivery: Any) ->
     asyncio.run(test())
 
 
+def test_nobody_holds_another_that_is_to_be_alone_later(begun: Any, delivery: Any) -> None:
+    """Who had taken one, and waited until the room was free, lost an attempt of it."""
+
+    async def test() -> None:
+        work = Work()
+        async with begun(work, retry=RETRY, concurrency=4) as run:
+            several = [delivery(str(number), 3) for number in range(6)]
+            run.source.add(*several)
+            for number, one in enumerate(several):
+                await until(lambda n=number: len(work.begun) > n)
+                assert run.source.waiting == several[number + 1 :]
+                work.gate(b"%d" % number).set()
+                await until(lambda d=one: d.outcome)
+
+    asyncio.run(test())
+
+
 def test_who_has_one_attempt_is_handled_beside_others(begun: Any, delivery: Any) -> None:
     async def test() -> None:
         work = Work()

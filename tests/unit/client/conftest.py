@@ -162,7 +162,7 @@ class FakeBroker:
             reached = all(stamp >= max(request.stamp, 1) for _, stamp, _ in told)
             floors, ends = self.floors.get(info.id, ()), self.ends.get(info.id, ())
             return m.Barriers(info.id, told, tuple(floors), reached, tuple(ends))
-        if isinstance(request, m.Ack | m.Nack | m.Extend):
+        if isinstance(request, m.Ack | m.Nack | m.Extend | m.Withdraw):
             return self._settle(request)
         if isinstance(request, m.FetchChunks):
             found = self.chunks[request.index]  # one at a time, however many are asked for
@@ -180,7 +180,9 @@ class FakeBroker:
         epoch = self.epochs[producer] = self.epochs.get(producer, 0) + 1
         return m.ProducerGrant(producer, epoch)
 
-    def _settle(self, request: m.Ack | m.Nack | m.Extend) -> m.Reply:
+    def _settle(self, request: m.Ack | m.Nack | m.Extend | m.Withdraw) -> m.Reply:
+        if isinstance(request, m.Withdraw):
+            return m.Withdrawn()
         if isinstance(request, m.Extend):
             return m.Extended(1 << 40)
         if isinstance(request, m.Nack):

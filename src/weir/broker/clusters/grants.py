@@ -8,7 +8,7 @@ whoever leads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from weir.broker.clusters.caps import Caps
 from weir.broker.clusters.leases import Leases
@@ -107,6 +107,11 @@ class Grants:
         self._serve(name, line)
         self._end(name, line, now)
 
+    def withdraw(self, session: int, name: str) -> None:
+        """Answer a peer's pulls that wait in a cluster with nothing; what is proposed comes."""
+        if (line := self._queues.get(name)) is not None:
+            self._answer_nothing(name, line, line.withdrawn(session))
+
     def wake(self) -> None:
         """New messages are committed: serve the clusters in turn, none waits for another."""
         for name, line in list(self._queues.items()):
@@ -120,18 +125,14 @@ class Grants:
 
     def tick(self) -> None:
         """Grant again what expired; answer pulls whose time is up with nothing."""
-        now = self._ground.time.monotonic_ms()
-        for name, line in list(self._queues.items()):
-            self._serve(name, line)
-            self._end(name, line, now)
+        for name in list(self._queues):
+            self.serve(name)
 
     def drain(self) -> None:
         """Answer all who wait with nothing, and grant nothing any more: the node stops."""
         self._draining = True
         for name, line in list(self._queues.items()):
-            for waiter in line.taken():
-                self._answer_nothing(name, line, waiter)
-            self._retire(name, line)
+            self._answer_nothing(name, line, line.taken())
 
     def closed(self, session: int) -> None:
         """A consumer is gone: its grants go to others at once."""
@@ -246,9 +247,7 @@ class Grants:
             del self._changing[name]
         if forget:
             self.pickers.begin_anew(name, name in self._queues)
-        if (line := self._queues.get(name)) is not None:
-            self._serve(name, line)
-            self._retire(name, line)
+        self.serve(name)
 
     def end(self, error: Refused) -> None:
         """The topic is gone: refuse all who wait, and grant nothing any more."""
@@ -317,7 +316,7 @@ class Grants:
     def _put_back(self, name: str, line: Line, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""
         if self._draining:
-            self._answer_nothing(name, line, waiter)
+            self._answer_nothing(name, line, [waiter])
         elif self._outbox.knows(waiter.caller.session):
             line.pulls.add(waiter, front=True)
             self._serve(name, line)
@@ -325,15 +324,16 @@ class Grants:
 
     def _end(self, name: str, line: Line, now_ms: int) -> None:
         for waits in (line.pulls, line.watches) if not self.pickers.is_looking(name) else ():
-            for waiter in waits.ended(now_ms):
-                self._answer_nothing(name, line, waiter)
+            self._answer_nothing(name, line, waits.ended(now_ms))
         self._retire(name, line)
 
-    def _answer_nothing(self, name: str, line: Line, waiter: Wait[Pull]) -> None:
-        self._outbox.reply(waiter.caller, Granted(waiter.request.address, 0, 0, 0, 0))
-        session = waiter.caller.session
-        if name not in self._ground.state.clusters and not line.holds(session):
-            self._members.get(session, set()).discard(name)
+    def _answer_nothing(self, name: str, line: Line, waiters: Iterable[Wait[Pull]]) -> None:
+        for waiter in waiters:
+            self._outbox.reply(waiter.caller, Granted(waiter.request.address, 0, 0, 0, 0))
+            session = waiter.caller.session
+            if name not in self._ground.state.clusters and not line.holds(session):
+                self._members.get(session, set()).discard(name)
+        self._retire(name, line)
 
     def _retire(self, name: str, line: Line) -> None:
         if not line:

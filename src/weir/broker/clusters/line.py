@@ -37,6 +37,10 @@ class Line:
             while waits:
                 yield waits.pop()
 
+    def withdrawn(self, session: int) -> list[Wait[Pull]]:
+        """Take out all of a peer."""
+        return self.pulls.withdrawn(session) + self.watches.withdrawn(session)
+
     def closed(self, session: int) -> None:
         """Forget a peer that is gone."""
         self.pulls.closed(session)

@@ -100,6 +100,13 @@ class Turns:
         self._serve(name)
         self._end(name)
 
+    def withdraw(self, session: int, name: str) -> None:
+        """Answer a consumer that waits for a turn with none; one that is being given comes."""
+        if (line := self._lines.get(name)) is not None:
+            for waiter in line.withdrawn(session):
+                self._outbox.reply(waiter.caller, Turn(0))
+            self._retire(name)
+
     def move(self, caller: Caller, request: MoveCursor) -> None:
         """Propose to move the cursor, keep the turn, or give it back.
 

@@ -24,14 +24,14 @@ from weir.errors import Refused
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
 from weir.wire.cursors import MoveCursor, SeekCursor, TakeTurn
-from weir.wire.messages import Ack, Extend, Nack
+from weir.wire.messages import Ack, Extend, Nack, Withdraw, Withdrawn
 
 
 class Leading:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
-    __slots__ = ("_ending", "_group", "_joining", "_sealing", "_state", "acks", "fan_in",
-                 "grants", "intake", "parts", "returns", "settling", "steering",
+    __slots__ = ("_ending", "_group", "_joining", "_outbox", "_sealing", "_state", "acks",
+                 "fan_in", "grants", "intake", "parts", "returns", "settling", "steering",
                  "turns")  # fmt: skip
 
     def __init__(
@@ -51,6 +51,7 @@ class Leading:
         )
         self.fan_in: FanIn | None = None
         self._group = group
+        self._outbox = outbox
         self._state = state
         #: By partition, the floor under which it is about to join the topic's order.
         self._joining: dict[int, int] = {}
@@ -64,8 +65,10 @@ class Leading:
             self.fan_in = FanIn(self.intake, self._state, producer, outbox.send, budget.release)
         return self.fan_in
 
-    def settle(self, caller: Caller, request: Ack | Nack | Extend) -> None:
-        """Ack messages of grants, give them back, or let grants last longer. Raises `Refused`."""
+    def settle(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
+        """Ack messages of grants, give them back, let grants last longer, or wait for none. Raises
+        `Refused`.
+        """
         match request:
             case Ack():
                 self.acks.ack(caller, request)
@@ -73,6 +76,10 @@ class Leading:
                 self.returns.nack(caller, request)
             case Extend():
                 self.returns.extend(caller, request)
+            case Withdraw():
+                self.grants.withdraw(caller.session, request.cluster)
+                self.turns.withdraw(caller.session, request.cluster)
+                self._outbox.reply(caller, Withdrawn())
 
     def turn(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:
         """Read the topic in total order, in turn. Raises `Refused`."""

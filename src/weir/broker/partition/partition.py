@@ -43,6 +43,7 @@ from weir.wire.messages import (
     Prepare,
     Produce,
     Pull,
+    Withdraw,
 )
 
 
@@ -150,8 +151,8 @@ class Partition:
         self._may_wait()
         grants.pull(caller, request)
 
-    def settle(self, caller: Caller, request: Ack | Nack | Extend) -> None:
-        """Ack messages of grants, give them back, or let grants last longer."""
+    def settle(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
+        """Ack messages of grants, give them back, let grants last longer, or wait for none."""
         self._led().settle(caller, request)
 
     def turn(self, caller: Caller, request: TakeTurn | MoveCursor | SeekCursor) -> None:

@@ -162,6 +162,31 @@ def test_a_long_poll_is_answered_by_a_message_or_by_time(crew: Crew) -> None:
     assert span(crew.reply(2, number)) == (10, 11)
 
 
+def test_a_pull_that_is_withdrawn_gets_nothing_of_what_comes(crew: Crew) -> None:
+    rig = crew.rig
+    rig.answer(1, crew.pull(10))
+    gone, stays = (rig.ask(session, crew.pull(1, wait_ms=5_000)) for session in (2, 3))
+    assert rig.answer(2, m.Withdraw(crew.info.addresses[0], "crew")) == m.Withdrawn()
+    assert (crew.reply(2, gone).fence, crew.reply(3, stays)) == (0, None)
+    rig.answer(1, rig.batch(crew.info, crew.grant, 10, b"m10"))
+    assert span(crew.reply(3, stays)) == (10, 11)
+
+
+def test_a_watch_is_withdrawn_too_and_what_is_proposed_comes(crew: Crew) -> None:
+    rig = crew.rig
+    pulled = rig.ask(1, crew.pull(10))
+    watched = rig.ask(1, crew.pull(0, wait_ms=5_000))
+    withdraw = m.Withdraw(crew.info.addresses[0], "crew")
+    withdrawn = rig.ask(1, withdraw)
+    assert crew.reply(1, pulled) is None
+    rig.settle()
+    assert crew.reply(1, withdrawn) == m.Withdrawn()
+    assert crew.reply(1, watched).fence == 0
+    assert span(crew.reply(1, pulled)) == (0, 10)
+    assert rig.answer(2, withdraw) == m.Withdrawn()  # nothing of it waits
+    assert rig.answer(2, m.Withdraw(crew.info.addresses[0], "nobody")) == m.Withdrawn()
+
+
 def test_grants_and_acks_outlive_a_restart(crew: Crew) -> None:
     """Counterexample 20: attempts and what is done are replicated, not a leader's memory."""
     rig = crew.rig

@@ -186,6 +186,15 @@ def test_a_consumer_that_goes_leaves_its_turn_and_its_place_in_line(line: Line) 
     assert line.reply(3, stays).fence > 0
 
 
+def test_one_who_withdraws_has_no_turn(line: Line) -> None:
+    turn = line.take(1)
+    gone, stays = line.waits(2), line.waits(3)
+    assert line.rig.answer(2, m.Withdraw(line.address, "crew")) == m.Withdrawn()
+    assert (line.reply(2, gone).fence, line.reply(3, stays)) == (0, None)
+    line.move(1, turn.fence, 0, 0, 0, ends=True, lease_ms=0)
+    assert line.reply(3, stays).fence > 0
+
+
 def test_a_turn_given_to_one_that_has_gone_meanwhile_goes_on(line: Line) -> None:
     line.rig.ask(1, line.asks(0))  # proposed, not durable yet
     line.rig.handle(Closed(1))
