@@ -70,6 +70,19 @@ def test_a_set_seed_that_once_failed_keeps_every_promise(seed: int) -> None:
     assert not outcome.violations, outcome.report()
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        # A node whose registry had rotted was sent it anew, as it once was: by that nothing lay on
+        # it, so it was judged to lack nothing, and the next node was cut off too soon.
+        56,
+    ],
+)
+def test_a_seed_of_four_that_once_failed_keeps_every_promise(seed: int) -> None:
+    outcome = run_seed(seed, FOUR)
+    assert not outcome.violations, outcome.report()
+
+
 def test_a_set_replays_to_the_byte_whatever_the_hash_seed_is() -> None:
     traces = set()
     for hash_seed in ("0", "1"):

@@ -60,12 +60,15 @@ class Healing:
         anybody reads.
         """
         found = {one.id: one for process in host.running for one in groups_of(process)}
-        catalogs = [one.shard.topics.catalog for one in host.running if one.shard is not None]
+        # Of all nodes: one that is sent the registry anew knows for a while only where groups lay.
+        running = self._scene.brokers.running
+        catalogs = [one.shard.topics.catalog for one in running if one.shard is not None]
         parts = range(self._scene.partitions)
         for id in (REGISTRY_GROUP, *(group_of(1, part) for part in parts)):
             placed = [one.voters(id) for one in catalogs]
-            if placed and all(placed) and host.node not in map(node_of, chain(*placed)):
-                continue  # known to lie on others
+            elsewhere = all(placed) and host.node not in map(node_of, chain(*placed))
+            if elsewhere and id != REGISTRY_GROUP:  # of that each node has a copy
+                continue
             group = found.get(id)
             if group is None or group.damage is not None or not group.is_current:
                 return False
