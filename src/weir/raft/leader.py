@@ -244,10 +244,14 @@ class Leader:
             ground.outbox.append(beat)
 
     def transfer(self, voter: int) -> None:
-        """Let `voter` campaign once it has the whole log; give up after a while. (§3.10)"""
+        """Let `voter` campaign once it has the whole log; give up after a while. (§3.10)
+
+        Whoever asks again, for whomever, does not prolong that while: no proposal is taken in it.
+        """
         ground = self._ground
+        if not self.transferee:
+            self._transfer_until = ground.clock.now + 2 * ground.config.election_ms
         self.transferee = voter
-        self._transfer_until = ground.clock.now + 2 * ground.config.election_ms
         self.deadline = min(self.deadline, ground.clock.now)
         self._hand_over(self.members[voter])
 

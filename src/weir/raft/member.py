@@ -108,4 +108,4 @@ class Member:
 
     def progress(self) -> Progress:
         """This, for the host to show."""
-        return Progress(self.id, self.match, self.state, self.inflight_bytes)
+        return Progress(self.id, self.match, self.state, self.inflight_bytes, self.next - 1)

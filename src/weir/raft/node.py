@@ -165,8 +165,9 @@ class Node:
         orders.read(self.core, context)
 
     def transfer_leadership(self, voter: int) -> None:
-        """Stop taking proposals and let `voter` campaign once it has all; for a second at most.
+        """Stop taking proposals and let `voter` campaign once it has all.
 
+        That lasts two election timeouts at most, however often this is asked for meanwhile.
         Raises NotLeader or InvalidChange. (§3.10)
         """
         self._active.add(self._group)

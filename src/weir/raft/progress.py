@@ -27,3 +27,5 @@ class Progress:
     state: ProgressState
     #: Bytes sent and not acknowledged.
     inflight_bytes: int
+    #: Through here entries are there or on their way.
+    sent: int

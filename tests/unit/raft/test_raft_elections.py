@@ -178,3 +178,14 @@ def test_a_transfer_that_fails_is_given_up(group: Rehearsal) -> None:
     one.node.transfer_leadership(2)
     group.pass_ms(2_000)
     assert one.node.accepts
+
+
+def test_a_transfer_that_fails_is_given_up_however_often_it_is_asked_for(group: Rehearsal) -> None:
+    one = group.lead(1)
+    group.severed |= {(1, 2), (2, 1)}
+    refused = 0
+    while not one.node.accepts or not refused:
+        one.node.transfer_leadership(2)
+        group.pass_ms(100)
+        refused += 1
+        assert refused <= 2_000 // 100

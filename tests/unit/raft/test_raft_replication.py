@@ -160,7 +160,7 @@ def test_a_window_of_bytes_is_sent_ahead_and_no_more(group: Rehearsal) -> None:
     assert [[e.index for e in m.entries] for m in sent] == [[2, 3, 4], [5, 6, 7], [8, 9, 10]]
     assert progress(group, 2).inflight_bytes == 90
     group.flow()
-    assert progress(group, 2) == Progress(2, 21, ProgressState.REPLICATE, 0)
+    assert progress(group, 2) == Progress(2, 21, ProgressState.REPLICATE, 0, 21)
 
 
 def test_an_entry_larger_than_the_window_passes_alone(group: Rehearsal) -> None:

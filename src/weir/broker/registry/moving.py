@@ -1,8 +1,8 @@
 """How a group gets to where the registry wants it: its leader changes who belongs to it, in steps.
 
-A node that is to hold a group first only learns. Once it is caught up, those who are to vote take
-over in one joint change from those who did. A leader that is to go hands over first. So there are
-never fewer voters up to date than before.
+A node that is to hold a group first only learns. Once it has all, or that is on its way, those who
+are to vote take over in one joint change from those who did. A leader that is to go hands over
+first. So there are never fewer voters up to date than before.
 
 Decided from what Raft knows at the moment, and nothing else: whoever leads next goes on with it.
 """
@@ -48,10 +48,10 @@ def next_step(
     now: Configuration,
     voters: Placement,
     learners: Placement,
-    is_current: Callable[[int], bool],
+    is_near: Callable[[int], bool],
 ) -> Change | Transfer | None:
     """Return what the leader `me` is to do so that a group gets to `voters` and `learners`; None if
-    it is there, or somebody has to catch up first.
+    it is there, or somebody has to catch up first: who is yet to vote, or to lead, must be near.
     """
     if now.joint:
         return None
@@ -59,12 +59,12 @@ def next_step(
     if missing := tuple(member for member in wanted if member not in now.members):
         return Change(add_learners=missing)
     promoted = tuple(voter for voter in voters if voter not in now.voters)
-    if not all(map(is_current, promoted)):
+    if not all(map(is_near, promoted)):
         return None
     demoted = tuple(voter for voter in now.voters if voter in learners)
     gone = tuple(member for member in now.members if member not in wanted)
     if me in gone or me in demoted:
-        heirs = [voter for voter in voters if voter in now.voters and is_current(voter)]
+        heirs = [voter for voter in voters if voter in now.voters and is_near(voter)]
         if heirs:
             return Transfer(heirs[0])
         return Change(add_voters=promoted) if promoted else None
@@ -82,6 +82,17 @@ def current_members(node: raft.Node) -> Callable[[int], bool]:
         if one.state is ProgressState.REPLICATE and one.match >= least
     }
     return current.__contains__
+
+
+def near_members(node: raft.Node) -> Callable[[int], bool]:
+    """Return what tells whether a member has all within moments: what is committed is there or on
+    its way. The group stands still while a new leader is waited for, or a vote that counts anew.
+    """
+    is_current, all_sent = current_members(node), node.commit_index
+    near = {
+        one.member for one in node.progress() if one.sent >= all_sent and is_current(one.member)
+    }
+    return near.__contains__
 
 
 class Changing(Protocol):
@@ -181,8 +192,8 @@ class Moving:
         if there.learners:
             self._learning += 1
         me = group.voter
-        is_current = current_members(group.node)
-        step = next_step(me, there, voters, learners, lambda m: m == me or is_current(m))
+        is_near = near_members(group.node)
+        step = next_step(me, there, voters, learners, lambda m: m == me or is_near(m))
         if isinstance(step, Change) and step.add_learners and not (step.add_voters or step.remove):
             if self._learning >= LEARNING_MAX:
                 return
@@ -199,7 +210,7 @@ class Moving:
         preferred = voters[0]
         if preferred == group.voter or not self._fit(group, preferred):
             return
-        if not current_members(group.node)(preferred):
+        if not near_members(group.node)(preferred):
             return
         node = group.node
         since, committed = self._steady[group.id] = before.get(group.id, (now, node.commit_index))
@@ -243,13 +254,11 @@ def heir(group: Led, node: int, nodes: Nodes) -> int:
 
 
 def give_away(led: Iterable[Led], fit: Fit = anybody) -> None:
-    """Let others that are `fit` lead groups that are led here, where one has all but the newest
-    entries.
-    """
+    """Let others that are `fit` lead groups that are led here, where one could within moments."""
     for group in led:
-        is_current = current_members(group.node)
+        is_near = near_members(group.node)
         others = (voter for voter in group.node.configuration.voters if voter != group.voter)
-        heirs = [voter for voter in others if is_current(voter) and fit(group, voter)]
+        heirs = [voter for voter in others if is_near(voter) and fit(group, voter)]
         if heirs:
             # Each time another, so that not all goes to one node.
             take(group, Transfer(heirs[group.id % len(heirs)]))

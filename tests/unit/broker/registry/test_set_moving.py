@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from weir import raft
 from weir.broker.control import GroupsPlaced, NodeJoined
-from weir.broker.registry.moving import LOOK_AT, STEADY_MS, Moving, Transfer, next_step
+from weir.broker.registry.moving import (
+    LOOK_AT,
+    STEADY_MS,
+    Moving,
+    Transfer,
+    give_away,
+    next_step,
+)
 from weir.broker.registry.nodes import Nodes
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.raft.membership import Change, Configuration
@@ -98,12 +105,15 @@ class FakeNode:
 
     configuration: Configuration
     match: dict[int, int] = field(default_factory=dict)
+    #: Through which entry all is on its way to everybody.
+    sent: int = 1_000
     commit_index: int = 1_000
     asked: list[object] = field(default_factory=list)
     busy: bool = False
 
     def progress(self) -> tuple[Progress, ...]:
-        return tuple(Progress(m, at, ProgressState.REPLICATE, 0) for m, at in self.match.items())
+        state = ProgressState.REPLICATE
+        return tuple(Progress(m, at, state, 0, max(at, self.sent)) for m, at in self.match.items())
 
     def change(self, change: Change) -> int:
         if self.busy:
@@ -166,7 +176,7 @@ def test_leadership_drifts_back_once_the_preferred_leader_has_long_been_up_to_da
     clock.now = STEADY_MS
     moving.look([FakeGroup(B, node)], nodes)
     assert node.asked == [], "it has acknowledged nothing since: its disk hangs, perhaps"
-    node.match[A], node.commit_index = 1_000, 1_100
+    node.match[A], node.sent, node.commit_index = 1_000, 1_100, 1_100
     moving.look([FakeGroup(B, node)], nodes)
     assert node.asked == [Transfer(A)]
 
@@ -179,6 +189,22 @@ def test_leadership_stays_while_the_preferred_leader_lags() -> None:
     for clock.now in range(0, 4 * STEADY_MS, 500):
         moving.look([FakeGroup(B, node)], nodes)
     assert node.asked == []
+
+
+def test_nobody_leads_or_votes_who_is_yet_to_be_sent_what_is_committed() -> None:
+    """The group stands still while they catch up: 200 entries may take a long while."""
+    nodes = placed(one=(B, C), two=(A, B, D))
+    leaving = FakeNode(Configuration((A, B, C)), {B: 800, C: 990}, sent=850)
+    joining = FakeNode(Configuration((A, B, C), (), (D,)), {B: 1_000, C: 1_000, D: 990}, sent=995)
+    groups = [FakeGroup(A, leaving), FakeGroup(A, joining, (1 << 16) + 1)]
+    Moving(Clock()).look(groups, nodes)
+    give_away(groups[:1])
+    assert (leaving.asked, joining.asked) == ([], [])
+    leaving.match[C] = joining.sent = 1_000
+    Moving(Clock()).look(groups, nodes)
+    give_away(groups[:1])
+    assert leaving.asked == [Transfer(C), Transfer(C)]
+    assert joining.asked == [Change((D,), (), (C,))]
 
 
 def test_only_one_leadership_a_second_drifts_back() -> None:
