@@ -208,14 +208,16 @@ class Membership:
         """Let a voter whose log is damaged come back as another, with what the others have.
 
         One at a time: of what two have lost, each may hold what the other one lacks. But who has
-        come back so far that it lost what it was given anew is taken back once more.
+        come back so far that it lost what it was given anew is taken back once more. Those that the
+        group moves away from lost nothing, and it may wait for this very one before it can go.
         """
         group, lost = request.group, request.voter
         nodes = self._catalog.nodes
         voters = nodes.voters(group)
         if len(voters) == 1 or self._placing:
             return
-        if any(node_of(voter) != node_of(lost) for voter in nodes.leaving(group)):
+        coming = {node_of(voter) for voter in nodes.leaving(group)} & set(map(node_of, voters))
+        if coming - {node_of(lost)}:
             return
         again = voter_of(node_of(lost), (incarnation_of(lost) + 1) % (1 << INCARNATION_BITS))
         if lost in voters:

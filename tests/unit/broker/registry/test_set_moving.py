@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir import raft
-from weir.broker.control import GroupsPlaced, NodeJoined
+from weir.broker.control import GroupsPlaced, GroupsSettled, NodeJoined, NodeRecord
+from weir.broker.identity import Identity
+from weir.broker.layout import Layout
+from weir.broker.registry.catalog import Catalog
+from weir.broker.registry.membership import Membership
 from weir.broker.registry.moving import (
     LOOK_AT,
     STEADY_MS,
@@ -22,6 +26,7 @@ from weir.broker.registry.nodes import Nodes
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.raft.membership import Change, Configuration
 from weir.raft.progress import Progress, ProgressState
+from weir.wire.nodes import ReportLost
 
 A, B, C, D = (voter_of(node) for node in (1, 2, 3, 4))
 
@@ -258,3 +263,28 @@ def test_each_group_has_its_turn_and_those_with_something_to_do_have_it_always()
     moving.look([], nodes)
     assert moving.moving == 0
     assert set(moving.turn(iter([]), ())) == {REGISTRY_GROUP}, "they are led here no more"
+
+
+def test_who_a_group_moves_to_comes_back_though_others_leave_and_one_at_a_time() -> None:
+    """The group waited for who was damaged while it learnt, and that one for the group."""
+    group, catalog, proposed = 1 << 16, Catalog(), list[NodeRecord]()
+    catalog.nodes = nodes = placed(one=(A, B, C))
+    nodes.apply(GroupsSettled([(group, (A, B, C))]))
+    nodes.apply(GroupsPlaced([(group, (B, C, D))]))
+    assert nodes.leaving(group) == (A,)
+
+    def propose(record: NodeRecord) -> int:
+        proposed.append(record)
+        return len(proposed)
+
+    unheard: Any = None
+    registry = Membership(catalog, Identity(7, node=1), Layout(2, 2), 1, unheard, propose)
+    registry.told(ReportLost(group, D))
+    again = voter_of(4, 1)
+    assert proposed == [GroupsPlaced([(group, (B, C, again))])]
+    registry.apply(1, proposed[0])
+    registry.told(ReportLost(group, B))
+    assert len(proposed) == 1, "what B has left may be what D lacks"
+    nodes.apply(GroupsSettled([(group, (B, C, again))]))
+    registry.told(ReportLost(group, B))
+    assert proposed[1:] == [GroupsPlaced([(group, (voter_of(2, 1), C, again))])]
