@@ -83,6 +83,12 @@ def test_a_seed_of_four_that_once_failed_keeps_every_promise(seed: int) -> None:
     assert not outcome.violations, outcome.report()
 
 
+def test_nothing_is_asked_of_one_of_two_voters_whose_log_rots_while_others_come_into_use() -> None:
+    slow = replace(FOUR, stewards=3, rots=(2, 3), appends=(1,), in_flight=(1,))
+    outcome = run_seed(6107, slow)
+    assert not outcome.violations, outcome.report()
+
+
 @pytest.mark.parametrize(
     "seed",
     [

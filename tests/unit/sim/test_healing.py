@@ -19,10 +19,10 @@ _GROUP = group_of(1, 0)
 _NODES = (1, 2, 3, 4)
 
 
-def four() -> BrokerSet:
-    """Four nodes that have met."""
+def met(nodes: int = len(_NODES)) -> BrokerSet:
+    """Four nodes, or as many, that have met."""
     world = World(1)
-    brokers = BrokerSet(world, machine(world, UNORDERED), len(_NODES))
+    brokers = BrokerSet(world, machine(world, UNORDERED), nodes)
     brokers.start()
     world.run(6 * SECOND)
     return brokers
@@ -36,8 +36,13 @@ def catalogs(host: Host) -> list[Catalog]:
     return [one.shard.topics.catalog for one in host.running if one.shard is not None]
 
 
+def test_nothing_rots_while_two_vote_of_which_none_can_be_missed() -> None:
+    assert healing(met(), partitions=0)._can_miss_one()
+    assert not healing(met(nodes=2), partitions=0)._can_miss_one()
+
+
 def test_a_node_that_only_learns_of_the_registry_is_not_whole_without_it() -> None:
-    brokers = four()
+    brokers = met()
     judge = healing(brokers, partitions=0)
     voting = set(map(node_of, catalogs(brokers.one)[0].voters(REGISTRY_GROUP)))
     (learner,) = set(_NODES) - voting
@@ -51,7 +56,7 @@ def test_a_node_that_only_learns_of_the_registry_is_not_whole_without_it() -> No
 
 
 def test_what_a_node_believes_that_is_sent_the_registry_anew_makes_it_not_whole() -> None:
-    brokers = four()
+    brokers = met()
     judge = healing(brokers, partitions=1)
     for host in brokers.all:
         for catalog in catalogs(host):

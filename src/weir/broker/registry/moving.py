@@ -48,10 +48,12 @@ def next_step(
     now: Configuration,
     voters: Placement,
     learners: Placement,
+    is_current: Callable[[int], bool],
     is_near: Callable[[int], bool],
 ) -> Change | Transfer | None:
     """Return what the leader `me` is to do so that a group gets to `voters` and `learners`; None if
-    it is there, or somebody has to catch up first: who is yet to vote, or to lead, must be near.
+    it is there, or somebody has to catch up first: who is yet to vote must be current, and near who
+    is to lead, and a majority.
     """
     if now.joint:
         return None
@@ -59,7 +61,7 @@ def next_step(
     if missing := tuple(member for member in wanted if member not in now.members):
         return Change(add_learners=missing)
     promoted = tuple(voter for voter in voters if voter not in now.voters)
-    if not all(map(is_near, promoted)):
+    if not all(map(is_current, promoted)):
         return None
     demoted = tuple(voter for voter in now.voters if voter in learners)
     gone = tuple(member for member in now.members if member not in wanted)
@@ -67,7 +69,9 @@ def next_step(
         heirs = [voter for voter in voters if voter in now.voters and is_near(voter)]
         if heirs:
             return Transfer(heirs[0])
-        return Change(add_voters=promoted) if promoted else None
+        voters, demoted, gone = (*now.voters, *promoted), (), ()
+    if 2 * sum(map(is_near, voters)) <= len(voters):
+        return None  # nothing could be committed while they catch up
     if promoted or demoted or gone:
         return Change(promoted, demoted, gone)
     return None
@@ -192,8 +196,8 @@ class Moving:
         if there.learners:
             self._learning += 1
         me = group.voter
-        is_near = near_members(group.node)
-        step = next_step(me, there, voters, learners, lambda m: m == me or is_near(m))
+        is_current, is_near = current_members(group.node), near_members(group.node)
+        step = next_step(me, there, voters, learners, is_current, lambda m: m == me or is_near(m))
         if isinstance(step, Change) and step.add_learners and not (step.add_voters or step.remove):
             if self._learning >= LEARNING_MAX:
                 return

@@ -104,7 +104,7 @@ def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
 
 
 @mutant(
-    seed=5,
+    seed=10,
     breaks=_BARRIER,
     shape=EVICTED,
 )

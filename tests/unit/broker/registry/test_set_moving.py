@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,46 +36,71 @@ def everybody(_: int) -> bool:
     return True
 
 
+def nobody(_: int) -> bool:
+    return False
+
+
+def step(
+    me: int,
+    now: Configuration,
+    voters: tuple[int, ...],
+    learners: tuple[int, ...] = (),
+    is_current: Callable[[int], bool] = everybody,
+    is_near: Callable[[int], bool] = everybody,
+) -> Change | Transfer | None:
+    return next_step(me, now, voters, learners, is_current, is_near)
+
+
 def test_a_newcomer_learns_before_it_votes() -> None:
     now = Configuration((A, B, C))
-    assert next_step(A, now, (A, B, D), (), everybody) == Change(add_learners=(D,))
+    assert step(A, now, (A, B, D)) == Change(add_learners=(D,))
     learning = Configuration((A, B, C), (), (D,))
-    assert next_step(A, learning, (A, B, D), (), lambda member: member != D) is None
-    assert next_step(A, learning, (A, B, D), (), everybody) == Change((D,), (), (C,))
-    assert next_step(A, Configuration((A, B, D)), (A, B, D), (), everybody) is None
+    assert step(A, learning, (A, B, D), is_current=lambda member: member != D) is None
+    assert step(A, learning, (A, B, D)) == Change((D,), (), (C,))
+    assert step(A, Configuration((A, B, D)), (A, B, D)) is None
 
 
 def test_nothing_is_done_while_a_change_is_under_way() -> None:
     joint = Configuration((A, B, D), (A, B, C))
-    assert next_step(A, joint, (A, B, C), (), everybody) is None
+    assert step(A, joint, (A, B, C)) is None
 
 
 def test_a_leader_that_is_to_go_hands_over_first() -> None:
-    assert next_step(A, Configuration((A, B, C)), (B, C), (), everybody) == Transfer(B)
-    assert next_step(A, Configuration((A, B, C)), (B, C), (), lambda m: m == C) == Transfer(C)
-    assert next_step(B, Configuration((A, B, C)), (B, C), (), everybody) == Change((), (), (A,))
+    assert step(A, Configuration((A, B, C)), (B, C)) == Transfer(B)
+    assert step(A, Configuration((A, B, C)), (B, C), is_near=lambda m: m == C) == Transfer(C)
+    assert step(A, Configuration((A, B, C)), (B, C), is_near=nobody) is None
+    assert step(B, Configuration((A, B, C)), (B, C)) == Change((), (), (A,))
 
 
 def test_a_lone_leader_that_is_to_go_lets_others_vote_first() -> None:
     now = Configuration((A,), (), (B,))
-    assert next_step(A, now, (B,), (), everybody) == Change(add_voters=(B,))
-    assert next_step(A, Configuration((A, B)), (B,), (), everybody) == Transfer(B)
+    assert step(A, now, (B,)) == Change(add_voters=(B,))
+    assert step(A, Configuration((A, B)), (B,)) == Transfer(B)
 
 
 def test_the_registry_is_learnt_by_those_who_do_not_vote() -> None:
     now = Configuration((A, B, C))
-    assert next_step(A, now, (A, B, C), (D,), everybody) == Change(add_learners=(D,))
-    assert next_step(A, Configuration((A, B, C), (), (D,)), (A, B, C), (D,), everybody) is None
-    swapped = next_step(A, Configuration((A, B, C), (), (D,)), (A, B, D), (C,), everybody)
+    assert step(A, now, (A, B, C), (D,)) == Change(add_learners=(D,))
+    assert step(A, Configuration((A, B, C), (), (D,)), (A, B, C), (D,)) is None
+    swapped = step(A, Configuration((A, B, C), (), (D,)), (A, B, D), (C,))
     assert swapped == Change((D,), (C,), ())
+
+
+def test_votes_count_anew_only_where_a_majority_has_all_that_is_committed() -> None:
+    learning = Configuration((A, B, C), (), (D,))
+    assert step(A, learning, (A, C, D), is_near={A, B}.__contains__) is None
+    assert step(A, learning, (A, C, D), is_near={A, C}.__contains__) == Change((D,), (), (B,))
+    lone = Configuration((A,), (), (B,))
+    assert step(A, lone, (B,), is_near={A}.__contains__) is None
+    assert step(A, lone, (A, B), is_near={A}.__contains__) is None
 
 
 def test_another_incarnation_takes_the_place_of_the_first() -> None:
     again = voter_of(3, 1)
     now = Configuration((A, B, C))
-    assert next_step(A, now, (A, B, again), (), everybody) == Change(add_learners=(again,))
+    assert step(A, now, (A, B, again)) == Change(add_learners=(again,))
     learning = Configuration((A, B, C), (), (again,))
-    assert next_step(A, learning, (A, B, again), (), everybody) == Change((again,), (), (C,))
+    assert step(A, learning, (A, B, again)) == Change((again,), (), (C,))
 
 
 MEMBERS = st.sets(st.sampled_from([A, B, C, D, voter_of(3, 1)]), min_size=1)
@@ -89,7 +115,7 @@ def test_it_always_gets_there_and_voters_are_always_up_to_date(
     leader = now.voters[0]
     current = set(now.voters)
     for _ in range(10):
-        step = next_step(leader, now, wanted, (), current.__contains__)
+        step = next_step(leader, now, wanted, (), current.__contains__, current.__contains__)
         if isinstance(step, Transfer):
             assert step.voter in now.voters
             leader = step.voter
@@ -200,7 +226,7 @@ def test_nobody_leads_or_votes_who_is_yet_to_be_sent_what_is_committed() -> None
     """The group stands still while they catch up: 200 entries may take a long while."""
     nodes = placed(one=(B, C), two=(A, B, D))
     leaving = FakeNode(Configuration((A, B, C)), {B: 800, C: 990}, sent=850)
-    joining = FakeNode(Configuration((A, B, C), (), (D,)), {B: 1_000, C: 1_000, D: 990}, sent=995)
+    joining = FakeNode(Configuration((A, B, C), (), (D,)), {B: 990, C: 1_000, D: 990}, sent=995)
     groups = [FakeGroup(A, leaving), FakeGroup(A, joining, (1 << 16) + 1)]
     Moving(Clock()).look(groups, nodes)
     give_away(groups[:1])
