@@ -35,7 +35,7 @@ print([outcome.trace_hash for outcome in run_seeds(50, 2, SET)])
 """
 
 
-@pytest.mark.timeout(1_800)
+@pytest.mark.timeout(2_700)
 def test_every_promise_is_kept_by_three_nodes(many_seeds: ManySeeds) -> None:
     for told, complaints in many_seeds.judged():
         assert not told["violations"], complaints
