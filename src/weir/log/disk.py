@@ -12,12 +12,13 @@ from typing import Protocol
 from weir.codec.fields import Buffer
 
 #: Told again and again which part of a file is done, from 0 to 1; it may wait, so that others get
-#: at the disk meanwhile.
-Pace = Callable[[float], None]
+#: at the disk meanwhile. Returns whether the rest is worth writing, too.
+Pace = Callable[[float], bool]
 
 
-def at_once(done: float) -> None:
+def at_once(done: float) -> bool:
     """Make a file as fast as the disk can."""
+    return True
 
 
 class Readable(Protocol):
@@ -42,7 +43,8 @@ class Disk(Readable, Protocol):
     """
 
     def create(self, name: str, size: int, pace: Pace = at_once) -> None:
-        """Make a file of `size` zeros, written and not merely allocated; file and folder synced.
+        """Make a file of `size` zeros, written and not merely allocated as far as `pace` wants it;
+        file and folder synced.
 
         On an error no file of that name is left behind. `OSError` for want of room, at whichever
         step; it may be tried again.

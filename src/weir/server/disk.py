@@ -69,11 +69,13 @@ class FileDisk:
         self._check_room(size)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
+            os.posix_fallocate(handle, 0, size)
             # Real zeros: blocks that are merely allocated cost a metadata write at first use.
             for at, step in _steps(size, pace):
                 _write(handle, at, _zeros(step))
                 _sync_new(handle, path)
-                pace((at + step) / size)
+                if not pace((at + step) / size):
+                    break
         except (OSError, DiskFailed):
             path.unlink()
             raise

@@ -1,4 +1,9 @@
-"""How fast files are made ahead of their use: confirms share the disk, and do not wait for it."""
+"""How fast files are made ahead of their use: confirms share the disk, and do not wait for it.
+
+Zeros that are written ahead make small flushes several times as quick. Where segments fill within
+seconds flushes are large, the disk is the limit, and zeros would take half of it: then a file is
+merely allocated.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,9 @@ from collections.abc import Callable
 #: one that takes a lot at first, and lets everybody wait for that afterwards.
 _REST = 10.0
 _REST_SECONDS = (0.02, 0.1)
+#: A segment that would be filled in less is one of many; that is known once this part of it is.
+_RUSH_SECONDS = 4.0
+_KNOWN_FROM = 0.1
 
 
 class Gently:
@@ -21,16 +29,25 @@ class Gently:
         """
         self._filled = filled
         self._wait = wait
-        self._began = time.perf_counter()
+        #: When, and how full, the segment was seen first.
+        self._seen = self._began = time.perf_counter()
+        self._seen_filled = filled()
 
-    def __call__(self, done: float) -> None:
-        """Wait after a step, unless the log would be at its end before the file is.
+    def __call__(self, done: float) -> bool:
+        """Wait after a step, unless the log would be at its end before the file is; return whether
+        to write on.
 
         Raises `OSError` if the file is not needed any more.
         """
-        if done > self._filled():
-            took = time.perf_counter() - self._began
+        now, filled = time.perf_counter(), self._filled()
+        if filled < self._seen_filled:  # the log has gone on to the next
+            self._seen, self._seen_filled = now, filled
+        grown = filled - self._seen_filled
+        if grown >= _KNOWN_FROM and grown * _RUSH_SECONDS > now - self._seen:
+            return False
+        if done > filled:
             least, most = _REST_SECONDS
-            if self._wait(min(max(_REST * took, least), most)):
+            if self._wait(min(max(_REST * (now - self._began), least), most)):
                 raise OSError(errno.ECANCELED, "the node stops, and needs no files ahead")
         self._began = time.perf_counter()
+        return True
