@@ -22,6 +22,8 @@ _STEP = 1 << 18
 _LOCK = "lock"
 #: No room on the disk, or none within the quota.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+#: What says that a file system only takes what is written.
+_NO_ALLOCATING = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _ASIDE = ".new"
 
 
@@ -69,12 +71,12 @@ class FileDisk:
         self._check_room(size)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            os.posix_fallocate(handle, 0, size)
+            is_there = _allocate(handle, size)
             # Real zeros: blocks that are merely allocated cost a metadata write at first use.
             for at, step in _steps(size, pace):
                 _write(handle, at, _zeros(step))
                 _sync_new(handle, path)
-                if not pace((at + step) / size):
+                if not pace((at + step) / size) and is_there:
                     break
         except (OSError, DiskFailed):
             path.unlink()
@@ -207,6 +209,17 @@ def _steps(size: int, pace: Pace) -> Iterator[tuple[int, int]]:
     step = size if pace is at_once else _STEP
     for at in range(0, size, step or 1):
         yield at, min(step, size - at)
+
+
+def _allocate(handle: int, size: int) -> bool:
+    """Make a new file as large as it is to be, all zeros; False where the file system cannot."""
+    try:
+        os.posix_fallocate(handle, 0, size)
+    except OSError as error:
+        if error.errno not in _NO_ALLOCATING:
+            raise
+        return False
+    return True
 
 
 def _zeros(size: int) -> list[Buffer]:

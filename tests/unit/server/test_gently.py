@@ -51,6 +51,19 @@ def test_what_is_not_written_of_a_file_is_there_all_the_same(tmp_path: Path) -> 
     disk.close()
 
 
+def test_all_is_written_where_nothing_can_be_allocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handle: int, at: int, size: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(server_disk.os, "posix_fallocate", refuse)
+    disk, size = FileDisk(tmp_path / "log"), 8 * STEP
+    Spare("segment-00000001", size).run(disk, lambda done: False)
+    assert disk.read("segment-00000001", 0, size + 1) == bytes(size)
+    disk.close()
+
+
 @pytest.mark.parametrize("there", [False, True], ids=["made", "zeroed"])
 def test_a_spare_is_made_in_steps_that_are_synced(
     tmp_path: Path, there: bool, monkeypatch: pytest.MonkeyPatch
