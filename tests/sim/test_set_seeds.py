@@ -70,6 +70,11 @@ def test_a_set_seed_that_once_failed_keeps_every_promise(seed: int) -> None:
     assert not outcome.violations, outcome.report()
 
 
+def test_a_file_of_copies_that_was_cut_short_is_not_written_on() -> None:
+    outcome = run_seed(979, SET)
+    assert not outcome.violations, outcome.report()
+
+
 @pytest.mark.parametrize(
     "seed",
     [

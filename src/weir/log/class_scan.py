@@ -45,6 +45,8 @@ class FoundCopies:
             self.segments.append(found)
             if found.lost:
                 self._damaged(found, BLOCK, "this segment is missing or unreadable")
+            elif disk.size(segment.name) < segment.size:
+                found.damaged = True  # no write may reach past the end of a file
             try:
                 index = read_index(disk, segment)
             except BadIndexFile:

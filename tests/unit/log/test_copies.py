@@ -208,6 +208,22 @@ def test_a_class_segment_with_an_index_file_is_not_read_at_start(
     assert read_index(node.disk, full).sections, "it is made again"
 
 
+@pytest.mark.parametrize("cut", [-1, 100], ids=["through-an-entry", "behind-all"])
+def test_nothing_is_added_to_a_file_that_was_cut_short(node: Any, cut: int) -> None:
+    """An index file tells of all that lay there, and the next copies went behind its end."""
+    node.round(8, SLOW)
+    node.upkeep()
+    (segment,) = node.log._segments.copies
+    (held,) = node.log._upkeep.copies._held
+    assert held.indexed == held.saved < segment.size - abs(cut)
+    node.disk.truncate(segment.name, held.saved + cut)
+    node.restart()
+    node.round(8, SLOW)
+    assert {piece.target.name for piece in node.pieces[-1:]} != {segment.name}
+    if cut > 0:
+        node.whole(SLOW)
+
+
 def test_class_segments_are_used_again_when_all_in_them_is_gone(node: Any) -> None:
     for _ in range(40):
         node.round(4, SLOW)
