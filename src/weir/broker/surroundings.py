@@ -30,6 +30,9 @@ def _unseen(group: int, stamp: int, session: int, then: Callable[[bool], None]) 
 class Resident(Protocol):
     """A partition, as far as its surroundings know it."""
 
+    #: The monotonic time before which time brings nothing, unless somebody begins to wait.
+    rests_until: int
+
     @property
     def waiting(self) -> bool:
         """Whether somebody waits for something to come, or for a deadline."""
@@ -73,8 +76,11 @@ class Surroundings:
 
     def tick(self) -> None:
         """Let waits end that are over, and forget the partitions in which nobody waits."""
+        now = self.time.monotonic_ms()
         for group in sorted(self.waiting):
             partition = self.waiting[group]
+            if now < partition.rests_until:
+                continue  # a hundred idle partitions with a reader each cost nothing
             if partition.waiting:
                 partition.tick()
             if not partition.waiting:

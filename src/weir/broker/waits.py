@@ -67,6 +67,11 @@ class Waits(Generic[Request]):
         return session in self._of
 
     @property
+    def due_ms(self) -> int:
+        """The monotonic time before which no deadline of those in line has come."""
+        return self._due[0][0] if self._due else 0
+
+    @property
     def peers(self) -> int:
         """How many peers are in line."""
         return len(self._of)

@@ -81,6 +81,11 @@ class Fetches:
         """Whether somebody waits."""
         return bool(self._parked)
 
+    @property
+    def due_ms(self) -> int:
+        """The monotonic time before which nobody has waited long enough."""
+        return self._parked.due_ms
+
     def wake(self) -> None:
         """New messages are applied: answer all, in turn, for all waited for the next offset; but
         not those who ask a replica that lags for what lies ahead of it.

@@ -50,7 +50,8 @@ from weir.wire.messages import (
 class Partition:
     """The machine of one partition's group."""
 
-    __slots__ = ("_dirty", "_fence", "_shared", "fetches", "group", "leading", "state")
+    __slots__ = ("_dirty", "_fence", "_shared", "fetches", "group", "leading", "rests_until",
+                 "state")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, shared: Surroundings,
@@ -65,7 +66,7 @@ class Partition:
         self._shared = shared
         self._dirty = dirty
         self.leading: Leading | None = None
-        self._fence = 0
+        self._fence = self.rests_until = 0
 
     @property
     def leads(self) -> bool:
@@ -196,6 +197,7 @@ class Partition:
     def _may_wait(self) -> None:
         """Be told that time passes, until nobody waits: said first, for what follows may raise."""
         self._shared.waiting[self.group.id] = self
+        self.rests_until = 0
 
     def tick(self) -> None:
         """Let waits end that are over."""
@@ -204,6 +206,7 @@ class Partition:
         self.fetches.tick()
         if self.leading is not None:
             self.leading.tick()
+            self.rests_until = 0 if self.leading.waiting else self.fetches.due_ms
 
     def drain(self, acks: bool) -> None:
         """The node stops: let nobody wait any more; fetches go on, and so do `acks` for a while."""

@@ -114,3 +114,29 @@ def test_a_wait_outlives_those_that_ended_before(rig: Any) -> None:
     assert not is_answered(rig, late)
     rig.tick(WAIT_MS // 2)
     assert is_answered(rig, late)
+
+
+def test_where_only_readers_wait_time_is_told_when_the_first_has_waited_long_enough(
+    rig: Any, told: list[int]
+) -> None:
+    """A hundred idle partitions with a reader each took more than a percent of a core."""
+    info = rig.topic(rig.connect())
+    early = fetch(rig, info)
+    for _ in range(4):
+        rig.tick(50)
+    assert len(told) == 1, "once, for somebody has begun to wait"
+    late = fetch(rig, info)
+    rig.tick(50)
+    rig.tick(WAIT_MS - 250)
+    assert (is_answered(rig, early), is_answered(rig, late)) == (True, False)
+    rig.tick(200)
+    assert is_answered(rig, late)
+    assert len(told) == 4
+    fetch(rig, info)
+    rig.tick(50)
+    number = pull(rig, info)  # its cluster may be granted something at any time
+    rig.tick(50)
+    rig.tick(50)
+    assert len(told) == 7
+    rig.tick(WAIT_MS)
+    assert is_answered(rig, number)
