@@ -27,6 +27,8 @@ from weir.wire import messages as m
 LOGS = 4
 SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 64, "cache_mib": 4}
 Body = Callable[[Node], Coroutine[Any, Any, None]]
+Pids = Callable[[Node], list[int]]
+Landing = Callable[[Node, int], BlockingClient]
 
 
 def run(folder: Path, shards: int, body: Body, seconds: float = 45) -> None:
@@ -38,22 +40,6 @@ def run(folder: Path, shards: int, body: Body, seconds: float = 45) -> None:
             raise
 
 
-def shard_pids(node: Node) -> list[int]:
-    """Return the processes of a node's shards, the oldest first."""
-    children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text(encoding="ascii")
-    return [int(pid) for pid in children.split()]
-
-
-def landing(node: Node, shard: int) -> BlockingClient:
-    """Connect to the shared port until a shard is met: the system deals connections out."""
-    for _ in range(200):
-        client = BlockingClient(node.host, node.port, 15)
-        if client.welcome.shard == shard:
-            return client
-        client.close()
-    raise AssertionError(f"the shared port never led to shard {shard}")
-
-
 async def values_of(w: Client, topic: str) -> list[list[bytes]]:
     found: list[list[bytes]] = [[] for _ in (await w.describe(topic)).addresses]
     async for message in w.reader(topic, follow=False):
@@ -62,7 +48,7 @@ async def values_of(w: Client, topic: str) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("shards", [2, 3])
-def test_any_shard_serves_every_partition(tmp_path: Path, shards: int) -> None:
+def test_any_shard_serves_every_partition(tmp_path: Path, shards: int, landing: Landing) -> None:
     """By the shared port alone: whichever shard is met passes on what is not its own."""
 
     def play(node: Node) -> None:
@@ -198,7 +184,7 @@ def test_locks_send_and_receive_by_any_shard(tmp_path: Path) -> None:
     run(tmp_path, 3, body)
 
 
-def test_a_new_epoch_fences_the_old_one_at_every_shard(tmp_path: Path) -> None:
+def test_a_new_epoch_fences_the_old_one_at_every_shard(tmp_path: Path, landing: Landing) -> None:
     def play(node: Node) -> None:
         with landing(node, 0) as old, landing(node, 1) as new:
             info = old.request(m.CreateTopic("t", LOGS))
@@ -228,7 +214,9 @@ def test_a_new_epoch_fences_the_old_one_at_every_shard(tmp_path: Path) -> None:
     run(tmp_path, 2, body)
 
 
-def test_a_topic_that_is_not_there_is_unknown_at_every_shard(tmp_path: Path) -> None:
+def test_a_topic_that_is_not_there_is_unknown_at_every_shard(
+    tmp_path: Path, landing: Landing
+) -> None:
     def play(node: Node) -> None:
         for shard in range(2):
             with landing(node, shard) as client:
@@ -247,7 +235,7 @@ def test_a_topic_that_is_not_there_is_unknown_at_every_shard(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_shard_comes_back_and_nothing_confirmed_is_lost(
-    tmp_path: Path, victim: int
+    tmp_path: Path, victim: int, shard_pids: Pids
 ) -> None:
     """Load on all partitions; each is exactly once in the end, at the offset of its receipt."""
     kills = 2
@@ -313,7 +301,9 @@ def test_a_killed_shard_comes_back_and_nothing_confirmed_is_lost(
     run(tmp_path, 2, body, seconds=60)
 
 
-def test_the_node_ends_with_its_supervisor_and_starts_again(tmp_path: Path) -> None:
+def test_the_node_ends_with_its_supervisor_and_starts_again(
+    tmp_path: Path, shard_pids: Pids
+) -> None:
     with running_node(tmp_path, shards=2, logs=LOGS, **SMALL) as node:
         pids = shard_pids(node)
         with BlockingClient(node.host, node.port, 10) as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,24 +15,13 @@ from weir.client.blocking import BlockingClient
 from weir.errors import Unavailable
 from weir.wire import messages as m
 
-
-def landing(node: Node, shard: int) -> BlockingClient:
-    """Connect to the shared port until a shard is met: whoever has time takes who comes."""
-    for _ in range(200):
-        client = BlockingClient(node.host, node.port, 15)
-        if client.welcome.shard == shard:
-            return client
-        client.close()
-    raise AssertionError(f"the shared port never led to shard {shard}")
+Pids = Callable[[Node], list[int]]
+Landing = Callable[[Node, int], BlockingClient]
 
 
-def shard_pids(node: Node) -> list[int]:
-    """Return the processes of a node's shards, the oldest first."""
-    children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text(encoding="ascii")
-    return [int(pid) for pid in children.split()]
-
-
-def test_a_shard_that_stands_still_is_left_and_joined_again(tmp_path: Path) -> None:
+def test_a_shard_that_stands_still_is_left_and_joined_again(
+    tmp_path: Path, landing: Landing, shard_pids: Pids
+) -> None:
     """The other serves its own and the registry, and refuses what is not its; then all goes on."""
     small = {"segment_mib": 32, "spares": 0, "budget_mib": 64, "cache_mib": 4}
     with (
