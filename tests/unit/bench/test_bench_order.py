@@ -48,7 +48,7 @@ def test_all_three_orders_are_measured_and_checked(
 
 
 def test_promises_of_idle_partitions_are_measured(own: Own) -> None:
-    found = run(idle.measure(own, idle.Settings(partitions=3, seconds=0.2, lone=5)))
+    found = run(idle.measure(own, idle.Settings(3, settled_s=0, seconds=0.2, turns=2, lone=5)))
     assert found.partitions == 3
     assert found.budget_ms == found.confirm_p50_ms + 10 + found.round_trip_p50_ms
     assert 0 < found.delivery_p50_ms <= found.delivery_p99_ms

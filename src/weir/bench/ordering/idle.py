@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from statistics import median
 
 import msgspec
 
@@ -24,8 +25,6 @@ PROMISE_MS = 10.0
 _SIZE = 100
 _MESSAGES_MAX = 1 << 20
 _REST_S = 1.0
-#: What a node does for partitions that are new, among others it makes room for them, is over then.
-_SETTLED_AFTER_S = 5.0
 _PINGS = 200
 _POLL_S = 0.000_2
 _ARRIVES_WITHIN_S = 30.0
@@ -33,12 +32,15 @@ _ARRIVES_WITHIN_S = 30.0
 
 class Settings(msgspec.Struct, frozen=True):
     """So many partitions; each figure of a node's CPU time is the least of so many, which are taken
-    by turns, over so many seconds each: whatever else a machine does only adds to it.
+    by turns, over so many seconds each: whatever else a machine does only adds to it. What one
+    costs beside another is the median of what it was in each turn: a machine is not always as fast.
     """
 
     partitions: int = 100
-    seconds: float = 10.0
-    turns: int = 3
+    #: What a node does for partitions that are new is over then, and it has made files in reserve.
+    settled_s: float = 25.0
+    seconds: float = 6.0
+    turns: int = 5
     #: Messages a second into one of the partitions, for what promises cost then.
     rate: float = 20.0
     #: Messages published one by one, for the way of each.
@@ -51,8 +53,8 @@ class Idle(msgspec.Struct, frozen=True):
     partitions: int
     cpu_nobody_reads: float
     cpu_partition_reader_waits: float
-    cpu_total_reader_waits: float
     cpu_partition_order_trickle: float
+    cpu_total_reader_waits: float
     cpu_total_order_trickle: float
     #: A reader in total order beside nobody, while nothing is published; and beside one in
     #: partition order, while a message now and then goes to one partition.
@@ -72,12 +74,14 @@ async def measure(side: Own, settings: Settings) -> Idle:
     """Measure a node of weir that has nothing else to do."""
     async with connect(side.node.url, name="weir-bench") as client:
         await client.create_topic(_TOPIC, partitions=settings.partitions)
-        await asyncio.sleep(min(_SETTLED_AFTER_S, settings.seconds))
+        await asyncio.sleep(settings.settled_s)
         lone = _Lone(client)
         turns = [await _turn(lone, side, settings) for _ in range(settings.turns)]
-        nobody, waits_partition, trickle_partition, waits_total, trickle_total = map(
+        nobody, partition_waits, partition_trickle, total_waits, total_trickle = map(
             min, zip(*turns, strict=True)
         )
+        promises_idle = median(waits - none for none, _, _, waits, _ in turns)
+        promises_trickle = median(total - partition for _, _, partition, _, total in turns)
         async with lone.read("partition"):
             _, in_partition = await lone.one_by_one(settings.lone)
         async with lone.read("total"):
@@ -88,12 +92,12 @@ async def measure(side: Own, settings: Settings) -> Idle:
     return Idle(
         settings.partitions,
         nobody,
-        waits_partition,
-        waits_total,
-        trickle_partition,
-        trickle_total,
-        waits_total - nobody,
-        trickle_total - trickle_partition,
+        partition_waits,
+        partition_trickle,
+        total_waits,
+        total_trickle,
+        promises_idle,
+        promises_trickle,
         confirm_p50,
         trip,
         delivered[0],
