@@ -34,9 +34,7 @@ def _pids(node: Node) -> list[int]:
 
 
 def _landing(node: Node, shard: int) -> BlockingClient:
-    """Connect while the others stand still for a moment: whoever has time takes who comes, and on
-    a machine of few cores that may be the same one for hundreds of connections.
-    """
+    """Connect while the others stand still for a moment: the system deals connections out."""
     others = [pid for number, pid in enumerate(_pids(node)) if number != shard]
     try:
         for pid in others:

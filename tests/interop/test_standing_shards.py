@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,3 +57,14 @@ def test_a_shard_that_stands_still_is_left_and_joined_again(
         with landing(node, 1) as there:
             assert isinstance(there.request(m.DescribeTopic("u")), m.TopicInfo)
             assert isinstance(there.request(m.Positions(near)), m.PositionsReply)
+
+
+def test_connections_are_dealt_out_to_all_shards(tmp_path: Path) -> None:
+    """Also those that come one after the other, when all have time: no shard is left without."""
+    small = {"segment_mib": 32, "spares": 0, "budget_mib": 64, "cache_mib": 4}
+    met = Counter[int]()
+    with running_node(tmp_path, shards=3, logs=3, **small) as node:
+        for _ in range(120):
+            with BlockingClient(node.host, node.port, 15) as client:
+                met[client.welcome.shard] += 1
+    assert len(met) == 3

@@ -42,6 +42,10 @@ from weir.server.tether import (
 
 log = logging.getLogger(__name__)
 
+#: So long others let a connection wait that the system dealt to a shard: a short while beside what
+#: connecting takes, and a turn of a loop that has time for it.
+_PATIENCE_SECONDS = 0.002
+
 
 class _Led:
     """This process as the supervisor leads it."""
@@ -125,6 +129,9 @@ async def _be_shard(led: _Led, doors: Sequence[Door]) -> bool:
     configure(given.config.status, shard=given.shard)
     share = Share(given.shard, given.shards, given.ports)
     host, own = given.config.node.host, given.ports[given.shard]
+    for number, door in enumerate(doors):
+        if number % given.shards != given.shard:
+            door.patience = _PATIENCE_SECONDS
     async with (
         led.living(),
         hosting(given.config, given.founded, share) as (driver, shard),

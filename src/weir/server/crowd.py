@@ -52,6 +52,9 @@ class Gathering(Protocol):
 class Door(socket.socket):
     """A listening socket."""
 
+    #: How many seconds who comes waits here for another process whose door it is.
+    patience = 0.0
+
     def take(self) -> socket.socket:
         """Return the next connection; quicker than `accept`. Raises `OSError`."""
         handle, _ = self._accept()  # type: ignore[attr-defined]  # typeshed leaves it out
@@ -160,7 +163,10 @@ class Crowd:
                 if transport is not None:
                     transport.turn()
                 elif (door := self._doors.get(handle)) is not None:
-                    self._let_in(door)
+                    if door.patience:
+                        self._leave(door, door.patience)
+                    else:
+                        self._let_in(door)
 
     def _end(self) -> None:
         ending, self._ending = self._ending, []
@@ -183,7 +189,8 @@ class Crowd:
                 continue  # it has left already
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    self._pause(door, error)
+                    log.error("connections wait: %s", error)
+                    self._leave(door, _PAUSE_SECONDS)
                     return
                 log.warning("a connection could not be taken: %s", error)
                 continue
@@ -191,14 +198,16 @@ class Crowd:
             self._members[sock.fileno()] = transport
             transport.open()
 
-    def _pause(self, door: Door, error: OSError) -> None:
-        log.error("connections wait: %s", error)
+    def _leave(self, door: Door, seconds: float) -> None:
         self._epoll.unregister(door)
-        self._loop.call_later(_PAUSE_SECONDS, self._go_on, door)
+        self._loop.call_later(seconds, self._return, door)
 
-    def _go_on(self, door: Door) -> None:
+    def _return(self, door: Door) -> None:
+        """Take who is still there."""
         if door.fileno() in self._doors:
             self._epoll.register(door, READS)
+            with self._gathered():
+                self._let_in(door)
 
     async def _move(self, transport: PlainTransport, data: bytes) -> None:
         mover = _Mover(self._loop, transport, data)

@@ -32,7 +32,8 @@ def reserved(host: str, port: int, shards: int) -> Iterator[Ports]:
     """Keep the ports while it lasts, so that a shard that starts again finds them free.
 
     A socket that is bound and does not listen gets no connections. All shards listen on all sockets
-    of the shared port: who has time takes who comes, and one that stands still takes nobody. Each
+    of the shared port, and the system deals connections out to those: each shard takes from one of
+    them, and from the others who waits there too long, for one that stands still takes nobody. Each
     binds its own port again: while it is away, connections there are refused. Raises `OSError`.
     """
     places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

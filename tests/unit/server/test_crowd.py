@@ -380,3 +380,20 @@ def test_connections_wait_while_no_descriptor_is_free(monkeypatch: pytest.Monkey
         assert not errors
 
     play(body)
+
+
+@LOOPS
+def test_who_comes_is_left_to_whose_door_it_is_for_a_while(run: Callable[..., Any]) -> None:
+    async def body(scene: Scene) -> None:
+        scene.door.patience = 0.05
+        with socket.fromfd(scene.door.fileno(), socket.AF_INET, socket.SOCK_STREAM) as own:
+            scene.dial()
+            own.accept()[0].close()
+            await asyncio.sleep(0.1)
+        assert not scene.came
+        for _ in range(2):
+            began = asyncio.get_running_loop().time()
+            await scene.comes(PING)
+            assert asyncio.get_running_loop().time() - began >= 0.04
+
+    play(body, run)
