@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from weir.client.granted import Grant
-from weir.client.runs import Run, covers, without
+from weir.client.runs import Run, covers
 from weir.client.timing import Delay
 from weir.model.message import Message
 
@@ -47,8 +47,8 @@ class Holding:
     all_handed: bool = False
 
     def __post_init__(self) -> None:
-        """Hold all that can be handed out."""
-        self.left = without(self.grant.leased, self.grant.expired)
+        """Hold all that was granted, what has expired too: nobody else has it."""
+        self.left = [*self.grant.leased]
         self.handed = self.grant.offset
 
     @property

@@ -144,7 +144,7 @@ class Holdings:
                 self._extending.begin()
             grant = holding.grant
             for run in grant.expired:
-                self.acking.done(grant.partition, grant.fence, *run)
+                self.settle(holding, *run)
             if grant.expired:
                 self.soon()
             if grant.batches:

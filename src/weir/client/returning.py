@@ -110,17 +110,25 @@ class Returning:
     async def now(self, partition: int, fence: int, runs: Sequence[Run], delay_ms: int) -> bool:
         """Give back, behind all that was noted; return when a majority knows.
 
-        False if it was too late.
+        False if it was too late. Raises what was said of noted ones that the broker has lost when
+        these are told, too.
         """
         self._times[partition] = self.times(partition) + 1
+        lost: BadRequest | None = None
         try:
             async with self._locks.setdefault(partition, asyncio.Lock()):
-                await self._flush(partition)
-                return await self._send(partition, (fence, delay_ms, False), runs)
+                try:
+                    await self._flush(partition)
+                except BadRequest as error:
+                    lost = error
+                in_time = await self._send(partition, (fence, delay_ms, False), runs)
         except BaseException:
             for run in runs if self._ordered else ():
                 self.back(partition, fence, run, delay_ms, untried=False)
             raise
+        if lost is not None:
+            raise lost
+        return in_time
 
     async def _send(self, partition: int, kind: _Kind, runs: Sequence[Run]) -> bool:
         """Return False if some were another's already; raises what was said of those that the

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from weir.client.places import Places
+from weir.errors import UnknownOpcode
 from weir.model.ids import Address
 from weir.wire import messages as m
 
@@ -38,11 +39,15 @@ class Withdrawing:
     async def withdraw(self) -> None:
         """Return when nothing is under way; call it while nothing is asked for anew.
 
-        Raises what a request does.
+        A broker of an earlier release lets nothing be withdrawn: what comes, comes. Raises what a
+        request does.
         """
         while self._asking:
             self._answered.clear()
-            await asyncio.gather(*map(self._withdraw, self._asking))
+            try:
+                await asyncio.gather(*map(self._withdraw, self._asking))
+            except UnknownOpcode:
+                return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_AGAIN):
                     await self._answered.wait()

@@ -9,6 +9,8 @@ import pytest
 import weir
 from weir import testing
 from weir.client.client import Client
+from weir.errors import UnknownOpcode
+from weir.wire import messages as m
 
 
 async def consumers(w: Client) -> int:
@@ -45,3 +47,60 @@ def test_once_it_is_quiet_it_is_granted_nothing(mode: str, order: str) -> None:
                 await scenario(node)
 
     asyncio.run(whole())
+
+
+@pytest.mark.parametrize("mode", ["keyed", "ordered"])
+def test_what_has_expired_of_what_comes_in_a_pause_is_held_by_nobody(mode: str) -> None:
+    """It stayed with who paused, though nobody had it: no later one of its key came to others, and
+    in order the turn was over with its lease, in the middle of the work that went on.
+    """
+
+    async def scenario(node: testing.Node) -> None:
+        async with weir.connect(node.url) as w:
+            await w.create_topic("doors")
+            await w.publish("doors", b"gone", key=b"k", ttl=0.001)
+            await asyncio.sleep(0.05)
+            async with w.consumer("doors", cluster="c", mode=mode) as consumer:
+                deliveries = consumer.deliveries()
+                more = asyncio.ensure_future(deliveries.more())
+                await asyncio.sleep(0)  # it pulls now
+                more.cancel()
+                while not (found := await w.clusters("doors")) or not found[0].shares[0].granted:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1)
+                deliveries.pause()
+                await deliveries.quiet()
+                (share,) = (await w.clusters("doors"))[0].shares
+                assert share.granted == 0
+                assert consumer.stale == 0
+
+    async def whole() -> None:
+        with testing.node() as node:
+            async with asyncio.timeout(30):
+                await scenario(node)
+
+    asyncio.run(whole())
+
+
+def test_a_broker_of_an_earlier_release_lets_it_be_quiet(fake_broker) -> None:
+    """A last attempt never came: what it waits for was refused, again and again."""
+
+    async def scenario() -> None:
+        async with fake_broker() as broker, weir.connect(broker.url) as w, asyncio.timeout(20):
+            broker.topic("t")
+            broker.script = lambda request: (
+                m.Refusal(UnknownOpcode.code, "not known here")
+                if isinstance(request, m.Withdraw)
+                else None
+            )
+            async with w.consumer("t", cluster="c") as consumer:
+                deliveries = consumer.deliveries()
+                more = asyncio.ensure_future(deliveries.more())
+                while not any(isinstance(request, m.Pull) for request in broker.seen):
+                    await asyncio.sleep(0.01)
+                more.cancel()
+                deliveries.pause()
+                await deliveries.quiet()
+                assert isinstance(broker.seen[-1], m.Withdraw)
+
+    asyncio.run(scenario())

@@ -139,6 +139,24 @@ def test_what_goes_back_beside_a_lost_one_counts() -> None:
     asyncio.run(scenario())
 
 
+# What was given back by hand was not even sent then, and came again only when its lease had ended.
+def test_what_is_given_back_by_hand_beside_a_lost_one_counts() -> None:
+    async def scenario() -> None:
+        places, returning = _Returns(), Returning("c", False, lambda *_: None)
+        returning.begin(cast(Places, places))
+        returning.back(0, 1, (0, 1), 0, untried=True)
+        with pytest.raises(BadRequest):
+            await returning.now(0, 2, [(5, 6)], 0)
+        assert places.told == [[(1, 0, 1)], [(2, 5, 6)]]
+        assert await returning.now(0, 2, [(6, 7)], 0)
+        # One that is lost itself is told once, beside whatever else.
+        with pytest.raises(BadRequest):
+            await returning.now(0, 1, [(0, 1)], 0)
+        assert returning.waiting() == []
+
+    asyncio.run(scenario())
+
+
 # They were kept, and told to the topic that had come under that name: there they settled what
 # another consumer had, if its grant happened to have the same number.
 @pytest.mark.parametrize("back", [False, True])
