@@ -19,7 +19,7 @@ from weir.broker.neighbours.passing import Passing
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.peers.clocks import Clocks
 from weir.broker.registry.catalog import Catalog
-from weir.broker.registry.moving import Fit, Moving, Transfer, give_away, heir, take
+from weir.broker.registry.moving import Fit, Moving, Transfer, give_away, heir, report_of, take
 from weir.broker.registry.nodes import NodeInfo
 from weir.broker.registry.registry import Registry
 from weir.broker.registry.standing import Standing, standing_of
@@ -29,7 +29,6 @@ from weir.broker.topics import Topics
 from weir.errors import Halted, NotLeader, Refused, UnknownOpcode
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_shard
 from weir.wire.nodes import (
-    SETTLED_MAX,
     ChangeNode,
     DescribeShard,
     ListNodes,
@@ -189,15 +188,15 @@ class BrokerSet:
 
     def _report_settled(self) -> None:
         """Say which of the groups led here have arrived where the registry wants them."""
-        unsettled = self._catalog.nodes.unsettled
-        rows = []
-        for group in self._groups() if unsettled else ():
-            if group.id in unsettled and group.node.role is raft.Role.LEADER:
-                there = group.node.configuration
-                if not there.joint and set(there.voters) == set(self._catalog.voters(group.id)):
-                    rows.append((group.id, list(there.voters)))
-        if rows:
-            self._tell(ReportSettled(rows[:SETTLED_MAX]))
+        nodes = self._catalog.nodes
+        unsettled = nodes.unsettled
+        led = (
+            group
+            for group in (self._groups() if unsettled else ())
+            if group.id in unsettled and group.node.role is raft.Role.LEADER
+        )
+        if (report := report_of(led, nodes)) is not None:
+            self._tell(report)
 
     def _report_lost(self) -> None:
         """Ask to come back to groups of which something is lost here, with what others have."""

@@ -158,6 +158,8 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
         prefix = ADDRESS.pack(shard, log, node, group)
         prefix += _PRODUCE.pack(request.seen, request.level)
         return _framed(0, opcode, correlation, prefix, request.batch)
+    if isinstance(request, n.ReportSettled) and not request.learning:
+        return _framed(0, opcode, correlation, _pack((request.rows,)))  # as most are
     return _framed(0, opcode, correlation, _pack(request))
 
 

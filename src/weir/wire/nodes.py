@@ -122,9 +122,14 @@ class ReportNode(Control, frozen=True, array_like=True):
 
 
 class ReportSettled(Control, frozen=True, array_like=True):
-    """Only a shard of a set's node sends this: groups that it leads, and who votes in them now."""
+    """Only a shard of a set's node sends this: groups that it leads, and who votes in them now;
+    and who is `learning`, before voting or without, in those to which somebody comes back.
+    """
 
     rows: Annotated[list[tuple[Natural, list[Natural]]], msgspec.Meta(max_length=SETTLED_MAX)]
+    learning: Annotated[
+        list[tuple[Natural, list[Natural]]], msgspec.Meta(max_length=SETTLED_MAX)
+    ] = msgspec.field(default_factory=list)
 
 
 class ReportLost(Control, frozen=True, array_like=True):

@@ -64,8 +64,8 @@ class Replies(Protocol):
 class Membership:
     """Adds, drains and removes nodes, and places what lies on them."""
 
-    __slots__ = ("_catalog", "_founded", "_identity", "_level", "_logs", "_outbox", "_placing",
-                 "_proposals", "_propose", "_settled", "_shards")  # fmt: skip
+    __slots__ = ("_catalog", "_founded", "_identity", "_learning", "_level", "_logs", "_outbox",
+                 "_placing", "_proposals", "_propose", "_settled", "_shards")  # fmt: skip
 
     def __init__(
         self,
@@ -89,6 +89,8 @@ class Membership:
         self._proposals: Proposals[NodeRecord, Caller] = Proposals(propose)
         #: Entries that place groups and are not applied yet.
         self._placing: set[int] = set()
+        #: By group to which somebody comes back, who learnt when its leader was last heard of it.
+        self._learning: dict[int, frozenset[int]] = {}
         #: Whether nothing has happened since it was last decided where groups go.
         self._settled = False
         #: Whether it was looked, in this term, if there is something of the set to found.
@@ -203,21 +205,26 @@ class Membership:
         ]
         if rows:
             self._propose(GroupsSettled(rows))
+        learning = {group: frozenset(learners) for group, learners in request.learning}
+        known = {**self._learning, **learning}
+        self._learning = {group: known[group] for group in known if nodes.returning(group)}
 
     def lost(self, request: ReportLost) -> None:
         """Let a voter whose log is damaged come back as another, with what the others have.
 
         One at a time: of what two have lost, each may hold what the other one lacks. But who has
         come back so far that it lost what it was given anew is taken back once more. Those that the
-        group moves away from lost nothing, and it may wait for this very one before it can go.
+        group moves away from lost nothing, and it may wait for this very one before it can go. And
+        who only learns, beside those that come back, held nothing that counts: they vote together.
         """
         group, lost = request.group, request.voter
         nodes = self._catalog.nodes
         voters = nodes.voters(group)
         if len(voters) == 1 or self._placing:
             return
-        coming = {node_of(voter) for voter in nodes.leaving(group)} & set(map(node_of, voters))
-        if coming - {node_of(lost)}:
+        others = {one for one in nodes.returning(group) if node_of(one) != node_of(lost)}
+        # A leader that knows of these others says so: who learnt then votes with them, or not yet.
+        if others and not others | {lost} <= self._learning.get(group, frozenset()):
             return
         again = voter_of(node_of(lost), (incarnation_of(lost) + 1) % (1 << INCARNATION_BITS))
         if lost in voters:

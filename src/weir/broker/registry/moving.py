@@ -21,6 +21,7 @@ from weir.model.ids import REGISTRY_GROUP, node_of
 from weir.order.clock import Time
 from weir.raft.membership import Change, Configuration
 from weir.raft.progress import ProgressState
+from weir.wire.nodes import SETTLED_MAX, ReportSettled
 
 #: How often a group is looked at that is on its way, or that another is to lead.
 LOOK_EVERY_MS = 250
@@ -224,6 +225,24 @@ class Moving:
             self._drift_ms = now
             del self._steady[group.id]  # if it fails, not at once again
             take(group, Transfer(preferred))
+
+
+def report_of(led: Iterable[Led], nodes: Nodes) -> ReportSettled | None:
+    """Return what the registry is to be told of groups led here that were not where it wants them:
+    who votes in those that are by now, and who is learning in those that somebody comes back to.
+    """
+    rows, learning = [], []
+    for group in led:
+        there = group.node.configuration
+        if there.joint:
+            continue
+        if set(there.voters) == set(nodes.voters(group.id)):
+            rows.append((group.id, list(there.voters)))
+        elif nodes.returning(group.id):
+            learning.append((group.id, list(there.learners)))
+    if not rows and not learning:
+        return None
+    return ReportSettled(rows[:SETTLED_MAX], learning[:SETTLED_MAX])
 
 
 def take(group: Led, step: Change | Transfer) -> bool:

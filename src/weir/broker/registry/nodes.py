@@ -120,6 +120,11 @@ class Nodes:
         """Return who voted in a group and is to go, and may still be needed."""
         return self._leaving.get(group, ())
 
+    def returning(self, group: int) -> tuple[int, ...]:
+        """Return who is to vote in a group and comes to it as another than it was there before."""
+        before = set(map(node_of, self.leaving(group)))
+        return tuple(voter for voter in self.voters(group) if node_of(voter) in before)
+
     @property
     def unsettled(self) -> Mapping[int, Placement]:
         """Of every group that is not known to be where it is wanted, who is still needed."""

@@ -22,14 +22,15 @@ from weir.broker.registry.moving import (
     Transfer,
     give_away,
     next_step,
+    report_of,
 )
 from weir.broker.registry.nodes import Nodes
 from weir.model.ids import REGISTRY_GROUP, voter_of
 from weir.raft.membership import Change, Configuration
 from weir.raft.progress import Progress, ProgressState
-from weir.wire.nodes import ReportLost
+from weir.wire.nodes import ReportLost, ReportSettled
 
-A, B, C, D = (voter_of(node) for node in (1, 2, 3, 4))
+A, B, C, D, E = (voter_of(node) for node in (1, 2, 3, 4, 5))
 
 
 def everybody(_: int) -> bool:
@@ -314,3 +315,61 @@ def test_who_a_group_moves_to_comes_back_though_others_leave_and_one_at_a_time()
     nodes.apply(GroupsSettled([(group, (B, C, again))]))
     registry.told(ReportLost(group, B))
     assert proposed[1:] == [GroupsPlaced([(group, (voter_of(2, 1), C, again))])]
+
+
+def test_two_that_are_damaged_while_they_learn_do_not_wait_for_each_other() -> None:
+    """Who came back waited for the group to arrive, the group for the other one, which was to come
+    back once the first had: for good.
+    """
+    group, catalog, proposed = 1 << 16, Catalog(), list[NodeRecord]()
+    catalog.nodes = nodes = placed(one=(A, B, C))
+    nodes.apply(GroupsSettled([(group, (A, B, C))]))
+    nodes.apply(GroupsPlaced([(group, (C, D, E))]))
+
+    def propose(record: NodeRecord) -> int:
+        proposed.append(record)
+        return len(proposed)
+
+    unheard: Any = None
+    registry = Membership(catalog, Identity(7, node=1), Layout(2, 2), 1, unheard, propose)
+
+    def hear(report: ReportLost | ReportSettled) -> None:
+        registry.told(report)
+        for at, record in enumerate(proposed, 1):
+            registry.apply(at, record)
+        proposed.clear()
+
+    d, e = voter_of(4, 1), voter_of(5, 1)
+    hear(ReportSettled([], [(group, [D, E])]))
+    hear(ReportLost(group, D))
+    assert nodes.voters(group) == (C, d, E)
+    hear(ReportLost(group, E))
+    assert nodes.voters(group) == (C, d, E), "it may vote, and have what D lacks"
+    # Its leader knows of the one that comes back, and neither has a vote yet.
+    learning = Configuration((A, B, C), (), (D, E, d))
+    assert step(A, learning, nodes.voters(group), is_current=lambda m: m != E) is None
+    hear(ReportSettled([], [(group, [*learning.learners])]))
+    hear(ReportLost(group, E))
+    assert nodes.voters(group) == (C, d, e)
+    # What was said of others says nothing of those that came since.
+    hear(ReportLost(group, d))
+    assert nodes.voters(group) == (C, d, e)
+
+
+def test_leaders_tell_who_votes_where_a_group_arrived_and_who_learns_where_one_comes_back() -> None:
+    again = voter_of(3, 1)
+    nodes = placed(there=(A, B, C), back=(A, B, again), moves=(A, B, D), joint=(A, B, again))
+    for number, before in ((0, D), (1, C), (2, C), (3, C)):
+        voters = nodes.voters(1 << 16 | number)
+        nodes.apply(GroupsPlaced([(1 << 16 | number, (A, B, before))]))
+        nodes.apply(GroupsPlaced([(1 << 16 | number, voters)]))
+    configurations = [
+        Configuration((B, A, C)),
+        Configuration((A, B, C), (), (again,)),
+        Configuration((A, B, C), (), (D,)),
+        Configuration((A, B, again), (A, B, C)),
+    ]
+    led = [FakeGroup(A, FakeNode(one), 1 << 16 | n) for n, one in enumerate(configurations)]
+    back = (led[1].id, [again])
+    assert report_of(led, nodes) == ReportSettled([(led[0].id, [B, A, C])], [back])
+    assert report_of(led[2:], nodes) is None
