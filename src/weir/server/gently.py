@@ -42,6 +42,8 @@ class Gently:
         now, filled = time.perf_counter(), self._filled()
         if filled < self._seen_filled:  # the log has gone on to the next
             self._seen, self._seen_filled = now, filled
+        if filled >= 1.0 > self._seen_filled:
+            return False  # a flush waits for this very file
         grown = filled - self._seen_filled
         if grown >= _KNOWN_FROM and grown * _RUSH_SECONDS > now - self._seen:
             return False

@@ -43,6 +43,25 @@ def test_zeros_are_for_segments_that_last(monkeypatch: pytest.MonkeyPatch) -> No
     assert not after(0.01, 0.16)
 
 
+def test_a_flush_does_not_wait_for_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow disk it waited for most of a segment's zeros if the one before had lasted."""
+    now, filled = [0.0], [0.1]
+    monkeypatch.setattr("weir.server.gently.time.perf_counter", lambda: now[0])
+    gently = Gently(lambda: filled[0], lambda seconds: None)
+    now[0], filled[0] = 60.0, 0.99
+    assert gently(0.3)
+    filled[0] = 1.0
+    assert not gently(0.31)
+
+
+def test_the_files_of_a_log_without_a_segment_are_zeroed(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    gently = Gently(lambda: 1.0, waits.append)
+    assert gently(0.1)
+    assert gently(0.9)
+    assert waits == []
+
+
 def test_what_is_not_written_of_a_file_is_there_all_the_same(tmp_path: Path) -> None:
     disk, size = FileDisk(tmp_path / "log"), 8 * STEP
     Spare("segment-00000001", size).run(disk, lambda done: done < 0.5)
