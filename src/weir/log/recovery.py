@@ -127,14 +127,17 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     kept = list(islice(whole, settings.spares))
     _settle(disk, files.row, [name for name in files.rest if name not in kept], scan)
     _remove_orphans(disk, (*scan.live, *(one.segment for one in copies.segments)))
-    names = (*disk.names(), *(one.segment.name for one in copies.segments))
+    there = set(disk.names())
+    used = (*scan.live, *(one.segment for one in copies.segments))
+    names = there.union(segment.name for segment in used)
     numbers = [number for n in names if (number := segment_number(n)) is not None]
     segments = Segments(scan.live, settings.segment_bytes)
     reserve = Reserve(kept, numbers, settings.segment_bytes, settings.spares)
     if found is not None and found.lost_at and found.durable < scan.tail:
         # Else a later tail could lie below the place where frames were lost.
         found = _again(disk, replace(found, durable=scan.tail))
-    upkeep = Upkeep(settings, segments, reserve, groups.index, found, copies.segments)
+    short = {one.name for one in used if one.name in there and disk.size(one.name) < one.size}
+    upkeep = Upkeep(settings, segments, reserve, groups.index, found, copies.segments, short)
     upkeep.begin_with(groups, scan.tail)
     for file in unwritten:
         upkeep.closed(file)

@@ -38,8 +38,12 @@ class Upkeep:
         groups: dict[int, GroupIndex],
         found: Checkpoint | None = None,
         kept: Iterable[ClassSegment] = (),
+        short: Iterable[str] = (),
     ) -> None:
-        """Go on from the checkpoint that was found, if there was one, and its class segments."""
+        """Go on from the checkpoint that was found, if there was one, and its class segments.
+
+        Files that were cut `short` are not used again: no write may reach past the end of one.
+        """
         self._settings = settings
         self._segments = segments
         self._reserve = reserve
@@ -63,6 +67,7 @@ class Upkeep:
         #: Not needed, but still being read.
         self._retiring: list[Segment] = []
         self._surplus: list[str] = []
+        self._short = frozenset(short)
 
     def begin_with(self, found: GroupScan, tail: int) -> None:
         """Go on with what a scan learnt of the groups, in a log that ends at `tail`."""
@@ -245,7 +250,8 @@ class Upkeep:
         pins = self._segments.pins
         free = [one for one in self._retiring if not pins[one.name]]
         self._retiring = [one for one in self._retiring if pins[one.name]]
-        fit = [one.name for one in free if one.size == self._settings.segment_bytes]
+        size, short = self._settings.segment_bytes, self._short
+        fit = [one.name for one in free if one.size == size and one.name not in short]
         self._surplus += [one.name for one in free if one.name not in fit]
         if fit:
             self._surplus += self._reserve.recycle(fit)

@@ -15,7 +15,7 @@ from weir.log.index_file import index_name, read_index
 from weir.log.record import Record
 from weir.log.recovery import recover
 from weir.log.rows import GONE
-from weir.log.segment import CLASS_SPACE, unpack_header
+from weir.log.segment import CLASS_SPACE, segment_number, unpack_header
 from weir.log.settings import Settings
 from weir.model.topic import FOREVER
 from weir.sim.disk import SimDisk
@@ -222,6 +222,24 @@ def test_nothing_is_added_to_a_file_that_was_cut_short(node: Any, cut: int) -> N
     assert {piece.target.name for piece in node.pieces[-1:]} != {segment.name}
     if cut > 0:
         node.whole(SLOW)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_file_that_was_cut_short_is_not_used_again(node: Any, copies: bool) -> None:
+    """It was a segment again once all in it was gone, and the log went on behind its end."""
+    node.round(8, SLOW)
+    node.upkeep()
+    segment = node.log._segments.copies[0] if copies else next(iter(node.log._segments))
+    end = node.log._upkeep.copies._held[0].saved if copies else segment.size - 500
+    node.disk.truncate(segment.name, end + 100)
+    node.restart()
+    for _ in range(3):
+        node.round(6, SLOW)
+        node.let_go(SLOW)
+        node.checkpoint()
+    assert segment.name not in node.disk.names()
+    names = [name for name in node.disk.names() if segment_number(name) is not None]
+    assert {node.disk.size(name) for name in names} == {segment.size}
 
 
 def test_class_segments_are_used_again_when_all_in_them_is_gone(node: Any) -> None:
