@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 from weir.codec.fields import Buffer
@@ -222,9 +222,13 @@ class Lookups:
 
         Raises `LogDamaged`.
         """
-        segment = self._segments.find(stored.place)
-        (span,) = spans_of([(segment, stored)])
-        return span.run(self._disk, self.settings.log, None)[0]
+        return self.load_all([stored])[0]
+
+    def load_all(self, entries: Sequence[Stored]) -> list[bytes]:
+        """Return what `load` does of each of a group's entries, in as few reads as are cheap."""
+        find, log = self._segments.find, self.settings.log
+        spans = spans_of([(find(stored.place), stored) for stored in entries])
+        return [payload for span in spans for payload in span.payloads(self._disk, log, None)]
 
     # -- mending -----------------------------------------------------------------------------
 

@@ -77,9 +77,15 @@ class BrokerSet:
 
         None while none can be reached.
         """
-        hosts = [self.hosts[node]] if node in self.hosts else self.all
-        reached = [host for host in hosts if self.net.joined(site, host.node)]
-        ready = [process for host in reached for process in host.running if process.ready]
+        hosts = (self.hosts[node],) if node in self.hosts else self.hosts.values()
+        joined = self.net.joined
+        ready = [
+            process
+            for host in hosts
+            if host.up and joined(site, host.node)
+            for process in host.running
+            if process.ready
+        ]
         if not ready:
             return None
         process = self.world.dice.choice(ready)

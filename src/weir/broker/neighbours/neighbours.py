@@ -95,11 +95,11 @@ class Neighbours:
     def advance(self) -> None:
         """Tell what waited until this shard had done it."""
         self.copy.advance()
-        if isinstance(self.copy, Current):
-            if not self.feed.is_open and self.copy.known:
-                self.feed.opened()
-            if self.feed.held:
-                self.feed.advance()
+        feed = self.feed
+        if not feed.is_open and isinstance(self.copy, Current) and self.copy.known:
+            feed.opened()
+        if feed.held:  # as only the shard that has the registry does
+            feed.advance()
 
     def tick(self) -> None:
         """Let nobody wait for ever."""

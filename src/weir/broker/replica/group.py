@@ -207,9 +207,10 @@ class Group:
 
     @property
     def _applied_term(self) -> int:
-        index, known = self.node.applied_index, self.past.snapshot()
+        index = self.node.applied_index
         # While older entries are filled in, the log ends below what an installed snapshot holds.
-        return known.term if known and known.index == index else self.node.term_at(index)
+        known = self.past.saved_term(index)
+        return self.node.term_at(index) if known is None else known
 
     def saved(self, snapshot: raft.Snapshot) -> None:
         """A durable checkpoint holds this: let go of entries nobody needs."""

@@ -13,6 +13,7 @@ from weir.broker.state.frozen import pack, unpack
 from weir.codec.fields import Buffer
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
+from weir.log.index import Stored
 from weir.log.log import Log
 from weir.log.reading import Reading
 from weir.log.recovery import RecoveredGroup
@@ -108,6 +109,11 @@ class LogStorage:
             return found
         return replace(found, base_index=index, base_term=term)
 
+    def saved_term(self, index: int) -> int | None:
+        """Return the term of an entry if the newest durable snapshot ends with it."""
+        found = self._snapshot
+        return found.term if found is not None and found.index == index else None
+
     def saved(self, snapshot: raft.Snapshot) -> None:
         """Take note of a newer snapshot that is durable: checkpointed, or installed."""
         self._snapshot = snapshot
@@ -155,18 +161,20 @@ class LogStorage:
 
     def entries(self, lo: int, hi: int, max_bytes: int) -> list[raft.Entry]:
         """Load entries [lo, hi): at least one, then as many as fit in `max_bytes`."""
-        found: list[raft.Entry] = []
+        placed: list[Stored] = []
         size = 0
         for index in range(lo, hi):
             stored = self._log.stored(self._group, index)
             if stored is None:
                 raise raft.Unavailable(f"group {self._group} has no entry {index}")
             size += stored.length
-            if found and size > max_bytes:
+            if placed and size > max_bytes:
                 break
-            payload = read_back(stored.kind, self._log.load(stored))
-            found.append(entry_of(index, stored.term, payload))
-        return found
+            placed.append(stored)
+        return [
+            entry_of(stored.index, stored.term, read_back(stored.kind, payload))
+            for stored, payload in zip(placed, self._log.load_all(placed), strict=True)
+        ]
 
     def cached(self, lo: int, hi: int, max_bytes: int) -> list[raft.Entry] | None:
         """Return entries [lo, hi) as far as they lie in memory and fit; None if none does."""
