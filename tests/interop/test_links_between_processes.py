@@ -53,8 +53,8 @@ class Talking:
         if not isinstance(event, ev.PeerSent):
             return []
         return [
-            ef.SendToPeer(event.place, kind == 1, link.encode(kind, group, body))
-            for kind, group, body in event.frames
+            ef.SendToPeer(event.place, one.kind == 1, link.encode(one.kind, one.group, one.body))
+            for one in event.frames
         ]
 
     def settle(self) -> list[ef.Effect]:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from weir.codec.fields import Buffer
 from weir.log.checkpoint import Checkpoint
 from weir.log.chore import Chore
@@ -18,7 +20,7 @@ from weir.log.flush import Flush
 from weir.log.reserve import Spare
 
 
-class Send(NamedTuple):
+class Send(msgspec.Struct, frozen=True):
     """Write these buffers to a peer, in this order, or drop them if it is gone.
 
     `charged` bytes of the budget come back when they have left this process, or were dropped.
@@ -29,7 +31,7 @@ class Send(NamedTuple):
     charged: int = 0
 
 
-class Pass(NamedTuple):
+class Pass(msgspec.Struct, frozen=True):
     """Write a trunk frame to another shard of this node, or drop it if its trunk broke.
 
     `charged` is what it is for `Send`; it comes back by `Shard.passed_on`.
@@ -40,7 +42,7 @@ class Pass(NamedTuple):
     charged: int = 0
 
 
-class SendToPeer(NamedTuple):
+class SendToPeer(msgspec.Struct, frozen=True):
     """Write whole link frames to a shard of another node, or drop them while its link is down.
 
     They go in order, those that are `quick` on a lane of their own, so that large ones never delay

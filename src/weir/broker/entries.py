@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from weir import raft
 from weir.broker import control
 from weir.broker.control import ControlRecord
@@ -50,7 +52,7 @@ class BatchRecord(NamedTuple):
         return self.offset if isinstance(self.large, Piece) else self.offset + self.messages
 
 
-class Payload(NamedTuple):
+class Payload(msgspec.Struct, frozen=True):
     """An entry's content: the bytes to keep, and what applying it needs."""
 
     kind: Kind

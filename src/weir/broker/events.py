@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from weir.codec.fields import Buffer
 from weir.log.chore import Chore
@@ -17,7 +18,7 @@ from weir.wire.link import LinkFrame
 from weir.wire.trunk import TrunkFrame
 
 
-class Opened(NamedTuple):
+class Opened(msgspec.Struct, frozen=True):
     """A peer connected. `session` is unique over all time: the host draws its upper half.
 
     With a `principal` it is connected to another shard, that of `place`, which let it in and passes
@@ -29,20 +30,20 @@ class Opened(NamedTuple):
     place: int = 0
 
 
-class Closed(NamedTuple):
+class Closed(msgspec.Struct, frozen=True):
     """A peer is gone; replies to it are dropped from now on."""
 
     session: int
 
 
-class Received(NamedTuple):
+class Received(msgspec.Struct, frozen=True):
     """Whole frames of one read of one peer, in order."""
 
     session: int
     frames: Sequence[ClientFrame | DeviceRequest]
 
 
-class Flushed(NamedTuple):
+class Flushed(msgspec.Struct, frozen=True):
     """A `StartFlush` is done: all of it is durable. If the log `rests`, `Rested` follows soon: a
     host that has no time to lose leaves both out.
     """
@@ -52,7 +53,7 @@ class Flushed(NamedTuple):
     rests: bool = False
 
 
-class Rested(NamedTuple):
+class Rested(msgspec.Struct, frozen=True):
     """The next `StartFlush` of a log may come."""
 
     log: int
@@ -111,7 +112,7 @@ class TrunkClosed:
     shard: int
 
 
-class PassedBack(NamedTuple):
+class PassedBack(msgspec.Struct, frozen=True):
     """Whole frames that another shard sent back, in order."""
 
     shard: int
@@ -138,7 +139,7 @@ class LinkClosed:
     place: int
 
 
-class PeerSent(NamedTuple):
+class PeerSent(msgspec.Struct, frozen=True):
     """Whole frames that a shard of another node sent, in the order of their lane."""
 
     place: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+
+import msgspec
 
 from weir.broker.admission import Budget
 from weir.broker.counts import Counts
@@ -20,7 +21,7 @@ TO_DEVICE = -1
 _WITH_MESSAGES = (Fetched, Granted)
 
 
-class Caller(NamedTuple):
+class Caller(msgspec.Struct, frozen=True):
     """A request of the client dialect that waits for its reply."""
 
     session: int

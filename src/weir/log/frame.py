@@ -20,7 +20,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple
+
+import msgspec
 
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32, Buffer, padded
@@ -78,14 +79,14 @@ class BadPayload(BadFrame):
         self.frame = frame
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True):
     """A verified frame. Offsets, and the stamp of the last batch, are -1 where it holds none."""
 
     position: int
     length: int
     group: int
     term: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: int
     kind: Kind
     first_offset: int
     next_offset: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from weir.log.frame import KINDS, Kind, frame_size
 from weir.log.rows import empty
@@ -14,13 +15,13 @@ from weir.log.rows import empty
 UNKNOWN = (1 << 63) - 1
 
 
-class Stored(NamedTuple):
+class Stored(msgspec.Struct, frozen=True):
     """Where an entry lies: position and place of its frame, bytes of its payload.
 
     They differ for a copy, which has the position of what it is a copy of.
     """
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: int
     term: int
     kind: Kind
     position: int

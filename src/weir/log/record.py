@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from weir.codec.fields import Buffer
 from weir.errors import TooLarge
 from weir.log.errors import BadRecord
@@ -47,7 +49,7 @@ class Raw:
 HARD_STATE_SIZE = _HARD_STATE.size
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True):
     """One thing to keep. `payload` holds `size` bytes in all and must not change any more.
 
     `first_offset` and `next_offset` are those of its messages and `stamp` that of the last one, -1
@@ -56,7 +58,7 @@ class Record(NamedTuple):
 
     group: int
     term: int
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: int
     kind: Kind
     payload: tuple[Buffer, ...]
     size: int

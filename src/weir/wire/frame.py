@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntFlag
-from typing import NamedTuple
+
+import msgspec
 
 from weir.codec.fields import compact
 from weir.errors import RemoteProtocolError
@@ -30,7 +31,7 @@ class Flags(IntFlag):
     ERROR = 2
 
 
-class ClientFrame(NamedTuple):
+class ClientFrame(msgspec.Struct, frozen=True):
     """A client frame taken apart; `body` is a view that keeps its bytes alive."""
 
     flags: int

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -100,7 +100,7 @@ class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):
     ports: Annotated[tuple[Port, ...], Meta(max_length=LOGS_MAX)] = ()
 
 
-class LinkFrame(NamedTuple):
+class LinkFrame(msgspec.Struct, frozen=True):
     """A link frame taken apart; `body` is a view that keeps its bytes alive."""
 
     kind: int

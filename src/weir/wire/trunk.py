@@ -64,8 +64,10 @@ def encode(kind: Kind, session: int, *body: Buffer) -> tuple[Buffer, ...]:
 
 def encode_client(session: int, frame: ClientFrame) -> tuple[Buffer, ...]:
     """Return the buffers that pass a client's request on."""
-    flags, opcode, correlation, body = frame
-    header = CLIENT_HEADER.pack(CLIENT_VERSION, flags, opcode, len(body), correlation)
+    body = frame.body
+    header = CLIENT_HEADER.pack(
+        CLIENT_VERSION, frame.flags, frame.opcode, len(body), frame.correlation
+    )
     return encode(Kind.CLIENT, session, header, body)
 
 

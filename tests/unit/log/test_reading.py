@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from weir.errors import Damaged
@@ -137,7 +138,7 @@ def test_another_frame_than_the_index_says_is_found(
     stored = log.stored(GROUP, 2)
     assert stored is not None
     with pytest.raises(Damaged, match="another frame"):
-        log.load(stored._replace(term=99))
+        log.load(msgspec.structs.replace(stored, term=99))
 
 
 def test_the_cache_keeps_the_latest_within_its_bytes() -> None:

@@ -80,9 +80,9 @@ class Node:
         """Wait for so many frames; return place, kind, group and body of each."""
         while True:
             found = [
-                (event.place, kind, group, bytes(body))
+                (event.place, frame.kind, frame.group, bytes(frame.body))
                 for event in self.heard(ev.PeerSent)
-                for kind, group, body in event.frames
+                for frame in event.frames
             ]
             if len(found) >= count:
                 return found

@@ -88,7 +88,7 @@ def test_frames_come_back_as_they_went_however_they_are_cut() -> None:
         stream = LinkStream()
         parts = [data[at : at + step] for at in range(0, len(data), step)]
         found = [frame for part in parts for frame in stream.receive(part)]
-        assert [(kind, group, bytes(body)) for kind, group, body in found] == sent
+        assert [(one.kind, one.group, bytes(one.body)) for one in found] == sent
         assert stream.pending == 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from weir import raft
 from weir.broker.entries import Payload, stored_in
@@ -12,7 +12,7 @@ from weir.log.log import Log
 from weir.log.record import HardState, Record
 
 
-class Token(NamedTuple):
+class Token(msgspec.Struct, frozen=True):
     """Which Ready a flush has made durable, and of which node: its group may be gone by then, and
     another node in its place.
     """

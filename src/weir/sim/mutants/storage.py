@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from weir.broker.replica.staging import Token
 from weir.broker.state.state import PartitionState
 from weir.broker.writer import Writer
@@ -110,8 +112,8 @@ def torn_tail_believed(patch: Patch) -> None:
             except BadBatch:
                 raise bad from None
             behind = last.next_offset
-            return frame._replace(
-                first_offset=first.first_offset, next_offset=behind, stamp=last.stamp
+            return msgspec.structs.replace(
+                frame, first_offset=first.first_offset, next_offset=behind, stamp=last.stamp
             )
 
     patch.setattr(scan, "verify", believed)
@@ -131,7 +133,7 @@ def old_generation_believed(patch: Patch) -> None:
             if not 0 < known < generation:
                 raise bad from None
             frame = verify(data, at, generation=known, position=there)
-            return frame._replace(position=position)
+            return msgspec.structs.replace(frame, position=position)
 
     patch.setattr(scan, "verify", believed)
 

@@ -142,25 +142,26 @@ def test_entries_that_are_only_passed_on_are_the_same_bytes() -> None:
 
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_noticed_wherever_it_lies(at: int, bit: int) -> None:
-    kind, group, body = frame_of(pack(GROUP, entries()))
-    spoilt = bytearray(body)
+    frame = frame_of(pack(GROUP, entries()))
+    spoilt = bytearray(frame.body)
     spoilt[at % len(spoilt)] ^= 1 << bit
     with pytest.raises(BadMessage):
-        unpack(LinkFrame(kind, group, memoryview(bytes(spoilt))))
+        unpack(LinkFrame(frame.kind, frame.group, memoryview(bytes(spoilt))))
 
 
 @given(st.integers(0, 10_000))
 def test_a_frame_that_was_cut_is_noticed(size: int) -> None:
     for message in (entries(), m.TimeoutNow(1, 2, 3)):
-        kind, group, body = frame_of(pack(GROUP, message))
+        frame = frame_of(pack(GROUP, message))
+        cut = frame.body[: size % len(frame.body)]
         with pytest.raises(BadMessage):
-            unpack(LinkFrame(kind, group, body[: size % len(body)]))
+            unpack(LinkFrame(frame.kind, frame.group, cut))
 
 
 def test_what_was_sent_for_another_group_is_not_taken() -> None:
-    kind, _, body = frame_of(pack(GROUP, entries()))
+    frame = frame_of(pack(GROUP, entries()))
     with pytest.raises(BadMessage, match="hash"):
-        unpack(LinkFrame(kind, GROUP + 1, body))
+        unpack(LinkFrame(frame.kind, GROUP + 1, frame.body))
 
 
 def test_kinds_that_are_not_known_are_not_taken() -> None:
