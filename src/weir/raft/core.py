@@ -175,20 +175,21 @@ class Core:
 
     def step(self, message: Message) -> None:
         """Take a message of another member. (Figure 3.1, "Rules for Servers")"""
+        term = self.ground.hard_state.term
         if isinstance(message, VoteRequest):
             if self._protected(message):
                 return
-            if message.term > self.ground.term and not message.pre:
+            if message.term > term and not message.pre:
                 self._follow(message.term)
             reply_to_request(self.ground, self.state, message)
             return
-        if message.term > self.ground.term:
+        if message.term > term:
             if isinstance(message, VoteReply) and message.pre and message.granted:
                 self._pre_vote(message)
                 return
             from_leader = isinstance(message, _FROM_LEADER)
             self._follow(message.term, message.sender if from_leader else NOBODY)
-        elif message.term < self.ground.term:
+        elif message.term < term:
             self._tell_stale(message)
             return
         if isinstance(message, _FROM_LEADER):

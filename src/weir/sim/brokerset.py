@@ -82,9 +82,8 @@ class BrokerSet:
         ready = [
             process
             for host in hosts
-            if host.up and joined(site, host.node)
             for process in host.running
-            if process.ready
+            if process.ready and joined(site, host.node)
         ]
         if not ready:
             return None

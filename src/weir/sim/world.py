@@ -7,7 +7,6 @@ replays to the byte.
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
@@ -19,6 +18,8 @@ SECOND = 1_000 * MS
 #: Where virtual wall clocks begin, in ms since 1970.
 EPOCH_MS = 1_700_000_000_000
 _RECENT = 200
+#: So many notes are kept at most; they are hashed together.
+_NOTES_MAX = 2_000
 
 Do = Callable[..., None]
 
@@ -31,8 +32,9 @@ class World:
         self.now = 0
         self.dice = random.Random(seed)
         self._random = self.dice.random
-        #: The last notes, for the report of a run that failed.
-        self.recent: deque[tuple[Any, ...]] = deque(maxlen=_RECENT)
+        #: The last notes, those that are not hashed yet among them.
+        self._notes: list[tuple[Any, ...]] = []
+        self._hashed = 0
         self._heap: list[tuple[int, int, Do, tuple[Any, ...]]] = []
         self._count = 0
         self._trace = xxhash.xxh3_64()
@@ -62,13 +64,25 @@ class World:
 
     def note(self, *what: Any) -> None:
         """Put one line of numbers and texts into the trace; what is equal must print equally."""
-        line = (self.now, *what)
-        self.recent.append(line)
-        self._trace.update(repr(line).encode())
+        self._notes.append((self.now, *what))
+        if len(self._notes) == _NOTES_MAX:
+            self._hash()
+            del self._notes[:-_RECENT]
+            self._hashed = _RECENT
+
+    def _hash(self) -> None:
+        self._trace.update("".join(map(repr, self._notes[self._hashed :])).encode())
+        self._hashed = len(self._notes)
+
+    @property
+    def recent(self) -> list[tuple[Any, ...]]:
+        """The last notes, for the report of a run that failed."""
+        return self._notes[-_RECENT:]
 
     @property
     def trace_hash(self) -> str:
         """The hash of all notes so far, in hexadecimal."""
+        self._hash()
         return str(self._trace.hexdigest())
 
 
@@ -94,7 +108,7 @@ class SkewedTime:
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970, as wrong as `skew_ms`."""
-        return EPOCH_MS + self._world.now // MS + self.skew_ms
+        return EPOCH_MS + self._world.now // MS + self._skew_ms
 
     def monotonic_ms(self) -> int:
         """Virtual milliseconds since the world began."""

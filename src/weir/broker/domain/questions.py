@@ -85,6 +85,8 @@ class Questions:
 
     def tick(self) -> None:
         """Wait no longer for what does not come."""
+        if not self._numbered:
+            return
         now = self._time.monotonic_ms()
         for question in [one for one in self._numbered.values() if one.until_ms <= now]:
             self._forget(question)

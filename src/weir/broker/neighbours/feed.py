@@ -186,6 +186,8 @@ class Feed:
 
     def tick(self) -> None:
         """Refuse what waited too long for a shard that is away."""
+        if not self.held:
+            return
         now = self._time.monotonic_ms()
         late = [held for held in self.held if held.until_ms <= now]
         if late:

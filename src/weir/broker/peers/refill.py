@@ -140,6 +140,8 @@ class Refill:
 
     def tick(self) -> None:
         """Ask for what is missing, if it is time."""
+        if not self._lacks:
+            return
         now = self._time.monotonic_ms()
         for group, lack in list(self._lacks.items()):
             if now - lack.asked_ms >= _ASK_EVERY_MS:

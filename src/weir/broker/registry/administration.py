@@ -69,6 +69,8 @@ class Administration:
 
     def tick(self) -> None:
         """Refuse those who waited for too long."""
+        if not self._growing:
+            return
         now = self._time.monotonic_ms()
         for topic, callers in list(self._growing.items()):
             late = [caller for caller, until_ms in callers if until_ms <= now]

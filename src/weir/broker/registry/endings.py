@@ -96,6 +96,8 @@ class Endings:
 
     def tick(self) -> None:
         """Refuse those who waited for too long, or whose topic was deleted."""
+        if not self._waiting:
+            return
         now = self._time.monotonic_ms()
         for key, callers in list(self._waiting.items()):
             error: Refused = Unavailable(

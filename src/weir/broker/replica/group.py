@@ -300,9 +300,10 @@ class Group:
         try:
             while not self.is_decoding and (ready := self.node.take()) is not None:
                 self._do(ready)
-                room -= _cost(ready.committed)
-                if room <= 0:  # whoever was away may have an hour to apply
-                    return self._pauses.pause()
+                if ready.committed:
+                    room -= _cost(ready.committed)
+                    if room <= 0:  # whoever was away may have an hour to apply
+                        return self._pauses.pause()
         finally:
             self._advancing = False
 

@@ -49,6 +49,8 @@ class Slots:
 
     def tick(self) -> None:
         """Free the slots of those who were sent something and never answered."""
+        if not (self._held or self._line):
+            return
         now = self._time.monotonic_ms()
         for group in [group for group, until in self._held.items() if until <= now]:
             del self._held[group]
