@@ -36,6 +36,17 @@ _BATCH_BYTES = 4 * KIB
 
 _CONFIGURATION = raft.EntryKind.CONFIGURATION
 
+_Unpacked = Callable[[Sequence[Buffer], Refused | None], None]
+
+
+def _unpack(work: Unpacking, aside: Reads | None, then: _Unpacked) -> None:
+    """Decode in another thread, or here and now where none is given; `then` is told either way."""
+    if aside is not None:
+        aside.start(work, then, at_once=True)
+    else:
+        work.run(None)
+        then((), None)
+
 
 class Machine(Protocol):
     """A state machine that committed entries drive."""
@@ -363,11 +374,8 @@ class Group:
             self._go_on(ready)
             self.advance()
 
-        if self.id == REGISTRY_GROUP or len(snapshot.data) < MIB:
-            work.run(None)
-            then((), None)
-        else:
-            self._ties.reads.start(work, then, at_once=True)
+        aside = self.id != REGISTRY_GROUP and len(snapshot.data) >= MIB
+        _unpack(work, self._ties.reads if aside else None, then)
 
     def _serve(self, ready: raft.Ready) -> None:
         for read in ready.reads:
