@@ -94,6 +94,22 @@ def test_one_node_where_clients_scatter_keeps_every_promise(seed: int) -> None:
 @pytest.mark.parametrize(
     "seed",
     [
+        # A turn goes with the connection that it came over: when a later one of its holder broke
+        # as well, the checker took that for the moment from which it could be another's.
+        656,
+        # A producer sent a batch twice; the first was told of the end, and the second met a node
+        # that was stopping: the producer was to send again what it had given up.
+        1010,
+    ],
+)
+def test_one_node_of_which_a_partition_ends_keeps_every_promise(seed: int) -> None:
+    outcome = run_seed(seed, NODE_ENDING)
+    assert not outcome.violations, outcome.report()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
         # A process died while it stood still, and got the rest of a frame whose begin was lost.
         118,
     ],

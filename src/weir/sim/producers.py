@@ -250,12 +250,10 @@ class Producer(Client):
             return
         if batch.send != send:
             return  # a refusal counts only if it answers the latest send
-        confirmed = bool(batch.publish.confirms)
-        if not error.retryable and (confirmed or not isinstance(error, SequenceGap)):
+        gap = isinstance(error, SequenceGap) and batch in self._held
+        if not (error.retryable or gap):
             self.complain("OneOffset", f"an honest batch was refused for good: {error!r}")
             return
-        if confirmed:
-            return  # a repeat, sent for the fun of it
         self._rewind(batch)
 
     def _give_up(self, batch: Batch) -> None:
@@ -269,6 +267,8 @@ class Producer(Client):
 
     def _rewind(self, batch: Batch) -> None:
         """All behind a batch were refused too, or will be: send them again in a while."""
+        if batch not in self._held:
+            return  # a repeat, sent for the fun of it; or an earlier send found that all is over
         for later in self._held[self._held.index(batch) :]:
             later.send = 0
         self._paused = True

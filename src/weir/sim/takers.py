@@ -45,6 +45,8 @@ class Taker(OrderReader):
         """Work for `cluster`."""
         self._cluster = cluster
         self._turn: TurnTaken | None = None
+        #: The connection over which the turn came; it ends with no other.
+        self._turn_link: Link | None = None
         self._asking_turn = False
         self._lease_ms = _LEASES_MS[0]
         #: What was given in this turn and is not begun, and how much was given of this reading.
@@ -90,7 +92,7 @@ class Taker(OrderReader):
 
     def lost(self, link: Link) -> None:
         """The broker knows that too, unless it is gone itself: then the turn lasts."""
-        if not link.orphaned and link is self.link and self._turn is not None:
+        if not link.orphaned and link is self._turn_link and self._turn is not None:
             self._turn.gone = link.broke
         super().lost(link)
 
@@ -118,6 +120,7 @@ class Taker(OrderReader):
         self.world.after(self.rhythm(_NEXT), self._take_turn)
 
     def _begin_turn(self, asked: int, lease_ms: int, reply: m.Turn) -> None:
+        self._turn_link = self.link
         self._turn = turn = TurnTaken(
             self._cluster,
             reply.fence,
