@@ -9,8 +9,11 @@ import pytest
 
 from weir.sim.checkers import violations
 from weir.sim.history import History
+from weir.sim.network import Link
 from weir.sim.run import _Run
-from weir.sim.shape import SET
+from weir.sim.shape import NODE, SET
+from weir.sim.takers import Taker
+from weir.wire.cursors import Turn
 
 TURNS = replace(SET, takers=(3,), retentions=(0,), rots=(0,))
 #: Seeds that together meet all that the tests below ask for.
@@ -52,3 +55,22 @@ def test_work_fails_and_is_tried_again(played: list[History]) -> None:
 
 def test_somebody_seeks_meanwhile(played: list[History]) -> None:
     assert any(seek.done for history in played for seek in history.sought)
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_a_turn_goes_with_the_connection_that_it_came_over(
+    ends_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _Run(0, replace(NODE, ordered=(1,), takers=(1,)))
+    taker = next(one for one in run._workload.readers if isinstance(one, Taker))
+    monkeypatch.setattr(taker.world, "chance", lambda _: False)  # it remembers its turn
+    taker.link, other = (Link(taker.world, taker, taker) for _ in range(2))
+    taker._begin_turn(0, 100, Turn(7))
+    (turn,) = run.history.turns
+    taker.link.orphaned = not ends_first  # else its broker ends, and the turn goes on
+    taker.link.broke = 10
+    taker.lost(taker.link)
+    assert turn.gone == (10 if ends_first else -1)
+    taker.link, other.broke = other, 20
+    taker.lost(other)
+    assert turn.gone == (10 if ends_first else -1)
