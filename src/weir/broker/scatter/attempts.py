@@ -122,6 +122,10 @@ class Scattering:
 
     def _asked(self, answers: Answers) -> None:
         self._answers |= answers
+        self._known(answers)
+
+    def _known(self, answers: Answers) -> None:
+        """Go on, if all who were asked have said how it is with their parts."""
         failed = [answer for answer in answers.values() if isinstance(answer, Refused)]
         if failed:
             self._end(Unavailable(f"not known yet what became of a scattering: {failed[0]}"))
@@ -133,12 +137,37 @@ class Scattering:
         counts = {part: answer for part, answer in self._answers.items() if part in own}
         if len(own) == len(self._parts) or has(counts, Standing.COMMITTED):
             self._commit()
-        elif own:
-            until_ms = self._shared.time.monotonic_ms() + _DECIDE_MS
-            asks, attempt, parts = self._shared.asks, self._attempt, self._parts
-            settle(asks, attempt, parts, own, Step.ABORT, until_ms, self._aborted)
-        else:
+        elif not own:
             self._aborted({})
+        elif has(self._answers, Standing.NEVER):
+            self._abort(own)
+        else:
+            self._bar(own)
+
+    def _bar(self, own: list[int]) -> None:
+        """See to it that one of the parts that are not prepared never is. That they were refused
+        does not say so: another shard may have chosen the same stamp for the same scattering, so
+        both make one attempt, and its prepare may come to where this one's was refused.
+        """
+        left = self._shared.asks.left([part for part in self._parts if part not in own])
+        if not left:  # their topics are gone
+            self._abort(own)
+            return
+        until_ms = self._shared.time.monotonic_ms() + _DECIDE_MS
+        self._round(Step.ASK, left, until_ms, self._barred, _has_never)
+
+    def _barred(self, answers: Answers) -> None:
+        # What was refused keeps its reason.
+        self._answers |= {part: one for part, one in answers.items() if self._is_own(one)}
+        if has(answers, Standing.NEVER):
+            self._abort([part for part, one in self._answers.items() if self._is_own(one)])
+        else:
+            self._known(answers)
+
+    def _abort(self, own: list[int]) -> None:
+        until_ms = self._shared.time.monotonic_ms() + _DECIDE_MS
+        asks, attempt, parts = self._shared.asks, self._attempt, self._parts
+        settle(asks, attempt, parts, own, Step.ABORT, until_ms, self._aborted)
 
     def _is_own(self, answer: PartState | Refused) -> bool:
         """Whether a part is prepared by this attempt, or has it decided by others already."""
@@ -223,11 +252,16 @@ class Scattering:
         parts: Mapping[int, Part] | list[int],
         until_ms: int,
         then: Callable[[Answers], None],
+        enough: Callable[[Answers], bool] = lambda answers: False,
     ) -> None:
         make = partial(question, self._attempt, step)
-        self._shared.asks.start(Round(make, list(parts), until_ms, then))
+        self._shared.asks.start(Round(make, list(parts), until_ms, then, enough))
 
 
 def _is_unclear(answer: PartState | Refused) -> bool:
     """Whether a part may be prepared or not."""
     return isinstance(answer, NotLeader | Unavailable)
+
+
+def _has_never(answers: Answers) -> bool:
+    return has(answers, Standing.NEVER)
