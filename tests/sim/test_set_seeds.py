@@ -78,6 +78,27 @@ def test_a_file_of_copies_that_was_cut_short_is_not_written_on() -> None:
 @pytest.mark.parametrize(
     "seed",
     [
+        # Two shards chose one stamp for a scattering that its client had asked both for, and so
+        # made one attempt: what one of them told it was committed, the other aborted, for a part
+        # had been refused when it asked. What came next of its producer was a gap, in the first.
+        8699,
+        9179,
+        # A client that scatters had asked for a producer again when it had one, and numbered what
+        # it sent as that one by what it had sent as the one before: the simulation's own fault.
+        6119,
+        8867,
+    ],
+)
+def test_a_set_seed_in_which_clients_scatter_that_once_failed_keeps_every_promise(
+    seed: int,
+) -> None:
+    outcome = run_seed(seed, SET)
+    assert not outcome.violations, outcome.report()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
         # A node whose registry had rotted was sent it anew, as it once was: by that nothing lay on
         # it, so it was judged to lack nothing, and the next node was cut off too soon.
         56,

@@ -102,6 +102,8 @@ class Scatterer(Client):
         self._opening = False
 
     def _open(self) -> None:
+        if self._seat is not None:
+            return  # it asked twice, for it had been refused on one connection and lost another
         if not self._opening and not self.ending and self.link is not None:
             self._opening = True
             self.ask(m.OpenProducer(), self._opened)
