@@ -39,7 +39,7 @@ class Surface(NamedTuple):
 class Scattering:
     """Prepares all parts at one stamp, tells its client once they all are, and lets them know."""
 
-    __slots__ = ("_above", "_again_ms", "_answers", "_attempt", "_is_told", "_is_wanted",
+    __slots__ = ("_above", "_again_ms", "_answers", "_attempt", "_first", "_is_told", "_is_wanted",
                  "_lead_ms", "_parts", "_request", "_shared", "_tell", "_until_ms",
                  "is_over")  # fmt: skip
 
@@ -59,7 +59,12 @@ class Scattering:
         self._lead_ms = _LEAD_MS
         self._until_ms = shared.time.monotonic_ms() + WITHIN_MS
         self._attempt = Attempt(request.producer, request.epoch, request.number, 0)
+        #: Of the attempt under way.
         self._answers: Answers = {}
+        #: Parts that the next attempt may be too far ahead for: the others are prepared once these
+        #: are. Else a partition that was stamped hours ahead would hold back its readers, again and
+        #: again, for what comes to nothing.
+        self._first: list[int] = []
         #: When to attempt it again; 0 while one is under way.
         self._again_ms = 0
         self._is_told = False
@@ -67,15 +72,14 @@ class Scattering:
 
     def begin(self) -> None:
         """Make an attempt."""
-        shared, now_ms = self._shared, self._shared.time.monotonic_ms()
         self._again_ms = 0
-        if now_ms >= self._until_ms or not self._is_wanted():
+        if self._shared.time.monotonic_ms() >= self._until_ms or not self._is_wanted():
             self._end(Unavailable("a scattering came to no end in time: send it again as it is"))
             return
         self._attempt = self._attempt._replace(stamp=self._next_stamp())
         self._lead_ms = min(2 * self._lead_ms, _LEAD_MS_MAX)
-        until_ms = min(now_ms + _PREPARE_MS, self._until_ms)
-        shared.asks.start(Round(self._prepare, self._parts, until_ms, self._prepared, once=True))
+        self._answers = {}
+        self._prepare_all(self._first or [*self._parts])
 
     def _next_stamp(self) -> int:
         # The lead is one over the clock, not over other scatterings: else many of them would run
@@ -112,9 +116,20 @@ class Scattering:
             address, *self._attempt, tuple(self._parts), content.batch, content.acks
         )  # fmt: skip
 
+    def _prepare_all(self, parts: list[int]) -> None:
+        asks, now_ms = self._shared.asks, self._shared.time.monotonic_ms()
+        until_ms = now_ms + _PREPARE_MS
+        if self._until_ms:  # it was not abandoned meanwhile
+            until_ms = min(until_ms, self._until_ms)
+        asks.start(Round(self._prepare, parts, until_ms, self._prepared, once=True))
+
     def _prepared(self, answers: Answers) -> None:
-        self._answers = answers
-        unclear = [part for part, answer in answers.items() if _is_unclear(answer)]
+        self._answers |= answers
+        rest = [part for part in self._parts if part not in self._answers]
+        if rest and not self._too_far():
+            self._prepare_all(rest)
+            return
+        unclear = [part for part, answer in self._answers.items() if _is_unclear(answer)]
         if unclear:
             self._round(Step.ASK, unclear, self._until_ms, self._asked)
         else:
@@ -194,6 +209,8 @@ class Scattering:
 
     def _offsets(self, standing: Standing) -> tuple[int, list[tuple[int, int]]] | None:
         """Return stamp and places of the batches if all are of that standing, at one stamp."""
+        if len(self._answers) < len(self._parts):
+            return None
         found: list[tuple[int, int]] = []
         stamps = set()
         for part, answer in self._answers.items():
@@ -215,16 +232,32 @@ class Scattering:
         elif has(answers, Standing.OTHER) or has(answers, Standing.COMMITTED):
             self._pause()  # an earlier attempt is about to be decided
         elif isinstance(failed := self._refusal(), StampTooFar):
+            self._first = self._too_far()
             self._pause()  # a clock of theirs is behind
         elif failed is not None:
             self._end(failed)
         else:
             stamps = [a.stamp for a in answers.values() if isinstance(a, PartState)]
             self._above = max(self._above, *stamps)
+            self._first = self._behind()
             if self._lead_ms < _LEAD_MS_MAX:
                 self.begin()
             else:
                 self._pause()
+
+    def _too_far(self) -> list[int]:
+        """Return the parts that the attempt is too far ahead for."""
+        return [part for part, one in self._answers.items() if isinstance(one, StampTooFar)]
+
+    def _behind(self) -> list[int]:
+        """Return the parts that are not known to have been stamped as far ahead as others were."""
+        limit = stamp_at(self._shared.time.wall_ms() + MAX_AHEAD_MS)
+        ahead = [
+            part
+            for part, one in self._answers.items()
+            if isinstance(one, PartState) and one.standing == Standing.TOO_LOW and one.stamp > limit
+        ]
+        return [part for part in self._parts if part not in ahead] if ahead else []
 
     def _refusal(self) -> Refused | None:
         """Return why it is refused for good; None while a batch may have been committed before: who

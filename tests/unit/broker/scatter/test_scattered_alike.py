@@ -14,24 +14,25 @@ from weir.errors import Refused, SequenceGap, StampTooFar
 from weir.model.batch import encode, split
 from weir.model.scattered import Scattered, batch_part
 from weir.wire import messages as m
-from weir.wire.scattering import Decide, Part, Standing, Step
+from weir.wire.scattering import Decide, Part, PartState, Standing, Step
 
 TOO_FAR = StampTooFar("its clock is behind", 0)
 GAP = SequenceGap("an earlier one is missing", 0)
 
 
 class Alike:
-    """A scattering over two partitions, `here` and `there`. Some of its attempts are refused
-    `there`; another shard makes the same ones.
+    """A scattering over some partitions: `here`, `there`, and maybe another. Some of its attempts
+    are refused there; another shard makes the same ones.
     """
 
-    def __init__(self, rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, rig: Any, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -> None:
         rig.connect()
-        self.rig, self.info = rig, rig.topic(1, "t", 2)
-        self.here, self.there = (one.group for one in self.info.addresses)
+        self.rig, self.info = rig, rig.topic(1, "t", partitions)
+        self.groups = [one.group for one in self.info.addresses]
+        self.here, self.there = self.groups[:2]
         self.grant = rig.answer(1, m.OpenProducer())
         #: By group, what this shard's next attempts are refused with.
-        self.refusals: dict[int, list[Refused]] = {self.here: [], self.there: []}
+        self.refusals: dict[int, list[Refused | PartState]] = {group: [] for group in self.groups}
         #: Whether the other shard's prepare comes just behind one that is refused.
         self.is_overtaken = False
         self.asked: list[m.Prepare] = []
@@ -58,8 +59,7 @@ class Alike:
 
     def begin(self) -> int:
         """Ask this shard for the scattering; return the number of the question."""
-        groups = self.here, self.there
-        scattered = Scattered(0, tuple(map(batch_part, groups)))
+        scattered = Scattered(0, tuple(map(batch_part, self.groups)))
         parts = [
             Part(
                 address,
@@ -68,7 +68,7 @@ class Alike:
                     epoch=self.grant.epoch, sequence=0, scattered=scattered,
                 )),
             )
-            for address, group in zip(self.info.addresses, groups, strict=True)
+            for address, group in zip(self.info.addresses, self.groups, strict=True)
         ]  # fmt: skip
         return int(self.rig.ask(1, m.Scatter(self.grant.producer, self.grant.epoch, 0, 0, parts)))
 
@@ -79,13 +79,17 @@ class Alike:
         self.settle(1)
         return self.told.pop()
 
+    def times(self, group: int) -> int:
+        """Return how often a part was to be prepared."""
+        return sum(one.address.group == group for one in self.asked)
+
     def settle(self, ticks: int) -> None:
         for _ in range(ticks):
             self.rig.tick()
             self.rig.settle()
 
     def reply(self, number: int) -> Any:
-        self.settle(9)
+        self.settle(60)
         (reply,) = [reply for asked, reply in self.rig.replies[1] if asked == number]
         return reply
 
@@ -99,7 +103,7 @@ class Alike:
 
     @property
     def all(self) -> list[bytes]:
-        return [b"%d" % group for group in (self.here, self.there)]
+        return [b"%d" % group for group in self.groups]
 
 
 @pytest.fixture
@@ -145,3 +149,52 @@ def test_nobody_is_asked_where_nothing_was_prepared(alike: Alike) -> None:
     alike.refusals[alike.there] = [GAP]
     assert alike.reply(alike.begin()).code == SequenceGap.code
     assert alike.steps == []
+
+
+def test_who_was_not_too_far_ahead_waits_for_who_was(alike: Alike) -> None:
+    """Each attempt held readers of the one back for a while, and had to be barred by the other."""
+    alike.refusals[alike.there] = [TOO_FAR] * 9
+    number = alike.begin()
+    while alike.refusals[alike.there]:
+        alike.settle(1)
+    assert alike.times(alike.here) == 1
+    assert isinstance(alike.reply(number), m.ScatterConfirm)
+    assert (alike.times(alike.here), alike.times(alike.there)) == (2, 10)
+    assert alike.values() == alike.all
+
+
+def test_where_stamps_are_far_ahead_a_part_waits_for_those_that_are_not(alike: Alike) -> None:
+    far = (alike.rig.time.wall + 5_000) << 16
+    alike.refusals[alike.here] = [PartState(Standing.TOO_LOW, far)]
+    number = alike.begin()
+    alike.settle(60)
+    assert alike.times(alike.there) > 5
+    assert alike.times(alike.here) == 1
+    alike.settle(60)
+    confirm = alike.reply(number)
+    assert isinstance(confirm, m.ScatterConfirm), confirm
+    assert confirm.stamp > far
+    assert alike.values() == alike.all
+    partition = alike.rig.shard.topics.partition(alike.there)[1]
+    assert not partition.state.scatterings.alone
+
+
+def test_a_part_that_waited_is_barred_before_another_is_aborted(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other shard may have had it prepared, and all the rest as well."""
+    alike = Alike(rig, monkeypatch, partitions=3)
+    last = alike.groups[-1]
+    alike.refusals[alike.there], alike.refusals[last] = [TOO_FAR], [TOO_FAR, TOO_FAR]
+    number = alike.begin()
+    alike.rig.settle()
+    alike.steps.clear()
+    alike.is_overtaken = True  # the last part, when it is refused for the second time
+    while alike.refusals[last]:
+        alike.settle(1)
+    assert [one.standing for one in alike.told] == [Standing.PREPARED]
+    assert alike.times(alike.here) == 1
+    asks = [(alike.here, Step.ASK), (last, Step.ASK)]
+    assert alike.steps[:3] == [*asks, (alike.there, Step.ABORT)]
+    assert isinstance(alike.reply(number), m.ScatterConfirm)
+    assert alike.values() == alike.all
