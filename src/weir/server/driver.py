@@ -24,6 +24,7 @@ from weir.server.jobs import checkpoint_saved, chore_done, read_done
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
+from weir.server.welcomes import Welcomes
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 
@@ -54,6 +55,7 @@ class Driver(Feeding):
         self._sweep_at = 0.0
         self._peers: dict[int, Peer] = {}
         self._watched: dict[int, Peer] = {}
+        self.welcomes = Welcomes(self.now)
         self.trunks = Trunks(self)
         self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
@@ -102,6 +104,7 @@ class Driver(Feeding):
             self._ticker.cancel()
         for peer in list(self._peers.values()):
             peer.hang_up("this node is stopping")
+        self.welcomes.close()
         self.trunks.close()
         self.links.close()
         self._flushes.stop()
@@ -260,6 +263,7 @@ class Driver(Feeding):
         for peer in list(self._peers.values() if self._held else self._watched.values()):
             if not peer.tick():
                 self._watched.pop(peer.session, None)
+        self.welcomes.tick()
         self.trunks.tick()
         self.links.tick()
         self.handle(ev.Ticked())

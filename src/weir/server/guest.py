@@ -31,12 +31,12 @@ class Guest:
 
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
         """Send replies."""
-        frame = trunk.encode(Kind.REPLIES, self._remote, *buffers)
-        if self.greeting and not charged:
-            self.greeting, self._welcome = False, frame
-        else:
-            self.let_out()
-            self._end.write(frame, charged)
+        greeting, self.greeting = self.greeting, False
+        if greeting and not charged:
+            self._welcome = buffers
+            return
+        welcome, self._welcome = self._welcome, ()
+        self._end.write(trunk.encode(Kind.REPLIES, self._remote, *welcome, *buffers), charged)
 
     def hang_up(self, reason: str) -> None:
         """Let the other shard close the connection."""
@@ -48,4 +48,4 @@ class Guest:
         self.greeting = False
         if self._welcome:
             welcome, self._welcome = self._welcome, ()
-            self._end.write(welcome)
+            self._end.write(trunk.encode(Kind.REPLIES, self._remote, *welcome))

@@ -8,16 +8,18 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
-from weir.codec.fields import Buffer
+from weir.codec.fields import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.model.limits import KIB, MIB
 from weir.server.doors import Doors
 from weir.server.driving import Driving
+from weir.server.welcomes import TOGETHER_SECONDS, greets
 from weir.wire.connection import Connection
-from weir.wire.device import DeviceHello, DeviceRequest
+from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 from weir.wire.link import LINK_VERSION
 from weir.wire.messages import Opcode
+from weir.wire.trunk import WELCOME_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +34,6 @@ _ESTABLISHED = 1
 _UNSENT_BYTES_MAX = 16 * MIB
 #: Above this much unsent, small replies are charged as well.
 _UNCHARGED_BYTES_MAX = 64 * KIB
-#: How long a welcome waits for the confirm of what came with its hello, to go out with it.
-_TOGETHER_SECONDS = 0.25
 #: How long a peer that is hung up on may take to read what was sent to it before.
 _GRACE_SECONDS = 5.0
 #: While the budget is used up: who holds some of it and does not move for so long is let go.
@@ -137,7 +137,7 @@ class Peer(asyncio.Protocol):
             self.may_link = False
             self.update()
         if frames:
-            self._greeting = len(frames) > 1 and isinstance(frames[0], DeviceHello)
+            self._greeting = greets(frames)
             self._serve(frames)
 
     def pause_writing(self) -> None:
@@ -191,9 +191,13 @@ class Peer(asyncio.Protocol):
             self._driver.release(charged)
             return
         greeting, self._greeting = self._greeting, False
-        if greeting and not charged:
+        if (
+            greeting
+            and total(buffers) == WELCOME_BYTES  # the confirm may be there with it already
+            and self._driver.now() - self._heard < TOGETHER_SECONDS
+        ):
             self._welcome = buffers
-            self._driver.watch(self)
+            self._driver.welcomes.wait(self)
             return
         if self._welcome:
             buffers, self._welcome = (*self._welcome, *buffers), ()
@@ -211,6 +215,12 @@ class Peer(asyncio.Protocol):
             self._driver.take(backlog)
             self._driver.watch(self)
 
+    def let_out(self) -> None:
+        """Send a welcome by itself: what it waited for does not come, or not soon."""
+        welcome, self._welcome = self._welcome, ()
+        if welcome and self._transport is not None:
+            self._transport.writelines(welcome)
+
     def tick(self) -> bool:
         """Give back what was sent; return whether some of it is still here.
 
@@ -219,14 +229,12 @@ class Peer(asyncio.Protocol):
         """
         if self._transport is None:
             return False
-        if self._welcome and self._driver.now() - self._heard > _TOGETHER_SECONDS:
-            self._let_out()
         self._settle(self._transport)
         stalled = self._driver.now() - self._moved > _STALL_SECONDS
         if stalled and self._driver.held and (self._unsent or self._reserved):
             log.warning("session %d holds memory that others wait for: cut", self.session)
             self.cut()
-        return self._unsent > 0 or bool(self._welcome)
+        return self._unsent > 0
 
     def sweep(self, doors: Doors) -> None:
         """Let a peer go that dribbles a frame, or a device that says nothing any more."""
@@ -263,7 +271,7 @@ class Peer(asyncio.Protocol):
             return
         self._leaving = True
         log.info("session %d closed: %s", self.session, reason)
-        self._let_out()
+        self.let_out()
         self._transport.close()
         self._driver.later(_GRACE_SECONDS, self.cut)
 
@@ -300,12 +308,6 @@ class Peer(asyncio.Protocol):
             self._waiting = (*self._waiting, *frames[start:])
         elif start < len(frames):
             self._driver.received(self.session, frames[start:])
-
-    def _let_out(self) -> None:
-        """Send a welcome by itself: what it waited for does not come, or not soon."""
-        welcome, self._welcome = self._welcome, ()
-        if welcome and self._transport is not None:
-            self._transport.writelines(welcome)
 
     def _serve_waiting(self) -> None:
         waiting, self._waiting = self._waiting, ()

@@ -24,8 +24,8 @@ from weir.errors import RemoteProtocolError
 from weir.model.limits import MIB
 from weir.server.driving import Driving
 from weir.server.guest import Guest
+from weir.server.welcomes import greets
 from weir.wire import trunk
-from weir.wire.device import DeviceHello
 from weir.wire.frame import take_client_frame
 from weir.wire.messages import Opcode
 from weir.wire.trunk import Kind, TrunkFrame, TrunkStream
@@ -257,7 +257,7 @@ class ServingEnd(End):
             # A device's hello comes with what it publishes: one event, as it was one packet.
             while self._waiting and self._waiting[0][:2] == (kind, remote):
                 requests.append(trunk.decode_device(self._waiting.popleft()[2]))
-            if len(requests) > 1 and isinstance(requests[0], DeviceHello):
+            if greets(requests):
                 self._trunks.greets(number)
             self._driver.received(number, requests)
 
@@ -281,8 +281,6 @@ class Trunks:
         self._asking: dict[int, AskingEnd] = {}
         self._serving: set[ServingEnd] = set()
         self._guests: dict[int, Guest] = {}
-        #: Those whose welcomes may wait for what is to go out with them.
-        self._greeted: list[Guest] = []
         #: Told of each other shard that cannot be asked any more, and might be by a new trunk.
         self.lost: Callable[[int], None] = _nobody
 
@@ -337,7 +335,7 @@ class Trunks:
         """The welcome of such a session goes out with the confirm that follows, if that is soon."""
         guest = self._guests[number]
         guest.greeting = True
-        self._greeted.append(guest)
+        self._driver.welcomes.wait(guest)
 
     def closed(self, number: int) -> None:
         """End such a session."""
@@ -345,10 +343,7 @@ class Trunks:
         self._driver.handle(ev.Closed(number))
 
     def tick(self) -> None:
-        """Give back what was sent, and let welcomes out that have waited."""
-        greeted, self._greeted = self._greeted, []
-        for guest in greeted:
-            guest.let_out()
+        """Give back what was sent."""
         for end in self._ends():
             end.settle()
 

@@ -19,7 +19,14 @@ import msgspec
 from weir.codec.fields import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.model.limits import TRUNK_FRAME_BYTES_MAX
-from weir.wire.device import HEADER, REPLY, DeviceOpcode, DeviceRequest, encode_confirm
+from weir.wire.device import (
+    HEADER,
+    REPLY,
+    DeviceOpcode,
+    DeviceRequest,
+    encode_confirm,
+    encode_welcome,
+)
 from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame, Reassembler
 
 _HEADER = struct.Struct("<B3xIQ")
@@ -29,7 +36,10 @@ _DEVICE_FIELDS = {kind: kind.__match_args__ for kind in _DEVICE_KINDS}
 #: Of one field, the field; of several, a tuple of them.
 _DEVICE_CONTENT = {kind: attrgetter(*names) for kind, names in _DEVICE_FIELDS.items()}
 _OF_ONE_FIELD = {kind for kind, names in _DEVICE_FIELDS.items() if len(names) == 1}
+_WELCOME = DeviceOpcode.HELLO | REPLY
 _CONFIRMING = (DeviceOpcode.PUBLISH | REPLY, DeviceOpcode.PUBLISH_SEQUENCED | REPLY)
+#: How long a reply to hello is.
+WELCOME_BYTES = len(encode_welcome(0, 0, 0))
 _CONFIRM_BYTES = len(encode_confirm(0, 0, 0, 0))
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -88,11 +98,15 @@ def decode_device(body: Buffer) -> DeviceRequest:
 
 
 def count_confirms(replies: Buffer) -> int:
-    """Return how many replies to publishes are in what a peer's other shard sent at once; 0 for
-    replies of any other kind.
+    """Return how many replies to publishes are in what a peer's other shard sent at once, behind a
+    welcome or without one; 0 for replies of any other kind.
     """
+    size, at = len(replies), 0
     _, _, opcode, _ = HEADER.unpack_from(replies)
-    return len(replies) // _CONFIRM_BYTES if opcode in _CONFIRMING else 0
+    if opcode == _WELCOME and size > WELCOME_BYTES:
+        at = WELCOME_BYTES
+        _, _, opcode, _ = HEADER.unpack_from(replies, at)
+    return (size - at) // _CONFIRM_BYTES if opcode in _CONFIRMING else 0
 
 
 def _size(view: memoryview, at: int) -> int:

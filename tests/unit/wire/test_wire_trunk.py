@@ -95,5 +95,9 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_kept() -> None:
 def test_confirms_are_counted_and_nothing_else_is() -> None:
     confirms = device.encode_confirms([1, 2, 3], [0, 1, device.NO_SEQUENCE], [0, 9, 0], [5, 6, 7])
     assert trunk.count_confirms(confirms) == 3
-    assert trunk.count_confirms(device.encode_welcome(1, 0, 99)) == 0
+    welcome = device.encode_welcome(1, 0, 99)
+    assert trunk.count_confirms(welcome) == 0
+    assert len(welcome) == trunk.WELCOME_BYTES
+    confirms = device.encode_confirms([1, 2], [0, 1], [0, 0], [5, 6])
+    assert trunk.count_confirms(welcome + confirms) == 2
     assert trunk.count_confirms(device.encode_code(4, 1, 0)) == 0
