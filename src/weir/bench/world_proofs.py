@@ -53,6 +53,14 @@ OF_WORLDS = (
         )
         for part in range(1, _PARTS + 1)
     ),
+    Proof(
+        "seed-cost",
+        "what one of those worlds costs where nothing else runs: 60 of them, one after the other",
+        ("weir", "sim", "run", "--seeds", "60", "--jobs", "1", "--json"),
+        {"violations": Figure("violations"), "seconds a seed": Figure("seconds", "seeds")},
+        (Goal("violations", "=", 0), Goal("seconds a seed", "≤", 1.0)),
+        timeout_s=600.0,
+    ),
     tests(
         "scatter-seeds",
         "2,000 simulated worlds of one node where clients scatter to partitions that are read in "
@@ -79,7 +87,7 @@ OF_WORLDS = (
     Proof(
         "mutants",
         "one rule of the code taken away at a time: each time the simulation sees a promise break",
-        ("weir", "sim", "mutants", "--json"),
+        ("weir", "sim", "mutants", "--jobs", "2", "--json"),
         {one: Figure(one) for one in ("planted", "caught", "missed")},
         (Goal("planted", "≥", 12), Goal("missed", "=", 0)),
         timeout_s=7_200.0,
