@@ -16,7 +16,7 @@ import pytest
 
 import weir
 from weir.sim.run import run_seed, run_seeds
-from weir.sim.shape import SET, UNORDERED
+from weir.sim.shape import CROWDED, UNORDERED
 
 if TYPE_CHECKING:
     from conftest import ManySeeds
@@ -30,8 +30,8 @@ FOUR = replace(UNORDERED, nodes=4)
 
 TRACES = """
 from weir.sim.run import run_seeds
-from weir.sim.shape import SET
-print([outcome.trace_hash for outcome in run_seeds(50, 2, SET)])
+from weir.sim.shape import CROWDED
+print([outcome.trace_hash for outcome in run_seeds(50, 2, CROWDED)])
 """
 
 
@@ -71,7 +71,7 @@ def test_a_set_seed_that_once_failed_keeps_every_promise(seed: int) -> None:
 
 
 def test_a_file_of_copies_that_was_cut_short_is_not_written_on() -> None:
-    outcome = run_seed(979, SET)
+    outcome = run_seed(979, CROWDED)
     assert not outcome.violations, outcome.report()
 
 
@@ -92,7 +92,7 @@ def test_a_file_of_copies_that_was_cut_short_is_not_written_on() -> None:
 def test_a_set_seed_in_which_clients_scatter_that_once_failed_keeps_every_promise(
     seed: int,
 ) -> None:
-    outcome = run_seed(seed, SET)
+    outcome = run_seed(seed, CROWDED)
     assert not outcome.violations, outcome.report()
 
 
@@ -146,4 +146,4 @@ def test_a_set_replays_to_the_byte_whatever_the_hash_seed_is() -> None:
         )
         traces.add(child.stdout)
     assert len(traces) == 1
-    assert run_seed(50, SET).trace_hash in traces.pop()
+    assert run_seed(50, CROWDED).trace_hash in traces.pop()

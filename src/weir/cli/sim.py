@@ -43,6 +43,9 @@ def run(
     unordered: Annotated[
         bool, typer.Option("--unordered", help="Let nobody read three nodes in total order.")
     ] = False,
+    crowded: Annotated[
+        bool, typer.Option("--crowded", help="Let more programs work, and more of the time.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Play seeds: each is a BrokerSet under faults, then at peace, and is judged by its clients.
@@ -52,12 +55,13 @@ def run(
     """
     from weir.cli.output import hint, print_json, print_table, progress
     from weir.sim.run import run_many
-    from weir.sim.shape import NODE, SET, UNORDERED
+    from weir.sim.shape import CROWDED, NODE, SET, UNORDERED
 
-    if one_node and unordered:
-        raise typer.BadParameter("give --one-node or --unordered", param_hint="sim run")
+    if one_node + unordered + crowded > 1:
+        one = "give one of --one-node, --unordered and --crowded"
+        raise typer.BadParameter(one, param_hint="sim run")
     _check_libraries()
-    shape = NODE if one_node else UNORDERED if unordered else SET
+    shape = NODE if one_node else UNORDERED if unordered else CROWDED if crowded else SET
 
     began = time.monotonic()
     faults = operations = violations = done = 0
@@ -76,7 +80,8 @@ def run(
                 typer.echo(outcome.report(), err=True)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
-        settings = {"seed": seed, "one_node": one_node, "unordered": unordered, "jobs": jobs}
+        settings = {"seed": seed, "one_node": one_node, "unordered": unordered}
+        settings |= {"crowded": crowded, "jobs": jobs}
         results = {
             "seeds": done,
             "faults": faults,

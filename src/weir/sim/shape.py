@@ -120,7 +120,7 @@ UNORDERED = Shape(
 
 #: The same, and somebody reads all partitions in total order; in some worlds others take turns at
 #: it, in others they scatter. There is enough to do without the half of what others send.
-SET = replace(
+CROWDED = replace(
     UNORDERED,
     absent=0.6,
     batches=6,
@@ -130,9 +130,25 @@ SET = replace(
     takers=(0, 3, 0),
     scatterers=(0, 0, 3),
 )
-#: The same, and a partition ends while others publish to it and read it, on one node and on three.
+#: The same with fewer programs, who take their time: more such worlds are played in an hour, which
+#: shows more than one in which more is done.
+SET = replace(
+    CROWDED,
+    beats=((200, 1_000),),
+    ticks=(2 * TICK_MS,),
+    pace=(20, 800),
+    absent=0.85,
+    producers=2,
+    onlookers=1,
+    batches=5,
+    device_messages=4,
+    ordered=(1,),
+    takers=(0, 2, 0),
+    scatterers=(0, 0, 2),
+)
+#: A partition ends while others publish to it and read it, on one node and on three.
 NODE_ENDING = replace(NODE_SCATTERED, ends=(True,), takers=(3, 0), scatterers=(0, 3), rots=(0,))
-ENDING = replace(SET, ends=(True,), rots=(0,))
+ENDING = replace(CROWDED, ends=(True,), rots=(0,))
 
 
 def cast(world: World, shape: Shape) -> Shape:

@@ -12,7 +12,7 @@ from weir.sim.checkers import violations
 from weir.sim.history import Ack, History, Scattering
 from weir.sim.one_order import AllOrNone
 from weir.sim.run import _Run, run_seed
-from weir.sim.shape import SET, UNORDERED
+from weir.sim.shape import CROWDED, UNORDERED
 
 SEEDS = int(os.environ.get("WEIR_SCATTER_WORLDS", "2"))
 SCATTERED = replace(
@@ -58,7 +58,7 @@ def test_readers_in_total_order_have_all_of_it_side_by_side(played: History) -> 
 
 @pytest.mark.parametrize("seed", range(2, 2 + 3 * SEEDS, 3))
 def test_scattering_worlds_keep_their_promises(seed: int) -> None:
-    outcome = run_seed(seed, SET)
+    outcome = run_seed(seed, CROWDED)
     assert not outcome.violations, outcome.report()
 
 

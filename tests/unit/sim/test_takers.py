@@ -11,11 +11,11 @@ from weir.sim.checkers import violations
 from weir.sim.history import History
 from weir.sim.network import Link
 from weir.sim.run import _Run
-from weir.sim.shape import NODE, SET
+from weir.sim.shape import CROWDED, NODE
 from weir.sim.takers import Taker
 from weir.wire.cursors import Turn
 
-TURNS = replace(SET, takers=(3,), retentions=(0,), rots=(0,))
+TURNS = replace(CROWDED, takers=(3,), retentions=(0,), rots=(0,))
 #: Seeds that together meet all that the tests below ask for.
 SEEDS = (1, 4)
 
