@@ -136,15 +136,15 @@ SET = replace(
     CROWDED,
     beats=((200, 1_000),),
     ticks=(2 * TICK_MS,),
-    pace=(20, 800),
-    absent=0.85,
+    pace=(30, 1_200),
+    absent=0.9,
     producers=2,
     onlookers=1,
-    batches=5,
+    batches=4,
     device_messages=4,
     ordered=(1,),
     takers=(0, 2, 0),
-    scatterers=(0, 0, 2),
+    scatterers=(0, 0, 2, 0, 0, 1),
 )
 #: A partition ends while others publish to it and read it, on one node and on three.
 NODE_ENDING = replace(NODE_SCATTERED, ends=(True,), takers=(3, 0), scatterers=(0, 3), rots=(0,))
