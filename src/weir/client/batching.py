@@ -156,7 +156,7 @@ def size_of(
 class Batcher(Generic[O]):
     """Gathers messages into batches by bytes and count; what is cut waits in order."""
 
-    __slots__ = ("_batch_bytes", "_batch_messages", "_cut", "_open", "_tags")
+    __slots__ = ("_batch_bytes", "_batch_messages", "_cut", "_tags", "gathering")
 
     def __init__(
         self, batch_bytes: int = BATCH_BYTES, batch_messages: int = BATCH_MESSAGES_MAX
@@ -165,13 +165,9 @@ class Batcher(Generic[O]):
         self._batch_bytes = batch_bytes
         self._batch_messages = batch_messages
         self._cut: deque[Whole[O]] = deque()
-        self._open: Gathered[O] | None = None
+        #: The batch that takes the next message if it fits; None after a cut.
+        self.gathering: Gathered[O] | None = None
         self._tags: set[str] = set()
-
-    @property
-    def gathering(self) -> Gathered[O] | None:
-        """The batch that takes the next message if it fits; None after a cut."""
-        return self._open
 
     @property
     def waiting(self) -> int:
@@ -180,17 +176,17 @@ class Batcher(Generic[O]):
 
     def fits(self, size: int) -> bool:
         """Whether a message of `size` bytes goes into the batch that is being gathered."""
-        if self._open is None:
+        if self.gathering is None:
             return False
-        size += self._open.size
-        columns = (len(self._open) + 1) * _COLUMNS_BYTES
+        size += self.gathering.size
+        columns = (len(self.gathering) + 1) * _COLUMNS_BYTES
         return size <= self._batch_bytes and size + columns <= _BATCH_BYTES_MAX
 
     def begin(self, owner: O, now: int) -> Gathered[O]:
         """Cut what was gathered and begin a batch of `owner`; `now` is in µs since 1970."""
         self.cut()
-        self._open = Gathered(owner, now)
-        return self._open
+        gathering = self.gathering = Gathered(owner, now)
+        return gathering
 
     def add(
         self,
@@ -204,7 +200,7 @@ class Batcher(Generic[O]):
         expires: int | None = None,
     ) -> int:
         """Add a message of `size_of` bytes to the batch begun; return its place in there."""
-        batch = self._open
+        batch = self.gathering
         assert batch is not None
         assert isinstance(batch.values, list)
         place = len(batch.values)
@@ -237,13 +233,15 @@ class Batcher(Generic[O]):
 
     def cut(self) -> None:
         """Close the batch that is being gathered, if there is one."""
-        if self._open is not None:
-            self._cut.append(self._open)
-            self._open = None
+        if self.gathering is not None:
+            self._cut.append(self.gathering)
+            self.gathering = None
             self._tags.clear()
 
-    def take(self) -> Whole[O] | None:
-        """Return the next batch that was cut, or None."""
+    def take(self, due: bool = False) -> Whole[O] | None:
+        """Return the next batch that was cut, or None; if it is `due`, the one being gathered."""
+        if due and not self._cut:
+            self.cut()
         return self._cut.popleft() if self._cut else None
 
 

@@ -162,21 +162,18 @@ class Lane:
         """Add a message of `size_of` bytes to the batch gathered, or to one begun `now` (µs);
         `pinned` if it may go to no other partition.
         """
-        gathering = self._batcher.gathering
-        if (
-            gathering is None
-            or gathering.owner.pinned is not pinned
-            or not self._batcher.fits(size)
-        ):
+        batcher = self._batcher
+        gathering = batcher.gathering
+        if gathering is None or gathering.owner.pinned is not pinned or not batcher.fits(size):
             batch = Handed(self._topic, self.partition, pinned)
             self._owner.begun(batch)
-            gathering = self._batcher.begin(batch, now)
+            gathering = batcher.begin(batch, now)
             self._linger_from_now()
         batch = gathering.owner
         batch.size += size
         batch.count += 1
-        sent = Sent(batch, self._batcher.add(size, value, key, tag, time, headers, due, expires))
-        if self._batcher.waiting:
+        sent = Sent(batch, batcher.add(size, value, key, tag, time, headers, due, expires))
+        if batcher.waiting:
             self.pump()
         return sent
 
@@ -193,20 +190,16 @@ class Lane:
 
     def pump(self) -> None:
         """Number what the window has room for, then send what is to be sent."""
-        while self._sequencer.room:
-            if self._due and not self._batcher.waiting:
-                self._batcher.cut()
-            gathered = self._batcher.take()
-            if gathered is None:
-                break
+        sequencer, link = self._sequencer, self._link
+        while sequencer.room and (gathered := self._batcher.take(self._due)) is not None:
             self._hold(gathered)
-        while (held := self._sequencer.to_send()) is not None:
-            held.seen = held.seen or self._link.seen
+        while (held := sequencer.to_send()) is not None:
+            held.seen = held.seen or link.seen
             request = m.Produce(self.address, held.seen, held.data, self._level)
-            correlation = self._link.send(request, self._answered)
+            correlation = link.send(request, self._answered)
             if correlation is None:
                 return  # the link calls when it can be written to
-            self._sequencer.sent(held, correlation)
+            sequencer.sent(held, correlation)
 
     def fail(self, error: WeirError) -> None:
         """End this lane: give up all that is not confirmed."""
@@ -269,21 +262,22 @@ class Lane:
         sequencer.hold(memoryview(batch), count, gathered.owner)
 
     def _answered(self, correlation: int, answer: m.Reply | Disconnected) -> None:
-        if isinstance(answer, Disconnected):
+        if isinstance(answer, m.Confirm):  # as nearly all are
+            self._link.saw(answer.stamp)
+            self._settle(self._sequencer.answered(correlation, answer))
+            # One at the node that answers, as an address without a node is, is never astray.
+            if self.address.node and self._link.is_astray(self.address):
+                self._owner.strayed()
+        elif isinstance(answer, Disconnected):
             self._sequencer.lost()
             return
-        if isinstance(answer, m.Refusal):
+        elif isinstance(answer, m.Refusal):
             refused = refusal(answer.code, answer.message, answer.detail)
             if isinstance(refused, StampTooFar):
                 ahead = milliseconds_of(self._sequencer.seen(correlation) - refused.detail) + 1
                 refused.retryable = ahead <= CLOCKS_DIFFER_MAX_MS
                 refused.wait_seconds = ahead / 1_000
             self._settle(self._sequencer.answered(correlation, refused))
-        elif isinstance(answer, m.Confirm):
-            self._link.saw(answer.stamp)
-            self._settle(self._sequencer.answered(correlation, answer))
-            if self._link.is_astray(self.address):
-                self._owner.strayed()
         else:
             raise TypeError(f"Produce was answered by {answer!r}")
         self.pump()

@@ -19,7 +19,7 @@ from weir.client.elsewhere import taken_apart
 from weir.client.growth import watch
 from weir.client.lane import Lane
 from weir.client.link import Link
-from weir.client.patience import Patience
+from weir.client.patience import Limits, Patience
 from weir.client.places import LOOK_EVERY, Places
 from weir.client.receipts import Confirmed, Handed
 from weir.codec.fields import Buffer
@@ -102,6 +102,7 @@ class Outgoing:
         self._unsettled: set[Handed] = set()
         self._first_error: Exception | None = None
         self._patience = Patience(link.request_timeout)
+        self._limits = Limits(link.request_timeout, self._stalled)
         self._moving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._renewing: set[asyncio.Task[None]] = set()
@@ -168,6 +169,7 @@ class Outgoing:
             if task is not None:
                 task.cancel()
         self.ended(Disconnected("the producer is closed; what was under way may have happened"))
+        self._limits.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from weir.errors import WeirError
+
+#: So many that wait in line, done or not, are nothing to look through.
+_FEW = 1_024
 
 
 class Patience:
@@ -31,7 +36,54 @@ class Patience:
 
     def wake(self) -> None:
         """Something moved: all who wait look again."""
+        if not self._waiters:
+            return
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class Limits:
+    """Futures that wait for at most so long, all as long: one timer does for all of them, since
+    whoever began first is due first.
+    """
+
+    __slots__ = ("_complaint", "_line", "_most", "_seconds", "_timer")
+
+    def __init__(self, seconds: float, complaint: Callable[[], WeirError]) -> None:
+        """Let futures fail with the `complaint()` after so many seconds."""
+        self._seconds = seconds
+        self._complaint = complaint
+        self._line: deque[tuple[float, asyncio.Future[Any]]] = deque()
+        self._most = _FEW
+        self._timer: asyncio.TimerHandle | None = None
+
+    def put(self, waiter: asyncio.Future[Any]) -> None:
+        """Let a future wait, from now on."""
+        line = self._line
+        while line and line[0][1].done():
+            line.popleft()
+        if len(line) >= self._most:  # the first one waits for long
+            line = self._line = deque(one for one in line if not one[1].done())
+            self._most = max(_FEW, 2 * len(line))
+        loop = waiter.get_loop()
+        line.append((loop.time() + self._seconds, waiter))
+        if self._timer is None:
+            self._timer = loop.call_at(line[0][0], self._look)
+
+    def close(self) -> None:
+        """Keep an eye on nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        self._line.clear()
+
+    def _look(self) -> None:
+        loop, line = asyncio.get_running_loop(), self._line
+        now = loop.time()
+        while line and (line[0][0] <= now or line[0][1].done()):
+            _, waiter = line.popleft()
+            if not waiter.done():
+                waiter.set_exception(self._complaint())
+        self._timer = loop.call_at(line[0][0], self._look) if line else None

@@ -51,12 +51,12 @@ class Producer(Outgoing):
             raise TypeError(f"a value is bytes, not {type(value).__name__}; publish() takes more")
         if tag is not None or time is not None or headers:
             check_columns(tag, time, headers)
-        raw = key_bytes(key)
+        raw = None if key is None else key_bytes(key)
         lane = self._lane_of(raw, partition)
-        if lane.error is not None:
-            raise lane.error
+        if (error := lane.error) is not None:
+            raise error
         size = size_of(value, raw, tag, headers)
-        pinned = self._is_pinned(partition)
+        pinned = partition is not None or self._options.partition is not None
         if delay is None and due is None and ttl is None:
             self.buffered += size
             return lane.add(size, value, self._now(), raw, tag, time, headers, pinned=pinned)
@@ -90,13 +90,14 @@ class Producer(Outgoing):
         Raises `Disconnected` without a confirm within `request_timeout`; the message is still
         tried until the producer is closed, so it may come to be.
         """
-        check_columns(tag, time, headers)
+        if tag is not None or time is not None or headers:
+            check_columns(tag, time, headers)
         if delay is not None or due is not None or ttl is not None:
             # Raises before anything is sent; `send` goes by the answer.
             _moments(timing(delay, due, ttl), await self._clock.ask())
         if self.buffered > self._options.max_buffered:
             await self.ready()
-        data = as_bytes(value)
+        data = value if type(value) is bytes else as_bytes(value)
         if len(data) > VALUE_CHUNK_BYTES // 2:
             welcome = self._link.welcome
             batch_bytes_max = welcome.batch_bytes_max if welcome else BATCH_BYTES_MAX
@@ -115,7 +116,7 @@ class Producer(Outgoing):
             due=due,
             ttl=ttl,
         )
-        return await sent._within(self._link.request_timeout, self._stalled)
+        return await sent._within(self._limits)
 
     async def publish_from(
         self,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
 
+import msgspec
+
+from weir.client.patience import Limits
 from weir.errors import WeirError
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True):
     """Where a message is. `duplicate`: an earlier send of its batch had put it there already.
 
     Of a producer with `ack="received"` the offset is -1: it may still become another's.
@@ -23,8 +24,7 @@ class Receipt:
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(msgspec.Struct, frozen=True):
     """A batch is durable on a majority: its messages have offsets [offset, offset + count).
 
     A chunk of a large value has offset -1, and the Raft `index` of its entry. With `ack="received"`
@@ -122,23 +122,19 @@ class Handed:
             raise self._result
         return self._result
 
-    async def _within(self, seconds: float, complaint: Callable[[], WeirError]) -> Confirmed:
-        """Return when the batch is confirmed, or raise what kept it from being so; or, after so
-        many seconds, the `complaint()`.
+    def _expected(self, limits: Limits) -> asyncio.Future[Confirmed]:
+        """Return what becomes of the batch, or the complaint of `limits` if that takes too long.
 
-        A timer for each who waits costs less than the task that `wait` has watch over a batch: this
-        is for batches of one message.
+        Waiting in line there costs less than the task that `wait` has watch over a batch: this is
+        for batches of one message.
         """
-        if self._result is not None:
-            return await self.wait()
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Confirmed] = loop.create_future()
+        waiter: asyncio.Future[Confirmed] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        timer = loop.call_later(seconds, _complain, waiter, complaint)
-        try:
-            return await waiter
-        finally:
-            timer.cancel()
+        if self._result is None:
+            limits.put(waiter)
+        else:
+            self._tell(self._result)
+        return waiter
 
     async def _watch(self, patience: Callable[[Handed], Awaitable[None]]) -> None:
         """Tell all who wait when it has taken too long: one task for a batch, not for each."""
@@ -151,11 +147,6 @@ class Handed:
 
     def __await__(self) -> Generator[object, None, Confirmed]:
         return self.wait().__await__()
-
-
-def _complain(waiter: asyncio.Future[Confirmed], complaint: Callable[[], WeirError]) -> None:
-    if not waiter.done():
-        waiter.set_exception(complaint())
 
 
 class Sent:
@@ -175,9 +166,9 @@ class Sent:
         """
         return self._receipt(await self._batch.wait())
 
-    async def _within(self, seconds: float, complaint: Callable[[], WeirError]) -> Receipt:
-        """Return as `wait` does; or raise the `complaint()` after so many seconds."""
-        return self._receipt(await self._batch._within(seconds, complaint))
+    async def _within(self, limits: Limits) -> Receipt:
+        """Return as `wait` does; or raise the complaint of `limits` if that takes too long."""
+        return self._receipt(await self._batch._expected(limits))
 
     def _receipt(self, done: Confirmed) -> Receipt:
         batch, place = self._batch, self._place

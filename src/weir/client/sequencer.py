@@ -134,7 +134,7 @@ class Sequencer(Generic[O]):
         for held in self._held:
             if self._end is not None and held.sequence >= self._end[0]:
                 break
-            if held.waits:
+            if held.correlation == 0 and held.confirm is None:  # `waits`, at no price
                 return held
         return None
 
@@ -156,7 +156,8 @@ class Sequencer(Generic[O]):
         if isinstance(answer, Confirm):
             held.confirm = answer
             self._strikes = 0
-            return [*self._release(), *self._strand()]
+            released = self._release()
+            return released if self._end is None else [*released, *self._strand()]
         if held.correlation != correlation:
             return []
         return self._refused(held, answer)
@@ -193,8 +194,8 @@ class Sequencer(Generic[O]):
         self._sends.clear()
         return outcomes
 
-    def _release(self) -> list[Released[O]]:
-        released = []
+    def _release(self) -> list[Outcome[O]]:
+        released: list[Outcome[O]] = []
         while self._held and (confirm := self._held[0].confirm) is not None:
             released.append(Released(self._held.popleft(), confirm))
         return released

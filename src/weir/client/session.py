@@ -11,8 +11,8 @@ from weir.codec.fields import Buffer
 from weir.errors import Overloaded, RemoteProtocolError
 from weir.model.limits import REQUESTS_PENDING_MAX
 from weir.wire import messages as m
-from weir.wire.client import ClientStream, decode_reply, encode_request
-from weir.wire.frame import CLIENT_HEADER, Flags
+from weir.wire.client import OPCODES, ClientStream, decode_reply, encode_request
+from weir.wire.frame import Flags
 
 H = TypeVar("H")
 
@@ -30,45 +30,45 @@ class Answered(NamedTuple, Generic[H]):
 class Session(Generic[H]):
     """Correlates the replies of one connection with its requests; lives as long as it does."""
 
-    __slots__ = ("_last", "_pending", "_stream")
+    __slots__ = ("_last", "_stream", "pending")
 
     def __init__(self, first: int = 1) -> None:
         """Start a connection: nothing asked, nothing read. Requests are numbered from `first`."""
         self._stream = ClientStream()
-        self._pending: dict[int, tuple[int, H]] = {}
+        #: By their numbers, opcodes and handles of the requests that await an answer.
+        self.pending: dict[int, tuple[int, H]] = {}
         self._last = first - 1
 
     def __len__(self) -> int:
         """Return the number of requests that await an answer."""
-        return len(self._pending)
+        return len(self.pending)
 
     @property
     def full(self) -> bool:
         """Whether one more request would be refused."""
-        return len(self._pending) >= REQUESTS_PENDING_MAX
+        return len(self.pending) >= REQUESTS_PENDING_MAX
 
     def ask(self, request: m.Request, handle: H) -> tuple[int, tuple[Buffer, ...]]:
         """Return the request's correlation number and the buffers to write.
 
         Raises `Overloaded` while 1,024 requests await their answers.
         """
-        if self.full:
+        if len(self.pending) >= REQUESTS_PENDING_MAX:
             raise Overloaded(
                 f"{REQUESTS_PENDING_MAX:,} requests await answers on this connection: "
                 "wait for some of them"
             )
         correlation = self._last + 1
         buffers = encode_request(request, correlation)
-        _, _, opcode, _, _ = CLIENT_HEADER.unpack_from(buffers[0])
         self._last = correlation
-        self._pending[correlation] = (opcode, handle)
+        self.pending[correlation] = (OPCODES[type(request)], handle)
         return correlation, buffers
 
     def receive(self, data: bytes) -> list[Answered[H]]:
         """Take bytes as they come; return whole replies in order. Raises `RemoteProtocolError`."""
         answered = []
         for frame in self._stream.receive(data):
-            opcode, handle = self._pending.pop(frame.correlation, (None, None))
+            opcode, handle = self.pending.pop(frame.correlation, (None, None))
             if handle is None or not frame.flags & _RESPONSE or frame.opcode != opcode:
                 raise RemoteProtocolError(
                     f"a frame with opcode {frame.opcode} and correlation {frame.correlation} "
@@ -82,6 +82,6 @@ class Session(Generic[H]):
 
         Each of them may or may not have happened: whoever asked decides whether to ask again.
         """
-        lost = [(handle, correlation) for correlation, (_, handle) in self._pending.items()]
-        self._pending.clear()
+        lost = [(handle, correlation) for correlation, (_, handle) in self.pending.items()]
+        self.pending.clear()
         return lost

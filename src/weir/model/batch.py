@@ -81,20 +81,17 @@ def encode(
     Raises `TooLarge` over 8 MiB or 1,048,576 messages, `MissingLibrary`, and `ValueError` where a
     column's length is not that of `values`.
     """
+    flags = _VALUE
     if references is not None:
-        values = [references.pack()]
-    n = len(values)
-    if not 1 <= n <= BATCH_MESSAGES_MAX:
+        values, flags = [references.pack()], _VALUE | _REFERENCES
+    if not 1 <= (n := len(values)) <= BATCH_MESSAGES_MAX:
         raise TooLarge(
             f"{n:,} messages in a batch: 1 to {BATCH_MESSAGES_MAX:,}", BATCH_MESSAGES_MAX
         )
     _check_lengths(n, origins, keys, tags, times, dues, expires, headers)
-    flags = _VALUE if references is None else _VALUE | _REFERENCES
     bare: list[Buffer] = [_ROOM]
     parts: list[Buffer] = []
-    tag_list, tag_indices = _dictionary(tags or ())
-    if tags is not None:
-        col.put_tag_list(bare, tag_list)
+    tag_indices = None if tags is None else _put_tag_list(bare, tags)
     if chunk_at is not None:
         flags |= _CHUNK
         bare.append(Piece(chunk_at, len(values[0])).pack())
@@ -106,10 +103,11 @@ def encode(
     if keys is not None:
         flags |= _KEY
         _put_keys(parts, keys)
-    if tags is not None:
+    if tag_indices is not None:
         flags |= _TAG
         col.put_fixed(parts, "i", tag_indices)
-    flags |= _put_numbers(parts, (_TIME, times), (_EXPIRES, expires))
+    if times is not None or expires is not None:
+        flags |= _put_numbers(parts, (_TIME, times), (_EXPIRES, expires))
     if headers is not None:
         flags |= _HEADERS
         _put_headers(parts, headers)
@@ -183,14 +181,16 @@ def _check_lengths(n: int, origins: Origins | None, *columns: Sized | None) -> N
             raise ValueError(f"a column of {len(column)} for {n} values: give one for each")
 
 
-def _dictionary(tags: Sequence[str | None]) -> tuple[list[str], list[int]]:
+def _put_tag_list(parts: list[Buffer], tags: Sequence[str | None]) -> list[int]:
+    """Append the list of tags; return each message's index into it."""
     places: dict[str, int] = {}
     indices = [places.setdefault(tag or "", len(places)) for tag in tags]
     if len(places) > TAGS_PER_BATCH_MAX:
         raise TooLarge(f"{len(places):,} tags in a batch", TAGS_PER_BATCH_MAX)
     if any(len(tag.encode()) > TAG_BYTES_MAX for tag in places):
         raise TooLarge(f"a tag is over {TAG_BYTES_MAX} bytes of UTF-8: shorten it", TAG_BYTES_MAX)
-    return list(places), indices
+    col.put_tag_list(parts, list(places))
+    return indices
 
 
 class Batch:

@@ -11,7 +11,7 @@ import msgspec
 from weir.codec.fields import Buffer, total
 from weir.errors import BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
 from weir.model.ids import ADDRESS, Address
-from weir.model.limits import GRANT_RUNS_MAX
+from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, GRANT_RUNS_MAX
 from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire import nodes as n
@@ -30,6 +30,9 @@ from weir.wire.messages import Opcode
 
 #: Behind the address: the highest stamp seen, the level.
 _PRODUCE = struct.Struct("<qB7x")
+#: All of a publish before its batch, frame header included: what comes oftenest is packed at once.
+_PRODUCE_HEAD = struct.Struct("<BBHIQHHIQqB7x")
+_PRODUCE_PREFIX = _PRODUCE_HEAD.size - CLIENT_HEADER.size
 #: Behind the address: offset, next offset, committed, barrier, partitions, number of voids; then
 #: first and next of each.
 _FETCHED = struct.Struct("<qqqqqI4x")
@@ -131,8 +134,9 @@ _REPLIES: dict[int, type[Any]] = {
 _REQUEST_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REQUESTS.items()}
 _REPLY_DECODERS = {op: msgspec.msgpack.Decoder(kind) for op, kind in _REPLIES.items()}
 _REFUSAL = msgspec.msgpack.Decoder(m.Refusal)
-_OPCODES: dict[type[Any], Opcode] = {kind: Opcode(op) for op, kind in _REQUESTS.items()}
-_OPCODES[m.Produce] = Opcode.PRODUCE
+#: By kind of request its opcode, which its reply has as well.
+OPCODES: dict[type[Any], int] = {kind: int(op) for op, kind in _REQUESTS.items()}
+OPCODES[m.Produce] = _OP_PRODUCE
 
 
 #: What a body that is not what it should be makes the decoder raise; the last is deep nesting.
@@ -142,9 +146,13 @@ _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def _framed(flags: int, opcode: int, correlation: int, *body: Buffer) -> tuple[Buffer, ...]:
     size, limit = total(body), body_bytes_max(opcode)
     if size > limit:
-        raise TooLarge(f"a frame of {size:,} bytes; {limit:,} allowed: ask for less", limit)
+        raise _too_large(size, limit)
     header = CLIENT_HEADER.pack(CLIENT_VERSION, flags, opcode, size, correlation)
     return (header, *body) if len(body) > 1 else (header + body[0],)
+
+
+def _too_large(size: int, limit: int) -> TooLarge:
+    return TooLarge(f"a frame of {size:,} bytes; {limit:,} allowed: ask for less", limit)
 
 
 def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
@@ -152,12 +160,17 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
 
     Raises `TooLarge` for one that the other side would have to close the connection for.
     """
-    opcode = _OPCODES[type(request)]
     if isinstance(request, m.Produce):
-        shard, log, group, node = request.address
-        prefix = ADDRESS.pack(shard, log, node, group)
-        prefix += _PRODUCE.pack(request.seen, request.level)
-        return _framed(0, opcode, correlation, prefix, request.batch)
+        (shard, log, group, node), seen, batch, level = request
+        size = _PRODUCE_PREFIX + len(batch)
+        if size > CLIENT_FRAME_BYTES_MAX:
+            raise _too_large(size, CLIENT_FRAME_BYTES_MAX)
+        head = _PRODUCE_HEAD.pack(
+            CLIENT_VERSION, 0, _OP_PRODUCE, size, correlation,
+            shard, log, node, group, seen, level,
+        )  # fmt: skip
+        return head, batch
+    opcode = OPCODES[type(request)]
     if isinstance(request, n.ReportSettled) and not request.learning:
         return _framed(0, opcode, correlation, _pack((request.rows,)))  # as most are
     return _framed(0, opcode, correlation, _pack(request))
@@ -294,16 +307,18 @@ def _batches(body: memoryview, at: int) -> tuple[Buffer, ...]:
 class ClientStream:
     """Frames of one connection in the client dialect, either side."""
 
-    __slots__ = ("_reassembler",)
+    __slots__ = ("_between", "_reassembler")
 
     def __init__(self) -> None:
         """Start at the first byte of the connection."""
         self._reassembler = Reassembler(CLIENT_HEADER.size, client_frame_size)
+        #: Whether nothing is held: the next byte begins a frame.
+        self._between = True
 
     @property
     def pending(self) -> int:
         """Bytes held for a frame that is not whole yet."""
-        return self._reassembler.pending
+        return 0 if self._between else self._reassembler.pending
 
     @property
     def claimed(self) -> int:
@@ -312,4 +327,12 @@ class ClientStream:
 
     def receive(self, data: bytes) -> Sequence[ClientFrame]:
         """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""
-        return [take_client_frame(view) for view in self._reassembler.receive(data)]
+        if self._between and (size := len(data) - CLIENT_HEADER.size) >= 0:
+            version, flags, opcode, length, correlation = CLIENT_HEADER.unpack_from(data)
+            # A frame a read, as small ones mostly come; whatever else comes goes the long way.
+            if length == size <= CONTROL_FRAME_BYTES_MAX and version == CLIENT_VERSION:
+                body = memoryview(data)[CLIENT_HEADER.size :]
+                return (ClientFrame(flags, opcode, correlation, body),)
+        frames = [take_client_frame(view) for view in self._reassembler.receive(data)]
+        self._between = not self._reassembler.pending
+        return frames

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from weir.client.patience import Limits
 from weir.client.receipts import Confirmed, Handed, Receipt, Sent
 from weir.errors import Disconnected
 
@@ -34,13 +35,14 @@ def test_one_who_gives_up_waiting_takes_the_result_from_nobody() -> None:
 def test_a_time_that_is_over_ends_one_wait_alone() -> None:
     async def body() -> None:
         batch = Handed("t", 2)
-        stays = asyncio.ensure_future(Sent(batch, 1)._within(600, stalled))
+        at_once = Limits(0, stalled)
+        stays = asyncio.ensure_future(Sent(batch, 1)._within(Limits(600, stalled)))
         with pytest.raises(Disconnected, match="nothing was confirmed"):
-            await Sent(batch, 0)._within(0, stalled)
+            await Sent(batch, 0)._within(at_once)
         assert not stays.done()
         batch.settle(CONFIRMED)
         assert await stays == Receipt("t", 2, 71, 9)
-        assert await Sent(batch, 2)._within(0, stalled) == Receipt("t", 2, 72, 9)
+        assert await Sent(batch, 2)._within(at_once) == Receipt("t", 2, 72, 9)
 
     asyncio.run(body())
 
