@@ -36,8 +36,10 @@ class Budget:
 
         While little is in use anything passes: what is larger than the limit never would else.
         """
-        self.check(size)
-        self.used += size
+        used = self.used
+        if used > self._little and used + size > self.limit:
+            self.check(size)
+        self.used = used + size
 
     def check(self, size: int) -> None:
         """Raise `Overloaded` if `charge` would; take nothing."""
@@ -65,4 +67,4 @@ class Budget:
 
     def is_news(self, holding: bool) -> bool:
         """Return whether `should_hold` says something else than it did last."""
-        return self.should_hold(holding) != holding
+        return (self.used > (self._low if holding else self._high)) != holding

@@ -10,7 +10,7 @@ import msgspec
 from weir import raft
 from weir.broker import control
 from weir.broker.control import ControlRecord
-from weir.codec.fields import Buffer, total
+from weir.codec.fields import Buffer
 from weir.errors import Halted
 from weir.log.frame import Kind
 from weir.model.batch import Batch
@@ -85,9 +85,9 @@ def due_span(batch: Batch) -> tuple[int, int] | None:
     return -(-max(min(dues), 0) // 1000), -(-latest // 1000)
 
 
-def of_batches(buffers: Sequence[Buffer], batches: Sequence[BatchRecord]) -> Payload:
-    """Return the payload of concatenated, stamped batches."""
-    return Payload(_BATCHES, tuple(buffers), total(buffers), tuple(batches))
+def of_batches(buffers: Sequence[Buffer], batches: Sequence[BatchRecord], size: int) -> Payload:
+    """Return the payload of concatenated, stamped batches, `size` bytes in all."""
+    return Payload(_BATCHES, tuple(buffers), size, tuple(batches))
 
 
 def of_control(record: ControlRecord) -> Payload:

@@ -51,7 +51,10 @@ class Outbox:
     def touches(self, session: int, group: int) -> None:
         """A peer may come to wait in a partition, or to hold messages of it."""
         if session in self._open:
-            self._touched.setdefault(session, {})[group] = None
+            touched = self._touched.get(session)
+            if touched is None:
+                touched = self._touched[session] = {}
+            touched[group] = None
 
     def hang_up(self, group: int, reason: str) -> None:
         """Close the connections of all peers that may wait in a partition: they find another node
@@ -72,8 +75,8 @@ class Outbox:
 
     def asked(self, session: int) -> int:
         """Count a request; return how many of this peer's are not answered."""
-        self._open[session] += 1
-        return self._open[session]
+        asked = self._open[session] = self._open[session] + 1
+        return asked
 
     def answered(self, session: int) -> None:
         """A request of a peer was answered by another shard."""
@@ -104,6 +107,10 @@ class Outbox:
             return
         self._open[caller.session] -= 1
         buffers = encode_reply(reply, caller.opcode, caller.correlation)
+        if isinstance(reply, Confirm):  # the most there are
+            self.counts.confirmed(reply.duplicate)
+            self._effects.append(Send(caller.session, buffers))
+            return
         charged = 0
         if isinstance(reply, _WITH_MESSAGES):
             charged = total(reply.batches)
@@ -113,11 +120,10 @@ class Outbox:
         elif isinstance(reply, FetchedChunks):
             charged = total(reply.batches)
             self.counts.partition(reply.address.group).gave(0, charged)
-        elif isinstance(reply, Confirm):
-            self.counts.confirmed(reply.duplicate)
         elif isinstance(reply, Refusal):
             self.counts.refused[reply.code] += 1
-        self._budget.take(charged)
+        if charged:
+            self._budget.take(charged)
         self._effects.append(Send(caller.session, buffers, charged))
 
     def refuse(self, caller: Caller, error: Refused) -> None:

@@ -133,7 +133,7 @@ class Requests:
         try:
             request = decode_request(frame)
             kind = type(request)
-            if kind is not m.Hello:
+            if not session.welcomed and kind is not m.Hello:
                 session.check_welcomed()
             if kind in _OF_SHARDS and not session.is_shard:
                 raise UnknownOpcode("only a shard may ask that", caller.opcode)
@@ -154,13 +154,17 @@ class Requests:
 
     def _place(self, session: Session, request: m.Request) -> int:
         """Return the place that answers a request. Raises `NotLeader`, see `Routes`."""
-        address = getattr(request, "address", None)
-        if type(request) in _OF_REGISTRY:
-            group = REGISTRY_GROUP
-        elif address is not None:
+        kind = type(request)
+        address = None if kind in _OF_REGISTRY else getattr(request, "address", None)
+        if address is not None:
             group = address.group
-            if type(request) is m.Fetch and request.replica and group in self._topics:
+            partition = self._topics.find(group)
+            if partition is not None and (
+                partition.leading is not None or (isinstance(request, m.Fetch) and request.replica)
+            ):
                 return self._passing.shard
+        elif kind in _OF_REGISTRY:
+            group = REGISTRY_GROUP
         elif isinstance(request, n.DescribeShard) and request.place and not session.passed:
             return self._passing.routes.from_here(request.place)
         else:

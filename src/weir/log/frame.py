@@ -24,7 +24,7 @@ from enum import IntEnum
 import msgspec
 
 from weir.codec.crc import crc32c
-from weir.codec.fields import U32, Buffer, padded
+from weir.codec.fields import ALIGNMENT, U32, Buffer
 from weir.errors import BadBatch
 from weir.log.errors import UnknownKind
 from weir.model.batch import check_batches
@@ -95,7 +95,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 def frame_size(length: int) -> int:
     """Return the bytes that a frame with `length` bytes of payload takes, padding included."""
-    return HEADER_SIZE + padded(length)
+    return HEADER_SIZE + (length + ALIGNMENT - 1 & -ALIGNMENT)
 
 
 def pack(

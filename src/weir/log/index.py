@@ -54,7 +54,10 @@ class GroupIndex(IndexLookups):
             if last == UNKNOWN:
                 self._settle(stamp)
                 last = stamp
-            behind, last = max(behind, next_offset), max(last, stamp)
+            if next_offset > behind:
+                behind = next_offset
+            if stamp > last:
+                last = stamp
         self._positions.append(position)
         self._places.append(position if place is None else place)
         self._terms.append(term)
@@ -142,7 +145,7 @@ class GroupIndex(IndexLookups):
 
     def check(self, index: int) -> None:
         """Raise `BadRecord` if an entry at `index` would leave a gap."""
-        if index > self.last + 1 and self._positions:
+        if index > self.first + len(self._positions) and self._positions:
             raise BadRecord(f"entry {index} cannot follow entry {self.last}: one is missing")
 
     def _truncate(self, index: int) -> None:

@@ -15,6 +15,7 @@ from weir.log.frame import Kind
 
 #: Frames that no group gives to the log.
 _OF_THE_LOG = (Kind.MARK, Kind.END, Kind.SNAPSHOT)
+_HARD_STATE_KIND = Kind.HARD_STATE
 _HARD_STATE = struct.Struct("<QQQ")
 
 
@@ -80,5 +81,5 @@ class Record(msgspec.Struct, frozen=True):
             )
         if self.kind in _OF_THE_LOG:
             raise BadRecord(f"the log makes {self.kind.name} frames itself")
-        if self.kind is Kind.HARD_STATE and self.size != HARD_STATE_SIZE:
+        if self.kind is _HARD_STATE_KIND and self.size != HARD_STATE_SIZE:
             raise BadRecord(f"a hard state of {self.size} bytes: pack one with HardState")

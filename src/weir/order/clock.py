@@ -6,7 +6,7 @@ from typing import Protocol
 
 from weir.errors import StampTooFar
 from weir.model.limits import MAX_AHEAD_MS
-from weir.model.stamp import stamp_at
+from weir.model.stamp import LOGIC_BITS, stamp_at
 
 
 class Time(Protocol):
@@ -106,6 +106,9 @@ class HybridClock:
         """Return max(now, last + 1, seen + 1, promised + 1) and make it the last; `seen` must be
         checked.
         """
-        promised = self._highest.promised
-        self.raise_to(max(stamp_at(wall_ms), self._last + 1, seen + 1, promised + 1))
-        return self._last
+        highest = self._highest
+        last = max(wall_ms << LOGIC_BITS, self._last + 1, seen + 1, highest.promised + 1)
+        self._last = last
+        if last > highest.stamp:
+            highest.stamp = last
+        return last

@@ -175,7 +175,8 @@ class LogView:
         """This node's disk holds the log through `index`."""
         if index > self.durable:
             self.durable = index
-            self._forget()
+            if self.applied >= self._tail_first:
+                self._forget()
 
     def commit_to(self, index: int) -> None:
         """Entries through `index` are committed; a lower index than known changes nothing."""

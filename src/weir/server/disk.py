@@ -193,6 +193,11 @@ class FileDisk:
 
 def _write(handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
     """Write all buffers, however few the system takes at a time."""
+    if len(buffers) <= _BUFFERS_MAX and (size := total(buffers)):
+        written = os.pwritev(handle, buffers, offset)
+        if written == size:  # as it nearly always is
+            return
+        buffers, offset = _behind(list(buffers), written), offset + written
     for at in range(0, len(buffers), _BUFFERS_MAX):
         chunk = list(buffers[at : at + _BUFFERS_MAX])
         left = total(chunk)

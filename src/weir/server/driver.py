@@ -60,7 +60,7 @@ class Driver(Feeding):
         self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
-        self._doing = False
+        self._doing = self._serves = False
         self._ready = asyncio.Event()
         self._stopped = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
@@ -214,7 +214,8 @@ class Driver(Feeding):
         for effect in effects:
             self._actions[type(effect)](effect)
         self._doing = False
-        if not self._ready.is_set() and (self._shard.ready or self.links.nodes):
+        if not self._serves and (self._shard.ready or self.links.nodes):
+            self._serves = True
             self._ready.set()
 
     def _send(self, effect: ef.Send) -> None:

@@ -68,11 +68,10 @@ class Feeding:
                 self._settle_soon()
             elif self._shard.budget.is_news(self._held):
                 self._do(self._shard.settle())
+            elif self._confirms_soon():
+                self._settle_soon()
             elif not all(map(_only_publishes, events)):
-                if self._confirms_soon():
-                    self._settle_soon()
-                else:
-                    self._do(self._shard.settle())
+                self._do(self._shard.settle())
         except Exception as error:
             self._broke(type(events[0]).__name__, error)
 

@@ -202,6 +202,10 @@ def encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer,
     One that is too long for its frame becomes a `Refusal`: the client must not lose its connection
     for having asked.
     """
+    if isinstance(reply, m.Confirm):
+        body = _pack(reply)
+        size = len(body)
+        return (CLIENT_HEADER.pack(CLIENT_VERSION, _RESPONSE, opcode, size, correlation) + body,)
     try:
         return _encode_reply(reply, opcode, correlation)
     except TooLarge as error:

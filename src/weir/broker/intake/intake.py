@@ -65,11 +65,6 @@ class Pending:
     #: Those who need not wait for more than this node's own disk.
     early: list[Tell] = field(default_factory=list)
 
-    @property
-    def size(self) -> int:
-        """Its bytes, header included."""
-        return len(self.head) + len(self.body)
-
 
 class Intake:
     """Takes batches into one partition, in order, while this node leads it."""
@@ -236,7 +231,8 @@ class Intake:
 
     def check_seen(self, seen: int) -> None:
         """Raise `StampTooFar` if a client's last seen stamp lies too far ahead."""
-        self.clock.check_seen(self._time.wall_ms(), seen)
+        if seen > self.clock.highest:  # else an honest client had it from here
+            self.clock.check_seen(self._time.wall_ms(), seen)
 
     def check_large(self, batch: Batch) -> None:
         """Raise `ValueLost` or `Overloaded` unless a chunk or closing batch fits what is there."""
@@ -271,7 +267,8 @@ class Intake:
         self._next_offset = record.next_offset
         self._ahead[record.producer] = Known(record.epoch, record.sequence + record.messages)
         self._flying[record.producer, record.epoch, record.sequence] = pending
-        self._growing.accepted(record)
+        if record.large is not None:
+            self._growing.accepted(record)
         if record.scattered is not None:
             self._preparing[record.producer] = pending
         self._staged.append(pending)
@@ -297,10 +294,10 @@ class Intake:
                 pending = staged.popleft()
                 buffers += (pending.head, pending.body)
                 records.append(pending.record)
-                size += pending.size
+                size += pending.record.stored
                 if pending.early:
                     early.append(pending)
-            index = self._group.propose(of_batches(buffers, records))
+            index = self._group.propose(of_batches(buffers, records, size))
             if early:
                 self._group.when_durable(index, partial(_tell_early, early))
 
@@ -311,7 +308,7 @@ class Intake:
         """
         following = self._staged[0]
         alone = _is_alone(last) or _is_alone(following.record)
-        return not alone and size + following.size <= self._entry_bytes_max
+        return not alone and size + following.record.stored <= self._entry_bytes_max
 
     def committed(self, record: BatchRecord) -> int:
         """Answer all who wait for a batch that is applied now; return what it had charged."""
@@ -319,14 +316,17 @@ class Intake:
         pending = self._flying.pop(key, None)
         if pending is None:
             return 0
+        # As the state knows its producer now, unless it is a part of a scattering, undecided yet.
+        known: Known | tuple[int, int] | None = record.epoch, record.sequence + record.messages
         if record.scattered is not None:
             del self._preparing[record.producer]
-        if self._ahead.get(record.producer) == self._state.producers.known(record.producer):
+            known = self._state.producers.known(record.producer)
+        if self._ahead.get(record.producer) == known:
             del self._ahead[record.producer]
             self._growing.settled(record.producer)
         counts = self.counts
         counts.latency.add(self._time.monotonic_ms() - pending.since_ms)
-        counts.partition(self._group.id).took(record.next_offset - record.offset, pending.size)
+        counts.partition(self._group.id).took(record.next_offset - record.offset, record.stored)
         for answer in pending.waiting:
             answer(record)
         return pending.charged

@@ -15,7 +15,7 @@ from weir.model.header import Columns, Header
 from weir.wire.device import DevicePublishes
 from weir.wire.messages import Confirm, Level, Produce
 
-_CHUNK = int(Columns.CHUNK)
+_CHUNK, _DUE = int(Columns.CHUNK), int(Columns.DUE)
 _REPLICATED, _EARLY, _VISIBLE = Level.REPLICATED, Level.RECEIVED, Level.VISIBLE
 
 
@@ -53,7 +53,8 @@ def publish(
         shared.budget.check(batch.header.raw_size)
         intake.look_into(batch)
         intake.check_large(batch)
-        check_dues(batch)
+        if batch.header.columns & _DUE:
+            check_dues(batch)
         shared.budget.charge(len(request.batch))
         verdict = intake.accept(batch, request.seen)
         verdict.charged = len(request.batch)

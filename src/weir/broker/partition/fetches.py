@@ -90,6 +90,8 @@ class Fetches:
         """New messages are applied: answer all, in turn, for all waited for the next offset; but
         not those who ask a replica that lags for what lies ahead of it.
         """
+        if not self._parked:
+            return
         parked, self._parked = self._parked, Waits()
         while parked:
             waiter = parked.pop()

@@ -105,7 +105,8 @@ class PartitionState:
         """The offset of the first message that is undecided, or `next_offset`: readers of every
         mode stop here.
         """
-        return self.scatterings.first_offset(self.next_offset)
+        scatterings, behind = self.scatterings, self.next_offset
+        return scatterings.first_offset(behind) if scatterings.batches else behind
 
     @property
     def undecided(self) -> int:
