@@ -43,7 +43,7 @@ class Budget:
 
     def check(self, size: int) -> None:
         """Raise `Overloaded` if `charge` would; take nothing."""
-        if not self.has_room(size):
+        if self.used > self._little and self.used + size > self.limit:
             raise Overloaded(
                 f"this shard holds {self.used:,} of {self.limit:,} bytes: try again shortly",
                 RETRY_AFTER_MS,

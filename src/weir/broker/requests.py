@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from weir.broker.admission import Authorize
@@ -265,11 +266,7 @@ class Requests:
     def _produce(self, session: Session, caller: Caller, request: m.Produce) -> None:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "publish", topic.full_name)
-
-        def own(header: Header) -> None:
-            self._own(session, partition, header)
-
-        partition.publish(caller, request, own)
+        partition.publish(caller, request, partial(self._own, session, partition))
 
     def _own(self, session: Session, partition: Partition, header: Header) -> None:
         """Raise unless the session's principal holds the producer id, in this very epoch."""

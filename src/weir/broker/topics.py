@@ -14,7 +14,7 @@ from weir.broker.control import (
 from weir.broker.partition.partition import Partition
 from weir.broker.registry.catalog import Catalog
 from weir.errors import NotLeader, UnknownTopic
-from weir.model.ids import PARTITION_BITS, partition_of, topic_of
+from weir.model.ids import PARTITION_BITS, PARTITIONS_MAX, topic_of
 from weir.model.topic import Topic, split_name
 
 
@@ -87,7 +87,7 @@ class Topics:
     def partition(self, group: int) -> tuple[Topic, Partition]:
         """Return a group's topic and partition. Raises `UnknownTopic`, or `NotLeader` elsewhere."""
         topic = self.catalog.by_id(group >> PARTITION_BITS)
-        if topic is None or partition_of(group) >= topic.partitions:
+        if topic is None or group & PARTITIONS_MAX - 1 >= topic.partitions:
             deleted = self.catalog.was_deleted(topic_of(group))
             raise UnknownTopic(
                 "the topic was deleted: one of its name that came since is another, open it anew"

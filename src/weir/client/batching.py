@@ -156,7 +156,7 @@ def size_of(
 class Batcher(Generic[O]):
     """Gathers messages into batches by bytes and count; what is cut waits in order."""
 
-    __slots__ = ("_batch_bytes", "_batch_messages", "_cut", "_tags", "gathering")
+    __slots__ = ("_batch_bytes", "_batch_messages", "_tags", "gathering", "ready")
 
     def __init__(
         self, batch_bytes: int = BATCH_BYTES, batch_messages: int = BATCH_MESSAGES_MAX
@@ -164,7 +164,8 @@ class Batcher(Generic[O]):
         """Cut a batch when one more message would take it over one of the two."""
         self._batch_bytes = batch_bytes
         self._batch_messages = batch_messages
-        self._cut: deque[Whole[O]] = deque()
+        #: Batches cut and not taken, in order.
+        self.ready: deque[Whole[O]] = deque()
         #: The batch that takes the next message if it fits; None after a cut.
         self.gathering: Gathered[O] | None = None
         self._tags: set[str] = set()
@@ -172,7 +173,7 @@ class Batcher(Generic[O]):
     @property
     def waiting(self) -> int:
         """The number of batches cut and not taken."""
-        return len(self._cut)
+        return len(self.ready)
 
     def fits(self, size: int) -> bool:
         """Whether a message of `size` bytes goes into the batch that is being gathered."""
@@ -184,7 +185,8 @@ class Batcher(Generic[O]):
 
     def begin(self, owner: O, now: int) -> Gathered[O]:
         """Cut what was gathered and begin a batch of `owner`; `now` is in µs since 1970."""
-        self.cut()
+        if self.gathering is not None:
+            self.cut()
         gathering = self.gathering = Gathered(owner, now)
         return gathering
 
@@ -229,20 +231,19 @@ class Batcher(Generic[O]):
     def put(self, whole: Whole[O]) -> None:
         """Queue a batch that was packed elsewhere, behind all messages added so far."""
         self.cut()
-        self._cut.append(whole)
+        self.ready.append(whole)
 
     def cut(self) -> None:
         """Close the batch that is being gathered, if there is one."""
         if self.gathering is not None:
-            self._cut.append(self.gathering)
+            self.ready.append(self.gathering)
             self.gathering = None
-            self._tags.clear()
+            if self._tags:
+                self._tags.clear()
 
-    def take(self, due: bool = False) -> Whole[O] | None:
-        """Return the next batch that was cut, or None; if it is `due`, the one being gathered."""
-        if due and not self._cut:
-            self.cut()
-        return self._cut.popleft() if self._cut else None
+    def take(self) -> Whole[O] | None:
+        """Return the next batch that was cut, or None."""
+        return self.ready.popleft() if self.ready else None
 
 
 def cuts(

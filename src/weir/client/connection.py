@@ -13,9 +13,8 @@ from typing import cast
 from weakref import WeakSet
 
 from weir.client.session import Session
-from weir.codec.fields import total
 from weir.errors import Disconnected, RemoteProtocolError, refusal
-from weir.model.limits import KIB
+from weir.model.limits import KIB, REQUESTS_PENDING_MAX
 from weir.wire import messages as m
 
 PING_AFTER = 10.0
@@ -67,7 +66,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
-        return not self._paused and not self._session.full
+        return not self._paused and len(self._session.pending) < REQUESTS_PENDING_MAX
 
     def send(self, request: m.Request, on_answer: OnAnswer) -> int:
         """Write a request; `on_answer` is called once. Raises `Disconnected`, `Overloaded`."""
@@ -76,7 +75,7 @@ class Connection(asyncio.Protocol):
         if not self._session.pending:
             self._owed = self._loop.time()
         correlation, buffers = self._session.ask(request, on_answer)
-        if total(buffers) <= _SMALL_BYTES:  # one buffer is quicker for the transport than several
+        if sum(map(len, buffers)) <= _SMALL_BYTES:  # several cost the transport more than a copy
             self._transport.write(b"".join(buffers))
         else:
             self._transport.writelines(buffers)

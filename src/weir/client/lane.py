@@ -139,7 +139,7 @@ class Lane:
     @property
     def room(self) -> bool:
         """Whether a whole batch handed over now would go out at once."""
-        return self._sequencer.room and not self._batcher.waiting
+        return self._sequencer.room and not self._batcher.ready
 
     @property
     def gathering(self) -> bool:
@@ -173,7 +173,7 @@ class Lane:
         batch.size += size
         batch.count += 1
         sent = Sent(batch, batcher.add(size, value, key, tag, time, headers, due, expires))
-        if batcher.waiting:
+        if batcher.ready:
             self.pump()
         return sent
 
@@ -190,9 +190,11 @@ class Lane:
 
     def pump(self) -> None:
         """Number what the window has room for, then send what is to be sent."""
-        sequencer, link = self._sequencer, self._link
-        while sequencer.room and (gathered := self._batcher.take(self._due)) is not None:
-            self._hold(gathered)
+        sequencer, batcher, link = self._sequencer, self._batcher, self._link
+        while (batcher.ready or (self._due and batcher.gathering is not None)) and sequencer.room:
+            if not batcher.ready:
+                batcher.cut()
+            self._hold(batcher.ready.popleft())
         while (held := sequencer.to_send()) is not None:
             held.seen = held.seen or link.seen
             request = m.Produce(self.address, held.seen, held.data, self._level)

@@ -149,18 +149,19 @@ class Link:
     ) -> int | None:
         group = request.address.group
         stream = self._streams.get(group)
-        if stream is None or not stream.count:
+        if stream is None:
             stream = self._streams[group] = _Stream(connection)
+        elif not stream.count:
+            stream.connection, stream.leaving = connection, False
         elif stream.connection is not connection:
             stream.leaving = True
             return None
 
         def answered(correlation: int, answer: m.Reply | Disconnected) -> None:
             stream.count -= 1
-            if not stream.count:
-                del self._streams[group]
+            is_left = stream.leaving and not stream.count
             on_answer(correlation, answer)
-            if not stream.count and stream.leaving:
+            if is_left:
                 self._writable()
 
         correlation = connection.send(request, answered)

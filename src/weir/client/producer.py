@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from weir.client.batching import Gathered, cuts, picked, rows_by_partition, size_of
+from weir.client.batching import (
+    MESSAGE_OVERHEAD,
+    Gathered,
+    cuts,
+    picked,
+    rows_by_partition,
+    size_of,
+)
 from weir.client.large import Columns, first_of, pieces_of, send_large
 from weir.client.outgoing import Outgoing, ProducerOptions, now_us
 from weir.client.receipts import Confirmed, Handed, Receipt, Sent
@@ -55,7 +62,10 @@ class Producer(Outgoing):
         lane = self._lane_of(raw, partition)
         if (error := lane.error) is not None:
             raise error
-        size = size_of(value, raw, tag, headers)
+        if raw is None and tag is None and not headers:
+            size = MESSAGE_OVERHEAD + len(value)  # as `size_of` says, without being asked
+        else:
+            size = size_of(value, raw, tag, headers)
         pinned = partition is not None or self._options.partition is not None
         if delay is None and due is None and ttl is None:
             self.buffered += size
@@ -116,7 +126,7 @@ class Producer(Outgoing):
             due=due,
             ttl=ttl,
         )
-        return await sent._within(self._limits)
+        return sent._receipt(await sent._expected(self._limits))
 
     async def publish_from(
         self,

@@ -166,9 +166,9 @@ class Sent:
         """
         return self._receipt(await self._batch.wait())
 
-    async def _within(self, limits: Limits) -> Receipt:
-        """Return as `wait` does; or raise the complaint of `limits` if that takes too long."""
-        return self._receipt(await self._batch._expected(limits))
+    def _expected(self, limits: Limits) -> asyncio.Future[Confirmed]:
+        """Return what `_receipt` needs, or the complaint of `limits` if that takes too long."""
+        return self._batch._expected(limits)
 
     def _receipt(self, done: Confirmed) -> Receipt:
         batch, place = self._batch, self._place

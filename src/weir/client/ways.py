@@ -161,7 +161,10 @@ class Ways:
     def toward(self, request: m.Request) -> Way | None:
         """Return the way to the shard that a request is for; None if that is where one is."""
         address = getattr(request, "address", None)
-        if address is None or self._welcome is None:
+        home = self._welcome
+        if address is None or home is None:
+            return None
+        if address.shard == home.shard and address.node in (0, home.node):  # as most are
             return None
         way = self._way(address)
         if way is not None:

@@ -23,7 +23,7 @@ from enum import IntEnum
 
 import msgspec
 
-from weir.codec.crc import crc32c
+from weir.codec.crc import crc32c, extended
 from weir.codec.fields import ALIGNMENT, U32, Buffer
 from weir.errors import BadBatch
 from weir.log.errors import UnknownKind
@@ -117,7 +117,7 @@ def pack(
     blank = _HEADER.pack(
         MAGIC, generation, position, length, 0, group, term, index, kind, VERSION, 0, payload_crc
     )
-    crc = crc32c(blank)
+    crc = extended(0, blank)
     return blank[:_CRC_AT] + U32.pack(crc) + blank[_CRC_END:]
 
 

@@ -224,16 +224,16 @@ class Batch:
 
         A compressed batch is inflated for it, here and in all that follows; never beyond 8 MiB.
         """
-        if self._found is None:
-            self._found = self._locate()
+        self._column(_VALUE)
 
     def check_columns(self) -> None:
         """Raise `BadBatch` for whatever a reader of any column would raise it for.
 
         Column by column at C speed, so that a broker can do it before it takes a batch.
         """
-        self.check_layout()
-        self.value_column.check()
+        if self._found is None:
+            self._found = self._locate()
+        self._found[_VALUE].check()  # type: ignore[attr-defined]
         if not self.header.columns & _MORE:
             return
         if (piece := self.piece) is not None and piece.size != len(self.value_column.data):

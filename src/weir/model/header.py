@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from weir.codec.crc import crc32c, xxh3
+from weir.codec.crc import crc32c, extended, xxh3
 from weir.codec.fields import ALIGNMENT, Buffer, padded
 from weir.errors import BadBatch
 from weir.model.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, INFLATION_MAX
@@ -143,7 +143,7 @@ def parse(view: Buffer, at: int = 0) -> Header:
     """
     if len(view) - at < HEADER_SIZE:
         raise BadBatch(f"{len(view) - at} bytes are too few for a batch header ({HEADER_SIZE})")
-    header = Header(*_HEADER.unpack_from(view, at))
+    header = tuple.__new__(Header, _HEADER.unpack_from(view, at))
     if header.magic != MAGIC or header.version != VERSION or header.header_size != HEADER_SIZE:
         raise BadBatch(f"not a batch of version {VERSION}: it begins {bytes(view[at : at + 8])!r}")
     if not HEADER_SIZE < header.total_size <= min(BATCH_BYTES_MAX, len(view) - at):
@@ -228,14 +228,14 @@ def seal(
     )  # fmt: skip
     view = memoryview(batch)
     _HASH.pack_into(batch, _HASHED, xxh3((view[:_HASHED], view[HEADER_SIZE:]), group))
-    _CRC.pack_into(batch, _SEALED, crc32c(view[:_SEALED]))
+    _CRC.pack_into(batch, _SEALED, extended(0, bytes(view[:_SEALED])))
 
 
 def stamped(view: Buffer, stamp: int, first_offset: int) -> bytes:
     """Return the batch's 88 header bytes with the leader's fields and a new CRC (a copy)."""
     head = bytearray(view[:HEADER_SIZE])
     _STAMPED.pack_into(head, 64, stamp, first_offset, 0)
-    _CRC.pack_into(head, _SEALED, crc32c(bytes(head[:_SEALED])))
+    _CRC.pack_into(head, _SEALED, extended(0, bytes(head[:_SEALED])))
     return bytes(head)
 
 
@@ -255,7 +255,7 @@ def check(header: Header, head: Buffer, body: Buffer, group: int) -> None:
 
     `head` is the 88 header bytes, `body` the `total_size - 88` bytes behind them.
     """
-    if crc32c(bytes(head[:_SEALED])) != header.crc:
+    if extended(0, bytes(head[:_SEALED])) != header.crc:
         raise BadBatch("the batch header fails its CRC-32C")
     if xxh3((bytes(head[:_HASHED]), body), group) != header.hash:
         raise BadBatch(f"the batch fails its hash for group {group}")

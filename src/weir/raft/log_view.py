@@ -180,7 +180,8 @@ class LogView:
 
     def commit_to(self, index: int) -> None:
         """Entries through `index` are committed; a lower index than known changes nothing."""
-        self.committed = max(self.committed, index)
+        if index > self.committed:
+            self.committed = index
 
     @property
     def has_unhanded(self) -> bool:
@@ -213,7 +214,8 @@ class LogView:
                 f"and what was handed out to apply ({self.handed})"
             )
         self.applied = index
-        self._forget()
+        if self.durable >= self._tail_first:
+            self._forget()
 
     def compact(self, index: int) -> None:
         """Move first_index above `index`, which a durable snapshot must cover; never back."""

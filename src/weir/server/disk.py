@@ -97,7 +97,7 @@ class FileDisk:
 
     def write(self, name: str, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all buffers from byte `offset` on. Raises `DiskFailed`."""
-        handle = self._handle(name)
+        handle = self._handles.get(name) or self._handle(name)
         try:  # each flush does: no `with`, which takes as long as the rest of it
             _write(handle, offset, buffers)
         except OSError as error:
@@ -115,7 +115,7 @@ class FileDisk:
 
     def sync(self, name: str) -> None:
         """Make every finished write to the file durable. Raises `DiskFailed`."""
-        handle = self._handle(name)
+        handle = self._handles.get(name) or self._handle(name)
         try:
             os.fdatasync(handle)
         except OSError as error:

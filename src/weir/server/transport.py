@@ -139,7 +139,7 @@ class Peer(asyncio.Protocol):
             self.may_link = False
             self.update()
         if frames:
-            self._greeting = greets(frames)
+            self._greeting = len(frames) > 1 and greets(frames)
             self._serve(frames)
 
     def pause_writing(self) -> None:

@@ -28,11 +28,10 @@ from weir.wire.frame import (
 )
 from weir.wire.messages import Opcode
 
-#: Behind the address: the highest stamp seen, the level.
-_PRODUCE = struct.Struct("<qB7x")
+#: The address, the highest stamp seen, the level.
+_PRODUCED = struct.Struct("<HHIQqB7x")
 #: All of a publish before its batch, frame header included: what comes oftenest is packed at once.
 _PRODUCE_HEAD = struct.Struct("<BBHIQHHIQqB7x")
-_PRODUCE_PREFIX = _PRODUCE_HEAD.size - CLIENT_HEADER.size
 #: Behind the address: offset, next offset, committed, barrier, partitions, number of voids; then
 #: first and next of each.
 _FETCHED = struct.Struct("<qqqqqI4x")
@@ -162,7 +161,7 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     """
     if isinstance(request, m.Produce):
         (shard, log, group, node), seen, batch, level = request
-        size = _PRODUCE_PREFIX + len(batch)
+        size = _PRODUCED.size + len(batch)
         if size > CLIENT_FRAME_BYTES_MAX:
             raise _too_large(size, CLIENT_FRAME_BYTES_MAX)
         head = _PRODUCE_HEAD.pack(
@@ -181,11 +180,14 @@ def decode_request(frame: ClientFrame) -> m.Request:
     if frame.flags:
         raise BadRequest(f"opcode {frame.opcode}: a request has no flags, not {frame.flags:#x}")
     if frame.opcode == _OP_PRODUCE:
-        address, at = _address(frame.body, _PRODUCE.size)
-        seen, level = _PRODUCE.unpack_from(frame.body, at)
+        body = frame.body
+        if len(body) < _PRODUCED.size:
+            raise BadRequest(f"{len(body)} bytes are too few for this request")
+        shard, log, node, group, seen, level = _PRODUCED.unpack_from(body)
         if level not in _LEVELS:
             raise BadRequest(f"level {level} is not known here")
-        return m.Produce(address, seen, frame.body[at + _PRODUCE.size :], level)
+        address = Address(shard, log, group, node)
+        return m.Produce(address, seen, body[_PRODUCED.size :], level)
     decoder = _REQUEST_DECODERS.get(frame.opcode)
     if decoder is None:
         raise UnknownOpcode(f"opcode {frame.opcode} is not known here", frame.opcode)

@@ -36,13 +36,14 @@ def test_a_time_that_is_over_ends_one_wait_alone() -> None:
     async def body() -> None:
         batch = Handed("t", 2)
         at_once = Limits(0, stalled)
-        stays = asyncio.ensure_future(Sent(batch, 1)._within(Limits(600, stalled)))
+        stays = Sent(batch, 1)._expected(Limits(600, stalled))
         with pytest.raises(Disconnected, match="nothing was confirmed"):
-            await Sent(batch, 0)._within(at_once)
+            await Sent(batch, 0)._expected(at_once)
         assert not stays.done()
         batch.settle(CONFIRMED)
-        assert await stays == Receipt("t", 2, 71, 9)
-        assert await Sent(batch, 2)._within(at_once) == Receipt("t", 2, 72, 9)
+        assert Sent(batch, 1)._receipt(await stays) == Receipt("t", 2, 71, 9)
+        sent = Sent(batch, 2)
+        assert sent._receipt(await sent._expected(at_once)) == Receipt("t", 2, 72, 9)
 
     asyncio.run(body())
 

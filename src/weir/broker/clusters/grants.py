@@ -114,7 +114,7 @@ class Grants:
 
     def wake(self) -> None:
         """New messages are committed: serve the clusters in turn, none waits for another."""
-        for name, line in list(self._queues.items()):
+        for name, line in list(self._queues.items()) if self._queues else ():
             self._serve(name, line)
 
     def serve(self, name: str) -> None:

@@ -193,7 +193,7 @@ class Intake:
         if known is not None and epoch < known.epoch:
             raise Fenced(f"producer {producer} goes on in epoch {known.epoch}", known.epoch)
         expected = known.next_sequence if known is not None and epoch == known.epoch else 0
-        if sequence >= expected:
+        if sequence >= expected and self.is_closed:
             self.check_open()
         if sequence > expected:
             raise SequenceGap(f"sequence {sequence} came, {expected} is missing", expected)
