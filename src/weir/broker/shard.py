@@ -236,7 +236,7 @@ class Shard:
         """Take events; return what to do about them at once, in order. The host calls `settle`
         when that is done: a confirm, or what it waits for, waits for nothing that may be due.
         """
-        if self._peers.is_late:  # after a pause others may lead: see first what time it is
+        if self._time.monotonic_ms() >= self._peers.late_ms:  # others may lead by now
             self._peers.tick()
         for event in events:
             self._heed(event)

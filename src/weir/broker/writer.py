@@ -179,7 +179,8 @@ class Writer:
             dirty, self._dirty = self._dirty, {}
             for partition in dirty.values():
                 self._devices += partition.cut()
-                if partition.has_staged:  # its leadership is being handed over
+                leading = partition.leading
+                if leading is not None and leading.intake.has_staged:  # it is being handed over
                     self._dirty[partition.group.id] = partition
         flush = self.log.next_flush()
         if flush is not None:

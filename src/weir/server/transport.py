@@ -94,8 +94,7 @@ class Peer(asyncio.Protocol):
         self._inside = False
         self._greeting = False  # the next reply is a welcome, and another one follows it soon
         self._welcome: tuple[Buffer, ...] = ()  # waits for that one: a packet less for a device
-        self._pending = 0  # bytes that have come of the frame under way
-        self._reserved = 0  # bytes charged for it
+        self._reserved = 0  # bytes charged for the frame under way
         self._unsent = 0  # bytes charged for what the transport holds
         self._moved = self._heard = self._began = driver.now()
 
@@ -120,7 +119,7 @@ class Peer(asyncio.Protocol):
         if connection.stream is None and data[:1] == _LINK:
             self._link(data)
             return
-        begins = not self._pending
+        begins = not connection.pending
         try:
             frames = connection.receive(data)
         except RemoteProtocolError as error:
@@ -132,8 +131,7 @@ class Peer(asyncio.Protocol):
             self._moved = now
             if self._reserved:
                 self._reserve(0)
-        self._pending = connection.pending
-        if self._pending or self._driver.held:  # else nothing is under way
+        if connection.pending or self._driver.held:  # else nothing is under way
             self._claim()
         if self.may_link:
             self.may_link = False

@@ -313,18 +313,13 @@ def _batches(body: memoryview, at: int) -> tuple[Buffer, ...]:
 class ClientStream:
     """Frames of one connection in the client dialect, either side."""
 
-    __slots__ = ("_between", "_reassembler")
+    __slots__ = ("_reassembler", "pending")
 
     def __init__(self) -> None:
         """Start at the first byte of the connection."""
         self._reassembler = Reassembler(CLIENT_HEADER.size, client_frame_size)
-        #: Whether nothing is held: the next byte begins a frame.
-        self._between = True
-
-    @property
-    def pending(self) -> int:
-        """Bytes held for a frame that is not whole yet."""
-        return 0 if self._between else self._reassembler.pending
+        #: Bytes held for a frame that is not whole yet.
+        self.pending = 0
 
     @property
     def claimed(self) -> int:
@@ -333,12 +328,12 @@ class ClientStream:
 
     def receive(self, data: bytes) -> Sequence[ClientFrame]:
         """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""
-        if self._between and (size := len(data) - CLIENT_HEADER.size) >= 0:
+        if not self.pending and (size := len(data) - CLIENT_HEADER.size) >= 0:
             version, flags, opcode, length, correlation = CLIENT_HEADER.unpack_from(data)
             # A frame a read, as small ones mostly come; whatever else comes goes the long way.
             if length == size <= CONTROL_FRAME_BYTES_MAX and version == CLIENT_VERSION:
                 body = memoryview(data)[CLIENT_HEADER.size :]
                 return (ClientFrame(flags, opcode, correlation, body),)
         frames = [take_client_frame(view) for view in self._reassembler.receive(data)]
-        self._between = not self._reassembler.pending
+        self.pending = self._reassembler.pending
         return frames

@@ -19,26 +19,20 @@ def begins_device(data: bytes) -> bool:
 class Connection:
     """Bytes of one peer, in whichever dialect it speaks."""
 
-    __slots__ = ("stream",)
+    __slots__ = ("is_device", "pending", "stream")
 
     def __init__(self) -> None:
         """Know nothing of the peer yet."""
         self.stream: ClientStream | DeviceStream | None = None
-
-    @property
-    def pending(self) -> int:
-        """Bytes held for a frame that is not whole yet."""
-        return self.stream.pending if self.stream else 0
+        #: Whether the peer speaks the device dialect.
+        self.is_device = False
+        #: Bytes held for a frame that is not whole yet.
+        self.pending = 0
 
     @property
     def claimed(self) -> int:
         """Bytes that the frame under way will take when it is whole; 0 until its header is."""
         return self.stream.claimed if self.stream else 0
-
-    @property
-    def is_device(self) -> bool:
-        """Whether the peer speaks the device dialect."""
-        return isinstance(self.stream, DeviceStream)
 
     def receive(self, data: bytes) -> Sequence[ClientFrame | DeviceRequest]:
         """Take bytes as they come; return what is whole. Raises `RemoteProtocolError`."""
@@ -48,9 +42,11 @@ class Connection:
             if data[0] == CLIENT_VERSION:
                 self.stream = ClientStream()
             elif data[0] == DEVICE_VERSION:
-                self.stream = DeviceStream()
+                self.stream, self.is_device = DeviceStream(), True
             else:
                 raise RemoteProtocolError(
                     f"a connection begins with 1 (device) or 2 (client), not {data[0]}"
                 )
-        return self.stream.receive(data)
+        frames = self.stream.receive(data)
+        self.pending = self.stream.pending
+        return frames

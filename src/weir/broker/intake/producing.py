@@ -15,7 +15,9 @@ from weir.model.header import Columns, Header
 from weir.wire.device import DevicePublishes
 from weir.wire.messages import Confirm, Level, Produce
 
-_CHUNK, _DUE = int(Columns.CHUNK), int(Columns.DUE)
+_CHUNK = int(Columns.CHUNK)
+#: What is to be looked at beside the messages themselves, where a batch has it.
+_SPECIAL = int(Columns.CHUNK | Columns.REFERENCES | Columns.DUE)
 _REPLICATED, _EARLY, _VISIBLE = Level.REPLICATED, Level.RECEIVED, Level.VISIBLE
 
 
@@ -49,11 +51,12 @@ def publish(
         return False
     repeats = verdict is not None
     if verdict is None:
-        intake.check_seen(request.seen)
+        if request.seen > intake.clock.highest:  # else who is honest had it from here
+            intake.check_seen(request.seen)
         shared.budget.check(batch.header.raw_size)
         intake.look_into(batch)
-        intake.check_large(batch)
-        if batch.header.columns & _DUE:
+        if batch.header.columns & _SPECIAL:
+            intake.check_large(batch)
             check_dues(batch)
         shared.budget.charge(len(request.batch))
         verdict = intake.accept(batch, request.seen)

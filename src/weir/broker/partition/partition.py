@@ -113,7 +113,7 @@ class Partition:
     def publish(self, caller: Caller, request: Produce, own: Callable[[Header], None]) -> None:
         """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
         self._shared.admit()
-        leading = self._led()
+        leading = self.leading or self._led()
         self._shared.outbox.touches(caller.session, self.group.id)
         check_dues = leading.grants.pickers.check_dues
         if publish(self._shared, leading.intake, caller, request, own, check_dues):
@@ -188,11 +188,6 @@ class Partition:
         or rather from how many reads of their connections.
         """
         return self.leading.cut() if self.leading is not None else 0
-
-    @property
-    def has_staged(self) -> bool:
-        """Whether something is left that `cut` could not propose."""
-        return self.leading is not None and self.leading.intake.has_staged
 
     def _may_wait(self) -> None:
         """Be told that time passes, until nobody waits: said first, for what follows may raise."""

@@ -49,7 +49,7 @@ class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
     __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_links", "_node", "_outbox",
-                 "_shards", "_tell_ms", "_ticked", "_time", "multi", "refill",
+                 "_shards", "_tell_ms", "_ticked", "_time", "late_ms", "multi", "refill",
                  "registry_comes_again", "rooms", "slots")  # fmt: skip
 
     def __init__(
@@ -76,6 +76,8 @@ class Peers:
         #: By node, how many shards it said it runs.
         self._shards: dict[int, int] = {}
         self._ticked = time.monotonic_ms()
+        #: When so much time has passed unnoticed that others may have chosen new leaders.
+        self.late_ms = self._ticked + settings.election_ms
         self._tell_ms = 0
         #: Of each group that is not here, who seeks to lead it, and since when.
         self._early: OrderedDict[tuple[int, int], tuple[int, LinkFrame]] = OrderedDict()
@@ -183,15 +185,11 @@ class Peers:
 
     # -- time --------------------------------------------------------------------------------
 
-    @property
-    def is_late(self) -> bool:
-        """Whether so much time has passed unnoticed that others may have chosen new leaders."""
-        return self._time.monotonic_ms() - self._ticked >= self._election_ms
-
     def tick(self) -> None:
         """Let time pass for all groups."""
         now = self._time.monotonic_ms()
         elapsed, self._ticked = now - self._ticked, now
+        self.late_ms = now + self._election_ms
         self.slots.tick()
         self.refill.tick()
         self._time.look()

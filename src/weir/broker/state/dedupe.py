@@ -98,7 +98,8 @@ class ProducerTable:
 
     def known(self, producer: int) -> Known | None:
         """Return where a producer stands; None if it never wrote here, or expired."""
-        row = self._row(producer)
+        part = self._parts.get(producer % PARTS)
+        row = part.rows.get(producer) if part is not None else None
         if row is None:
             return None
         epoch, _, next_sequence, _ = _HEAD.unpack_from(row)
