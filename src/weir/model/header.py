@@ -143,29 +143,35 @@ def parse(view: Buffer, at: int = 0) -> Header:
     """
     if len(view) - at < HEADER_SIZE:
         raise BadBatch(f"{len(view) - at} bytes are too few for a batch header ({HEADER_SIZE})")
-    header = tuple.__new__(Header, _HEADER.unpack_from(view, at))
-    if header.magic != MAGIC or header.version != VERSION or header.header_size != HEADER_SIZE:
+    fields = _HEADER.unpack_from(view, at)
+    header = tuple.__new__(Header, fields)
+    # By plain names, for each batch comes by here, and a field takes as long to find as to check.
+    (
+        magic, version, compression, header_size, size, columns, _, _, count, _, _, raw_size,
+        packed_size, _, stamp, first_offset, reserved, _,
+    ) = fields  # fmt: skip
+    if magic != MAGIC or version != VERSION or header_size != HEADER_SIZE:
         raise BadBatch(f"not a batch of version {VERSION}: it begins {bytes(view[at : at + 8])!r}")
-    if not HEADER_SIZE < header.total_size <= min(BATCH_BYTES_MAX, len(view) - at):
+    if not HEADER_SIZE < size <= len(view) - at or size > BATCH_BYTES_MAX:
         raise BadBatch(
-            f"batch says {header.total_size:,} bytes; {len(view) - at:,} are there and "
+            f"batch says {size:,} bytes; {len(view) - at:,} are there and "
             f"{BATCH_BYTES_MAX:,} allowed"
         )
-    if not 1 <= header.count <= BATCH_MESSAGES_MAX:
-        raise BadBatch(f"batch says {header.count:,} messages (1 to {BATCH_MESSAGES_MAX:,})")
-    if header.columns > _PLAIN or not header.columns & _VALUE:
+    if not 1 <= count <= BATCH_MESSAGES_MAX:
+        raise BadBatch(f"batch says {count:,} messages (1 to {BATCH_MESSAGES_MAX:,})")
+    if columns > _PLAIN or not columns & _VALUE:
         _check_flags(header)
-    if header.compression:
+    if compression:
         _check_compression(header)
-    elif header.raw_size != header.total_size - HEADER_SIZE or header.packed_size:
-        raise BadBatch(f"batch says {header.raw_size:,} bytes of columns in {header.total_size:,}")
-    if header.total_size % ALIGNMENT:
-        raise BadBatch(f"batch of {header.total_size:,} bytes, no multiple of {ALIGNMENT}")
-    if header.raw_size < _OFFSET_SIZE * (header.count + 1):  # a false count would eat offsets
-        raise BadBatch(f"{header.count:,} messages cannot lie in {header.raw_size:,} bytes")
-    if header.stamp < 0 or not 0 <= header.first_offset <= _OFFSET_MAX - header.count:
-        raise BadBatch(f"no leader wrote offset {header.first_offset} and stamp {header.stamp}")
-    if header.reserved:
+    elif raw_size != size - HEADER_SIZE or packed_size:
+        raise BadBatch(f"batch says {raw_size:,} bytes of columns in {size:,}")
+    if size % ALIGNMENT:
+        raise BadBatch(f"batch of {size:,} bytes, no multiple of {ALIGNMENT}")
+    if raw_size < _OFFSET_SIZE * (count + 1):  # a false count would eat offsets
+        raise BadBatch(f"{count:,} messages cannot lie in {raw_size:,} bytes")
+    if stamp < 0 or not 0 <= first_offset <= _OFFSET_MAX - count:
+        raise BadBatch(f"no leader wrote offset {first_offset} and stamp {stamp}")
+    if reserved:
         raise BadBatch("batch has reserved fields that are not 0: it is of a later release")
     return header
 

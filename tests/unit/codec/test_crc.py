@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import xxhash
 
 from weir.codec.crc import crc32c, xxh3
 
@@ -40,3 +41,11 @@ def test_xxh3_does_not_see_where_buffers_end() -> None:
 
 def test_xxh3_takes_its_seed_modulo_two_to_the_64() -> None:
     assert xxh3((b"a",), 2**64 + 5) == xxh3((b"a",), 5)
+
+
+@pytest.mark.parametrize("size", [4_095, 4_096, 4_097, 10_000])
+def test_what_is_long_has_the_hash_that_it_has_in_one_piece(size: int) -> None:
+    data = bytes(range(256)) * 40
+    whole = xxhash.xxh3_64_intdigest(data[:size], 7)
+    assert xxh3((data[:size],), 7) == whole
+    assert xxh3((data[:56], memoryview(data)[56:size]), 7) == whole
