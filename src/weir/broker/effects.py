@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -90,7 +90,7 @@ class HoldReads:
     hold: bool
 
 
-class StartFlush(NamedTuple):
+class StartFlush(msgspec.Struct, frozen=True):
     """Run `flush` on the log's disk, behind these effects, then `Flushed`.
 
     After an `OSError` (no room for a new segment) the host runs it again, after a pause each time;

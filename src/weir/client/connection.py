@@ -143,8 +143,8 @@ class Connection(asyncio.Protocol):
         except RemoteProtocolError as error:
             self.abort(error)
             return
-        for on_answer, correlation, reply in answered:
-            on_answer(correlation, reply)
+        for one in answered:
+            one.handle(one.correlation, one.reply)
         if was_full and self.writable:
             self._on_writable()
 

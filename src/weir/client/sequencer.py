@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+import msgspec
 
 from weir.errors import PartitionEnded, Refused, SequenceGap, WeirError
 from weir.model.limits import PIPELINE_WINDOW
@@ -47,7 +49,7 @@ class Held(Generic[O]):
         return self.correlation == 0 and self.confirm is None
 
 
-class Released(NamedTuple, Generic[O]):
+class Released(msgspec.Struct, Generic[O], frozen=True):
     """The batch is in the log, and so are all before it."""
 
     held: Held[O]

@@ -5,7 +5,9 @@ A `handle` is whatever the shell wants back with the answer. Requests run at bat
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+import msgspec
 
 from weir.codec.fields import Buffer
 from weir.errors import Overloaded, RemoteProtocolError
@@ -19,7 +21,7 @@ H = TypeVar("H")
 _RESPONSE = int(Flags.RESPONSE)  # a plain number: flag arithmetic costs more than all else here
 
 
-class Answered(NamedTuple, Generic[H]):
+class Answered(msgspec.Struct, Generic[H], frozen=True):
     """A reply with the handle and the correlation number of its request."""
 
     handle: H

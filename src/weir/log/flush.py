@@ -6,14 +6,14 @@ counts until `run` has returned and the log was told so.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from weir.codec.fields import Buffer
 from weir.log.disk import Disk
 from weir.log.reserve import Spare
 
 
-class Run(NamedTuple):
+class Run(msgspec.Struct, frozen=True):
     """Bytes that follow one another in one segment: one write. `missing` is made first."""
 
     name: str
@@ -22,7 +22,7 @@ class Run(NamedTuple):
     missing: Spare | None = None
 
 
-class Flush(NamedTuple):
+class Flush(msgspec.Struct, frozen=True):
     """Log positions `start` to `end`, with the tokens given to `append`, in order, and the bound
     that it makes durable.
     """

@@ -26,8 +26,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
+import msgspec
 import xxhash
 
 from weir.codec.fields import ALIGNMENT, Buffer, padded, padding
@@ -135,7 +136,7 @@ def put_tag_list(parts: list[Buffer], tags: Sequence[str]) -> None:
     put_bytes(parts, [tag.encode() for tag in tags])
 
 
-class BytesColumn(NamedTuple):
+class BytesColumn(msgspec.Struct, frozen=True):
     """A bytes column in place: `offsets` is int32 [n+1], `data` what they point into."""
 
     offsets: memoryview

@@ -62,7 +62,7 @@ class Flushes:
 
     def start(self, effect: ef.StartFlush) -> None:
         """Run a flush; `Flushed` comes when it is durable, never before this returns."""
-        number, flush, rest_ms = effect
+        number, flush, rest_ms = effect.log, effect.flush, effect.rest_ms
         flusher = self._flushers[number]
         if rest_ms:
             self._rests_until[number] = self._driver.now() + rest_ms / 1000

@@ -160,13 +160,14 @@ def encode_request(request: m.Request, correlation: int) -> tuple[Buffer, ...]:
     Raises `TooLarge` for one that the other side would have to close the connection for.
     """
     if isinstance(request, m.Produce):
-        (shard, log, group, node), seen, batch, level = request
+        shard, log, group, node = request.address
+        batch = request.batch
         size = _PRODUCED.size + len(batch)
         if size > CLIENT_FRAME_BYTES_MAX:
             raise _too_large(size, CLIENT_FRAME_BYTES_MAX)
         head = _PRODUCE_HEAD.pack(
             CLIENT_VERSION, 0, _OP_PRODUCE, size, correlation,
-            shard, log, node, group, seen, level,
+            shard, log, node, group, request.seen, request.level,
         )  # fmt: skip
         return head, batch
     opcode = OPCODES[type(request)]

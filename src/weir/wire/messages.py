@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
@@ -255,7 +255,7 @@ class Level(IntEnum):
     VISIBLE = 2
 
 
-class Produce(NamedTuple):
+class Produce(msgspec.Struct, frozen=True):
     """One batch for one partition. `seen`: the highest stamp the client has seen (Causal).
 
     `level` is a `Level`.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from weir.log.flush import Flush, Run
 from weir.log.reserve import Spare
 from weir.server.lone import LONE_ASKED, LONE_BYTES, LONE_IN_A_ROW, LONE_TOKENS, QUICK_SECONDS, Lone
@@ -43,10 +45,10 @@ def test_a_disk_that_always_takes_longer_is_left_to_its_thread() -> None:
 
 def test_who_is_not_lone_sends_some_flushes_to_the_thread() -> None:
     crowds = (
-        LARGEST._replace(end=LARGEST.end + 1),
-        LARGEST._replace(tokens=(1,) * (LONE_TOKENS + 1)),
-        SMALL._replace(runs=(RUN, RUN)),
-        SMALL._replace(runs=(RUN._replace(missing=Spare("b", 1)),)),
+        replace(LARGEST, end=LARGEST.end + 1),
+        replace(LARGEST, tokens=(1,) * (LONE_TOKENS + 1)),
+        replace(SMALL, runs=(RUN, RUN)),
+        replace(SMALL, runs=(replace(RUN, missing=Spare("b", 1)),)),
     )
     for crowd, asked in [*((flush, 1) for flush in crowds), (SMALL, LONE_ASKED + 1)]:
         lone = rehearsed(Lone())

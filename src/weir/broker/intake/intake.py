@@ -316,7 +316,7 @@ class Intake:
         if pending is None:
             return 0
         # As the state knows its producer now, unless it is a part of a scattering, undecided yet.
-        known: Known | tuple[int, int] | None = record.epoch, record.sequence + record.messages
+        known: Known | None = Known(record.epoch, record.sequence + record.messages)
         if record.scattered is not None:
             del self._preparing[record.producer]
             known = self._state.producers.known(record.producer)

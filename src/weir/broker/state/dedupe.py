@@ -11,6 +11,7 @@ from array import array
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 import xxhash
 
 from weir.broker.state.frozen import Frozen, opened
@@ -43,7 +44,7 @@ def chunk_answer(index: int) -> int:
     return -1 - index
 
 
-class Known(NamedTuple):
+class Known(msgspec.Struct, frozen=True):
     """Where a producer stands: its epoch and the only sequence it may send next."""
 
     epoch: int
