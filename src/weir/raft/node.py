@@ -225,7 +225,7 @@ class Node:
         number = self._issued = self._issued + 1
         if entries:
             core.ground.asked.append(Asked(number, None, entries[-1].index, False))
-        return Ready(number, None, entries, committed, None)
+        return Ready.plain(number, entries, committed)
 
     def _with_news(self, entries: tuple[Entry, ...], committed: tuple[Entry, ...]) -> Ready:
         core, ground = self.core, self.core.ground

@@ -89,7 +89,16 @@ class Ready(NamedTuple):
     #: Members that need a snapshot: call Node.send_snapshot for each.
     wants_snapshot: tuple[int, ...] = ()
 
+    @classmethod
+    def plain(cls, number: int, entries: tuple[Entry, ...], committed: tuple[Entry, ...]) -> Ready:
+        """Return one of entries alone, as nearly all are."""
+        return tuple.__new__(cls, (number, None, entries, committed, *_NOTHING_ELSE))
+
     @property
     def must_persist(self) -> bool:
         """Whether something must become durable, so that Node.persisted must be called."""
         return self.hard_state is not None or bool(self.entries) or self.snapshot is not None
+
+
+#: The fields of a Ready behind its entries, where there is nothing but these.
+_NOTHING_ELSE = Ready(0, None, (), (), None)[4:]

@@ -331,7 +331,7 @@ class Group:
             self._go_on(ready)
 
     def _go_on(self, ready: raft.Ready) -> None:
-        if ready.entries or ready.must_persist:
+        if ready.entries or ready.hard_state is not None or ready.snapshot is not None:
             stage(self.log, self.id, self.node, ready)
         for entry in ready.committed:
             self._apply(entry)
