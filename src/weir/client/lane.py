@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from weir.client.batching import PLAIN, Batcher, Packing, Whole
+from weir.client.hurry import Hurry
 from weir.client.link import Link
 from weir.client.receipts import Confirmed, Handed, Sent
 from weir.client.sequencer import (
@@ -71,6 +72,7 @@ class Lane:
         "_batcher",
         "_due",
         "_grant",
+        "_hurry",
         "_level",
         "_linger",
         "_link",
@@ -120,6 +122,7 @@ class Lane:
         self._timer: asyncio.Handle | None = None
         self._wait: asyncio.TimerHandle | None = None
         self._due = False
+        self._hurry = Hurry(self._loop)
 
     @property
     def error(self) -> WeirError | None:
@@ -162,18 +165,23 @@ class Lane:
         """Add a message of `size_of` bytes to the batch gathered, or to one begun `now` (µs);
         `pinned` if it may go to no other partition.
         """
-        batcher = self._batcher
+        batcher, hurries = self._batcher, False
         gathering = batcher.gathering
         if gathering is None or gathering.owner.pinned is not pinned or not batcher.fits(size):
             batch = Handed(self._topic, self.partition, pinned)
             self._owner.begun(batch)
+            alone = gathering is None and not (batcher.ready or len(self._sequencer))
             gathering = batcher.begin(batch, now)
-            self._linger_from_now()
+            hurries = self._linger <= 0 and self._hurry.takes(alone)
+            if not hurries:
+                self._linger_from_now()
         batch = gathering.owner
         batch.size += size
         batch.count += 1
         sent = Sent(batch, batcher.add(size, value, key, tag, time, headers, due, expires))
-        if batcher.ready:
+        if hurries:
+            self.flush()
+        elif batcher.ready:
             self.pump()
         return sent
 
@@ -241,6 +249,7 @@ class Lane:
 
     def _hold(self, gathered: Whole[Handed]) -> None:
         grant, sequencer, count = self._grant, self._sequencer, len(gathered)
+        self._hurry.batch(count, alone=not len(sequencer))
         welcome = self._link.welcome
         try:
             batch = gathered.encode(
