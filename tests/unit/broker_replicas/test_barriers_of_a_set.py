@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from weir.broker.domain.promises import Promises
 from weir.model.ids import group_of
@@ -138,7 +139,7 @@ def test_visible_is_confirmed_once_all_partitions_have_got_so_far(
     trio, info = spread
     grant = trio.producer()
     trio.run(300)
-    batch = produce(info, grant, 0, b"x")._replace(level=m.Level.VISIBLE)
+    batch = structs.replace(produce(info, grant, 0, b"x"), level=m.Level.VISIBLE)
     leader = trio.leader(group_of(info.id, 0))
     other = next(node for node in trio.live() if node is not leader)
     trio.isolate(other.id)
@@ -163,7 +164,7 @@ def test_what_does_not_become_visible_is_refused_in_time(
     leader = trio.leader(group_of(info.id, 0))
     monkeypatch.setattr(Promises, "ask", lambda self, stamp: None)
     monkeypatch.setattr(Promises, "ask_again", lambda self: None)
-    number = leader.ask(produce(info, grant, 0, b"x")._replace(level=m.Level.VISIBLE))
+    number = leader.ask(structs.replace(produce(info, grant, 0, b"x"), level=m.Level.VISIBLE))
     trio.run(9_000)
     assert leader.reply_to(number) is None
     trio.run(1_500)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from weir.errors import SequenceGap
 from weir.wire import messages as m
 
 
 def received(request: m.Produce) -> m.Produce:
-    return request._replace(level=m.Level.RECEIVED)
+    return structs.replace(request, level=m.Level.RECEIVED)
 
 
 def test_one_disk_is_enough_and_nothing_is_said_of_a_place(trio: Any, produce: Any) -> None:
