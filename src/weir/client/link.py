@@ -161,6 +161,8 @@ class Link:
             stream.count -= 1
             is_left = stream.leaving and not stream.count
             on_answer(correlation, answer)
+            if not stream.count and self._streams.get(group) is stream:
+                del self._streams[group]
             if is_left:
                 self._writable()
 

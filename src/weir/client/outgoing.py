@@ -168,8 +168,9 @@ class Outgoing:
         for task in (self._moving, self._watching, *self._renewing):
             if task is not None:
                 task.cancel()
-        self.ended(Disconnected("the producer is closed; what was under way may have happened"))
-        self._limits.close()
+        closed = Disconnected("the producer is closed; what was under way may have happened")
+        self.ended(closed)
+        self._limits.close(closed)
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -72,12 +72,17 @@ class Limits:
         if self._timer is None:
             self._timer = loop.call_at(line[0][0], self._look)
 
-    def close(self) -> None:
-        """Keep an eye on nobody any more."""
+    def close(self, error: WeirError | None = None) -> None:
+        """Let those who still wait fail now, with an error or the complaint: nobody is to settle
+        them any more.
+        """
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
-        self._line.clear()
+        line, self._line = self._line, deque()
+        for _, waiter in line:
+            if not waiter.done():
+                waiter.set_exception(error or self._complaint())
 
     def _look(self) -> None:
         loop, line = asyncio.get_running_loop(), self._line

@@ -67,17 +67,24 @@ class Session(Generic[H]):
         return correlation, buffers
 
     def receive(self, data: bytes) -> list[Answered[H]]:
-        """Take bytes as they come; return whole replies in order. Raises `RemoteProtocolError`."""
-        answered = []
+        """Take bytes as they come; return whole replies in order.
+
+        Raises `RemoteProtocolError`; then all that these bytes were to answer is still for `end`.
+        """
+        answered: dict[int, Answered[H]] = {}
         for frame in self._stream.receive(data):
-            opcode, handle = self.pending.pop(frame.correlation, (None, None))
-            if handle is None or not frame.flags & _RESPONSE or frame.opcode != opcode:
+            number = frame.correlation
+            opcode, handle = self.pending.get(number, (None, None))
+            is_reply = frame.flags & _RESPONSE and frame.opcode == opcode
+            if handle is None or not is_reply or number in answered:
                 raise RemoteProtocolError(
-                    f"a frame with opcode {frame.opcode} and correlation {frame.correlation} "
+                    f"a frame with opcode {frame.opcode} and correlation {number} "
                     "answers no request of this connection"
                 )
-            answered.append(Answered(handle, frame.correlation, decode_reply(frame)))
-        return answered
+            answered[number] = Answered(handle, number, decode_reply(frame))
+        for number in answered:
+            del self.pending[number]
+        return [*answered.values()]
 
     def end(self) -> list[tuple[H, int]]:
         """Forget every request without an answer; return their handles and numbers, in order.
