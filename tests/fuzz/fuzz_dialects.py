@@ -27,7 +27,7 @@ from weir.model.batch import Batch, encode
 from weir.model.chunks import References
 from weir.model.columns import Origins
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, LINK_FRAME_BYTES_MAX
-from weir.wire import device
+from weir.wire.check_byte import xor
 from weir.wire.client import ClientStream, decode_reply, decode_request
 from weir.wire.device import DevicePublishes, DeviceRefused, DeviceReplies, DeviceStream
 from weir.wire.link import Greeting, LinkStream, decode_answer, decode_hello
@@ -65,7 +65,7 @@ class Dice:
         for _ in range(1 + (bits >> 7 & 3)):
             self._damage(data, r.getrandbits(32))
         if self._checked and bits >> 9 & 1 and data:
-            data[-1] = device.xor(data[:-1])  # damage behind the check byte must be met, too
+            data[-1] = xor(data[:-1])  # damage behind the check byte must be met, too
         return bytes(data)
 
     def _damage(self, data: bytearray, bits: int) -> None:

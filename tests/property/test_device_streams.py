@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from weir.errors import RemoteProtocolError
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
 from weir.wire import device
+from weir.wire.check_byte import xor
 from weir.wire.connection import Connection
 from weir.wire.deliveries import (
     Delivery,
@@ -118,8 +119,8 @@ def test_a_device_frame_over_its_limit_is_refused_at_its_header(length: int) -> 
 
 @given(st.binary(max_size=300))
 def test_xor_is_the_fold_of_all_bytes(data: bytes) -> None:
-    assert device.xor(data) == reduce(xor_of_two, data, 0)
-    assert device.xor(memoryview(data)) == reduce(xor_of_two, data, 0)
+    assert xor(data) == reduce(xor_of_two, data, 0)
+    assert xor(memoryview(data)) == reduce(xor_of_two, data, 0)
 
 
 @given(DEVICE_FRAME, st.data())

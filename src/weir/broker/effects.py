@@ -31,6 +31,14 @@ class Send(msgspec.Struct, frozen=True):
     charged: int = 0
 
 
+class Answers(msgspec.Struct, frozen=True):
+    """Write to each of these peers its bytes, or drop those of who is gone: the confirms of a
+    crowd.
+    """
+
+    replies: dict[int, bytes]
+
+
 class Pass(msgspec.Struct, frozen=True):
     """Write a trunk frame to another shard of this node, or drop it if its trunk broke.
 
@@ -172,6 +180,7 @@ class Stopped:
 
 Effect = (
     Send
+    | Answers
     | Pass
     | SendToPeer
     | Connect

@@ -15,7 +15,7 @@ from weir.log.scrub import Scrubbed
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 from weir.wire.link import LinkFrame
-from weir.wire.trunk import TrunkFrame
+from weir.wire.trunk import Arrival, TrunkFrame
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -41,6 +41,16 @@ class Received(msgspec.Struct, frozen=True):
 
     session: int
     frames: Sequence[ClientFrame | DeviceRequest]
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """Devices connected, and each said hello and published at once: as `Opened` and `Received` of
+    each, for less.
+    """
+
+    arrivals: list[Arrival]
+    principal: str = ""
+    place: int = 0
 
 
 class Flushed(msgspec.Struct, frozen=True):
@@ -167,6 +177,7 @@ Event = (
     Opened
     | Closed
     | Received
+    | Arrived
     | Flushed
     | Rested
     | SpareMade

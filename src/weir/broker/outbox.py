@@ -9,7 +9,7 @@ import msgspec
 
 from weir.broker.admission import Budget
 from weir.broker.counts import Counts
-from weir.broker.effects import Effect, Hangup, Send
+from weir.broker.effects import Answers, Effect, Hangup, Send
 from weir.codec.fields import Buffer, total
 from weir.errors import Refused
 from weir.wire.client import encode_reply
@@ -19,6 +19,9 @@ from weir.wire.messages import Confirm, Fetched, FetchedChunks, Granted, Refusal
 TO_DEVICE = -1
 #: A union would be made anew for each reply.
 _WITH_MESSAGES = (Fetched, Granted)
+#: How long a welcome waits for the confirm of what came with its hello: a device that has published
+#: already waits for nothing else.
+TOGETHER_MS = 1_000
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -32,7 +35,7 @@ class Caller(msgspec.Struct, frozen=True):
 class Outbox:
     """Collects the effects of one `handle` call, in order, and counts what is not answered yet."""
 
-    __slots__ = ("_budget", "_effects", "_open", "_touched", "counts", "kept")
+    __slots__ = ("_budget", "_effects", "_open", "_touched", "_welcomes", "counts", "kept")
 
     def __init__(self, budget: Budget) -> None:
         """Begin empty; messages on their way to peers are charged to `budget`."""
@@ -41,12 +44,19 @@ class Outbox:
         self._effects: list[Effect] = []
         self._open: dict[int, int] = {}
         self._touched: dict[int, dict[int, None]] = {}
+        #: By session, welcomes that wait for the confirm that follows, the oldest first; and until
+        #: when: thousands of devices that come at once get a packet less each.
+        self._welcomes: dict[int, tuple[int, bytes]] = {}
         #: Replies to requests that were made for devices; `Receivers` takes them out.
         self.kept: deque[tuple[Caller, Reply]] = deque()
 
     def opened(self, session: int) -> None:
         """Begin to count the requests of a peer."""
         self._open[session] = 0
+
+    def opened_all(self, sessions: Iterable[int]) -> None:
+        """Begin to count the requests of many peers."""
+        self._open.update(dict.fromkeys(sessions, 0))
 
     def touches(self, session: int, group: int) -> None:
         """A peer may come to wait in a partition, or to hold messages of it."""
@@ -62,11 +72,12 @@ class Outbox:
         """
         for session, groups in self._touched.items():
             if group in groups:
-                self._effects.append(Hangup(session, reason))
+                self.put(Hangup(session, reason))
 
     def closed(self, session: int) -> Iterable[int]:
         """Forget a peer; return the groups that must be told, so that it costs what it used."""
         self._open.pop(session, None)
+        self._welcomes.pop(session, None)
         return self._touched.pop(session, {})
 
     def knows(self, session: int) -> bool:
@@ -85,16 +96,52 @@ class Outbox:
 
     def put(self, effect: Effect) -> None:
         """Append an effect."""
+        if self._welcomes and isinstance(effect, Hangup) and effect.session in self._welcomes:
+            self.send(effect.session)
         self._effects.append(effect)
 
     def send(self, session: int, *buffers: Buffer) -> None:
         """Send bytes to a peer, if it is still there."""
         if session in self._open:
+            if self._welcomes and (waited := self._welcomes.pop(session, None)) is not None:
+                buffers = (waited[1], *buffers)
             self._effects.append(Send(session, buffers))
+
+    def answer(self, replies: dict[int, bytes]) -> None:
+        """Send many peers bytes, each its own."""
+        is_open, welcomes = self._open, self._welcomes
+        found: dict[int, bytes] = {}
+        for session, reply in replies.items():
+            if session in is_open:
+                waited = welcomes.pop(session, None)
+                found[session] = reply if waited is None else waited[1] + reply
+        if len(found) > 1:
+            self._effects.append(Answers(found))
+        else:
+            self._effects += [Send(session, (reply,)) for session, reply in found.items()]
+
+    def welcome(self, session: int, welcome: bytes, now_ms: int) -> None:
+        """Let a welcome wait for the confirm that follows: it goes out with it, or by `let_out`."""
+        if session in self._welcomes:
+            self.send(session, welcome)
+        elif session in self._open:
+            self._welcomes[session] = now_ms + TOGETHER_MS, welcome
+
+    def let_out(self, now_ms: int) -> None:
+        """Send welcomes that have waited long enough, by themselves."""
+        due = []
+        for session, (until_ms, _) in self._welcomes.items():
+            if until_ms > now_ms:
+                break
+            due.append(session)
+        for session in due:
+            self.send(session)
 
     def send_messages(self, session: int, buffer: Buffer) -> None:
         """Send messages to a device; charged until they are out."""
         if session in self._open:
+            if session in self._welcomes:
+                self.send(session)
             self._budget.take(len(buffer))
             self._effects.append(Send(session, (buffer,), len(buffer)))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from weir.broker.admission import Budget
 from weir.broker.devices.devices import Devices
 from weir.broker.effects import Hangup
+from weir.broker.events import Arrived
 from weir.broker.neighbours.neighbours import Neighbours
 from weir.broker.outbox import Outbox
 from weir.broker.requests import Requests
@@ -14,15 +15,15 @@ from weir.broker.sessions import Session, Strangers
 from weir.broker.topics import Topics
 from weir.model.limits import HELLO_WITHIN_MS, REQUESTS_PENDING_MAX
 from weir.order.clock import Time
-from weir.wire.device import DeviceRequest
+from weir.wire.device import DevicePublishes, DeviceRequest
 from weir.wire.frame import ClientFrame
 
 
 class Reception:
     """Lets peers in, keeps what has to wait for news, and forgets who is gone."""
 
-    __slots__ = ("_budget", "_devices", "_neighbours", "_outbox", "_requests", "_sessions",
-                 "_strangers", "_time", "_topics")  # fmt: skip
+    __slots__ = ("_arriving", "_budget", "_devices", "_neighbours", "_outbox", "_requests",
+                 "_sessions", "_strangers", "_time", "_topics")  # fmt: skip
 
     def __init__(
         self, sessions: dict[int, Session], outbox: Outbox, budget: Budget, time: Time,
@@ -38,16 +39,21 @@ class Reception:
         self._neighbours = neighbours
         self._requests = requests
         self._devices = devices
+        self._arriving = devices.arriving(sessions)
 
     def opened(self, number: int, principal: str, place: int) -> None:
         """A peer connected; with a `principal` it did so elsewhere, at `place`."""
-        session = Session(number, self._time.monotonic_ms())
-        if principal:
-            session.principal, session.passed, session.welcomed = principal, True, True
-            session.place = place
+        session = Session.opened(number, self._time.monotonic_ms(), principal, place)
         self._sessions[number] = session
         self._strangers.add(session)
         self._outbox.opened(number)
+
+    def arrived(self, event: Arrived) -> None:
+        """Devices connected, and each said hello and published at once."""
+        principal, place = event.principal, event.place
+        for one in self._arriving.take(event.arrivals, principal, place):
+            self.opened(one.session, principal, place)
+            self.received(one.session, (one.hello, one.publishes))
 
     def received(
         self, number: int, frames: Sequence[ClientFrame | DeviceRequest], final: bool = False
@@ -69,7 +75,9 @@ class Reception:
                 if not served:
                     self._outbox.answered(number)  # it is counted when it is served again
             else:
-                served = self._devices.handle(session, frame, final)
+                behind = frames[at + 1] if at + 1 < len(frames) else None
+                followed = isinstance(behind, DevicePublishes)
+                served = self._devices.handle(session, frame, final, followed)
             if not served:
                 self._park(session, frames[at:])
                 return
@@ -104,6 +112,8 @@ class Reception:
                 self._topics.partition(group)[1].closed(number)
 
     def tick(self) -> None:
-        """Let go of who has not said who it is."""
-        for session in self._strangers.overdue(self._time.monotonic_ms()):
+        """Let go of who has not said who it is, and welcomes that wait in vain."""
+        now_ms = self._time.monotonic_ms()
+        self._outbox.let_out(now_ms)
+        for session in self._strangers.overdue(now_ms):
             self._outbox.put(Hangup(session.id, f"no hello within {HELLO_WITHIN_MS // 1000} s"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from weir.broker.admission import ANONYMOUS, Budget
 from weir.broker.intake.fan_in import ROW_BYTES, Seat
@@ -18,8 +19,7 @@ from weir.wire.frame import CLIENT_HEADER, ClientFrame
 SHARD = "shard:"
 
 
-@dataclass(slots=True)
-class Session:
+class Session(msgspec.Struct, eq=False):
     """One connection: its principal, and whether it said hello in either dialect."""
 
     id: int
@@ -38,6 +38,13 @@ class Session:
     parked: list[ClientFrame | DeviceRequest] | None = None
     #: What is charged for it.
     _parked_bytes: int = 0
+
+    @classmethod
+    def opened(cls, number: int, now_ms: int, principal: str, place: int) -> Session:
+        """Begin one; with a `principal` the peer is connected elsewhere, at `place`."""
+        if principal:
+            return cls(number, now_ms, principal, welcomed=True, passed=True, place=place)
+        return cls(number, now_ms)
 
     @property
     def is_shard(self) -> bool:

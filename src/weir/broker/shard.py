@@ -137,7 +137,8 @@ class Shard:
             layout, settings.level,
         )  # fmt: skip
         at = layout.registry_shard
-        self._neighbours.join(self.registry, at, self._fan_in_opened, self._go_on)
+        go_on = lambda session: self._reception.go_on(session)  # noqa: E731 - it comes later
+        self._neighbours.join(self.registry, at, self._fan_in_opened, go_on)
         self._welcome(sessions, settings)
         self._holding = self._stopping = self._stopped = False
         self._acks_until_ms = 0
@@ -252,6 +253,8 @@ class Shard:
                 self._reception.received(session, frames)
             case ev.Opened(session, principal, place):
                 self._reception.opened(session, principal, place)
+            case ev.Arrived():
+                self._reception.arrived(event)
             case ev.Flushed(log, flush, rests):
                 self._writer[log].flushed(flush, rests)
             case ev.Closed(session):
@@ -271,9 +274,6 @@ class Shard:
                 self._stopping = True
                 self._set.hand_over()
                 self._acks_until_ms = self._time.monotonic_ms() + acks_ms
-
-    def _go_on(self, session: int) -> None:
-        self._reception.go_on(session)
 
     def _of_trunk(self, event: ev.TrunkOpened | ev.TrunkClosed | ev.PassedBack) -> None:
         self._neighbours.handle(event)

@@ -66,7 +66,8 @@ class Lobby(Generic[V]):
 
     def may_enter(self, peer: V, now: float) -> bool:
         """Return whether a peer may come in now; if not, it waits for `entering`."""
-        self._refill(now)
+        if now != self._then:
+            self._refill(now)
         if self.closed or self._waiting or self._tokens < 1:
             self._waiting.append(peer)
             return False

@@ -24,7 +24,6 @@ from weir.server.jobs import checkpoint_saved, chore_done, read_done
 from weir.server.links import Links, Own
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
-from weir.server.welcomes import Welcomes
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 
@@ -55,7 +54,6 @@ class Driver(Feeding):
         self._sweep_at = 0.0
         self._peers: dict[int, Peer] = {}
         self._watched: dict[int, Peer] = {}
-        self.welcomes = Welcomes(self.now)
         self.trunks = Trunks(self)
         self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
@@ -66,6 +64,7 @@ class Driver(Feeding):
         self._ticker: asyncio.TimerHandle | None = None
         self._actions: dict[type, Callable[..., None]] = {
             ef.Send: self._send,
+            ef.Answers: self._answer,
             ef.Pass: self.trunks.send,
             ef.SendToPeer: self.links.send,
             ef.Connect: self.links.connect,
@@ -104,7 +103,6 @@ class Driver(Feeding):
             self._ticker.cancel()
         for peer in list(self._peers.values()):
             peer.hang_up("this node is stopping")
-        self.welcomes.close()
         self.trunks.close()
         self.links.close()
         self._flushes.stop()
@@ -164,7 +162,8 @@ class Driver(Feeding):
         self._peers[peer.session] = peer
         enters = self._lobby.may_enter(peer, self.now())
         if enters:
-            self._enter(peer)
+            self.handle(ev.Opened(peer.session))
+            peer.enter()
         if self._held or not enters:  # later: uvloop begins to read behind connection_made
             peer.update()
             self._loop.call_soon(peer.update)
@@ -177,7 +176,8 @@ class Driver(Feeding):
     def received(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Whole frames came in."""
         self._flushes.asked += len(frames)
-        self.handle(ev.Received(session, frames))
+        if not (len(frames) == 2 and self.greeted(session, *frames)):
+            self.handle(ev.Received(session, frames))
 
     def closed(self, peer: Peer) -> None:
         """A peer is gone."""
@@ -225,6 +225,14 @@ class Driver(Feeding):
         else:
             self.release(effect.charged)
 
+    def _answer(self, effect: ef.Answers) -> None:
+        peers, trunks = self._peers, self.trunks
+        for session, reply in effect.replies.items():
+            if (peer := peers.get(session)) is not None:
+                peer.send((reply,), 0)
+            elif (guest := trunks.guest(session)) is not None:
+                guest.answer(reply)
+
     def _hang_up(self, effect: ef.Hangup) -> None:
         peer = self._peers.get(effect.session) or self.trunks.guest(effect.session)
         if peer is not None:
@@ -264,7 +272,6 @@ class Driver(Feeding):
         for peer in list(self._peers.values() if self._held else self._watched.values()):
             if not peer.tick():
                 self._watched.pop(peer.session, None)
-        self.welcomes.tick()
         self.trunks.tick()
         self.links.tick()
         self.handle(ev.Ticked())

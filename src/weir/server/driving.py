@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from weir.broker import events as ev
-from weir.server.welcomes import Welcomes
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 
@@ -17,10 +16,6 @@ class Driving(Protocol):
     @property
     def held(self) -> bool:
         """Whether the byte budget is used up: only frames that were begun are finished."""
-
-    @property
-    def welcomes(self) -> Welcomes:
-        """Where welcomes wait."""
 
     def handle(self, event: ev.Event) -> None:
         """Feed one event and do what comes of it."""

@@ -11,6 +11,7 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.shard import Shard
 from weir.wire.device import DeviceHello, DevicePublishes
+from weir.wire.trunk import Arrival
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,24 @@ class Feeding:
             self._gathered.append(event)
         elif not self._broken.done():
             self._feed((event,))
+
+    def greeted(self, session: int, hello: object, publishes: object) -> bool:
+        """Take what a peer said first as one with others' if it is a device's hello and publishes,
+        and it was `Opened` just now; return whether that is so.
+        """
+        gathered = self._gathered
+        if not gathered or type(hello) is not DeviceHello or type(publishes) is not DevicePublishes:
+            return False
+        opened = gathered[-1]
+        if type(opened) is not ev.Opened or opened.session != session:
+            return False
+        gathered.pop()
+        arrival = Arrival(session, hello, publishes)
+        if gathered and type(before := gathered[-1]) is ev.Arrived and not before.principal:
+            before.arrivals.append(arrival)
+        else:
+            gathered.append(ev.Arrived([arrival]))
+        return True
 
     def gather(self) -> None:
         """Keep all events until `settle`: the shard takes them as one, for the price of one."""
@@ -112,4 +131,4 @@ def _only_publishes(event: ev.Event) -> bool:
     """Whether an event makes nothing possible but a flush: nothing is to be settled behind it."""
     if isinstance(event, ev.Received):
         return all(type(frame) in _PUBLISHING for frame in event.frames)
-    return isinstance(event, ev.Opened)  # who has said nothing yet
+    return isinstance(event, ev.Opened | ev.Arrived)  # who has said nothing yet, or that

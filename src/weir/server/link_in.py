@@ -8,7 +8,8 @@ import logging
 from weir.model.ids import place_node, place_shard
 from weir.server.driving import Driving
 from weir.server.link_lanes import InLane
-from weir.server.trunk import End, Trunks, adopt
+from weir.server.outlet import End
+from weir.server.trunk import Trunks, adopt
 from weir.wire.link import Lane
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from weir.model.limits import (
     LINK_UNSENT_BYTES_MAX,
 )
 from weir.server.driving import Driving
-from weir.server.trunk import Outlet
+from weir.server.outlet import Outlet
 from weir.wire.link import PING, Greeting, LinkStream, encode
 
 # Ticks are counted, not seconds: a process that was stopped and goes on has missed none of them,

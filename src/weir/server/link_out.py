@@ -21,7 +21,8 @@ from weir.model.ids import place_of
 from weir.model.limits import LINK_HELLO_SECONDS
 from weir.server.driving import Driving
 from weir.server.link_lanes import Greeted, OutLane, tune
-from weir.server.trunk import Outlet, Trunks, adopt
+from weir.server.outlet import Outlet
+from weir.server.trunk import Trunks, adopt
 from weir.wire.link import Lane, LinkAnswer, LinkHello, Verdict, decode_answer, encode_greeting
 
 log = logging.getLogger(__name__)

@@ -46,7 +46,7 @@ class PlainTransport(asyncio.Transport):
 
     def __init__(self, watching: Watching, sock: socket, protocol: asyncio.Protocol) -> None:
         """Serve `protocol` on a connection; `open` begins."""
-        super().__init__()
+        # Its base would have a dictionary of its own for `get_extra_info`: for each of thousands.
         self.sock = sock
         self.protocol = protocol
         #: What it is watched for.

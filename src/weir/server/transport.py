@@ -8,18 +8,16 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
-from weir.codec.fields import Buffer, total
+from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
 from weir.model.limits import KIB, MIB
 from weir.server.doors import Doors
 from weir.server.driving import Driving
-from weir.server.welcomes import TOGETHER_SECONDS, greets
 from weir.wire.connection import Connection
 from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 from weir.wire.link import LINK_VERSION
 from weir.wire.messages import Opcode
-from weir.wire.trunk import WELCOME_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +90,6 @@ class Peer(asyncio.Protocol):
         self._full = False
         self._leaving = False
         self._inside = False
-        self._greeting = False  # the next reply is a welcome, and another one follows it soon
-        self._welcome: tuple[Buffer, ...] = ()  # waits for that one: a packet less for a device
         self._reserved = 0  # bytes charged for the frame under way
         self._unsent = 0  # bytes charged for what the transport holds
         self._moved = self._heard = self._began = driver.now()
@@ -116,10 +112,11 @@ class Peer(asyncio.Protocol):
         """Cut frames; a peer that breaks its dialect is dropped."""
         self._heard = now = self._driver.now()
         connection = self._connection
-        if connection.stream is None and data[:1] == _LINK:
+        stream = connection.stream
+        if stream is None and data[:1] == _LINK:
             self._link(data)
             return
-        begins = not connection.pending
+        begins = stream is None or not stream.pending
         try:
             frames = connection.receive(data)
         except RemoteProtocolError as error:
@@ -137,7 +134,6 @@ class Peer(asyncio.Protocol):
             self.may_link = False
             self.update()
         if frames:
-            self._greeting = len(frames) > 1 and greets(frames)
             self._serve(frames)
 
     def pause_writing(self) -> None:
@@ -190,17 +186,6 @@ class Peer(asyncio.Protocol):
         if self._transport is None:
             self._driver.release(charged)
             return
-        greeting, self._greeting = self._greeting, False
-        if (
-            greeting
-            and total(buffers) == WELCOME_BYTES  # the confirm may be there with it already
-            and self._driver.now() - self._heard < TOGETHER_SECONDS
-        ):
-            self._welcome = buffers
-            self._driver.welcomes.wait(self)
-            return
-        if self._welcome:
-            buffers, self._welcome = (*self._welcome, *buffers), ()
         if charged:
             self._settle(self._transport)
             self._unsent += charged
@@ -214,12 +199,6 @@ class Peer(asyncio.Protocol):
             self._unsent += backlog
             self._driver.take(backlog)
             self._driver.watch(self)
-
-    def let_out(self) -> None:
-        """Send a welcome by itself: what it waited for does not come, or not soon."""
-        welcome, self._welcome = self._welcome, ()
-        if welcome and self._transport is not None:
-            self._transport.writelines(welcome)
 
     def tick(self) -> bool:
         """Give back what was sent; return whether some of it is still here.
@@ -271,7 +250,6 @@ class Peer(asyncio.Protocol):
             return
         self._leaving = True
         log.info("session %d closed: %s", self.session, reason)
-        self.let_out()
         self._transport.close()
         self._driver.later(_GRACE_SECONDS, self.cut)
 

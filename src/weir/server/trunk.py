@@ -11,137 +11,22 @@ are both short of memory cannot wait for each other.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from socket import socket
-from typing import cast
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
-from weir.codec.fields import Buffer
-from weir.errors import RemoteProtocolError
-from weir.model.limits import MIB
+from weir.model.ids import place_node
 from weir.server.driving import Driving
 from weir.server.guest import Guest
-from weir.server.welcomes import greets
+from weir.server.outlet import End
 from weir.wire import trunk
 from weir.wire.frame import take_client_frame
-from weir.wire.messages import Opcode
-from weir.wire.trunk import Kind, TrunkFrame, TrunkStream
-
-log = logging.getLogger(__name__)
+from weir.wire.trunk import Arrival, Kind, TrunkFrame
 
 #: Told of the shard whose trunk is over, by its place.
 Told = Callable[[int], None]
-
-_ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS, Opcode.PULL})
-#: Above this much unsent the serving end answers no more requests.
-_UNSENT_BYTES_MAX = 16 * MIB
-
-
-class Outlet(asyncio.Protocol):
-    """Writing to another shard, and giving back what was charged once it is out."""
-
-    def __init__(self, driver: Driving) -> None:
-        """Belong to a driver."""
-        self._driver = driver
-        self._transport: asyncio.Transport | None = None
-        self._unsent = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Give everything back."""
-        self._transport = None
-        self.give_back(self._unsent)
-        self._unsent = 0
-
-    def give_back(self, size: int) -> None:
-        """These bytes have left this process, or never will."""
-        self._driver.release(size)
-
-    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
-        """Write buffers as they are; `charged` bytes are given back once they are out."""
-        if self._transport is None:
-            self.give_back(charged)
-            return
-        if charged:
-            self.settle()
-            self._unsent += charged
-        self._transport.writelines(buffers)
-
-    def settle(self) -> None:
-        """Give back what has left this process since the last time."""
-        if self._transport is not None:
-            sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
-            self._unsent -= sent
-            self.give_back(sent)
-
-    def close(self) -> None:
-        """Close once what was written is out."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def cut(self) -> None:
-        """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-
-class End(Outlet):
-    """What both ends of a trunk have in common.
-
-    What is written in one turn of the loop goes out together: while thousands of devices connect, a
-    write for each frame, and a read for each at the other end, would cost more than the frames do.
-    """
-
-    def __init__(self, driver: Driving) -> None:
-        """Belong to a driver."""
-        super().__init__(driver)
-        self._stream = TrunkStream()
-        self._gathered: list[Buffer] = []
-
-    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
-        """Write buffers as they are, behind this turn of the loop; see `Outlet.write`."""
-        if self._transport is None:
-            self.give_back(charged)
-            return
-        if not self._gathered:
-            asyncio.get_running_loop().call_soon(self.settle)
-        self._gathered += buffers
-        self._unsent += charged
-
-    def settle(self) -> None:
-        """Let out what was gathered, and give back what has left this process."""
-        if self._gathered and self._transport is not None:
-            gathered, self._gathered = self._gathered, []
-            self._transport.writelines(gathered)
-        super().settle()
-
-    def close(self) -> None:
-        """Close once what was written is out."""
-        self.settle()
-        super().close()
-
-    def data_received(self, data: bytes) -> None:
-        """Cut frames; what makes no sense ends the trunk."""
-        try:
-            frames = self._stream.receive(data)
-        except RemoteProtocolError as error:
-            log.error("a trunk broke: %s", error)
-            self.cut()
-        else:
-            self.take(deque(frames))
-
-    def take(self, frames: deque[TrunkFrame]) -> None:
-        """Take whole frames, perhaps none; each end has its own use for them."""
-
-    def update(self) -> None:
-        """The driver holds, or does not any more."""
 
 
 class AskingEnd(End):
@@ -185,6 +70,7 @@ class ServingEnd(End):
         self.shard = shard
         self._trunks = trunks
         self._told = told
+        self._is_foreign = place_node(shard) != 0
         self._numbers: dict[int, int] = {}
         self._waiting: deque[TrunkFrame] = deque()
         self._full = False
@@ -197,6 +83,13 @@ class ServingEnd(End):
             self._waiting += frames
         self.update()
         self._serve()
+
+    def answer(self, remote: int, reply: bytes) -> None:
+        """Write a small reply; another node may not know how to take many at once."""
+        if self._is_foreign:
+            self.write(trunk.encode(Kind.REPLIES, remote, reply))
+        else:
+            super().answer(remote, reply)
 
     def pause_writing(self) -> None:
         """The other shard does not take the replies: take no more requests."""
@@ -245,6 +138,9 @@ class ServingEnd(End):
             if kind == Kind.CLOSED:
                 self._closed(remote)
                 continue
+            if kind == Kind.ARRIVALS:
+                self._arrived(body)
+                continue
             number = self._numbers.get(remote)
             if number is None:
                 continue
@@ -253,13 +149,14 @@ class ServingEnd(End):
                 self._driver.received(number, [take_client_frame(body)])
                 self._driver.gather()
                 continue
-            requests = [trunk.decode_device(body)]
-            # A device's hello comes with what it publishes: one event, as it was one packet.
-            while self._waiting and self._waiting[0][:2] == (kind, remote):
-                requests.append(trunk.decode_device(self._waiting.popleft()[2]))
-            if greets(requests):
-                self._trunks.greets(number)
-            self._driver.received(number, requests)
+            self._driver.received(number, [trunk.decode_device(body)])
+
+    def _arrived(self, body: memoryview) -> None:
+        principal, arrivals = trunk.decode_arrivals(body)
+        remotes = [one.session for one in arrivals]
+        self._trunks.arrived(self, arrivals)
+        self._numbers.update(zip(remotes, [one.session for one in arrivals], strict=True))
+        self._driver.handle(ev.Arrived(arrivals, principal, self.shard))
 
     def _closed(self, remote: int) -> None:
         number = self._numbers.pop(remote, None)
@@ -331,11 +228,12 @@ class Trunks:
         self._driver.handle(ev.Opened(number, principal, end.shard))
         return number
 
-    def greets(self, number: int) -> None:
-        """The welcome of such a session goes out with the confirm that follows, if that is soon."""
-        guest = self._guests[number]
-        guest.greeting = True
-        self._driver.welcomes.wait(guest)
+    def arrived(self, end: ServingEnd, arrivals: Sequence[Arrival]) -> None:
+        """Begin sessions for another shard's devices; what they said is theirs from now on."""
+        for one in arrivals:
+            number = self._driver.new_session()
+            self._guests[number] = Guest(end, one.session)
+            one.session = number
 
     def closed(self, number: int) -> None:
         """End such a session."""

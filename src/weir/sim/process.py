@@ -27,7 +27,16 @@ from weir.sim.witness import Witness
 from weir.sim.world import MS, SkewedTime, World
 from weir.wire.connection import Connection
 
-_Besides = DiskEffect | ef.Pass | ef.Hangup | ef.HoldReads | ef.Connect | ef.Disconnect | ef.Stopped
+_Besides = (
+    DiskEffect
+    | ef.Answers
+    | ef.Pass
+    | ef.Hangup
+    | ef.HoldReads
+    | ef.Connect
+    | ef.Disconnect
+    | ef.Stopped
+)
 
 #: A recovery has a few steps for each segment.
 _RECOVERY_STEPS = 40
@@ -285,6 +294,9 @@ class Process:
         match effect:
             case ef.StartFlush():
                 self._jobs.start(effect)
+            case ef.Answers(replies):
+                for session, reply in replies.items():
+                    self._send(session, reply)
             case ef.Pass(shard, buffers, charged):
                 assert self.shard is not None  # it has just asked for this
                 self.shard.passed_on(shard, charged)

@@ -134,6 +134,10 @@ class Host:
                     self._shard.budget.release(charged)
                     if (peer := self._peers.get(session)) is not None:
                         peer.send(b"".join(buffers))
+                case ef.Answers(replies):
+                    for session, reply in replies.items():
+                        if (peer := self._peers.get(session)) is not None:
+                            peer.send(reply)
                 case ef.Hangup(session):
                     if (peer := self._peers.get(session)) is not None:
                         peer.hang_up()

@@ -42,15 +42,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import NamedTuple
+
+import msgspec
 
 from weir.codec.fields import Buffer
 from weir.errors import BadChecksum, BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import DEVICE_BODY_BYTES_MAX, GRANT_MS_DEFAULT
+from weir.wire.check_byte import xor
 from weir.wire.deliveries import (
     BY_HUB,
     Delivery,
@@ -76,10 +78,8 @@ _CONFIRM = struct.Struct(">HIQ")
 #: A header and a confirm; the check byte follows.
 _CONFIRM_FRAME = struct.Struct(">BIHBHIQ")
 _FRAME_SIZE_MIN = HEADER.size + 1
+_unpack_header = HEADER.unpack_from
 _BYTES = tuple(bytes((number,)) for number in range(256))
-#: What `xor` folds without making it smaller, and by how many bits each time.
-_SMALL = 64
-_SMALL_FOLDS = (256, 128, 64, 32, 16, 8)
 
 
 class DeviceOpcode(IntEnum):
@@ -102,7 +102,7 @@ _PUBLISH, _PUBLISH_SEQUENCED = int(DeviceOpcode.PUBLISH), int(DeviceOpcode.PUBLI
 _PUBLISHES = (_PUBLISH, _PUBLISH_SEQUENCED)
 
 
-class DeviceHello(NamedTuple):
+class DeviceHello(msgspec.Struct, frozen=True, array_like=True):
     """A hub names itself, its boot count, and where its messages go."""
 
     sn: int
@@ -125,14 +125,13 @@ class DevicePing:
     sn: int
 
 
-@dataclass(slots=True)  # not frozen: thousands of devices at once have one each
-class DevicePublishes:
+class DevicePublishes(msgspec.Struct, array_like=True):
     """Publishes of one read, column by column, in order; one whose code is not 0 is refused."""
 
-    sns: list[int] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
-    codes: list[int] = field(default_factory=list)
+    sns: list[int]
+    sequences: list[int]
+    values: list[bytes]
+    codes: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +167,6 @@ _BODIES: dict[int, Callable[[int, bytes], DeviceRequest]] = {
 }
 
 
-def xor(data: bytes | memoryview) -> int:
-    """Return the XOR of all bytes, folding them as one number instead of going byte by byte."""
-    folded, size = int.from_bytes(data, "little"), len(data)
-    while size > _SMALL:
-        size -= size // 2
-        folded = (folded >> (8 * size)) ^ (folded & ((1 << (8 * size)) - 1))
-    for bits in _SMALL_FOLDS:
-        folded ^= folded >> bits
-    return folded & 0xFF
-
-
 def frame(opcode: int, sn: int, body: bytes) -> bytes:
     """Return a whole device frame, check byte included. Raises `BadRequest` over 64 KiB."""
     if len(body) > DEVICE_BODY_BYTES_MAX:
@@ -201,12 +189,27 @@ def publish(sn: int, value: bytes, sequence: int = NO_SEQUENCE) -> bytes:
 
 def frame_size(view: Buffer, at: int) -> int:
     """Return the size of the frame at `at`. Raises `RemoteProtocolError` if it cannot be one."""
-    version, length, _, _ = HEADER.unpack_from(view, at)
+    version, length, _, _ = _unpack_header(view, at)
     if version != VERSION:
         raise RemoteProtocolError(f"a device frame begins with version 1, not {version}")
     if length > DEVICE_BODY_BYTES_MAX:
         raise RemoteProtocolError(f"a device body of {length:,}; {DEVICE_BODY_BYTES_MAX:,} allowed")
-    return int(_FRAME_SIZE_MIN + length)
+    size: int = _FRAME_SIZE_MIN + length
+    return size
+
+
+def _published(frame: bytes, opcode: int) -> tuple[int, bytes, int]:
+    """Return what a publish says: its sequence, its value, and 0 or why it is refused."""
+    code, sequence, at = 0, NO_SEQUENCE, HEADER.size
+    if opcode == _PUBLISH_SEQUENCED:
+        if len(frame) - 1 >= HEADER.size + _SEQUENCE.size:
+            (sequence,) = _SEQUENCE.unpack_from(frame, at)
+            at += _SEQUENCE.size
+        if sequence == NO_SEQUENCE:  # too short, or a number that would quietly lose dedupe
+            code = BadRequest.code
+    if xor(frame):  # the check byte makes the XOR of the whole frame 0
+        code = BadChecksum.code
+    return sequence, b"" if code else frame[at:-1], code
 
 
 class DeviceStream:
@@ -233,15 +236,20 @@ class DeviceStream:
         found: list[DeviceRequest] = []
         publishes: DevicePublishes | None = None
         for frame in self._cut(data):
-            _, _, opcode, sn = HEADER.unpack_from(frame)
-            if opcode in _PUBLISHES:
-                if publishes is None:
-                    publishes = DevicePublishes([], [], [], [])
-                    found.append(publishes)
-                self._publish(publishes, frame, opcode, sn)
-            else:
+            _, _, opcode, sn = _unpack_header(frame)
+            if opcode not in _PUBLISHES:
                 publishes = None
                 found.append(self._control(frame, opcode, sn))
+                continue
+            sequence, value, code = _published(frame, opcode)
+            if publishes is None:
+                publishes = DevicePublishes([sn], [sequence], [value], [code])
+                found.append(publishes)
+            else:
+                publishes.sns.append(sn)
+                publishes.sequences.append(sequence)
+                publishes.values.append(value)
+                publishes.codes.append(code)
         return found
 
     def _cut(self, data: bytes) -> Sequence[bytes]:
@@ -256,22 +264,6 @@ class DeviceStream:
             self._reassembler = Reassembler(HEADER.size, frame_size)
             self._reassembler.receive(rest)
         return frames
-
-    @staticmethod
-    def _publish(publishes: DevicePublishes, frame: bytes, opcode: int, sn: int) -> None:
-        code, sequence, at = 0, NO_SEQUENCE, HEADER.size
-        if opcode == _PUBLISH_SEQUENCED:
-            if len(frame) - 1 >= HEADER.size + _SEQUENCE.size:
-                (sequence,) = _SEQUENCE.unpack_from(frame, at)
-                at += _SEQUENCE.size
-            if sequence == NO_SEQUENCE:  # too short, or a number that would quietly lose dedupe
-                code = BadRequest.code
-        if xor(frame):  # the check byte makes the XOR of the whole frame 0
-            code = BadChecksum.code
-        publishes.sns.append(sn)
-        publishes.sequences.append(sequence)
-        publishes.values.append(b"" if code else frame[at:-1])
-        publishes.codes.append(code)
 
     @staticmethod
     def _control(frame: bytes, opcode: int, sn: int) -> DeviceRequest:

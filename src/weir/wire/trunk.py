@@ -22,7 +22,9 @@ from weir.model.limits import TRUNK_FRAME_BYTES_MAX
 from weir.wire.device import (
     HEADER,
     REPLY,
+    DeviceHello,
     DeviceOpcode,
+    DevicePublishes,
     DeviceRequest,
     encode_confirm,
     encode_welcome,
@@ -49,7 +51,7 @@ OWN_SESSION = (1 << 64) - 1
 
 
 class Kind(IntEnum):
-    """What a trunk frame says of its session. The last two are said by the serving end."""
+    """What a trunk frame says of its session. The serving end says replies, hangup and answers."""
 
     OPENED = 1  # body: the principal
     CLOSED = 2
@@ -57,6 +59,21 @@ class Kind(IntEnum):
     DEVICE = 4  # body: a device request
     REPLIES = 5  # body: whole frames for the peer, in its dialect
     HANGUP = 6  # body: the reason
+    # Of many sessions, and between shards of one node only: those run one release.
+    ARRIVALS = 7  # body: the principal, and for each session its hello and publishes
+    ANSWERS = 8  # body: for each session whole frames for the peer
+
+
+class Arrival(msgspec.Struct, array_like=True):
+    """A device that connected, said hello and published at once."""
+
+    session: int
+    hello: DeviceHello
+    publishes: DevicePublishes
+
+
+_unpack_arrivals = msgspec.msgpack.Decoder(tuple[str, list[Arrival]]).decode
+_unpack_answers = msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode
 
 
 class TrunkFrame(NamedTuple):
@@ -95,6 +112,26 @@ def decode_device(body: Buffer) -> DeviceRequest:
     number, content = _unpack(body)
     request: DeviceRequest = _DEVICE_KINDS[number](*content)
     return request
+
+
+def encode_arrivals(principal: str, arrivals: Sequence[Arrival]) -> tuple[Buffer, ...]:
+    """Return the buffers that pass on devices which came at once."""
+    return encode(Kind.ARRIVALS, 0, _pack((principal, arrivals)))
+
+
+def decode_arrivals(body: Buffer) -> tuple[str, list[Arrival]]:
+    """Return the principal of devices that came at once, and what each said."""
+    return _unpack_arrivals(body)
+
+
+def encode_answers(answers: Sequence[tuple[int, bytes]]) -> tuple[Buffer, ...]:
+    """Return the buffers of replies to many sessions, in order."""
+    return encode(Kind.ANSWERS, 0, _pack(answers))
+
+
+def decode_answers(body: Buffer) -> list[tuple[int, bytes]]:
+    """Return replies to many sessions, in order."""
+    return _unpack_answers(body)
 
 
 def count_confirms(replies: Buffer) -> int:

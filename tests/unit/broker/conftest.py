@@ -85,6 +85,9 @@ class Rig:
                 case ef.Send(session, buffers, charged):
                     self.shard.budget.release(charged)
                     self._sent(session, b"".join(buffers))
+                case ef.Answers(replies):
+                    for session, reply in replies.items():
+                        self._sent(session, reply)
                 case (
                     ef.StartFlush()
                     | ef.StartRead()

@@ -77,6 +77,8 @@ class One:
                 case ef.Send(session, buffers, charged):
                     self.shard.budget.release(charged)
                     self.sent(session, b"".join(buffers))
+                case ef.Answers(replies):
+                    self.answered(replies)
                 case ef.Pass(shard, buffers, charged):
                     self.node.wires[self.number, shard].append((b"".join(buffers), charged))
                 case ef.Hangup(session, reason):
@@ -89,6 +91,17 @@ class One:
                     self.stopped = True
                 case ef.StartFlush() | ef.StartRead() | ef.MakeSpare() | ef.SaveCheckpoint():
                     self.jobs.append(effect)
+
+    def answered(self, replies: dict[int, bytes]) -> None:
+        gone: dict[int, list[tuple[int, bytes]]] = {}
+        for session, reply in replies.items():
+            if session in self.guests:
+                other, remote = self.guests[session]
+                gone.setdefault(other, []).append((remote, reply))
+            else:
+                self.sent(session, reply)
+        for other, answers in gone.items():
+            self.node.back[other, self.number].append(b"".join(trunk.encode_answers(answers)))
 
     def sent(self, session: int, data: bytes) -> None:
         if session in self.guests:
@@ -193,7 +206,17 @@ class Node:
             there.guests[number] = (asking, remote)
             there.handle(ev.Opened(number, bytes(body).decode()))
         elif kind == Kind.CLOSED:
-            there.handle(ev.Closed(self._guests.pop(key)))
+            number = self._guests.pop(key)
+            del there.guests[number]
+            there.handle(ev.Closed(number))
+        elif kind == Kind.ARRIVALS:
+            principal, arrivals = trunk.decode_arrivals(body)
+            for one in arrivals:
+                key = (asking, there.number, one.session)
+                number = self._guests[key] = next(there.numbers)
+                there.guests[number] = (asking, one.session)
+                one.session = number
+            there.handle(ev.Arrived(arrivals, principal))
         else:
             request = take_client_frame(body) if kind == Kind.CLIENT else trunk.decode_device(body)
             there.handle(ev.Received(self._guests[key], [request]))

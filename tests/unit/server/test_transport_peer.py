@@ -11,12 +11,10 @@ import pytest
 from weir.model.limits import KIB, MIB
 from weir.server.doors import Doors
 from weir.server.transport import Peer
-from weir.server.welcomes import TOGETHER_SECONDS, Welcomes
 from weir.wire import device
 from weir.wire.frame import CLIENT_HEADER
 from weir.wire.messages import Opcode
 
-WELCOME = device.encode_welcome(1, 0, 77)
 PING = device.frame(device.DeviceOpcode.PING, 1, b"")
 
 
@@ -69,7 +67,6 @@ class FakeDriver:
         self.used = 0
         self.frames: list[Any] = []
         self.watched: set[Peer] = set()
-        self.welcomes = Welcomes(self.now)
 
     def now(self) -> float:
         return self.time
@@ -134,68 +131,6 @@ def test_small_replies_that_nobody_reads_are_charged_too(scene: Scene) -> None:
     scene.transport.unsent = 0
     assert not scene.peer.tick()
     assert scene.driver.used == 0
-
-
-def greeted(scene: Scene) -> None:
-    """Let a device say hello and publish in one packet; the broker answers the hello."""
-    scene.peer.data_received(device.hello(1, 1, "t") + device.publish(0, b"open", 0))
-    scene.peer.send((WELCOME,), 0)
-
-
-def test_a_welcome_goes_out_with_the_confirm_of_what_came_with_its_hello(scene: Scene) -> None:
-    greeted(scene)
-    assert scene.transport.unsent == 0
-    scene.peer.send((b"confirm",), 0)
-    assert scene.transport.unsent == len(WELCOME + b"confirm")
-    scene.peer.send((b"more",), 0)
-    assert scene.transport.unsent == len(WELCOME + b"confirmmore")
-    scene.driver.time += 2 * TOGETHER_SECONDS
-    scene.driver.welcomes.tick()
-    assert scene.transport.unsent == len(WELCOME + b"confirmmore"), "it is sent once"
-
-
-def test_a_welcome_does_not_wait_long(scene: Scene) -> None:
-    greeted(scene)
-    assert not scene.driver.watched, "thousands are not looked at again and again"
-    scene.driver.time += 0.9 * TOGETHER_SECONDS
-    scene.driver.welcomes.tick()
-    assert scene.transport.unsent == 0
-    scene.driver.time += 0.2 * TOGETHER_SECONDS
-    scene.driver.welcomes.tick()
-    assert scene.transport.unsent == len(WELCOME)
-
-
-def test_a_welcome_that_comes_late_does_not_wait_again(scene: Scene) -> None:
-    """Another shard has let it wait already."""
-    scene.peer.data_received(device.hello(1, 1, "t") + device.publish(0, b"open", 0))
-    scene.driver.time += TOGETHER_SECONDS
-    scene.peer.send((WELCOME,), 0)
-    assert scene.transport.unsent == len(WELCOME)
-
-
-def test_a_welcome_that_comes_with_its_confirm_does_not_wait(scene: Scene) -> None:
-    scene.peer.data_received(device.hello(1, 1, "t") + device.publish(0, b"open", 0))
-    scene.peer.send((WELCOME + b"confirm",), 0)
-    assert scene.transport.unsent == len(WELCOME + b"confirm")
-
-
-def test_a_welcome_waits_for_publishes_only(scene: Scene) -> None:
-    """What else a device asks for may take as long as there is nothing to tell."""
-    scene.peer.data_received(device.hello(1, 1, "t") + PING)
-    scene.peer.send((WELCOME,), 0)
-    assert scene.transport.unsent == len(WELCOME)
-
-
-def test_a_welcome_is_not_lost_to_a_hangup(scene: Scene) -> None:
-    greeted(scene)
-    scene.peer.hang_up("another node leads")
-    assert scene.transport.unsent == len(WELCOME)
-
-
-def test_a_hello_by_itself_is_answered_at_once(scene: Scene) -> None:
-    scene.peer.data_received(device.hello(1, 1, "t"))
-    scene.peer.send((b"welcome",), 0)
-    assert scene.transport.unsent == len(b"welcome")
 
 
 def test_what_is_charged_comes_back_when_the_peer_goes(scene: Scene) -> None:

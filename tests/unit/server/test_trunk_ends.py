@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
-from weir.server.trunk import Trunks
-from weir.server.welcomes import TOGETHER_SECONDS, Welcomes
+from weir.model.ids import place_of
+from weir.server.trunk import ServingEnd, Trunks
 from weir.wire import messages as m
 from weir.wire import trunk
 from weir.wire.client import ClientStream, decode_request, encode_request
 from weir.wire.device import DeviceHello, DevicePing, DevicePublishes
-from weir.wire.trunk import Kind
+from weir.wire.trunk import Arrival, Kind
 
 MIB = 1 << 20
 
@@ -31,8 +31,6 @@ class Noting:
         self.events: list[Any] = []
         self.turns: list[str] = []
         self.sessions = count(1_000)
-        self.time = 0.0
-        self.welcomes = Welcomes(lambda: self.time)
         self.trunks = Trunks(self)
         self.told = asyncio.Event()
         self.lost: list[int] = []
@@ -170,36 +168,51 @@ def test_a_peer_of_one_shard_is_a_session_of_the_other() -> None:
     run(body)
 
 
-def test_a_welcome_goes_out_with_the_confirm_that_follows_or_after_a_while() -> None:
-    """A frame, a packet, and a turn of the other shard's loop, less for each device of a crowd."""
+def arrival(session: int) -> Arrival:
+    publishes = DevicePublishes([1], [0], [b"value"], [0])
+    return Arrival(session, DeviceHello(0, session, 1, 0, "t"), publishes)
 
+
+def test_devices_that_came_at_once_are_one_event_and_their_confirms_one_frame() -> None:
     async def body(asking: Noting, serving: Noting) -> None:
-        for session in (7, 8):
-            asking.trunks.send(passed(*trunk.encode(Kind.OPENED, session, b"")))
-            hello = DeviceHello(0, session, 1, 0, "t")
-            for request in (hello, DevicePublishes([1], [0], [b"value"], [0])):
-                asking.trunks.send(passed(*trunk.encode_device(session, request)))
-        await serving.until(lambda: len(serving.events) == 4)
-        asked = [event.frames for event in serving.events if isinstance(event, ev.Received)]
-        assert [len(frames) for frames in asked] == [2, 2]
+        asking.trunks.send(passed(*trunk.encode_arrivals("ada", [arrival(7), arrival(8)])))
+        asking.trunks.send(passed(*trunk.encode_device(8, DevicePing(3))))
+        await serving.until(lambda: len(serving.events) == 2)
+        arrived, received = serving.events
+        assert (arrived.principal, arrived.place) == ("ada", 0)
+        assert [(one.session, one.hello.hub) for one in arrived.arrivals] == [
+            (1_000, 7),
+            (1_001, 8),
+        ]
+        assert received == ev.Received(1_001, [DevicePing(3)])
         first, second = serving.trunks.guest(1_000), serving.trunks.guest(1_001)
         assert first is not None
         assert second is not None
-        (end,) = serving.trunks._ends()
-        first.send((b"welcome",), 0)
-        second.send((b"welcome",), 0)
-        assert not end._gathered
-        first.send((b"confirm",), 0)
-        assert len(end._gathered) == 3, "one frame: a header, and what was sent"
-        serving.time += TOGETHER_SECONDS
-        serving.welcomes.tick()
-        second.send((b"confirm",), 0)
+        first.answer(b"one")
+        second.answer(b"two")
+        second.send((b"pi", b"ng"), 0)
+        first.answer(b"more")
         await asking.until(lambda: sum(len(e.frames) for e in asking.events[1:]) == 3)
-        frames = [(n, bytes(data)) for e in asking.events[1:] for _, n, data in e.frames]
-        assert [data for n, data in frames if n == 7] == [b"welcomeconfirm"]
-        assert [data for n, data in frames if n == 8] == [b"welcome", b"confirm"]
+        back = [frame for event in asking.events[1:] for frame in event.frames]
+        assert [kind for kind, _, _ in back] == [Kind.ANSWERS, Kind.REPLIES, Kind.ANSWERS]
+        assert trunk.decode_answers(back[0].body) == [(7, b"one"), (8, b"two")]
+        assert (back[1].session, bytes(back[1].body)) == (8, b"ping")
+        assert trunk.decode_answers(back[2].body) == [(7, b"more")]
+        asking.trunks.send(passed(*trunk.encode(Kind.CLOSED, 7)))
+        await serving.until(lambda: len(serving.events) == 3)
+        assert serving.events[2] == ev.Closed(1_000)
 
     run(body)
+
+
+def test_another_node_gets_answers_one_by_one() -> None:
+    """It may run a release that knows no more."""
+    written: list[Any] = []
+    noting = cast(Any, SimpleNamespace())
+    end = ServingEnd(noting, place_of(2, 0), noting, lambda shard: None)
+    end.write = lambda *args: written.append(args)  # type: ignore[method-assign]
+    end.answer(7, b"one")
+    assert written == [(trunk.encode(Kind.REPLIES, 7, b"one"),)]
 
 
 def test_a_shard_that_holds_serves_no_more_but_always_hears_replies() -> None:

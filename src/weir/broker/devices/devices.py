@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weir.broker.admission import Authorize, Budget
+from weir.broker.devices.arriving import Arriving
 from weir.broker.devices.receivers import Receivers
 from weir.broker.effects import Hangup
 from weir.broker.identity import Identity
@@ -37,7 +38,8 @@ from weir.wire.device import (
 class Devices:
     """Answers a device's frames; errors are numbers, and never cost it the connection."""
 
-    __slots__ = ("_authorize", "_identity", "_neighbours", "_outbox", "_topics", "receivers")
+    __slots__ = ("_authorize", "_identity", "_neighbours", "_outbox", "_time", "_topics",
+                 "receivers")  # fmt: skip
 
     def __init__(
         self,
@@ -55,12 +57,24 @@ class Devices:
         self._topics = topics
         self._outbox = outbox
         self._authorize = authorize
+        self._time = time
         self.receivers = Receivers(topics, outbox, authorize, time, neighbours.passing, budget)
 
-    def handle(self, session: Session, request: DeviceRequest, final: bool = False) -> bool:
-        """Serve one frame, or the publishes of one read. See `Requests.handle` for the rest."""
+    def arriving(self, sessions: dict[int, Session]) -> Arriving:
+        """Return who serves those that come at once, and keeps them in `sessions`."""
+        return Arriving(
+            self._identity, sessions, self._topics, self._outbox, self._authorize, self._time,
+            self._neighbours.passing,
+        )  # fmt: skip
+
+    def handle(
+        self, session: Session, request: DeviceRequest, final: bool = False, followed: bool = False
+    ) -> bool:
+        """Serve one frame, or the publishes of one read; a hello may be `followed` by such. See
+        `Requests.handle` for the rest.
+        """
         if isinstance(request, DeviceHello):
-            return self._hello(session, request, final)
+            return self._hello(session, request, final, followed)
         match request:
             case DevicePublishes():
                 self._publish(session, request)
@@ -77,7 +91,7 @@ class Devices:
                 self._outbox.send(session.id, encode_code(opcode, sn, code))
         return True
 
-    def _hello(self, session: Session, request: DeviceHello, final: bool) -> bool:
+    def _hello(self, session: Session, request: DeviceHello, final: bool, followed: bool) -> bool:
         code = 0
         try:
             topic = self._topics.named(request.topic)
@@ -101,7 +115,11 @@ class Devices:
             code = self._neighbours.certain(error).code
         except Refused as error:
             code = error.code
-        self._outbox.send(session.id, encode_welcome(request.sn, code, self._identity.system))
+        welcome = encode_welcome(request.sn, code, self._identity.system)
+        if followed:
+            self._outbox.welcome(session.id, welcome, self._time.monotonic_ms())
+        else:
+            self._outbox.send(session.id, welcome)
         return True
 
     def _publish(self, session: Session, publishes: DevicePublishes) -> None:
@@ -113,7 +131,7 @@ class Devices:
         try:
             led = self._topics.find(seat.group) if session.seated == passing.shard else None
             if led is not None and led.leads:
-                led.publish_devices(seat, publishes)
+                led.publish_devices(((seat, publishes),))
                 return
             place = passing.routes.toward(seat.group, session.foreign)
             if place != session.seated:
@@ -124,7 +142,7 @@ class Devices:
                 passing.device(session, publishes)
                 return
             _, partition = self._topics.partition(seat.group)
-            partition.publish_devices(seat, publishes)
+            partition.publish_devices(((seat, publishes),))
         except Refused as error:
             self._refuse(session, publishes, error)
 

@@ -7,9 +7,10 @@ producer's by what is replicated and by what is under way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
+
+import msgspec
 
 from weir.broker.entries import BatchRecord
 from weir.broker.intake.intake import Intake, Pending
@@ -28,11 +29,11 @@ ROW_BYTES = 64
 
 _ACCEPT = -1
 
-Send = Callable[[int, bytes], None]
+#: Sends bytes to sessions, to each its own.
+Answer = Callable[[dict[int, bytes]], None]
 
 
-@dataclass(slots=True)
-class Seat:
+class Seat(msgspec.Struct, eq=False):
     """A hub's connection: who it is, where its messages go, and the highest stamp it was told.
 
     There is one for a session: a later hello changes it, and only while nothing is in flight.
@@ -45,6 +46,10 @@ class Seat:
     seen: int = 0
     #: Publishes that wait for their replies.
     in_flight: int = 0
+
+
+#: Devices and what they published.
+Crowd = Sequence[tuple[Seat, DevicePublishes]]
 
 
 class _Confirms:
@@ -91,15 +96,15 @@ class _Gathering:
 class FanIn:
     """Gathers publishes until the next entry is cut, and confirms them after the commit."""
 
-    __slots__ = ("_arrived", "_flying", "_intake", "_producer", "_release", "_send", "_sequence",
-                 "_state")  # fmt: skip
+    __slots__ = ("_answer_all", "_arrived", "_flying", "_fresh", "_intake", "_producer",
+                 "_release", "_sequence", "_state")  # fmt: skip
 
     def __init__(
         self,
         intake: Intake,
         state: PartitionState,
         producer: int,
-        send: Send,
+        answer: Answer,
         release: Callable[[int], None],
     ) -> None:
         """Write as `producer`, the shard's own: go on behind what it wrote here when it led before.
@@ -109,12 +114,14 @@ class FanIn:
         self._intake = intake
         self._state = state
         self._producer = producer
-        self._send = send
+        self._answer_all = answer
         self._release = release
         known = state.producers.known(producer)
         self._sequence = known.next_sequence if known is not None else 0
         self._arrived: list[tuple[Seat, DevicePublishes, int, int]] = []
         self._flying: deque[tuple[Pending, _Gathering]] = deque()
+        #: How many devices in those were not known before.
+        self._fresh = 0
 
     @property
     def has_arrived(self) -> bool:
@@ -184,19 +191,23 @@ class FanIn:
             return Overloaded.code, RETRY_AFTER_MS
         if known is not None and seat.boot < known.boot:
             return Fenced.code, known.boot
-        here = known if known is not None and seat.boot == known.boot else Origin(seat.boot, 0, 0)
-        if closed is not None and sequence >= here.next_sequence:
+        here = known if known is not None and seat.boot == known.boot else None
+        wanted = 0 if here is None else here.next_sequence
+        if closed is not None and sequence >= wanted:
             return closed
-        if sequence > here.next_sequence:
-            return SequenceGap.code, here.next_sequence
+        if sequence > wanted:
+            return SequenceGap.code, wanted
         hash_ = value_hash(value)
-        if sequence == here.next_sequence:
-            into.known[seat.hub, sn] = here.after(sequence, place, hash_)
+        if here is None:
+            into.known[seat.hub, sn] = Origin.first(seat.boot, place, hash_)
             into.fresh += known is None
+            return _ACCEPT, place
+        if sequence == wanted:
+            into.known[seat.hub, sn] = here.after(sequence, place, hash_)
             return _ACCEPT, place
         if not here.holds(sequence, hash_):
             return SequenceReused.code, 0
-        return 0, here.offset if sequence == here.next_sequence - 1 else OFFSET_UNKNOWN
+        return 0, here.offset if sequence == wanted - 1 else OFFSET_UNKNOWN
 
     def _closed(self) -> tuple[int, int] | None:
         try:
@@ -207,7 +218,7 @@ class FanIn:
 
     def _is_full(self, into: _Gathering) -> bool:
         """Whether a device that is not known would be one too many, once all is committed."""
-        coming = into.fresh + sum(gathering.fresh for _, gathering in self._flying)
+        coming = into.fresh + self._fresh
         return len(self._state.origins) + coming >= ORIGINS_PER_PARTITION_MAX
 
     def _known(self, into: _Gathering, hub: int, sn: int) -> Origin | None:
@@ -240,6 +251,7 @@ class FanIn:
         self._sequence += len(gathering.values)
         pending.waiting.append(self._confirm)
         self._flying.append((pending, gathering))
+        self._fresh += gathering.fresh
 
     def _answer_alone(self, gathering: _Gathering) -> None:
         """Nothing was accepted: answer behind the batches under way, so that replies keep order."""
@@ -264,6 +276,7 @@ class FanIn:
 
     def _confirm(self, outcome: BatchRecord | Refused) -> None:
         _, gathering = self._flying.popleft()
+        self._fresh -= gathering.fresh
         self._answer(gathering, outcome)
 
     def _answer(self, gathering: _Gathering, outcome: BatchRecord | Refused) -> None:
@@ -282,16 +295,16 @@ class FanIn:
         self._release(gathering.charged)
         c = gathering.confirms
         self._intake.counts.told_devices(c.codes)
-        replies: dict[int, list[bytes]] = {}
+        replies: dict[int, bytes] = {}
+        more: dict[int, list[bytes]] = {}  # of those who published several: few, as a rule
         rows = zip(c.seats, c.sns, c.sequences, c.codes, c.offsets, strict=True)
         for seat, sn, sequence, code, offset in rows:
             if seat.seen < stamp:
                 seat.seen = stamp
             seat.in_flight -= 1
             reply = encode_confirm(sn, sequence, code, offset)
-            if (before := replies.get(seat.session)) is None:
-                replies[seat.session] = [reply]
-            else:
-                before.append(reply)
-        for session, parts in replies.items():
-            self._send(session, b"".join(parts))
+            if (first := replies.setdefault(seat.session, reply)) is not reply:
+                more.setdefault(seat.session, [first]).append(reply)
+        for session, parts in more.items():
+            replies[session] = b"".join(parts)
+        self._answer_all(replies)

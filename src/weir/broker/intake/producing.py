@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weir.broker.entries import BatchRecord
-from weir.broker.intake.fan_in import ROW_BYTES, FanIn, Seat, refused
+from weir.broker.intake.fan_in import ROW_BYTES, Crowd, FanIn, refused
 from weir.broker.intake.intake import Intake
 from weir.broker.outbox import Caller
 from weir.broker.surroundings import Surroundings
 from weir.errors import Refused, Unavailable
 from weir.model.batch import Batch
 from weir.model.header import Columns, Header
-from weir.wire.device import DevicePublishes
 from weir.wire.messages import Confirm, Level, Produce
 
 _CHUNK = int(Columns.CHUNK)
@@ -73,20 +72,27 @@ def publish(
     return not repeats
 
 
-def publish_devices(
-    shared: Surroundings, fan_in: FanIn, seat: Seat, publishes: DevicePublishes
-) -> None:
-    """Take device publishes of one connection, or refuse all of them, in line either way: one
+def publish_devices(shared: Surroundings, fan_in: FanIn, crowd: Crowd) -> None:
+    """Take device publishes of each connection, or refuse all of it, in line either way: one
     without a sequence knows its reply by its place alone.
     """
-    charged = sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
+    charges = [
+        sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
+        for _, publishes in crowd
+    ]
     try:
         shared.admit()
-        shared.budget.charge(charged)
+        shared.budget.charge(sum(charges))
     except Refused as error:
+        if len(crowd) > 1:  # there may be room for some
+            for one in crowd:
+                publish_devices(shared, fan_in, (one,))
+            return
+        ((seat, publishes),) = crowd
         fan_in.add(seat, refused(publishes, error), 0, error.detail)
     else:
-        fan_in.add(seat, publishes, charged)
+        for (seat, publishes), charged in zip(crowd, charges, strict=True):
+            fan_in.add(seat, publishes, charged)
 
 
 def _when_visible(shared: Surroundings, group: int, caller: Caller, confirm: Confirm) -> None:

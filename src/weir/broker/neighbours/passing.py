@@ -20,17 +20,19 @@ from weir.broker.sessions import Session
 from weir.codec.fields import Buffer, total
 from weir.errors import Overloaded, Refused, Unavailable
 from weir.model.ids import place_node
-from weir.model.limits import RETRY_AFTER_MS
+from weir.model.limits import KIB, RETRY_AFTER_MS
 from weir.wire import messages as m
 from weir.wire import trunk
 from weir.wire.client import decode_reply, encode_request
 from weir.wire.device import DevicePublishes, DeviceRequest
 from weir.wire.frame import CLIENT_VERSION, ClientFrame, take_client_frame
 from weir.wire.messages import Opcode
-from weir.wire.trunk import OWN_SESSION, Kind, TrunkFrame, count_confirms
+from weir.wire.trunk import OWN_SESSION, Arrival, Kind, TrunkFrame, count_confirms
 
 #: No opcode: replies that nobody else listens for.
 _ANY = -1
+#: Devices that come at once go on by themselves where they are larger than this together.
+_CROWD_BYTES_MAX = 256 * KIB
 #: What may be asked again if there is no room for the answer: nothing changes by it.
 _READS = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS})
 
@@ -137,6 +139,22 @@ class Passing:
             seat.in_flight += len(request.sns)
         self._put(shard, buffers, charged)
 
+    def crowd(self, arrivals: Sequence[Arrival], principal: str, shard: int) -> bool:
+        """Pass devices that came at once on to another shard of this node, as one; False, and
+        nothing is done, if that cannot be. Raises `Overloaded`.
+        """
+        one = self._trunks.get(shard)
+        if one is None or place_node(shard):
+            return False
+        buffers = trunk.encode_arrivals(principal, arrivals)
+        charged = total(buffers)
+        if charged > _CROWD_BYTES_MAX:
+            return False
+        self.lanes.take(shard, charged)
+        one.known.update([arrival.session for arrival in arrivals])
+        self._put(shard, buffers, charged)
+        return True
+
     def ask(self, caller: Caller, request: m.Request, shard: int) -> None:
         """Ask another shard for one of this shard's devices; `Outbox.kept` gets the reply.
 
@@ -168,12 +186,29 @@ class Passing:
     def received(self, shard: int, frames: Sequence[TrunkFrame]) -> None:
         """Hand on what came back."""
         for kind, number, body in frames:
-            if kind == Kind.HANGUP:
+            if kind == Kind.ANSWERS:
+                self._to_devices(trunk.decode_answers(body))
+            elif kind == Kind.HANGUP:
                 self._outbox.put(Hangup(number, bytes(body).decode()))
             elif number == OWN_SESSION:
                 self._to_own(body)
             elif (session := self._sessions.get(number)) is not None:
                 self._to_peer(shard, session, body)
+
+    def _to_devices(self, answers: Sequence[tuple[int, bytes]]) -> None:
+        found: dict[int, bytes] = {}
+        for number, reply in answers:
+            session = self._sessions.get(number)
+            if session is None or session.seat is None:
+                continue
+            session.seat.in_flight -= count_confirms(reply)
+            reply = found.pop(number, b"") + reply
+            if len(reply) <= SMALL:
+                found[number] = reply
+                continue
+            self._budget.take(len(reply))
+            self._outbox.put(Send(number, (reply,), len(reply)))
+        self._outbox.answer(found)
 
     def _to_own(self, body: memoryview) -> None:
         frame = take_client_frame(body)

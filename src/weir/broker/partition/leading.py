@@ -62,7 +62,7 @@ class Leading:
     def devices(self, producer: int, outbox: Outbox, budget: Budget) -> FanIn:
         """Return what packs devices' messages, as the shard's own `producer`."""
         if self.fan_in is None:
-            self.fan_in = FanIn(self.intake, self._state, producer, outbox.send, budget.release)
+            self.fan_in = FanIn(self.intake, self._state, producer, outbox.answer, budget.release)
         return self.fan_in
 
     def settle(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from weir import raft
 from weir.broker.clusters.steering import Change
 from weir.broker.entries import Payload
-from weir.broker.intake.fan_in import FanIn, Seat
+from weir.broker.intake.fan_in import Crowd, FanIn
 from weir.broker.intake.producing import publish, publish_devices
 from weir.broker.leaderless import no_leader
 from weir.broker.outbox import Caller
@@ -32,7 +32,6 @@ from weir.model.topic import TopicSettings
 from weir.order.clock import HybridClock
 from weir.wire.administration import ListClusters
 from weir.wire.cursors import MoveCursor, SeekCursor, TakeTurn
-from weir.wire.device import DevicePublishes
 from weir.wire.messages import (
     Ack,
     Decide,
@@ -119,9 +118,9 @@ class Partition:
         if publish(self._shared, leading.intake, caller, request, own, check_dues):
             self._dirty(self)
 
-    def publish_devices(self, seat: Seat, publishes: DevicePublishes) -> None:
-        """Take device publishes of one connection; confirms come after the commit."""
-        publish_devices(self._shared, self._fan_in(), seat, publishes)
+    def publish_devices(self, crowd: Crowd) -> None:
+        """Take device publishes, those of a connection together; confirms come after the commit."""
+        publish_devices(self._shared, self._fan_in(), crowd)
         self._dirty(self)
 
     def part(self, request: Prepare | Decide, tell: Tell) -> None:

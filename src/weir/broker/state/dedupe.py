@@ -169,6 +169,7 @@ def _packed_rows(rows: dict[int, bytearray]) -> tuple[bytes, bytes, bytes]:
 _RING = struct.Struct(f"<{DEVICE_WINDOW}I")
 _NO_RING = bytes(_RING.size)
 _HASH = struct.Struct("<I")
+_REST_OF_RING = _NO_RING[_HASH.size :]
 
 
 def value_hash(value: Buffer) -> int:
@@ -185,6 +186,11 @@ class Origin(NamedTuple):
     next_sequence: int
     offset: int
     ring: bytes = _NO_RING
+
+    @classmethod
+    def first(cls, boot: int, offset: int, hash: int) -> Origin:
+        """Return where a device stands after its first message, sequence 0."""
+        return cls(boot, 1, offset, _HASH.pack(hash) + _REST_OF_RING)
 
     def after(self, sequence: int, offset: int, hash: int) -> Origin:
         """Return where the device stands after its next message."""

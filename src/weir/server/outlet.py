@@ -1,0 +1,144 @@
+"""Writing to another shard, and what both ends of a trunk have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import cast
+
+from weir.codec.fields import Buffer
+from weir.errors import RemoteProtocolError
+from weir.model.limits import MIB
+from weir.server.driving import Driving
+from weir.wire import trunk
+from weir.wire.trunk import TrunkFrame, TrunkStream
+
+log = logging.getLogger(__name__)
+
+#: Above this much unsent the serving end answers no more requests.
+_UNSENT_BYTES_MAX = 16 * MIB
+
+
+class Outlet(asyncio.Protocol):
+    """Writing to another shard, and giving back what was charged once it is out."""
+
+    def __init__(self, driver: Driving) -> None:
+        """Belong to a driver."""
+        self._driver = driver
+        self._transport: asyncio.Transport | None = None
+        self._unsent = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Give everything back."""
+        self._transport = None
+        self.give_back(self._unsent)
+        self._unsent = 0
+
+    def give_back(self, size: int) -> None:
+        """These bytes have left this process, or never will."""
+        self._driver.release(size)
+
+    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
+        """Write buffers as they are; `charged` bytes are given back once they are out."""
+        if self._transport is None:
+            self.give_back(charged)
+            return
+        if charged:
+            self.settle()
+            self._unsent += charged
+        self._transport.writelines(buffers)
+
+    def settle(self) -> None:
+        """Give back what has left this process since the last time."""
+        if self._transport is not None:
+            sent = self._unsent - min(self._unsent, self._transport.get_write_buffer_size())
+            self._unsent -= sent
+            self.give_back(sent)
+
+    def close(self) -> None:
+        """Close once what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def cut(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class End(Outlet):
+    """What both ends of a trunk have in common.
+
+    What is written in one turn of the loop goes out together: while thousands of devices connect, a
+    write for each frame, and a read for each at the other end, would cost more than the frames do.
+    """
+
+    def __init__(self, driver: Driving) -> None:
+        """Belong to a driver."""
+        super().__init__(driver)
+        self._stream = TrunkStream()
+        self._gathered: list[Buffer] = []
+        #: Small replies behind that.
+        self._answers: list[tuple[int, bytes]] = []
+        self._settles = False
+
+    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
+        """Write buffers as they are, behind this turn of the loop; see `Outlet.write`."""
+        if self._transport is None:
+            self.give_back(charged)
+            return
+        self._settle_soon()
+        self._put_answers()
+        self._gathered += buffers
+        self._unsent += charged
+
+    def answer(self, remote: int, reply: bytes) -> None:
+        """Write a small reply to a peer of the other shard: one frame for those of this turn."""
+        self._settle_soon()
+        self._answers.append((remote, reply))
+
+    def _settle_soon(self) -> None:
+        if not self._settles:
+            self._settles = True
+            asyncio.get_running_loop().call_soon(self.settle)
+
+    def _put_answers(self) -> None:
+        if self._answers:
+            self._gathered += trunk.encode_answers(self._answers)
+            self._answers = []
+
+    def settle(self) -> None:
+        """Let out what was gathered, and give back what has left this process."""
+        self._settles = False
+        self._put_answers()
+        if self._gathered and self._transport is not None:
+            gathered, self._gathered = self._gathered, []
+            self._transport.writelines(gathered)
+        super().settle()
+
+    def close(self) -> None:
+        """Close once what was written is out."""
+        self.settle()
+        super().close()
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames; what makes no sense ends the trunk."""
+        try:
+            frames = self._stream.receive(data)
+        except RemoteProtocolError as error:
+            log.error("a trunk broke: %s", error)
+            self.cut()
+        else:
+            self.take(deque(frames))
+
+    def take(self, frames: deque[TrunkFrame]) -> None:
+        """Take whole frames, perhaps none; each end has its own use for them."""
+
+    def update(self) -> None:
+        """The driver holds, or does not any more."""
