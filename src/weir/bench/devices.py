@@ -12,6 +12,7 @@ import gc
 import os
 import select
 import socket
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -29,9 +30,15 @@ from weir.wire import device
 VALUE_BYTES = 24
 #: From one address to one port a machine has some 28,000 connections: spread over several.
 DEVICES_PER_ADDRESS = 10_000
-_READ = 1 << 14
-#: Devices share the machine with the broker: each is looked at twice, and told of once.
-_NEWS = select.EPOLLIN | select.EPOLLOUT | select.EPOLLET
+_READ = 1 << 12
+#: What every reply of the device dialect begins with: a header and a code.
+_REPLY = struct.Struct(device.HEADER.format + "H")
+_KIND = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+_CONFIRMS = device.DeviceOpcode.PUBLISH_SEQUENCED | device.REPLY
+#: Devices share the machine with the broker: each is looked at once, or twice if it could not
+#: connect at once, and told of once for each.
+_NEWS = select.EPOLLIN | select.EPOLLET
+_OPENS = select.EPOLLOUT | _NEWS
 _BROKEN = select.EPOLLERR | select.EPOLLHUP
 _EVENTS = 1_024
 _WAIT_MAX = 0.2
@@ -81,24 +88,38 @@ class Speaker(Protocol):
 class Lock:
     """The device dialect of weir: hello and publish in one packet, and a confirm."""
 
+    __slots__ = ("_hello", "_rest", "confirmed")
+
+    #: A publish may follow its hello at once: the broker takes frames in order.
+    ready = True
+
     def __init__(self, hub: int, topic: str) -> None:
         """Be a hub with one lock."""
-        # A publish may follow its hello at once: the broker takes frames in order.
-        self.ready = True
         self.confirmed = 0
         self._hello = device.hello(hub, 1, topic)
-        self._replies = device.DeviceReplies()
+        self._rest = b""
 
     def opening(self) -> bytes:
         """Return the hello."""
         return self._hello
 
     def receive(self, data: bytes) -> bytes:
-        """Take replies. Raises `WeirError` for one that refuses."""
-        for reply in self._replies.receive(data):
-            if reply.code:
-                raise WeirError(f"refused with code {reply.code}")
-            self.confirmed += reply.opcode == device.DeviceOpcode.PUBLISH_SEQUENCED
+        """Take replies, as a device without an object for each. Raises `WeirError` for one that
+        refuses.
+        """
+        if self._rest:
+            data = self._rest + data
+        at, end = 0, len(data)
+        while end - at >= _REPLY.size:
+            _, length, opcode, _, code = _REPLY.unpack_from(data, at)
+            behind = at + device.HEADER.size + length + 1
+            if behind > end:
+                break
+            if code:
+                raise WeirError(f"refused with code {code}")
+            self.confirmed += opcode == _CONFIRMS
+            at = behind
+        self._rest = data[at:]
         return b""
 
 
@@ -150,10 +171,13 @@ def maker(side: str, topic: str) -> Maker:
 class _Device:
     __slots__ = ("began_ns", "connected", "message", "socket", "speaker")
 
+    #: In C, and without what `socket.socket` adds in Python.
+    socket: socket.SocketType | None
+
     def __init__(self, speaker: Speaker, message: bytes) -> None:
         self.speaker = speaker
         self.message = message
-        self.socket: socket.socket | None = None
+        self.socket = None
         self.connected = False
         self.began_ns = 0
 
@@ -219,23 +243,28 @@ class Crowd:
 
     def _connect(self, one: _Device, number: int) -> None:
         one.began_ns = time.monotonic_ns()
-        one.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        sock = one.socket = socket.SocketType(socket.AF_INET, _KIND)
+        news = _NEWS
         try:
-            one.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            address = number // DEVICES_PER_ADDRESS
-            if address:
-                one.socket.bind((f"127.0.0.{1 + address}", 0))
-            code = one.socket.connect_ex(("127.0.0.1", self._plan.port))
-        except OSError as error:
-            code = error.errno or errno.EIO
-        if code not in (0, errno.EINPROGRESS):
-            self._fail(one, f"connect: {os.strerror(code)}")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if address := number // DEVICES_PER_ADDRESS:
+                sock.bind((f"127.0.0.{1 + address}", 0))
+            code = sock.connect_ex(("127.0.0.1", self._plan.port))
+            if code not in (0, errno.EINPROGRESS):
+                raise OSError(code, os.strerror(code))
+            try:
+                self._send(one, one.speaker.opening())  # where both ends are here it is open by now
+                one.connected = True
+            except BlockingIOError:
+                news = _OPENS
+        except (OSError, WeirError) as error:
+            self._fail(one, f"connect: {getattr(error, 'strerror', None) or error}")
             return
-        self._open[one.socket.fileno()] = one
-        self._epoll.register(one.socket, _NEWS)
+        handle = sock.fileno()
+        self._open[handle] = one
+        self._epoll.register(handle, news)
 
     def _turn(self, one: _Device, event: int) -> None:
-        assert one.socket is not None
         try:
             if not one.connected:
                 self._opened(one, event)
@@ -259,9 +288,11 @@ class Crowd:
             return
         if not data:
             raise WeirError("the broker closed the connection")
-        waited = not one.speaker.confirmed
-        self._send(one, one.speaker.receive(data))
-        if waited and one.speaker.confirmed:
+        speaker = one.speaker
+        waited = not speaker.confirmed
+        if (answer := speaker.receive(data)) or one.message:
+            self._send(one, answer)
+        if waited and speaker.confirmed:
             self._last_ns = time.monotonic_ns()
             self._confirm_ms.append((self._last_ns - one.began_ns) / 1e6)
             self._left -= 1
@@ -271,11 +302,14 @@ class Crowd:
     def _send(self, one: _Device, data: bytes) -> None:
         """Send what the dialect says, and the message with it once that may be."""
         assert one.socket is not None
-        if one.message and one.speaker.ready:
-            data, one.message = data + one.message, b""
+        message = one.message if one.speaker.ready else b""
+        if not data and not message:
+            return
         # A few hundred bytes always fit into the buffer of a connection that is new.
-        if data and one.socket.send(data) != len(data):
+        if one.socket.send(data + message) != len(data) + len(message):
             raise WeirError("the connection took only a part of a message")
+        if message:
+            one.message = b""
 
     def _fail(self, one: _Device, why: str) -> None:
         if not one.speaker.confirmed:
