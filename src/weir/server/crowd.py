@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Protocol, cast
 
 from weir.server.plain import READS, PlainTransport
-from weir.wire.connection import begins_device
+from weir.wire.device import VERSION as DEVICE_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +55,12 @@ class Door(socket.socket):
     #: How many seconds who comes waits here for another process whose door it is.
     patience = 0.0
 
-    def take(self) -> socket.socket:
-        """Return the next connection; quicker than `accept`. Raises `OSError`."""
+    def take(self) -> socket.SocketType:
+        """Return the next connection; quicker than `accept`, without what `socket.socket` adds in
+        Python. Raises `OSError`.
+        """
         handle, _ = self._accept()  # type: ignore[attr-defined]  # typeshed leaves it out
-        return socket.socket(self._kind, socket.SOCK_STREAM, 0, handle)
+        return socket.SocketType(self._kind, socket.SOCK_STREAM, 0, handle)
 
     @cached_property
     def _kind(self) -> int:
@@ -116,7 +118,7 @@ class Crowd:
 
     def sniff(self, transport: PlainTransport, data: bytes) -> bool:
         """Keep a device; move all others, which go on with `data`."""
-        if begins_device(data):
+        if data[0] == DEVICE_VERSION:
             return True
         if transport.events:
             self.watch(transport, 0)
@@ -211,8 +213,11 @@ class Crowd:
 
     async def _move(self, transport: PlainTransport, data: bytes) -> None:
         mover = _Mover(self._loop, transport, data)
+        plain = transport.sock
+        family, handle = plain.family, plain.detach()
+        transport.sock = sock = socket.socket(family, socket.SOCK_STREAM, 0, handle)
         try:
-            await self._loop.connect_accepted_socket(lambda: mover, transport.sock)
+            await self._loop.connect_accepted_socket(lambda: mover, sock)
         except (OSError, RuntimeError) as error:  # the loop's, if the peer was cut meanwhile
             mover.give_up(error)
 

@@ -111,7 +111,7 @@ class Driver(Feeding):
 
     def protocol(self) -> Peer:
         """Return the protocol of a new connection."""
-        return Peer(self, self.new_session())
+        return Peer(self, next(self._sessions))
 
     def new_session(self) -> int:
         """Return a number that no session ever had."""

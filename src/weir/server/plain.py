@@ -10,7 +10,7 @@ import asyncio
 import select
 from collections import deque
 from collections.abc import Iterable
-from socket import MSG_DONTWAIT, socket
+from socket import MSG_DONTWAIT, SocketType
 from typing import Any, Protocol
 
 #: The system says of each connection that it was reset, whatever it was asked for.
@@ -44,7 +44,7 @@ class PlainTransport(asyncio.Transport):
     __slots__ = ("_closing", "_error", "_full", "_high", "_new", "_reading", "_size",
                  "_unsent", "_watching", "events", "moving", "protocol", "sock")  # fmt: skip
 
-    def __init__(self, watching: Watching, sock: socket, protocol: asyncio.Protocol) -> None:
+    def __init__(self, watching: Watching, sock: SocketType, protocol: asyncio.Protocol) -> None:
         """Serve `protocol` on a connection; `open` begins."""
         # Its base would have a dictionary of its own for `get_extra_info`: for each of thousands.
         self.sock = sock

@@ -112,11 +112,10 @@ class Peer(asyncio.Protocol):
         """Cut frames; a peer that breaks its dialect is dropped."""
         self._heard = now = self._driver.now()
         connection = self._connection
-        stream = connection.stream
-        if stream is None and data[:1] == _LINK:
+        if connection.stream is None and data[:1] == _LINK:
             self._link(data)
             return
-        begins = stream is None or not stream.pending
+        begins = not connection.pending
         try:
             frames = connection.receive(data)
         except RemoteProtocolError as error:
@@ -179,7 +178,8 @@ class Peer(asyncio.Protocol):
     def enter(self) -> None:
         """Be served from now on."""
         self._inside = True
-        self._serve_waiting()
+        if self._waiting:
+            self._serve_waiting()
 
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
         """Write buffers as they are, in order; `charged` bytes are given back once they are out."""

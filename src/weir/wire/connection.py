@@ -11,11 +11,6 @@ from weir.wire.device import DeviceRequest, DeviceStream
 from weir.wire.frame import CLIENT_VERSION, ClientFrame
 
 
-def begins_device(data: bytes) -> bool:
-    """Return whether the first bytes of a connection are of the device dialect."""
-    return data[0] == DEVICE_VERSION
-
-
 class Connection:
     """Bytes of one peer, in whichever dialect it speaks."""
 

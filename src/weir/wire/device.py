@@ -64,7 +64,7 @@ from weir.wire.deliveries import (
     DeviceSubscribe,
     pack_settled,
 )
-from weir.wire.frame import Reassembler, whole_frames
+from weir.wire.frame import Reassembler
 
 VERSION = 1
 REPLY = 0x8000
@@ -194,8 +194,7 @@ def frame_size(view: Buffer, at: int) -> int:
         raise RemoteProtocolError(f"a device frame begins with version 1, not {version}")
     if length > DEVICE_BODY_BYTES_MAX:
         raise RemoteProtocolError(f"a device body of {length:,}; {DEVICE_BODY_BYTES_MAX:,} allowed")
-    size: int = _FRAME_SIZE_MIN + length
-    return size
+    return int(_FRAME_SIZE_MIN + length)
 
 
 def _published(frame: bytes, opcode: int) -> tuple[int, bytes, int]:
@@ -259,10 +258,19 @@ class DeviceStream:
             if not self._reassembler.pending:
                 self._reassembler = None
             return frames
-        frames, at = whole_frames(data, HEADER.size, frame_size)
-        if rest := data[at:]:
+        frames, at, end = [], 0, len(data)
+        while end - at >= HEADER.size:
+            version, length, _, _ = _unpack_header(data, at)
+            if version != VERSION or length > DEVICE_BODY_BYTES_MAX:
+                frame_size(data, at)  # says what is wrong with it
+            behind = at + _FRAME_SIZE_MIN + length
+            if behind > end:
+                break
+            frames.append(data[at:behind])
+            at = behind
+        if at < end:
             self._reassembler = Reassembler(HEADER.size, frame_size)
-            self._reassembler.receive(rest)
+            self._reassembler.receive(data[at:])
         return frames
 
     @staticmethod

@@ -63,21 +63,6 @@ def take_client_frame(view: memoryview) -> ClientFrame:
     return ClientFrame(flags, opcode, correlation, view[CLIENT_HEADER.size :])
 
 
-def whole_frames(
-    data: bytes, header_size: int, size_of: Callable[[bytes, int], int]
-) -> tuple[list[bytes], int]:
-    """Return the whole frames that `data` begins with, and where they end. See `Reassembler`."""
-    frames: list[bytes] = []
-    at, end = 0, len(data)
-    while end - at >= header_size:
-        size = size_of(data, at)
-        if size > end - at:
-            break
-        frames.append(data[at : at + size])
-        at += size
-    return frames, at
-
-
 class Reassembler:
     """Cuts a stream into whole frames.
 

@@ -240,9 +240,12 @@ class _Stripe:
 
         The byte is -1 for a free place.
         """
-        places, rows, wanted = self.places, self.rows, (hub, sn)
+        places = self.places
         mask = len(places) - 1
         place = mixed & mask
+        if places[place] == _FREE:  # as mostly of one that is not here yet
+            return place, -1
+        rows, wanted = self.rows, (hub, sn)
         while (number := places[place]) != _FREE:
             at = number * _ROW.size
             if _DEVICE.unpack_from(rows, at) == wanted:
@@ -253,9 +256,9 @@ class _Stripe:
     def add(self, place: int, hub: int, sn: int) -> int:
         """Append a row of a device that is not here yet; return the row's byte."""
         at = len(self.rows)
-        self.places[place] = len(self)
+        number = self.places[place] = at // _ROW.size
         self.rows += _ROW.pack(hub, sn, 0, 0, 0, _NO_RING)
-        if 3 * len(self) > 2 * len(self.places):
+        if 3 * (number + 1) > 2 * len(self.places):
             self._grow()
         return at
 

@@ -293,9 +293,10 @@ class PartitionState:
         assert origins is not None  # BatchRecord keeps only such batches
         hashes = map(value_hash, batch.values())
         columns = origins.hubs, origins.sns, origins.epochs, origins.sequences, hashes
+        record = self.origins.record
         for at, (hub, sn, boot, sequence, value) in enumerate(zip(*columns, strict=True), offset):
             if sequence != NO_SEQUENCE:
-                self.origins.record(hub, sn, boot, sequence, at, value)
+                record(hub, sn, boot, sequence, at, value)
 
     def encode(self) -> object:
         """Return the state as MessagePack can hold it; of ends only where there are any."""
