@@ -75,11 +75,8 @@ _SEQUENCE = struct.Struct(">I")
 _CODE = struct.Struct(">H")
 _WELCOME = struct.Struct(">HQ")
 _CONFIRM = struct.Struct(">HIQ")
-#: A header and a confirm; the check byte follows.
-_CONFIRM_FRAME = struct.Struct(">BIHBHIQ")
+_CONFIRM_FRAME = struct.Struct(">BIHBHIQB")  # a header, a confirm, the check byte
 _FRAME_SIZE_MIN = HEADER.size + 1
-_unpack_header = HEADER.unpack_from
-_BYTES = tuple(bytes((number,)) for number in range(256))
 
 
 class DeviceOpcode(IntEnum):
@@ -189,7 +186,7 @@ def publish(sn: int, value: bytes, sequence: int = NO_SEQUENCE) -> bytes:
 
 def frame_size(view: Buffer, at: int) -> int:
     """Return the size of the frame at `at`. Raises `RemoteProtocolError` if it cannot be one."""
-    version, length, _, _ = _unpack_header(view, at)
+    version, length, _, _ = HEADER.unpack_from(view, at)
     if version != VERSION:
         raise RemoteProtocolError(f"a device frame begins with version 1, not {version}")
     if length > DEVICE_BODY_BYTES_MAX:
@@ -235,7 +232,7 @@ class DeviceStream:
         found: list[DeviceRequest] = []
         publishes: DevicePublishes | None = None
         for frame in self._cut(data):
-            _, _, opcode, sn = _unpack_header(frame)
+            _, _, opcode, sn = HEADER.unpack_from(frame)
             if opcode not in _PUBLISHES:
                 publishes = None
                 found.append(self._control(frame, opcode, sn))
@@ -260,11 +257,10 @@ class DeviceStream:
             return frames
         frames, at, end = [], 0, len(data)
         while end - at >= HEADER.size:
-            version, length, _, _ = _unpack_header(data, at)
+            version, length, _, _ = HEADER.unpack_from(data, at)
             if version != VERSION or length > DEVICE_BODY_BYTES_MAX:
                 frame_size(data, at)  # says what is wrong with it
-            behind = at + _FRAME_SIZE_MIN + length
-            if behind > end:
+            if (behind := at + _FRAME_SIZE_MIN + length) > end:
                 break
             frames.append(data[at:behind])
             at = behind
@@ -299,8 +295,12 @@ def encode_code(opcode: int, sn: int, code: int) -> bytes:
 def encode_confirm(sn: int, sequence: int, code: int, offset: int) -> bytes:
     """Return the reply to a publish."""
     opcode = (_PUBLISH if sequence == NO_SEQUENCE else _PUBLISH_SEQUENCED) | REPLY
-    reply = _CONFIRM_FRAME.pack(VERSION, _CONFIRM.size, opcode, sn, code, sequence, offset)
-    return reply + _BYTES[xor(reply)]
+    # The XOR of all bytes is that of the bytes of all numbers' XOR: it takes a third of the time.
+    folded = VERSION ^ _CONFIRM.size ^ opcode ^ sn ^ code ^ sequence ^ offset
+    folded ^= folded >> 32
+    folded ^= folded >> 16
+    folded = (folded ^ folded >> 8) & 0xFF
+    return _CONFIRM_FRAME.pack(VERSION, _CONFIRM.size, opcode, sn, code, sequence, offset, folded)
 
 
 def encode_confirms(

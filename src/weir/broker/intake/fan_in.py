@@ -52,6 +52,10 @@ class Seat(msgspec.Struct, eq=False):
 Crowd = Sequence[tuple[Seat, DevicePublishes]]
 
 
+#: A boot, an offset, and a value's hash.
+First = tuple[int, int, int]
+
+
 class _Confirms:
     """Replies, column by column, in the order of the frames that they answer."""
 
@@ -84,8 +88,9 @@ class _Gathering:
         self.sequences: list[int] = []
         self.sns: list[int] = []
         self.confirms = _Confirms()
-        #: Standings once this batch is committed; dropped with it, then the table has them.
-        self.known: dict[tuple[int, int], Origin] = {}
+        #: Standings once this batch is committed; dropped with it, then the table has them. Of a
+        #: first message what `Origin.first` makes of it: that is mostly asked for by nobody.
+        self.known: dict[tuple[int, int], Origin | First] = {}
         #: How many of these were not known before.
         self.fresh = 0
         self.bytes = 0
@@ -199,7 +204,7 @@ class FanIn:
             return SequenceGap.code, wanted
         hash_ = value_hash(value)
         if here is None:
-            into.known[seat.hub, sn] = Origin.first(seat.boot, place, hash_)
+            into.known[seat.hub, sn] = seat.boot, place, hash_
             into.fresh += known is None
             return _ACCEPT, place
         if sequence == wanted:
@@ -223,12 +228,14 @@ class FanIn:
 
     def _known(self, into: _Gathering, hub: int, sn: int) -> Origin | None:
         key = (hub, sn)
-        if (known := into.known.get(key)) is not None:
-            return known
-        for _, gathering in reversed(self._flying):
-            if (known := gathering.known.get(key)) is not None:
-                return known
-        return self._state.origins.known(hub, sn)
+        known = into.known.get(key)
+        if known is None:
+            for _, gathering in reversed(self._flying):
+                if (known := gathering.known.get(key)) is not None:
+                    break
+            else:
+                return self._state.origins.known(hub, sn)
+        return known if isinstance(known, Origin) else Origin.first(*known)
 
     def _close(self, gathering: _Gathering) -> None:
         if not gathering.values:

@@ -207,7 +207,9 @@ class Origin(NamedTuple):
 
 #: A row: hub u64, sn u8, 3 bytes of nothing, boot u32, next sequence u32, last offset u64, ring.
 _ROW = struct.Struct(f"<QB3xIIQ{_RING.size}s")
+_ROW_BYTES = _ROW.size
 _DEVICE = struct.Struct("<QB")
+_DEVICE_OF_ROW = struct.Struct(f"<QB{_ROW.size - _DEVICE.size}x")
 _STANDING = struct.Struct("<IIQ")
 _STANDING_AT = 12
 _RING_AT = _STANDING_AT + _STANDING.size
@@ -229,7 +231,7 @@ class _Stripe:
         self.rows = bytearray(rows)
 
     def __len__(self) -> int:
-        return len(self.rows) // _ROW.size
+        return len(self.rows) // _ROW_BYTES
 
     def packed(self) -> tuple[Buffer, Buffer]:
         """Return places and rows as they are now; not copied."""
@@ -245,28 +247,30 @@ class _Stripe:
         place = mixed & mask
         if places[place] == _FREE:  # as mostly of one that is not here yet
             return place, -1
-        rows, wanted = self.rows, (hub, sn)
+        is_at, device = self.rows.startswith, _DEVICE.pack(hub, sn)
         while (number := places[place]) != _FREE:
-            at = number * _ROW.size
-            if _DEVICE.unpack_from(rows, at) == wanted:
+            at = number * _ROW_BYTES
+            if is_at(device, at):
                 return place, at
             place = (place + 1) & mask
         return place, -1
 
-    def add(self, place: int, hub: int, sn: int) -> int:
-        """Append a row of a device that is not here yet; return the row's byte."""
-        at = len(self.rows)
-        number = self.places[place] = at // _ROW.size
-        self.rows += _ROW.pack(hub, sn, 0, 0, 0, _NO_RING)
+    def add(self, place: int, hub: int, sn: int, boot: int, next_sequence: int, at: int) -> int:
+        """Append a row of a device that is not here yet, whose last message is at the offset `at`,
+        and which has no hash yet; return the row's byte.
+        """
+        begin = len(self.rows)
+        number = self.places[place] = begin // _ROW_BYTES
+        self.rows += _ROW.pack(hub, sn, boot, next_sequence, at, _NO_RING)
         if 3 * (number + 1) > 2 * len(self.places):
             self._grow()
-        return at
+        return begin
 
     def _grow(self) -> None:
         mask = 2 * len(self.places) - 1
         self.places = places = array("I", [_FREE]) * (mask + 1)
-        for number in range(len(self)):
-            place = _mix(*_DEVICE.unpack_from(self.rows, number * _ROW.size)) >> 8 & mask
+        for number, (hub, sn) in enumerate(_DEVICE_OF_ROW.iter_unpack(self.rows)):
+            place = _mix(hub, sn) >> 8 & mask
             while places[place] != _FREE:
                 place = (place + 1) & mask
             places[place] = number
@@ -312,10 +316,11 @@ class OriginTable:
             stripe = self._stripes[number] = _Stripe(self._epoch, *stripe.packed())
         place, at = stripe.find(hub, sn, mixed >> 8)
         if at < 0:
-            at = stripe.add(place, hub, sn)
+            at = stripe.add(place, hub, sn, boot, sequence + 1, offset)
             self._count += 1
-        # What an earlier boot left in the ring is never asked for: it lies before sequence 0.
-        _STANDING.pack_into(stripe.rows, at + _STANDING_AT, boot, sequence + 1, offset)
+        else:
+            # What an earlier boot left in the ring is never asked for: it lies before sequence 0.
+            _STANDING.pack_into(stripe.rows, at + _STANDING_AT, boot, sequence + 1, offset)
         _HASH.pack_into(stripe.rows, at + _RING_AT + sequence % DEVICE_WINDOW * _HASH.size, hash)
 
     def encode(self) -> list[Frozen]:
