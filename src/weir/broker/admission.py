@@ -49,6 +49,10 @@ class Budget:
                 RETRY_AFTER_MS,
             )
 
+    def fits(self, size: int) -> bool:
+        """Return whether `size` bytes are within the limit, however little is in use."""
+        return self.used + size <= self.limit
+
     def has_room(self, size: int) -> bool:
         """Return whether `size` bytes may be taken now."""
         return self.used <= self._little or self.used + size <= self.limit

@@ -116,7 +116,8 @@ class Devices:
         except Refused as error:
             code = error.code
         welcome = encode_welcome(request.sn, code, self._identity.system)
-        if followed:
+        # What another shard confirms must not overtake a refusal that waits.
+        if followed and not code:
             self._outbox.welcome(session.id, welcome, self._time.monotonic_ms())
         else:
             self._outbox.send(session.id, welcome)

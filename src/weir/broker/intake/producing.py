@@ -80,16 +80,17 @@ def publish_devices(shared: Surroundings, fan_in: FanIn, crowd: Crowd) -> None:
         sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
         for _, publishes in crowd
     ]
+    charged = sum(charges)
+    if len(crowd) > 1 and not shared.budget.fits(charged):  # there may be room for some
+        for one in crowd:
+            publish_devices(shared, fan_in, (one,))
+        return
     try:
         shared.admit()
-        shared.budget.charge(sum(charges))
+        shared.budget.charge(charged)
     except Refused as error:
-        if len(crowd) > 1:  # there may be room for some
-            for one in crowd:
-                publish_devices(shared, fan_in, (one,))
-            return
-        ((seat, publishes),) = crowd
-        fan_in.add(seat, refused(publishes, error), 0, error.detail)
+        for seat, publishes in crowd:
+            fan_in.add(seat, refused(publishes, error), 0, error.detail)
     else:
         for (seat, publishes), charged in zip(crowd, charges, strict=True):
             fan_in.add(seat, publishes, charged)
