@@ -36,6 +36,15 @@ class Closed(msgspec.Struct, frozen=True):
     session: int
 
 
+class LetGo(msgspec.Struct, frozen=True):
+    """The host is done with a peer, for this reason: a `Hangup` comes of it, behind all that waits
+    to be sent to it.
+    """
+
+    session: int
+    reason: str
+
+
 class Received(msgspec.Struct, frozen=True):
     """Whole frames of one read of one peer, in order."""
 
@@ -176,6 +185,7 @@ TICK_MS = 50
 Event = (
     Opened
     | Closed
+    | LetGo
     | Received
     | Arrived
     | Flushed

@@ -35,7 +35,8 @@ class Caller(msgspec.Struct, frozen=True):
 class Outbox:
     """Collects the effects of one `handle` call, in order, and counts what is not answered yet."""
 
-    __slots__ = ("_budget", "_effects", "_open", "_touched", "_welcomes", "counts", "kept")
+    __slots__ = ("_budget", "_effects", "_open", "_together_ms", "_touched", "_welcomes",
+                 "counts", "kept")  # fmt: skip
 
     def __init__(self, budget: Budget) -> None:
         """Begin empty; messages on their way to peers are charged to `budget`."""
@@ -47,6 +48,7 @@ class Outbox:
         #: By session, welcomes that wait for the confirm that follows, the oldest first; and until
         #: when: thousands of devices that come at once get a packet less each.
         self._welcomes: dict[int, tuple[int, bytes]] = {}
+        self._together_ms = TOGETHER_MS
         #: Replies to requests that were made for devices; `Receivers` takes them out.
         self.kept: deque[tuple[Caller, Reply]] = deque()
 
@@ -125,7 +127,7 @@ class Outbox:
         if session in self._welcomes:
             self.send(session, welcome)
         elif session in self._open:
-            self._welcomes[session] = now_ms + TOGETHER_MS, welcome
+            self._welcomes[session] = now_ms + self._together_ms, welcome
 
     def let_out(self, now_ms: int) -> None:
         """Send welcomes that have waited long enough, by themselves."""
@@ -135,6 +137,12 @@ class Outbox:
                 break
             due.append(session)
         for session in due:
+            self.send(session)
+
+    def hurry(self) -> None:
+        """Let welcomes wait no longer than to the next `let_out`: this shard stops."""
+        self._together_ms = 0
+        for session in list(self._welcomes):
             self.send(session)
 
     def send_messages(self, session: int, buffer: Buffer) -> None:

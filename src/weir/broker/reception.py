@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weir.broker.admission import Budget
 from weir.broker.devices.devices import Devices
 from weir.broker.effects import Hangup
-from weir.broker.events import Arrived
+from weir.broker.events import Arrived, LetGo
 from weir.broker.neighbours.neighbours import Neighbours
 from weir.broker.outbox import Outbox
 from weir.broker.requests import Requests
@@ -48,8 +48,11 @@ class Reception:
         self._strangers.add(session)
         self._outbox.opened(number)
 
-    def arrived(self, event: Arrived) -> None:
-        """Devices connected, and each said hello and published at once."""
+    def handle(self, event: Arrived | LetGo) -> None:
+        """Devices came at once; or the host is done with a peer."""
+        if isinstance(event, LetGo):
+            self._outbox.put(Hangup(event.session, event.reason))
+            return
         principal, place = event.principal, event.place
         for one in self._arriving.take(event.arrivals, principal, place):
             self.opened(one.session, principal, place)

@@ -253,8 +253,8 @@ class Shard:
                 self._reception.received(session, frames)
             case ev.Opened(session, principal, place):
                 self._reception.opened(session, principal, place)
-            case ev.Arrived():
-                self._reception.arrived(event)
+            case ev.Arrived() | ev.LetGo():
+                self._reception.handle(event)
             case ev.Flushed(log, flush, rests):
                 self._writer[log].flushed(flush, rests)
             case ev.Closed(session):
@@ -272,6 +272,7 @@ class Shard:
                 self._of_trunk(event)
             case ev.Stopping(acks_ms):
                 self._stopping = True
+                self._outbox.hurry()
                 self._set.hand_over()
                 self._acks_until_ms = self._time.monotonic_ms() + acks_ms
 

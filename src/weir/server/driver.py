@@ -101,7 +101,11 @@ class Driver(Feeding):
                 drained = True
         if self._ticker is not None:
             self._ticker.cancel()
-        for peer in list(self._peers.values()):
+        self.gather()
+        for session in self._peers:
+            self.handle(ev.LetGo(session, "this node is stopping"))
+        self.settle()
+        for peer in list(self._peers.values()):  # a shard that broke lets nobody go
             peer.hang_up("this node is stopping")
         self.trunks.close()
         self.links.close()
@@ -178,6 +182,11 @@ class Driver(Feeding):
         self._flushes.asked += len(frames)
         if not (len(frames) == 2 and self.greeted(session, *frames)):
             self.handle(ev.Received(session, frames))
+
+    def arrived(self, event: ev.Arrived) -> None:
+        """Devices that another shard let in came at once."""
+        self._flushes.asked += 2 * len(event.arrivals)  # a hello and publishes each
+        self.handle(event)
 
     def closed(self, peer: Peer) -> None:
         """A peer is gone."""

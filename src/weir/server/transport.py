@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
+from weir.broker import events as ev
 from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
 from weir.model.limits import KIB, MIB
@@ -119,7 +120,7 @@ class Peer(asyncio.Protocol):
         try:
             frames = connection.receive(data)
         except RemoteProtocolError as error:
-            self.hang_up(str(error))
+            self._driver.handle(ev.LetGo(self.session, str(error)))
             return
         if frames or begins:
             self._began = now

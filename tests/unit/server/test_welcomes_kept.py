@@ -1,0 +1,105 @@
+"""A welcome that waits is not lost, whoever ends the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.identity import Identity
+from weir.broker.replica.restore import Opened
+from weir.broker.shard import Shard, ShardSettings
+from weir.log.recovery import recover
+from weir.log.settings import Settings
+from weir.server.driver import Driver
+from weir.sim.disk import SimDisk
+from weir.wire import device
+from weir.wire import messages as m
+from weir.wire.client import ClientStream, encode_request
+
+WELCOME = device.encode_welcome(0, 0, 99)
+
+
+class Clock:
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def monotonic_ms(self) -> int:
+        return 0
+
+
+class Wire:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.closed = False
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def write(self, data: bytes) -> None:
+        if not self.closed:
+            self.data += data
+
+    def writelines(self, buffers: Sequence[bytes]) -> None:
+        self.write(b"".join(buffers))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+@pytest.mark.parametrize("end", ["another dialect", "this node stops"])
+def test_a_welcome_is_not_lost_to_who_ends_the_connection(end: str) -> None:
+    async def body() -> None:
+        disk = SimDisk(random.Random(1))
+        found = recover(disk, Settings(0, 99, 64 * 1024, 16 * 1024, 1 << 20, 0))
+        opened = Opened(found.log, found.groups, found.body)
+        shard = Shard(Identity(99), [opened], Clock(), ShardSettings())
+        driver = Driver(shard, {0: disk})
+        await driver.start()
+        driver.handle(ev.Opened(1))
+        for number, request in enumerate((m.Hello("test"), m.CreateTopic("t", 1))):
+            frames = ClientStream().receive(b"".join(encode_request(request, number)))
+            driver.received(1, frames)
+        for _ in range(200):
+            await asyncio.sleep(0.005)
+            if len(list(shard.topics.partitions())) and shard.topics.named("t"):
+                break
+        await asyncio.sleep(0.05)
+        driver._actions[ef.StartFlush] = lambda effect: None  # the disk hangs
+        wire = Wire()
+        peer = driver.protocol()
+        peer.connection_made(cast(Any, wire))
+        peer.data_received(device.hello(1, 1, "t") + device.publish(1, b"v", 0))
+        assert not wire.data
+        if end == "another dialect":
+            peer.data_received(b"\xff" * 16)
+        else:
+            await driver.stop(0.01)
+        assert wire.closed
+        assert wire.data == WELCOME
+        if driver._ticker is not None:
+            driver._ticker.cancel()
+        driver._pool.shutdown()
+
+    asyncio.run(body())
