@@ -23,6 +23,9 @@ class Driving(Protocol):
     def received(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Whole frames of a session came in."""
 
+    def arrived(self, event: ev.Arrived) -> None:
+        """Devices that another shard let in came at once."""
+
     def gather(self) -> None:
         """Keep all events until `settle`: they are one to the shard."""
 

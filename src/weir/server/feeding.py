@@ -62,10 +62,12 @@ class Feeding:
             return False
         gathered.pop()
         arrival = Arrival(session, hello, publishes)
-        if gathered and type(before := gathered[-1]) is ev.Arrived and not before.principal:
+        before = gathered[-1] if gathered else None
+        whence = opened.principal, opened.place
+        if type(before) is ev.Arrived and (before.principal, before.place) == whence:
             before.arrivals.append(arrival)
         else:
-            gathered.append(ev.Arrived([arrival]))
+            gathered.append(ev.Arrived([arrival], *whence))
         return True
 
     def gather(self) -> None:

@@ -149,14 +149,18 @@ class ServingEnd(End):
                 self._driver.received(number, [take_client_frame(body)])
                 self._driver.gather()
                 continue
-            self._driver.received(number, [trunk.decode_device(body)])
+            requests = [trunk.decode_device(body)]
+            # A device's hello comes with what it publishes: one event, as it was one packet.
+            while self._waiting and self._waiting[0][:2] == (kind, remote):
+                requests.append(trunk.decode_device(self._waiting.popleft()[2]))
+            self._driver.received(number, requests)
 
     def _arrived(self, body: memoryview) -> None:
         principal, arrivals = trunk.decode_arrivals(body)
         remotes = [one.session for one in arrivals]
         self._trunks.arrived(self, arrivals)
         self._numbers.update(zip(remotes, [one.session for one in arrivals], strict=True))
-        self._driver.handle(ev.Arrived(arrivals, principal, self.shard))
+        self._driver.arrived(ev.Arrived(arrivals, principal, self.shard))
 
     def _closed(self, remote: int) -> None:
         number = self._numbers.pop(remote, None)

@@ -50,6 +50,9 @@ class Noting:
     def received(self, session: int, frames: Any) -> None:
         self.handle(ev.Received(session, frames))
 
+    def arrived(self, event: ev.Arrived) -> None:
+        self.handle(event)
+
     def charge(self, size: int) -> None:
         self.charged += size
 

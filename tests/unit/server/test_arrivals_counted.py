@@ -1,0 +1,92 @@
+"""What comes in crowds over trunks is counted like what comes by itself; nobody loses a welcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, cast
+
+from weir.broker import effects as ef
+from weir.broker.admission import Budget
+from weir.broker.identity import Identity
+from weir.broker.shard import Shard
+from weir.model.ids import place_of
+from weir.server.driver import Driver
+from weir.server.trunk import ServingEnd
+from weir.wire import trunk
+from weir.wire.device import DeviceHello, DevicePublishes
+from weir.wire.trunk import Arrival, Kind, TrunkStream
+
+
+class Noting:
+    ready = True
+    identity = Identity(1)
+
+    def __init__(self) -> None:
+        self.budget = Budget(1 << 20)
+
+    def take(self, *events: Any) -> list[ef.Effect]:
+        return []
+
+    def settle(self) -> list[ef.Effect]:
+        return []
+
+
+class Wire:
+    def is_closing(self) -> bool:
+        return False
+
+    def resume_reading(self) -> None: ...
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+
+def said(n: int) -> tuple[DeviceHello, DevicePublishes]:
+    return DeviceHello(0, n, 1, 0, "t"), DevicePublishes([1], [0], [b"value"], [0])
+
+
+def one_by_one() -> list[Any]:
+    frames: list[Any] = []
+    for n in range(10):
+        frames += trunk.encode(Kind.OPENED, n, b"ada")
+        for request in said(n):
+            frames += trunk.encode_device(n, request)
+    return frames
+
+
+def at_once() -> list[Any]:
+    return list(trunk.encode_arrivals("ada", [Arrival(n, *said(n)) for n in range(10)]))
+
+
+def asked(frames: list[Any]) -> int:
+    async def body() -> int:
+        driver = Driver(cast(Shard, Noting()), {})
+        end = ServingEnd(driver, 1, driver.trunks, lambda shard: None)
+        end.connection_made(cast(Any, Wire()))
+        end.take(deque(TrunkStream().receive(b"".join(frames))))
+        driver._pool.shutdown()
+        return driver._flushes.asked
+
+    return asyncio.run(body())
+
+
+def test_a_crowd_that_another_shard_passes_on_is_no_lone_writer() -> None:
+    """Else the loop runs its flushes itself, and reads nothing meanwhile."""
+    assert asked(one_by_one()) == 20
+    assert asked(at_once()) == 20
+
+
+def test_what_a_device_of_another_node_said_at_once_is_one_event() -> None:
+    """So its welcome goes back with its confirm, as a device's of this node does."""
+
+    async def body() -> None:
+        heard: list[Any] = []
+        driver = Driver(cast(Shard, Noting()), {})
+        driver.received = lambda session, frames: heard.append(frames)  # type: ignore[method-assign]
+        end = ServingEnd(driver, place_of(2, 0), driver.trunks, lambda shard: None)
+        end.connection_made(cast(Any, Wire()))
+        end.take(deque(TrunkStream().receive(b"".join(one_by_one()))))
+        driver._pool.shutdown()
+        assert [len(frames) for frames in heard] == [2] * 10
+
+    asyncio.run(body())
