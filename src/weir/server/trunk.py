@@ -139,7 +139,7 @@ class ServingEnd(End):
                 self._closed(remote)
                 continue
             if kind == Kind.ARRIVALS:
-                self._arrived(body)
+                self._arrived(*body)
                 continue
             number = self._numbers.get(remote)
             if number is None:
@@ -155,8 +155,7 @@ class ServingEnd(End):
                 requests.append(trunk.decode_device(self._waiting.popleft()[2]))
             self._driver.received(number, requests)
 
-    def _arrived(self, body: memoryview) -> None:
-        principal, arrivals = trunk.decode_arrivals(body)
+    def _arrived(self, principal: str, arrivals: list[Arrival]) -> None:
         remotes = [one.session for one in arrivals]
         self._trunks.arrived(self, arrivals)
         self._numbers.update(zip(remotes, [one.session for one in arrivals], strict=True))

@@ -9,7 +9,7 @@ Both ends are processes of one node, so a frame that makes no sense is a bug and
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
@@ -72,16 +72,21 @@ class Arrival(msgspec.Struct, array_like=True):
     publishes: DevicePublishes
 
 
-_unpack_arrivals = msgspec.msgpack.Decoder(tuple[str, list[Arrival]]).decode
-_unpack_answers = msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode
+#: Of many sessions at once: what makes no sense is found before anybody is served.
+_UNPACK_MANY: dict[int, Callable[[Buffer], Any]] = {
+    Kind.ARRIVALS: msgspec.msgpack.Decoder(tuple[str, list[Arrival]]).decode,
+    Kind.ANSWERS: msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode,
+}
 
 
 class TrunkFrame(NamedTuple):
-    """A trunk frame taken apart; `body` is a view that keeps its bytes alive."""
+    """A trunk frame taken apart; `body` is a view that keeps its bytes alive. Of arrivals it is the
+    principal and what each said (`Arrival`), and of answers each session and its replies.
+    """
 
     kind: int
     session: int
-    body: memoryview
+    body: Any
 
 
 def encode(kind: Kind, session: int, *body: Buffer) -> tuple[Buffer, ...]:
@@ -119,19 +124,9 @@ def encode_arrivals(principal: str, arrivals: Sequence[Arrival]) -> tuple[Buffer
     return encode(Kind.ARRIVALS, 0, _pack((principal, arrivals)))
 
 
-def decode_arrivals(body: Buffer) -> tuple[str, list[Arrival]]:
-    """Return the principal of devices that came at once, and what each said."""
-    return _unpack_arrivals(body)
-
-
 def encode_answers(answers: Sequence[tuple[int, bytes]]) -> tuple[Buffer, ...]:
     """Return the buffers of replies to many sessions, in order."""
     return encode(Kind.ANSWERS, 0, _pack(answers))
-
-
-def decode_answers(body: Buffer) -> list[tuple[int, bytes]]:
-    """Return replies to many sessions, in order."""
-    return _unpack_answers(body)
 
 
 def count_confirms(replies: Buffer) -> int:
@@ -144,6 +139,13 @@ def count_confirms(replies: Buffer) -> int:
         at = WELCOME_BYTES
         _, _, opcode, _ = HEADER.unpack_from(replies, at)
     return (size - at) // _CONFIRM_BYTES if opcode in _CONFIRMING else 0
+
+
+def _many(kind: int, body: Buffer) -> Any:
+    try:
+        return _UNPACK_MANY[kind](body)
+    except ValueError as error:  # of msgspec, or of text that is none
+        raise RemoteProtocolError(f"a trunk frame of kind {kind} makes no sense: {error}") from None
 
 
 def _size(view: memoryview, at: int) -> int:
@@ -174,5 +176,8 @@ class TrunkStream:
         found = []
         for view in self._reassembler.receive(data):
             kind, _, session = _HEADER.unpack_from(view)
-            found.append(TrunkFrame(kind, session, view[_HEADER.size :]))
+            body = view[_HEADER.size :]
+            if kind in _UNPACK_MANY:
+                body = _many(kind, body)
+            found.append(TrunkFrame(kind, session, body))
         return found

@@ -210,7 +210,7 @@ class Node:
             del there.guests[number]
             there.handle(ev.Closed(number))
         elif kind == Kind.ARRIVALS:
-            principal, arrivals = trunk.decode_arrivals(body)
+            principal, arrivals = body
             for one in arrivals:
                 key = (asking, there.number, one.session)
                 number = self._guests[key] = next(there.numbers)

@@ -9,6 +9,8 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.model.ids import place_of
@@ -198,9 +200,9 @@ def test_devices_that_came_at_once_are_one_event_and_their_confirms_one_frame() 
         await asking.until(lambda: sum(len(e.frames) for e in asking.events[1:]) == 3)
         back = [frame for event in asking.events[1:] for frame in event.frames]
         assert [kind for kind, _, _ in back] == [Kind.ANSWERS, Kind.REPLIES, Kind.ANSWERS]
-        assert trunk.decode_answers(back[0].body) == [(7, b"one"), (8, b"two")]
+        assert back[0].body == [(7, b"one"), (8, b"two")]
         assert (back[1].session, bytes(back[1].body)) == (8, b"ping")
-        assert trunk.decode_answers(back[2].body) == [(7, b"more")]
+        assert back[2].body == [(7, b"more")]
         asking.trunks.send(passed(*trunk.encode(Kind.CLOSED, 7)))
         await serving.until(lambda: len(serving.events) == 3)
         assert serving.events[2] == ev.Closed(1_000)
@@ -295,6 +297,28 @@ def test_what_makes_no_sense_ends_the_trunk() -> None:
         assert serving.events == []
 
     run(body)
+
+
+@pytest.mark.parametrize("body", [b"", b"\x91\x01", b"\x92\xa1\xff\x90"])
+def test_what_makes_no_sense_for_many_ends_the_trunk_before_anybody_hears_of_it(
+    body: bytes,
+) -> None:
+    async def play(asking: Noting, serving: Noting) -> None:
+        opened = trunk.encode(Kind.OPENED, 7, b"ada")
+        asking.trunks.send(passed(*opened))
+        await serving.until(lambda: len(serving.events) == 1)
+        asking.trunks.send(passed(*opened, *trunk.encode(Kind.ARRIVALS, 0, body)))
+        await asking.until(lambda: asking.events[-1] == ev.TrunkClosed(1))
+        assert serving.kinds() == ["Opened", "Closed"]
+
+    async def play_back(asking: Noting, serving: Noting) -> None:
+        (end,) = serving.trunks._ends()
+        end.write(trunk.encode(Kind.ANSWERS, 0, body))
+        await asking.until(lambda: asking.events[-1] == ev.TrunkClosed(1))
+        assert asking.kinds() == ["TrunkOpened", "TrunkClosed"]
+
+    run(play)
+    run(play_back)
 
 
 def test_who_asks_hears_of_a_trunk_that_broke_so_that_there_may_be_another() -> None:

@@ -187,7 +187,7 @@ class Passing:
         """Hand on what came back."""
         for kind, number, body in frames:
             if kind == Kind.ANSWERS:
-                self._to_devices(trunk.decode_answers(body))
+                self._to_devices(body)
             elif kind == Kind.HANGUP:
                 self._outbox.put(Hangup(number, bytes(body).decode()))
             elif number == OWN_SESSION:
