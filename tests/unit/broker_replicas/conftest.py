@@ -90,14 +90,10 @@ class Node:
             match effect:
                 case ef.Send(session, buffers, charged):
                     self.shard.budget.release(charged)
-                    if self.trio.trunks.takes(self.id, session, Kind.REPLIES, b"".join(buffers)):
-                        continue
-                    if session in self.raw:
-                        self.raw[session] += b"".join(buffers)
-                        continue
-                    for frame in ClientStream().receive(b"".join(buffers)):
-                        reply = frame.correlation, decode_reply(frame)
-                        self.replies.setdefault(session, []).append(reply)
+                    self.sent(session, b"".join(buffers))
+                case ef.Answers(replies):
+                    for session, reply in replies.items():
+                        self.sent(session, reply)
                 case ef.SendToPeer(place, quick, buffers, charged):
                     self.shard.budget.release(charged)
                     self.trio.carry(self.id, place >> 16, quick, b"".join(buffers))
@@ -112,6 +108,17 @@ class Node:
                     self.trio.trunks.passed(self.id, place_node(place), b"".join(buffers))
                 case _:
                     self.jobs.append(effect)
+
+    def sent(self, session: int, data: bytes) -> None:
+        """Let a peer have what the shard sent it, wherever it is."""
+        if self.trio.trunks.takes(self.id, session, Kind.REPLIES, data):
+            return
+        if session in self.raw:
+            self.raw[session] += data
+            return
+        for frame in ClientStream().receive(data):
+            reply = frame.correlation, decode_reply(frame)
+            self.replies.setdefault(session, []).append(reply)
 
     def step(self) -> None:
         """Do the oldest job."""

@@ -11,12 +11,15 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.intake.fan_in import ROW_BYTES
 from weir.broker.outbox import TOGETHER_MS
-from weir.errors import BadChecksum, BadRequest, Overloaded, UnknownTopic
+from weir.errors import BadChecksum, BadRequest, Overloaded, Unauthorized, UnknownTopic
 from weir.model.batch import Batch
+from weir.model.ids import place_of
 from weir.wire import device
 from weir.wire import messages as m
 from weir.wire.device import DeviceOpcode, DeviceReplies, DeviceStream
-from weir.wire.trunk import OWN_SESSION, Arrival
+from weir.wire.trunk import OWN_SESSION, Arrival, Kind, TrunkStream
+
+HELLO, PUBLISH = DeviceOpcode.HELLO, DeviceOpcode.PUBLISH_SEQUENCED
 
 
 def said(session: int, *publishes: bytes, topic: str = "locks", hub: int = 0) -> Arrival:
@@ -36,6 +39,10 @@ def one_by_one(one: Any, arrivals: list[Arrival]) -> None:
 
 def at_once(one: Any, arrivals: list[Arrival]) -> None:
     one.handle(ev.Arrived(arrivals))
+
+
+def says(one: Any, session: int, *frames: bytes) -> None:
+    one.handle(ev.Received(session, DeviceStream().receive(b"".join(frames))))
 
 
 def mixed() -> list[Arrival]:
@@ -153,3 +160,133 @@ def test_a_welcome_waits_for_the_confirm_but_not_long(node: Any) -> None:
     one.handle(ev.Closed(102))
     node.settle()
     assert codes(one.raw[100]) == [(1, 0), (3, 0)], "it is sent once"
+
+
+def test_a_refused_hello_is_heard_of_before_what_another_shard_confirms(node: Any) -> None:
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    one = node.all[(info.addresses[0].shard + 1) % 3]
+    one.raw[100] = b""
+    one.handle(ev.Opened(100))
+    says(one, 100, device.hello(1, 1, "locks"))
+    node.settle()
+    assert codes(one.raw[100]) == [(HELLO, 0)]
+    one.raw[100] = b""
+    says(one, 100, device.hello(1, 1, "none"), device.publish(1, b"v", 0))
+    node.settle()
+    node.clock.monotonic += TOGETHER_MS
+    one.handle(ev.Ticked())
+    assert codes(one.raw[100]) == [(HELLO, UnknownTopic.code), (PUBLISH, 0)]
+
+
+@pytest.mark.parametrize("come", [one_by_one, at_once])
+def test_a_crowd_gets_no_more_of_the_budget_than_its_devices_would(node: Any, come: Any) -> None:
+    """While little is in use anything passes, but only the first of many."""
+    node = type(node)(3, budget=8 * 1024)
+    node.connect(0)
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    one = node.all[info.addresses[0].shard]
+    budget = one.shard.budget
+    arrivals = [said(n, device.publish(1, bytes(448), 0)) for n in range(100, 128)]
+    one.raw.update((arrival.session, b"") for arrival in arrivals)
+    come(one, arrivals)
+    assert 0 < budget.used <= budget.limit
+
+
+def test_who_may_not_publish_is_not_let_in_with_the_others(node: Any) -> None:
+    def nobody(principal: str, verb: str, resource: str) -> None:
+        assert (principal, verb) == ("anonymous", "publish")
+        raise Unauthorized("nobody may")
+
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    for one in node.all:
+        one.shard._devices._authorize = one.shard._reception._arriving._authorize = nobody
+        one.raw[100] = b""
+        one.handle(ev.Arrived([said(100, device.publish(1, b"v", 0))]))
+        node.settle()
+        assert codes(one.raw[100])[0] == (HELLO, Unauthorized.code)
+        assert [code for _, code in codes(one.raw[100])].count(0) == 0
+    assert values(node, info.addresses[0]) == []
+
+
+@pytest.mark.parametrize("away", [0, 1])
+def test_who_came_with_others_goes_on_where_it_is_seated(node: Any, away: int) -> None:
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    one = node.all[(info.addresses[0].shard + away) % 3]
+    one.raw[100] = b""
+    one.handle(ev.Arrived([said(100, device.publish(1, b"a", 0))]))
+    node.settle()
+    says(one, 100, device.publish(1, b"b", 1))
+    node.settle()
+    assert codes(one.raw[100]) == [(HELLO, 0), (PUBLISH, 0), (PUBLISH, 0)]
+    assert values(node, info.addresses[0]) == [b"a", b"b"]
+
+
+def test_a_welcome_waits_only_if_publishes_follow_it(node: Any) -> None:
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    one = node.all[info.addresses[0].shard]
+    for session in (100, 101):
+        one.raw[session] = b""
+        one.handle(ev.Opened(session))
+    hello = device.hello(1, 1, "locks")
+    says(one, 100, hello, device.publish(1, b"v", 0))
+    assert one.raw[100] == b""
+    says(one, 101, hello)
+    assert codes(one.raw[101]) == [(HELLO, 0)]
+    node.settle()
+    assert codes(one.raw[100]) == [(HELLO, 0), (PUBLISH, 0)]
+
+
+def test_who_is_let_go_or_left_by_a_shard_that_stops_hears_its_welcome(node: Any) -> None:
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    one = node.all[info.addresses[0].shard]
+    one.raw.update({100: b"", 101: b"", 102: b""})
+    one.handle(ev.Arrived([said(n, device.publish(1, b"v", 0)) for n in (100, 101)]))
+    welcomed, hung_up = one.shard.take(ev.LetGo(100, "it breaks its dialect"))
+    assert codes(b"".join(welcomed.buffers)) == [(HELLO, 0)]
+    assert hung_up == ef.Hangup(100, "it breaks its dialect")
+    assert one.raw[101] == b""
+    one.do(one.shard.take(ev.Stopping()))
+    assert codes(one.raw[101]) == [(HELLO, 0)]
+    one.do(one.shard.take(ev.Arrived([said(102, device.publish(1, b"v", 0))])))
+    one.do(one.shard.take(ev.Ticked()))
+    assert codes(one.raw[102])[0] == (HELLO, 0), "none waits any more"
+
+
+def passed(effects: list[ef.Effect]) -> list[Any]:
+    """Return the frames that go to other shards."""
+    found = [effect for effect in effects if isinstance(effect, ef.Pass)]
+    return [*TrunkStream().receive(b"".join(b"".join(effect.buffers) for effect in found))]
+
+
+def test_a_crowd_goes_on_under_the_name_of_who_let_it_in_and_not_for_another_node(
+    node: Any,
+) -> None:
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    one = node.all[(info.addresses[0].shard + 1) % 3]
+    frames = passed(one.shard.take(ev.Arrived([said(100, device.publish(1, b"v", 0))], "ada")))
+    assert [(frame.kind, frame.body[0]) for frame in frames] == [(Kind.ARRIVALS, "ada")]
+    passing = one.shard._neighbours.passing
+    passing.opened(place_of(2, 0))
+    assert not passing.crowd([said(101, device.publish(1, b"v", 0))], "ada", place_of(2, 0))
+
+
+def test_a_large_crowd_goes_on_one_by_one(node: Any) -> None:
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    one = node.all[(info.addresses[0].shard + 1) % 3]
+    arrivals = [said(n, device.publish(1, bytes(60_000), 0)) for n in range(100, 105)]
+    frames = passed(one.shard.take(ev.Arrived(arrivals)))
+    assert [frame.kind for frame in frames] == [Kind.OPENED, Kind.DEVICE, Kind.DEVICE] * 5
+
+
+def test_what_is_large_of_another_shards_answers_is_charged(node: Any) -> None:
+    info = node.answer(0, m.CreateTopic("locks", 1))
+    one = node.all[(info.addresses[0].shard + 1) % 3]
+    seen: list[ef.Effect] = []
+    do, one.raw[100], one.raw[101] = one.do, b"", b""
+    one.do = lambda effects: (seen.extend(effects), do(effects))
+    many = [device.publish(1, b"v", n) for n in range(400)]
+    one.handle(ev.Arrived([said(100, *many), said(101, device.publish(1, b"v", 0))]))
+    node.settle()
+    sent = [e for e in seen if isinstance(e, ef.Send) and e.session in (100, 101)]
+    assert {e.session: e.charged for e in sent} == {100: len(one.raw[100]), 101: 0}
+    assert len(codes(one.raw[100])) == 401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 from weir.broker import effects as ef
@@ -14,9 +15,11 @@ from weir.broker.identity import Identity
 from weir.broker.shard import Shard
 from weir.log.flush import Flush, Run
 from weir.server.driver import Driver
+from weir.server.guest import Guest
 from weir.server.lone import QUICK_SECONDS
 from weir.sim.disk import SimDisk
 from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
+from weir.wire.trunk import Arrival
 
 
 class Noting:
@@ -210,6 +213,63 @@ def test_the_shard_settles_once_the_confirm_of_a_lone_flush_is_out() -> None:
         await asyncio.sleep(0)
         assert shard.heard[:3] == [asked, "settled", flushed]
         driver._flushes.stop()
+        driver._pool.shutdown()
+
+    asyncio.run(body())
+
+
+def said(session: int) -> tuple[DeviceHello, DevicePublishes]:
+    return DeviceHello(0, session, 1, 0, "t"), DevicePublishes([1], [0], [b"value"], [0])
+
+
+def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None:
+    async def body() -> None:
+        shard = Settling()
+        driver = Driver(cast(Shard, shard), {})
+
+        def comes(session: int, principal: str = "", place: int = 0) -> None:
+            driver.handle(ev.Opened(session, principal, place))
+            driver.received(session, said(session))
+
+        def one(session: int) -> Arrival:
+            return Arrival(session, *said(session))
+
+        driver.gather()
+        comes(1)
+        comes(2)
+        driver.handle(ev.Opened(3))
+        driver.handle(ev.Opened(4))
+        driver.received(3, said(3))  # who comes between is no part of it
+        driver.arrived(ev.Arrived([one(5)], "ada", 1))
+        comes(6)
+        comes(7, "ada", 1)
+        comes(8, "ada", 1)
+        driver.settle()
+        assert shard.heard == [
+            ev.Arrived([one(1), one(2)]),
+            ev.Opened(3),
+            ev.Opened(4),
+            ev.Received(3, said(3)),
+            ev.Arrived([one(5)], "ada", 1),
+            ev.Arrived([one(6)]),
+            ev.Arrived([one(7), one(8)], "ada", 1),
+        ], "and nothing is settled behind it"
+        driver._pool.shutdown()
+
+    asyncio.run(body())
+
+
+def test_answers_to_many_find_peers_and_guests() -> None:
+    async def body() -> None:
+        shard = Noting()
+        driver = Driver(cast(Shard, shard), {})
+        heard: list[Any] = []
+        end = SimpleNamespace(answer=lambda *given: heard.append(given))
+        driver._peers[7] = cast(Any, SimpleNamespace(send=lambda *given: heard.append(given)))
+        driver.trunks._guests[8] = Guest(cast(Any, end), 80)
+        shard.said = [ef.Answers({7: b"one", 8: b"two", 9: b"gone"})]
+        driver.handle(ev.Ticked())
+        assert heard == [((b"one",), 0), (80, b"two")]
         driver._pool.shutdown()
 
     asyncio.run(body())
