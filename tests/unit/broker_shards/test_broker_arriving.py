@@ -10,8 +10,9 @@ import pytest
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.intake.fan_in import ROW_BYTES
+from weir.broker.neighbours.routes import Routes
 from weir.broker.outbox import TOGETHER_MS
-from weir.errors import BadChecksum, BadRequest, Overloaded, Unauthorized, UnknownTopic
+from weir.errors import BadChecksum, BadRequest, NotLeader, Overloaded, Unauthorized, UnknownTopic
 from weir.model.batch import Batch
 from weir.model.ids import place_of
 from weir.wire import device
@@ -268,6 +269,24 @@ def test_a_crowd_goes_on_under_the_name_of_who_let_it_in_and_not_for_another_nod
     passing = one.shard._neighbours.passing
     passing.opened(place_of(2, 0))
     assert not passing.crowd([said(101, device.publish(1, b"v", 0))], "ada", place_of(2, 0))
+
+
+def test_what_another_node_passes_on_is_not_passed_to_a_third(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.answer(0, m.CreateTopic("locks", 1))
+    asked: list[bool] = []
+
+    def toward(routes: Routes, group: int, foreign: bool = False) -> int:
+        asked.append(foreign)
+        raise NotLeader("a third node leads", 3)
+
+    monkeypatch.setattr(Routes, "toward", toward)
+    one = node.all[0]
+    for number, place in enumerate((place_of(2, 0), 1), 100):
+        one.raw[number] = b""
+        one.handle(ev.Arrived([said(number, device.publish(1, b"v", 0))], "ada", place))
+    assert asked == [True, True, False, False], "as a crowd and by itself"
 
 
 def test_a_large_crowd_goes_on_one_by_one(node: Any) -> None:

@@ -20,7 +20,7 @@ from weir.wire.deliveries import (
 from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRefused
 from weir.wire.frame import take_client_frame
 from weir.wire.messages import Address, Produce
-from weir.wire.trunk import Kind, TrunkStream
+from weir.wire.trunk import Arrival, Kind, TrunkStream
 
 DEVICE_REQUESTS: list[Any] = [
     DeviceHello(1, 2**64 - 1, 3, 4, "topic"),
@@ -101,3 +101,20 @@ def test_confirms_are_counted_and_nothing_else_is() -> None:
     confirms = device.encode_confirms([1, 2], [0, 1], [0, 0], [5, 6])
     assert trunk.count_confirms(welcome + confirms) == 2
     assert trunk.count_confirms(device.encode_code(4, 1, 0)) == 0
+
+
+@pytest.mark.parametrize("kind", [Kind.ARRIVALS, Kind.ANSWERS])
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x01", b"\x92\xa1\xff\x90"])
+def test_what_is_said_of_many_must_make_sense(kind: Kind, body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"of kind {kind} makes no sense"):
+        TrunkStream().receive(joined(trunk.encode(kind, 0, body)))
+
+
+def test_what_is_said_of_many_comes_back_as_it_went() -> None:
+    hello, publishes = DEVICE_REQUESTS[0], DEVICE_REQUESTS[2]
+    arrivals = [Arrival(2**63, hello, publishes), Arrival(1, hello, publishes)]
+    answers = [(2**63, b"a"), (1, b""), (1, b"c")]
+    data = joined(trunk.encode_arrivals("ada", arrivals), trunk.encode_answers(answers))
+    first, second = TrunkStream().receive(data)
+    assert first == (Kind.ARRIVALS, 0, ("ada", arrivals))
+    assert second == (Kind.ANSWERS, 0, answers)
