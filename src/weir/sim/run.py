@@ -44,6 +44,7 @@ _CONSUME_WITHIN = 20 * SECOND
 #: Participants wait longer each time for who is slow.
 _DECIDE_WITHIN = 20 * SECOND
 _LOOK = 50 * MS
+_ENOUGH_WITHIN = 60 * SECOND
 #: What is scattered goes to up to four partitions.
 _MORE_PARTITIONS = (0, 0, 1, 2)
 _QUIET = 1 * SECOND
@@ -169,6 +170,7 @@ class _Run:
         workload.start()
         self.nemesis.start()
         world.run(self._shape.faults_until)
+        self._do_enough()
         self.nemesis.stop()
         stopped = world.now
         workload.end_producing()
@@ -195,6 +197,12 @@ class _Run:
             self._rot()
         world.run(self._shape.at_least)
         history.complaints += self.brokers.witness.complaints
+
+    def _do_enough(self) -> None:
+        """Go on under faults for a while where little could be done, for most of it was down."""
+        world, latest = self.world, self.world.now + _ENOUGH_WITHIN
+        while len(self.history.operations) < self._shape.operations and world.now < latest:
+            world.run(world.now + SECOND)
 
     def _caught_up(self) -> int:
         """Return when all clocks have come to what a wrong one stamped: an order waits for it, and

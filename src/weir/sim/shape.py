@@ -54,7 +54,8 @@ class Shape:
     ticks: tuple[int, ...] = (TICK_MS,)
     #: How long a node of a set stays down.
     down: tuple[int, int] = (0, 2 * SECOND)
-    #: How long the run lasts at least.
+    #: How much programs do at least before faults end, and how long the run lasts at least.
+    operations: int = 0
     at_least: int = 0
     #: What `weir.sim.scene.Scene` says of them.
     pace: tuple[int, int] = (1, 1)
@@ -134,6 +135,7 @@ CROWDED = replace(
 #: shows more than one in which more is done.
 SET = replace(
     CROWDED,
+    operations=200,
     beats=((200, 1_000),),
     ticks=(2 * TICK_MS,),
     pace=(30, 1_200),

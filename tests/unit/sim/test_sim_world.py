@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from weir.broker.intake.intake import Intake
@@ -156,3 +158,11 @@ def test_a_run_that_fails_tells_how_to_see_it_fail_again(monkeypatch: pytest.Mon
     assert "run_seed(3, Shape(" in report
     assert outcome.trace_hash in report
     assert len(outcome.recent) > 3
+
+
+def test_a_world_in_which_too_little_was_done_goes_on_under_faults() -> None:
+    few = run_seed(3, SMALL)
+    more = run_seed(3, replace(SMALL, operations=few.operations + 100))
+    assert more.operations >= few.operations + 100
+    assert more.faults > few.faults
+    assert not more.violations, more.report()
