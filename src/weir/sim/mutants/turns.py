@@ -52,7 +52,7 @@ def late_moves_count(patch: Patch) -> None:
     patch.setattr(Turns, "_check_turn", lambda self, cursor, fence: None)
 
 
-@mutant(seed=23, breaks={"OneCursor"}, shape=TURNS)
+@mutant(seed=38, breaks={"OneCursor"}, shape=TURNS)
 def a_snapshot_of_an_older_cursor(patch: Patch) -> None:
     """A snapshot has all that was applied by then: who starts from it goes on behind no move."""
     honest, kept = Cursors.encode, "_encoded_before"
