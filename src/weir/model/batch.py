@@ -43,9 +43,8 @@ _ROOM = bytes(HEADER_SIZE)
 # Plain numbers: flag arithmetic would cost more than all else that finding a column takes.
 _VALUE, _KEY, _TAG = int(Columns.VALUE), int(Columns.KEY), int(Columns.TAG)
 _TIME, _DUE, _EXPIRES = int(Columns.TIME), int(Columns.DUE), int(Columns.EXPIRES)
-_HEADERS, _ORIGIN = int(Columns.HEADERS), int(Columns.ORIGIN)
-_CHUNK, _REFERENCES = int(Columns.CHUNK), int(Columns.REFERENCES)
-_SCATTERED = int(Columns.SCATTERED)
+_HEADERS, _ORIGIN, _CHUNK = int(Columns.HEADERS), int(Columns.ORIGIN), int(Columns.CHUNK)
+_REFERENCES, _SCATTERED = int(Columns.REFERENCES), int(Columns.SCATTERED)
 #: What is checked beside the values, where a batch has it.
 _MORE = _CHUNK | _REFERENCES | _SCATTERED | _KEY | _TAG | _HEADERS
 _NO_HEADERS: Mapping[str, bytes] = {}

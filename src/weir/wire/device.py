@@ -28,7 +28,6 @@ its `sn`; every reply's body begins with a number: 0, or an error code of `weir.
               subscription is over
 
 Rules for firmware:
-
     Hello first; anything else is answered with `NoHello`. A later hello may name another place, hub
     or boot when every publish has its reply; before, it is refused and changes nothing.
     At most 8 sequenced publishes of one (hub, sn) under way: of the last 8 the broker knows a hash.
