@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from weir.bench.peers import amqp, natstext, rabbitstream, resp, stomp
 from weir.bench.peers.dialect import Consuming, Marker, PeerRefused, Publishing, Records
 from weir.bench.peers.peers import PEERS, peer
+from weir.bench.peers.rabbitmq import RabbitMq
 
 SIZE = 16
 #: Values that look like every protocol's own words.
@@ -239,3 +240,10 @@ def test_a_name_alone_means_every_setting_of_a_peer() -> None:
         peer("kafka")
     with pytest.raises(ValueError, match="redis has the variants always, everysec"):
         peer("redis:never")
+
+
+@pytest.mark.parametrize("variant", RabbitMq.variants)
+def test_every_door_of_rabbitmq_lets_a_burst_wait(variant: str) -> None:
+    told = RabbitMq(variant).configuration()
+    assert told.count("listeners.tcp") == told.count("backlog = 4096")
+    assert ("stream.listeners" in told) == (variant == "stream")

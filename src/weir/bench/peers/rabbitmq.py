@@ -14,6 +14,9 @@ from weir.bench.peers.server import Peer, PeerFailed, answers, free_port, packag
 
 _DECLARE_SECONDS = 30.0
 
+#: Connections that may wait to be taken: a burst's. Each of its doors keeps 128 unless told.
+_BACKLOG = 4096
+
 
 class RabbitMq(Peer):
     """A `quorum` queue of one member confirms after its WAL's fsync; `classic` before it is read.
@@ -85,16 +88,24 @@ class RabbitMq(Peer):
         (folder / "log").mkdir()
         plugins = "[rabbitmq_stream]." if streaming else "[]."
         (folder / "plugins").write_text(plugins, encoding="ascii")
-        streams = f"stream.listeners.tcp.1 = 127.0.0.1:{self.port}\n" if streaming else ""
-        (folder / "rabbitmq.conf").write_text(
-            f"{streams}listeners.tcp.1 = 127.0.0.1:{self._amqp_port}\n"
-            "loopback_users = none\n"
-            "tcp_listen_options.backlog = 4096\n"
-            "disk_free_limit.absolute = 1GB\n"
-            "log.file.level = warning\n",
-            encoding="ascii",
-        )
+        (folder / "rabbitmq.conf").write_text(self.configuration(), encoding="ascii")
         return [server]
+
+    def configuration(self) -> str:
+        """Return what its file of settings holds."""
+        lines = [
+            f"listeners.tcp.1 = 127.0.0.1:{self._amqp_port}",
+            f"tcp_listen_options.backlog = {_BACKLOG}",
+            "loopback_users = none",
+            "disk_free_limit.absolute = 1GB",
+            "log.file.level = warning",
+        ]
+        if self.variant == "stream":
+            lines += [
+                f"stream.listeners.tcp.1 = 127.0.0.1:{self.port}",
+                f"stream.tcp_listen_options.backlog = {_BACKLOG}",
+            ]
+        return "".join(f"{line}\n" for line in lines)
 
     def answers(self) -> bool:
         """Tell whether both of its ports take connections."""
