@@ -59,7 +59,7 @@ def compare(
     scripts/install-peers installs them. Each is set to be durable; those that sync before they
     confirm are told from those that do not. Kafka and RocketMQ servers are neither Debian packages
     nor Python wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three
-    nodes as weir is. Exit code 1 if a side failed or lost anything.
+    nodes as weir is. Exit code 1 if weir failed or lost anything, or a peer did so twice.
 
     With shapes burst and latency each side has --rest to fill its files first, or less.
 
@@ -92,7 +92,8 @@ def compare(
 
         drawn = svg_of_dormitory(result) if shape == "dormitory" else svg(result, shape)
         plot.write_text(drawn, encoding="utf-8")
-    say(result.absent)
+    for line in (result.absent, *result.failures):
+        say(line)
     finish(schema, [settings], [result], "times_best", most=False, as_json=as_json, show=_show)
 
 

@@ -1,7 +1,8 @@
 """A server that speaks as much RESP2 as weir's benchmarks use, for a machine without Redis.
 
 FAKE_LOSES=n: the n-th message is confirmed and never delivered, to see that a check notices.
-FAKE_REFUSES=1: every XADD is answered with an error.
+FAKE_REFUSES=1: every XADD is answered with an error; a file's name: until that is gone, and the
+server that finds it removes it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 
 class Stream:
@@ -19,7 +21,7 @@ class Stream:
 
 streams: dict[bytes, Stream] = {}
 loses = int(os.environ.get("FAKE_LOSES", "-1"))
-refuses = bool(os.environ.get("FAKE_REFUSES"))
+refuses = (told := os.environ.get("FAKE_REFUSES", "")) == "1" or Path(told).is_file()
 
 
 async def read_command(reader: asyncio.StreamReader) -> list[bytes]:
@@ -76,6 +78,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def main() -> None:
+    if refuses and told != "1":
+        Path(told).unlink()
     port = int(sys.argv[sys.argv.index("--port") + 1])
     server = await asyncio.start_server(serve, "127.0.0.1", port)
     await server.serve_forever()

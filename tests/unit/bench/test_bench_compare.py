@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from weir.bench import burst
 from weir.bench.children import environment, python
 from weir.bench.compare import Comparison, Round, Row, Settings, compare
 from weir.bench.machine import family
@@ -64,8 +65,29 @@ def test_a_peer_that_loses_a_message_is_told_and_the_comparison_is_not_clean(
 @pytest.mark.usefixtures("fake_redis")
 def test_a_peer_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_REFUSES", "1")
-    result, _ = compared(amounts=[1], deadline_s=5.0)
+    result, said = compared(amounts=[1], deadline_s=5.0)
     assert "redis refused: -OOM" in str(result.rounds[0].rows[1].error)
+    assert "redis refused: -OOM" in said[1]
+    assert said[2:] == [f"once more: {line}" for line in result.failures]
+
+
+@pytest.mark.usefixtures("fake_redis")
+def test_a_peer_that_fails_once_has_another_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "once").touch()
+    monkeypatch.setenv("FAKE_REFUSES", str(tmp_path / "once"))
+    result, said = compared(amounts=[1], deadline_s=5.0)
+    assert result.clean
+    assert "redis refused: -OOM" in said[1]
+    assert said[2].startswith("once more: redis:always, 1: ")
+
+
+def test_what_a_peer_lost_is_told() -> None:
+    lossy = burst.Result(9, 1.0, 1.0, 0.5, 0.5, 1, 2, 4, 0, 0, {"reset": 4}, 0.1, 0.1, "")
+    row = Row("redis", "", "", True, 9, None, lossy.clean, None, lossy)
+    result = Comparison("s", None, None, [Round(9, 1.0, None, None, None, None, [row])])
+    assert result.failures == ["redis, 9: 0.00, NOT CLEAN: lost 4, problems {'reset': 4}"]
 
 
 def test_a_peer_that_is_not_installed_is_said_before_anything_runs(
