@@ -144,7 +144,11 @@ class Delivery:
         return self.state is Settled.OPEN and not self._holding.over
 
     def done(self) -> None:
-        """Say that it is done; nothing happens if it was settled before."""
+        """Say that it is done; nothing happens if it was settled before.
+
+        It counts behind the lease's end, too, unless the broker gave it to another by then: give
+        back what was not `held` when its turn came, and so was not worked on.
+        """
         if self.state is Settled.OPEN:
             self.state = Settled.DONE
             holding = self._holding

@@ -49,7 +49,8 @@ class Work:
         message, lot = delivery.message, self.dice.random()
         number = int(message.value)
         if not delivery.held:
-            delivery.done()
+            # Not `done`: that counts if the broker has not given it to another yet.
+            delivery.give_back()
         elif lot < 0.1:
             delivery.nack(self.dice.choice([0, 0.005]))
         elif lot < 0.15:
