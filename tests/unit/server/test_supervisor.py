@@ -164,7 +164,8 @@ for line in lines:
     assert "shard 1 does not answer" in caplog.text
     assert "shard 1 said nothing for 1 s: it is killed" in caplog.text
     assert "shard 1 serves again" in caplog.text
-    assert "shard 0" not in caplog.text
+    # That shard 0 misses 30 ms is a busy machine; a second would be a look at the wrong shard.
+    assert "shard 0 said nothing" not in caplog.text
 
 
 def test_a_shard_that_goes_on_gets_trunks_again(
