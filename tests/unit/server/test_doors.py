@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from weir.server import doors
+from weir.server.children import environment
 from weir.server.doors import Doors, Lobby, open_doors
 
 
@@ -89,3 +92,19 @@ def test_as_many_connections_as_the_system_gives_descriptors(
     assert open_doors(Doors(connections_max=20_000)).connections_max == allowed
     assert calls in ([], [asked])
     assert bool(calls) == (asked is not None)
+
+
+def test_the_table_of_descriptors_has_room_for_all_before_they_come() -> None:
+    """In a process of its own: a table never gets smaller."""
+    script = (
+        "from weir.server.doors import *\n"
+        "open_doors(Doors(connections_max=3_000))\n"
+        "print(open('/proc/self/status').read())"
+    )
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        capture_output=True, check=True, text=True, env=environment(), timeout=30,
+    )  # fmt: skip
+    size = int(told.stdout.partition("FDSize:")[2].split()[0])
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert size >= min(3_256, hard)
