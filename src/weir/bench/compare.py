@@ -1,7 +1,10 @@
 """The same work on weir and on its peers, one after the other, each on a fresh folder.
 
-A peer that fails, or loses anything, has a second go at that amount; weir has none. A comparison in
-which a peer failed twice is not clean: it may have been the best.
+A peer that fails, or loses anything, has a second go; weir has none. A comparison in which a peer
+failed twice is not clean: it may have been the best.
+
+By turns, each has several runs at an amount, and the one in the middle counts: a disk that stands
+still for a moment decides nothing then, neither for weir nor against it.
 
 A peer is driven by a client that only moves bytes; weir by the client that users have, so what is
 unequal is unequal in the peers' favour. Devices of a burst speak raw bytes on all sides.
@@ -14,7 +17,7 @@ as that shows with `--seconds 8`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal
@@ -32,8 +35,8 @@ from weir.bench.peers.peers import ABSENT, peer, set_of
 from weir.bench.peers.rival import running_rival
 from weir.bench.peers.server import Peer
 from weir.bench.peers.sets import NODES
+from weir.bench.round import Round, Rule, Say, line, play
 from weir.bench.side import Side, topic_name
-from weir.errors import WeirError
 
 Shape = Literal["timeliness", "produce", "consume", "both", "burst", "latency", "dormitory"]
 #: What locks are compared with that report to weir.
@@ -42,14 +45,10 @@ BEHIND_THE_LOCKS = ("direct", "activemq")
 TIMED = ("burst", "latency", "dormitory")
 
 _TO_THE_LAST_REPLY = "s to the last reply"
-#: What results call their failings.
-_FAILINGS = ("lost", "repeated", "reordered", "corrupt", "problems")
 #: A probe that takes this long tells the rate well enough to choose how many messages to send.
 _PROBE_S = 0.5
 _PROBE_MESSAGES = 2_000
 _PROBE_FACTOR = 8
-
-Say = Callable[[str], None]
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -66,6 +65,8 @@ class Settings(msgspec.Struct, frozen=True):
     replicas: int = 1
     #: Bursts and latencies are measured once the disk is at rest, or after this long.
     rest_s: float = 0.0
+    #: Runs of each side at an amount, by turns; odd, for the one in the middle counts.
+    turns: int = 1
 
     def check(self) -> None:
         """Raise `ValueError` for what cannot be compared."""
@@ -82,38 +83,19 @@ class Settings(msgspec.Struct, frozen=True):
             raise ValueError("seconds must be above 0 and below the deadline")
         if self.messages_max < max(self.amounts):
             raise ValueError("there must be a message for each producer")
+        if self.turns < 1 or self.turns % 2 == 0:
+            raise ValueError(
+                f"turns={self.turns}: it must be odd, for the one in the middle counts"
+            )
+        if self.turns > 1 and self.shape == "dormitory":
+            raise ValueError(
+                "shape dormitory: it has one turn, for what is lost in it must be told"
+            )
 
     @property
     def labels(self) -> list[str]:
         """The peers' names, as they run on one node or as a set."""
         return self.peers if self.replicas == 1 else [set_of(label) for label in self.peers]
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One side's result for one amount; `error` where it came to none."""
-
-    side: str
-    version: str
-    settings: str
-    synced: bool
-    amount: int
-    #: Of the shape: messages_per_s, seconds to the last confirm, or the median confirm in ms.
-    figure: float | None
-    clean: bool
-    error: str | None
-    result: Any
-
-
-class Round(msgspec.Struct, frozen=True):
-    """All sides at one amount. A ratio above 1 says that weir was better so many times."""
-
-    amount: int
-    figure: float | None
-    times_best_synced: float | None
-    best_synced: str | None
-    times_best: float | None
-    best: str | None
-    rows: list[Row]
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -139,7 +121,7 @@ class Comparison(msgspec.Struct, frozen=True):
         """
         judged = 1 if self.unit == _TO_THE_LAST_REPLY else None
         return [
-            _line(row)
+            line(row)
             for one in self.rounds
             for row in one.rows
             if row.error is not None or (not row.clean and row in one.rows[:judged])
@@ -161,7 +143,12 @@ def compare(settings: Settings, say: Say) -> Comparison:
     settings.check()
     amounts = settings.amounts if settings.shape != "latency" else [1]
     with _contenders(settings) as contenders:
-        rounds = [_round(contenders, settings.shape, amount, say) for amount in amounts]
+        rule = Rule(
+            lower_wins=settings.shape in TIMED,
+            another_go=settings.shape != "dormitory",
+            turns=settings.turns,
+        )
+        rounds = [play(contenders, rule, amount, say) for amount in amounts]
     synced = [one.times_best_synced for one in rounds if one.times_best_synced is not None]
     best = [one.times_best for one in rounds if one.times_best is not None]
     return Comparison(
@@ -203,45 +190,6 @@ def _contenders(settings: Settings) -> AbstractContextManager[Sequence[Contender
         for one in peers
     ]
     return nullcontext([own, *others])
-
-
-def _round(contenders: Sequence[Contender], shape: Shape, amount: int, say: Say) -> Round:
-    lower_wins = shape in TIMED
-    rows: list[Row] = []
-    for one in contenders:
-        row = _row(one, amount, own=not rows)
-        say(_line(row))
-        if rows and not row.clean and shape != "dormitory":
-            # A peer that fails may not win by it, nor may one bad moment of its spoil the rest.
-            row = _row(one, amount, own=False)
-            say(f"once more: {_line(row)}")
-        rows.append(row)
-    own = rows[0].figure
-    synced, best_synced = _against(own, [r for r in rows[1:] if r.synced], lower_wins)
-    any_kind, best = _against(own, rows[1:], lower_wins)
-    return Round(amount, own, synced, best_synced, any_kind, best, rows)
-
-
-def _row(one: Contender, amount: int, own: bool) -> Row:
-    label, settings, synced, run_once = one
-    try:
-        version, settings, result, figure = run_once(amount)
-    except (WeirError, OSError, TimeoutError) as error:
-        if own:
-            raise
-        return Row(label, "", settings, synced, amount, None, False, str(error), {})
-    return Row(label, version, settings, synced, amount, figure, result.clean, None, result)
-
-
-def _against(
-    own: float | None, rows: Sequence[Row], lower_wins: bool
-) -> tuple[float | None, str | None]:  # fmt: skip
-    """Return how many times better `own` is than the best of `rows`, and whose that is."""
-    there = [(row.figure, row.side) for row in rows if row.figure]
-    if not there or own is None:
-        return None, None
-    figure, side = min(there) if lower_wins else max(there)
-    return (figure / own if lower_wins else own / figure), side
 
 
 def _ran(settings: Settings, running: AbstractContextManager[Side], amount: int) -> Ran:
@@ -289,16 +237,3 @@ async def _enough(side: Side, settings: Settings, shape: FlowShape, producers: i
             return max(producers, min(settings.messages_max, wanted))
         messages *= _PROBE_FACTOR
     return settings.messages_max
-
-
-def _line(row: Row) -> str:
-    if row.error is not None:
-        return f"{row.side}, {row.amount:,}: FAILED: {row.error}"
-    figure = f"{row.side}, {row.amount:,}: {row.figure or 0:,.2f}"
-    return figure if row.clean else f"{figure}, NOT CLEAN: {_lacking(row.result)}"
-
-
-def _lacking(result: Any) -> str:
-    """Return what a result tells of its failing."""
-    told = [(name, getattr(result, name, None)) for name in _FAILINGS]
-    return ", ".join(f"{name} {value}" for name, value in told if value) or "it says not why"

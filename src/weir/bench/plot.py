@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from weir.bench.compare import Comparison, Row
+from weir.bench.compare import Comparison
 from weir.bench.drawing import STYLE, Axis, Curve, bars, chart
+from weir.bench.round import Row
 
 _WIDTH = 720
 _TITLE = 34

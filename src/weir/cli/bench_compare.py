@@ -13,6 +13,7 @@ from weir.cli.bench_runs import (
     Record,
     Replicas,
     Rest,
+    Turns,
     finish,
     say,
     seconds,
@@ -47,6 +48,7 @@ def compare(
     ] = "8s",
     messages: Annotated[int, typer.Option(help="Most messages of a run.")] = 4_000_000,
     deadline: Annotated[str, typer.Option(help="Give up on a run after this long.")] = "2m",
+    turns: Turns = 1,
     plot: Plot = None,
     rest: Rest = "40s",
     replicas: Replicas = 1,
@@ -61,7 +63,9 @@ def compare(
     nor Python wheels, so they are not compared. With --replicas 3: RabbitMQ and NATS, on three
     nodes as weir is. Exit code 1 if weir failed or lost anything, or a peer did so twice.
 
-    With shapes burst and latency each side has --rest to fill its files first, or less.
+    With shapes burst and latency each side has --rest to fill its files first, or less. With
+    --turns 5 a moment in which the disk stands still decides nothing; a peer that was twice as bad
+    as weir at its first turn has no other.
 
     Shape dormitory: locks report within a second, and each record is committed to the same
     PostgreSQL (scripts/postgres-packages names what to install): by servers that the locks ask
@@ -78,7 +82,7 @@ def compare(
         amounts = several(devices, "devices") if woken else several(producers, "producers")
         settings = Settings(
             peer.split(","), _shape(shape), amounts, size, seconds(duration), messages,
-            seconds(deadline), folder, replicas, seconds(rest),
+            seconds(deadline), folder, replicas, seconds(rest), turns,
         )  # fmt: skip
         settings.check()
     schema = "weir.bench.compare/1"

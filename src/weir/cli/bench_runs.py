@@ -22,6 +22,9 @@ Folder = Annotated[
     typer.Option(help="Make the node's folder in here. [default: where temporary files go]"),
 ]
 Rest = Annotated[str, typer.Option(help="Wait at most this long for a disk at rest.")]
+Turns = Annotated[
+    int, typer.Option(help="Runs of each side, by turns: odd, for the one in the middle counts.")
+]
 Replicas = Annotated[
     int, typer.Option(help="How many nodes, a process each, which all hold and sync everything.")
 ]

@@ -13,11 +13,12 @@ import pytest
 
 from weir.bench import burst
 from weir.bench.children import environment, python
-from weir.bench.compare import Comparison, Round, Row, Settings, compare
+from weir.bench.compare import Comparison, Settings, compare
 from weir.bench.machine import family
 from weir.bench.peers.peers import peer
 from weir.bench.peers.server import NotInstalled, PeerFailed, running_peer
 from weir.bench.plot import svg
+from weir.bench.round import Round, Row
 
 
 def compared(**settings: object) -> tuple[Comparison, list[str]]:
@@ -169,6 +170,8 @@ def test_a_peer_that_does_not_come_up_says_why(
         (Settings(["redis"], amounts=[0]), "amounts of 1"),
         (Settings(["redis"], seconds=9.0, deadline_s=8.0), "below the deadline"),
         (Settings(["redis"], amounts=[5], messages_max=4), "a message for each producer"),
+        (Settings(["redis"], turns=4), "turns=4: it must be odd"),
+        (Settings(["direct"], shape="dormitory", turns=3), "it has one turn"),
     ],
 )
 def test_what_cannot_be_compared_is_named(settings: Settings, what: str) -> None:

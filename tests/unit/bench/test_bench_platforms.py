@@ -8,13 +8,14 @@ import os
 import pytest
 
 from weir.app.verdict import Reject
-from weir.bench.compare import Comparison, Round, Row, Settings, unit_of
+from weir.bench.compare import Comparison, Settings, unit_of
 from weir.bench.devices import VALUE_BYTES, maker
 from weir.bench.dormitory.breakfast import held_back
 from weir.bench.dormitory.consuming import Subscriber
 from weir.bench.dormitory.ledger import number_of
 from weir.bench.dormitory.serving import Door, Keeping
 from weir.bench.payload import Block
+from weir.bench.round import Round, Row
 
 
 class Ledger:
