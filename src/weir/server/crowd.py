@@ -239,7 +239,7 @@ class _Mover(asyncio.Protocol):
         new.set_protocol(protocol)
         guided.moved(new)
         if unsent := old.taken():
-            new.writelines(unsent)
+            new.write(unsent)
         if old.is_closing():
             new.close()
             return

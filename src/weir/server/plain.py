@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections import deque
 from collections.abc import Iterable
 from socket import MSG_DONTWAIT, SocketType
 from typing import Any, Protocol
@@ -41,8 +40,8 @@ class Watching(Protocol):
 class PlainTransport(asyncio.Transport):
     """What an asyncio protocol uses of a transport, on a socket that somebody else looks at."""
 
-    __slots__ = ("_closing", "_error", "_full", "_high", "_new", "_reading", "_size",
-                 "_unsent", "_watching", "events", "moving", "protocol", "sock")  # fmt: skip
+    __slots__ = ("_closing", "_error", "_full", "_high", "_new", "_reading", "_unsent",
+                 "_watching", "events", "moving", "protocol", "sock")  # fmt: skip
 
     def __init__(self, watching: Watching, sock: SocketType, protocol: asyncio.Protocol) -> None:
         """Serve `protocol` on a connection; `open` begins."""
@@ -56,8 +55,8 @@ class PlainTransport(asyncio.Transport):
         self._watching = watching
         self._new = self._reading = True
         self._closing = self._full = False
-        self._unsent: deque[memoryview] | None = None
-        self._size = 0
+        #: One buffer, for a reply is a dozen bytes: an object for each would be thirty times that.
+        self._unsent: bytearray | None = None
         self._high = _HIGH_DEFAULT
         self._error: Exception | None = None
 
@@ -93,7 +92,7 @@ class PlainTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes are not sent."""
-        return self._size
+        return len(self._unsent or b"")
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return the `socket`, or the `peername`."""
@@ -136,11 +135,10 @@ class PlainTransport(asyncio.Transport):
             if sent == len(data):
                 return
         if self._unsent is None:
-            self._unsent = deque()
-        self._unsent.append(memoryview(data)[sent:])
-        self._size += len(data) - sent
+            self._unsent = bytearray()
+        self._unsent += memoryview(data)[sent:]
         self._watch()
-        if self._size > self._high and not self._full:
+        if len(self._unsent) > self._high and not self._full:
             self._full = True
             self.protocol.pause_writing()
 
@@ -161,15 +159,15 @@ class PlainTransport(asyncio.Transport):
     def abort(self) -> None:
         """Close at once."""
         self._closing = True
-        self._unsent, self._size = None, 0
+        self._unsent = None
         self._watching.soon(self)
 
     # -- inside -------------------------------------------------------------------------------
 
-    def taken(self) -> list[memoryview]:
+    def taken(self) -> bytes:
         """Return what is not sent: another transport sends it."""
-        unsent, self._unsent, self._size = self._unsent, None, 0
-        return list(unsent or ())
+        unsent, self._unsent = self._unsent, None
+        return bytes(unsent or b"")
 
     def end(self) -> None:
         """Close the socket, and tell the protocol; twice is once."""
@@ -200,19 +198,15 @@ class PlainTransport(asyncio.Transport):
         unsent = self._unsent
         assert unsent is not None
         try:
-            while unsent:
-                sent = self.sock.send(unsent[0], MSG_DONTWAIT)
-                self._size -= sent
-                if sent < len(unsent[0]):
-                    unsent[0] = unsent[0][sent:]
-                    break
-                unsent.popleft()
+            del unsent[: self.sock.send(unsent, MSG_DONTWAIT)]
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
             self._break(error)
             return
-        if self._full and self._size <= self._high // 4:
+        if not unsent:
+            self._unsent = None  # most devices are never slow again
+        if self._full and len(unsent) <= self._high // 4:
             self._full = False
             self.protocol.resume_writing()
         if self._closing and not self._unsent:
