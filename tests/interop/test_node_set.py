@@ -185,6 +185,9 @@ def test_a_node_is_replaced_by_another(
             assert status.nodes[3].replicas > 0
 
         run(dev.url, joined)
+        again = ["node", "add", f"127.0.0.1:{port}", "--node", "4", "--url", dev.url]
+        assert main(again) == 0
+        assert f"node 4 is reached at 127.0.0.1:{port} from" in capsys.readouterr().out
         assert main(["node", "remove", "1", "--url", dev.url]) == 1
         assert "weir node drain 1" in capsys.readouterr().err
         assert main(["node", "drain", "1", "--url", dev.url]) == 0

@@ -89,7 +89,8 @@ def add(
 ) -> None:
     """Register a new node, and say how to found it. Groups come to it by themselves once it runs.
 
-    Numbers are never used again, not even of nodes that were removed.
+    With --node of one that runs, say where others reach it from now on. Numbers are never used
+    again, not even of nodes that were removed.
     """
     from weir.server.config import split_address
 
@@ -105,6 +106,9 @@ def add(
 
     listed = connected(url, work)
     new = next(one for one in listed.nodes if (one.host, one.port) == (host, port))
+    if new.shards:  # it has run: whoever founded it again would lose what it holds
+        print(f"node {new.id} is reached at {host}:{port} from now on")
+        return
     others = ",".join(f"{one.id}={one.host}:{one.port}" for one in listed.nodes if one.id != new.id)
     print(
         f"node {new.id} is registered. On its machine:\n"

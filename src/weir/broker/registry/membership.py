@@ -295,6 +295,12 @@ class Membership:
         taken = [n.id for n in there if (n.host, n.port) == (request.host, request.port)]
         if taken and taken != [request.node]:
             raise BadRequest(f"node {taken[0]} listens at {request.host}:{request.port} already")
+        unknown = [n.id for n in there if not n.port and n.id != request.node]
+        if unknown:
+            raise BadRequest(
+                f"node {unknown[0]} was founded alone, and nobody knows where other nodes reach "
+                f"it: say so first by `weir node add HOST:PORT --node {unknown[0]}`"
+            )
         node = request.node or nodes.highest + 1
         if node > NODE_MAX:
             raise BadRequest(f"nodes are numbered from 1 to {NODE_MAX:,}")
