@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,10 +193,11 @@ def delete(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Forget a cluster. One of the same name would begin at the earliest message."""
+    from weir.cli.output import typed
+
     if not yes:
         asked = f"cluster {name} will forget how far it is. Type its name to delete it"
-        if typer.prompt(asked, default="", show_default=False, err=True) != name:
-            print("that is not its name: nothing was deleted", file=sys.stderr)
+        if not typed(asked, name):
             raise typer.Exit(1)
 
     async def work(client: Client) -> None:

@@ -1,6 +1,6 @@
 """What verbs say: tables and bars for people, one JSON object for programs.
 
-Results go to stdout; progress and hints go to stderr, and hints only to people.
+Results go to stdout; progress, questions and hints go to stderr, and hints only to people.
 """
 
 from __future__ import annotations
@@ -65,6 +65,17 @@ def hint(text: str) -> None:
         from rich.console import Console
 
         Console(stderr=True, highlight=False).print(text, style="dim", markup=False)
+
+
+def typed(question: str, name: str) -> bool:
+    """Return whether the answer is `name`; if it is not, say that nothing was deleted."""
+    print(f"{question}: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if answer.strip() == name:
+        return True
+    why = "that is not its name" if answer else "\nnobody is there to type it (--yes does not ask)"
+    print(f"{why}: nothing was deleted", file=sys.stderr)
+    return False
 
 
 @contextmanager

@@ -272,6 +272,7 @@ def delete(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Delete a topic and all its messages, for good."""
+    from weir.cli.output import typed
 
     async def look(client: Client) -> list[int]:
         starts, ends = await client.positions(name)
@@ -284,8 +285,7 @@ def delete(
     messages = f"{count:,} message{'s' if count != 1 else ''}"
     if not yes:
         asked = f"{messages} of {name} will be gone for good. Type the name to delete it"
-        if typer.prompt(asked, default="", show_default=False, err=True) != name:
-            print("that is not its name: nothing was deleted", file=sys.stderr)
+        if not typed(asked, name):
             raise typer.Exit(1)
     connected(url, work)
     print(f"topic {name} is deleted; it held {messages}")

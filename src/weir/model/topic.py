@@ -88,8 +88,7 @@ class SettingsChange(msgspec.Struct, frozen=True, array_like=True):
         ms, size = self.retention_ms, self.retention_bytes
         if ms is not None and FOREVER < ms < RETENTION_MS_MIN:
             raise BadRequest(
-                f"a retention of {ms} ms: give at least {RETENTION_MS_MIN:,} ms, or {FOREVER} to "
-                "keep messages for ever",
+                f'a retention of {ms} ms: give at least {RETENTION_MS_MIN:,} ms, or "forever"',
                 RETENTION_MS_MIN,
             )
         return TopicSettings(

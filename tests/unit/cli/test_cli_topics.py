@@ -115,6 +115,11 @@ def test_a_deletion_is_asked_for_by_name(
     assert (code, out.strip()) == (1, "")
     assert "1 message of t will be gone" in err
     assert "nothing was deleted" in err
+    for verb in (["topic", "delete", "t"], ["cluster", "delete", "t", "crew"]):
+        monkeypatch.setattr("sys.stdin", io.StringIO(""))
+        code, out, err = weir(*verb)
+        assert (code, out) == (1, "")
+        assert err.endswith("(--yes does not ask): nothing was deleted\n")
     monkeypatch.setattr("sys.stdin", io.StringIO("t\n"))
     code, out, _ = weir("topic", "delete", "t")
     assert (code, out.strip()) == (0, "topic t is deleted; it held 1 message")
@@ -165,7 +170,7 @@ def test_a_cluster_is_seen_and_steered(weir: Weir, w: sync.Client) -> None:
             "order=partition, retention=7d and retention-bytes=none; choose",
         ),
         (["cluster", "seek", "t", "c", "--to", "2999-01-01", "--create"], 1, "a time ahead of"),
-        (["topic", "create", "u", "--retention", "1ms"], 1, "at least 1,000 ms"),
+        (["topic", "create", "u", "--retention", "1ms"], 1, 'at least 1,000 ms, or "forever"'),
         (["topic", "create", "u", "--retention", "0.4ms"], 1, 'or "forever"'),
         (["topic", "create", "u", "--retention-bytes", "0.4B"], 1, "give 1 byte or more"),
         (["topic", "create", "u", "--retention-bytes", "9999999TiB"], 1, 'at most, or "forever"'),
@@ -174,6 +179,7 @@ def test_a_cluster_is_seen_and_steered(weir: Weir, w: sync.Client) -> None:
         (["cluster", "seek", "t", "c", "--to", "5"], 2, "an offset needs --partition"),
         (["cluster", "seek", "t", "c", "--to", "yesterday"], 1, "is no time"),
         (["cluster", "delete", "t", "absent", "--yes"], 1, "no cluster 'absent' reads t"),
+        (["node", "add", "far:6800"], 1, "say so first by `weir node add HOST:PORT --node 1`"),
     ],
 )
 def test_mistakes_are_told_in_a_line(
