@@ -304,6 +304,8 @@ def _ready(figures: str) -> bool:
 
 
 def _founded(folder: Path, shards: int, places: Sequence[tuple[str, int]]) -> list[Founded]:
+    if NodeFolder(folder).founded() is not None:
+        raise BadFolder(f"{folder} holds a node, and no set of them: give another folder")
     known = NodeFolder(_folder(folder, 1)).founded()
     if known is not None and len(known.members) != len(places):
         raise BadFolder(

@@ -45,6 +45,8 @@ def dev(
 
         with _folder(data) as folder:
             raise typer.Exit(run_set(folder, nodes, shards, restart, as_json, data is None))
+    if shards > 1 or restart is not None or as_json:
+        raise typer.BadParameter("--shards, --restart and --json go with --nodes 2 and more")
     import threading
 
     from weir.server.addresses import in_words
@@ -71,7 +73,9 @@ def dev(
 
     with _folder(data) as folder:
         config = Config(
-            node=NodeConfig(data=str(folder), port=_free(DEFAULT_PORT), shards=1, logs=1),
+            node=NodeConfig(
+                data=str(folder), port=_free(DEFAULT_PORT), shards=1, logs=_logs(folder)
+            ),
             memory=MemoryConfig(budget_mib=128, cache_mib=64),
             # Small files, none ahead: the folder is soon made and soon removed.
             log=LogConfig(segment_mib=32, spares=0),
@@ -91,6 +95,18 @@ def _folder(data: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="weir-dev-") as name:
         yield Path(name)
+
+
+def _logs(folder: Path) -> int:
+    """Return how many logs to found a node with: one, or 0 for what one that is there has.
+
+    Raises `BadFolder` if a set of nodes is there.
+    """
+    from weir.server.folder import BadFolder, NodeFolder
+
+    if NodeFolder(folder / "node-1").founded() is not None:
+        raise BadFolder(f"{folder} holds a set of nodes: say how many by --nodes")
+    return 0 if NodeFolder(folder).founded() is not None else 1
 
 
 def _free(port: int) -> int:
