@@ -9,14 +9,21 @@ import threading
 from collections.abc import Sequence
 
 from weir.app.loading import load
+from weir.errors import WeirError
 
 
 def main(words: Sequence[str]) -> None:
-    """Run MODULE:APP of a cluster, at a URL, with a grace in s, until SIGTERM or stdin ends."""
+    """Run MODULE:APP of a cluster, at a URL, with a grace in s, until SIGTERM or stdin ends.
+
+    What ends it says so in a line: it is started again, and would fill the screen otherwise.
+    """
     name, cluster, url, grace = words
     app = load(name)
     threading.Thread(target=_end_with_stdin, name="weir-until-eof", daemon=True).start()
-    app.run_sync(url, cluster=cluster, grace=float(grace))
+    try:
+        app.run_sync(url, cluster=cluster, grace=float(grace))
+    except WeirError as error:
+        sys.exit(str(error))
 
 
 def _end_with_stdin() -> None:
