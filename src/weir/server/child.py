@@ -171,10 +171,17 @@ async def _main(tether: int, *doors: int) -> int:
         if led.served:  # it could serve, so the next start may as well
             log.critical("the shard ends", exc_info=error)
         else:
-            led.tether.tell(Failed(str(error), getattr(error, "errno", None) or 0))
+            led.tether.tell(_failed(error))
         return EXIT_FAILED
     led.tether.tell(Drained(drained))
     return 0
+
+
+def _failed(error: WeirError | OSError) -> Failed:
+    if isinstance(error, OSError) and error.errno:
+        file = None if error.filename is None else str(error.filename)
+        return Failed(error.strerror or str(error), error.errno, file)
+    return Failed(str(error))
 
 
 def _end() -> None:

@@ -273,7 +273,7 @@ class Crew:
                 raise DiskGone(f"shard {member.shard}: its disk failed")
             if (failed := member.failed) is not None:
                 raise (
-                    OSError(failed.errno, failed.reason)
+                    OSError(failed.errno, failed.reason, failed.file)
                     if failed.errno
                     else NodeFailed(failed.reason)
                 )

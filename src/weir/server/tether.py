@@ -50,10 +50,11 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """This shard cannot serve, and starting it again would not help."""
+    """This shard cannot serve, and starting it again would not help: maybe a `file`."""
 
     reason: str
     errno: int = 0
+    file: str | None = None
 
 
 class Drained(msgspec.Struct, frozen=True, tag="drained"):

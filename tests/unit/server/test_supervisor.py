@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from weir.errors import WeirError
 from weir.server import main, supervisor
+from weir.server.addresses import in_words
+from weir.server.child import _failed
 from weir.server.config import Config, NodeConfig, StopConfig
 from weir.server.folder import NodeFolder
 from weir.server.supervisor import DiskGone, NodeFailed, supervise
+from weir.server.tether import Failed
 
 #: A shard that reads its assignment, then does as `{play}` says with its end of the tether.
 PLAY = """
@@ -267,6 +271,29 @@ def test_a_port_that_is_taken_ends_the_node(tmp_path: Path, play: Play) -> None:
     with pytest.raises(OSError, match="taken") as failed:
         run(tmp_path)
     assert failed.value.errno == 98
+
+
+def test_a_file_that_a_shard_may_not_open_is_named_and_no_port(tmp_path: Path, play: Play) -> None:
+    said = "type='failed', reason='Permission denied', errno=13, file='n/log-1'"
+    play(f"tell({said}) if shard else until_stop()")
+    with pytest.raises(PermissionError) as failed, in_words("127.0.0.1", 6800, "--port"):
+        run(tmp_path)
+    assert (failed.value.strerror, failed.value.filename) == ("Permission denied", "n/log-1")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PermissionError(13, "Permission denied", "n/log-1"), ("Permission denied", 13, "n/log-1")),
+        (OSError(98, "cannot listen"), ("cannot listen", 98, None)),
+        (TimeoutError("too late"), ("too late", 0, None)),
+        (NodeFailed("log 1 is bad"), ("log 1 is bad", 0, None)),
+    ],
+)
+def test_what_ends_a_shard_is_told_whole(
+    error: WeirError | OSError, told: tuple[str, int, str | None]
+) -> None:
+    assert _failed(error) == Failed(*told)
 
 
 def test_a_failed_disk_ends_the_node_with_its_exit_code(tmp_path: Path, play: Play) -> None:
