@@ -19,16 +19,17 @@ def handle(message):
 
 def test_what_ends_a_process_is_told_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "crew.py").write_text(APP, encoding="utf-8")
-    with testing.node() as node, subprocess.Popen(
-        python("weir.app.worker", "crew:app", "crew", node.url, "10"),
-        cwd=tmp_path,
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with (
+        testing.node() as node,
+        subprocess.Popen(
+            python("weir.app.worker", "crew:app", "crew", node.url, "10"),
+            cwd=tmp_path,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
         assert process.stderr is not None
-        assert process.stderr.read() == (
-            "no topic 'absent': `weir topic create absent` makes it\n"
-        )
+        assert process.stderr.read() == ("no topic 'absent': `weir topic create absent` makes it\n")
         assert process.wait(30) == 1

@@ -7,6 +7,7 @@ import os
 import signal
 from importlib import util
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from rich.console import Console
 from weir.cli.demo import run as demo
 from weir.cli.demo.bars import Bars, Step
 from weir.cli.demo.crew import numbers_of
-from weir.cli.demo.folders import keep, scratch_folder
+from weir.cli.demo.folders import check, keep, scratch_folder
 from weir.cli.demo.signals import Interrupted, Signals
 from weir.cli.demo.tasks import PACED_FLIGHTS, paced_count
 
@@ -54,6 +55,17 @@ def test_what_is_kept_replaces_nothing(tmp_path: Path) -> None:
         places.append(keep(made, tmp_path / "out"))
     assert [place.name for place in places] == ["delays", "delays-2"]
     assert [(place / "part").read_text() for place in places] == ["first", "second"]
+
+
+def test_where_nothing_can_be_kept_is_told_at_once(tmp_path: Path) -> None:
+    check(tmp_path)
+    check(tmp_path / "new" / "folder")
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(NotADirectoryError, match="file"):
+            check(place)
+    with patch("os.access", lambda path, mode: path != tmp_path), pytest.raises(PermissionError):
+        check(tmp_path / "new")
 
 
 def test_the_crew_knows_whose_flight_it_reads() -> None:

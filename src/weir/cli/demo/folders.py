@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import tempfile
 import time
@@ -38,6 +40,14 @@ def remove(folder: Path) -> None:
         if time.monotonic() > deadline:
             raise NotRemoved(f"{folder} cannot be removed: see who holds it, then remove it")
         time.sleep(_AGAIN_SECONDS)
+
+
+def check(out: Path) -> None:
+    """Raise `OSError` if `keep` could write nothing there: it is told before the work is done."""
+    there = next(place for place in (out.resolve(), *out.resolve().parents) if place.exists())
+    number = errno.EACCES if there.is_dir() else errno.ENOTDIR
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise OSError(number, os.strerror(number), str(there))
 
 
 def keep(made: Path, out: Path | None) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from weir.cli.demo.folders import keep, scratch_folder
+from weir.cli.demo.folders import check, keep, scratch_folder
 from weir.cli.demo.signals import Interrupted, Signals
 from weir.cli.output import print_json
 from weir.errors import WeirError
@@ -25,13 +25,15 @@ def run(out: Path | None, flights: int | None = None, as_json: bool = False) -> 
 
     The Parquet and the report are kept in `out`, by default a new temporary folder; all else is
     removed, and after an error or a signal those too. Raises `WeirError` where something cannot
-    start or fails.
+    start or fails, and `OSError` where nothing can be kept in `out`.
     """
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise NotInstalled(
             f"weir demo needs {', '.join(missing)}: pip install 'weir-mq[demo]' brings all of it"
         )
+    if out is not None:
+        check(out)
     told = Console(stderr=True, highlight=False)
     with Signals() as signals:
         try:
