@@ -25,11 +25,20 @@ def print_json(schema: str, settings: object, results: Mapping[str, Any]) -> Non
 
     head = {
         "schema": schema,
-        "command": shlex.join(["weir", *sys.argv[1:]]),
+        "command": _utf8(shlex.join(["weir", *sys.argv[1:]])),
         "machine": this_machine(),
-        "settings": settings,
+        "settings": _utf8(settings),
     }
     print(msgspec.json.format(msgspec.json.encode({**head, **results})).decode())
+
+
+def _utf8(given: object) -> object:
+    """Return what was given on the command line, with bytes that are no UTF-8 as escapes."""
+    if isinstance(given, str):
+        return given.encode(errors="backslashreplace").decode()
+    if isinstance(given, list):
+        return [*map(_utf8, given)]
+    return {k: _utf8(v) for k, v in given.items()} if isinstance(given, dict) else given
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -62,7 +62,7 @@ def pub(
     if file is not None and values:
         raise typer.BadParameter("give a file or values, not both", param_hint="--file")
     about: dict[str, Any] = {
-        "key": key,
+        "key": None if key is None else os.fsencode(key),
         "tag": tag,
         "headers": dict(_header(text) for text in header or ()) or None,
         "partition": partition,
@@ -89,7 +89,7 @@ def pub(
         _tell_of(confirmed)
         raise
     if as_json:
-        about["headers"] = header  # as they were given
+        about |= {"key": key, "headers": header}  # as they were given
         settings = {"url": url, "topic": topic, "file": file and str(file), **about}
         print_json("weir.pub/1", settings, {"receipts": receipts})
         return

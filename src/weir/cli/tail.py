@@ -75,8 +75,8 @@ def tail(
         where = await _where(client, topic, place, partition)
         only = None if partition is None and not isinstance(where, dict) else [partition or 0]
         async with client.reader(
-            topic, start=where, partitions=only, follow=follow, key=key or None, tag=tag or None,
-            order=order,
+            topic, start=where, partitions=only, follow=follow,
+            key=[*map(os.fsencode, key)] if key else None, tag=tag or None, order=order,
         ) as reader:  # fmt: skip
             await _show(reader, count, form)
 

@@ -41,6 +41,17 @@ def objects(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_keys_and_values_need_not_be_text_and_names_are(weir: Weir) -> None:
+    weir("topic", "create", "t")
+    code, out, _ = weir("pub", "t", "a\udcff", "--key", "k\udcfe", "--json")
+    assert (code, json.loads(out)["settings"]["key"]) == (0, r"k\udcfe")
+    code, out, _ = weir("tail", "t", "--no-follow", "--key", "k\udcfe")
+    assert (code, out) == (0, "0/0  key=k\\xfe  a\\xff\n")
+    for words in (["pub", "t", "a", "--tag", "n\udcff"], ["topic", "create", "n\udcff"]):
+        code, out, err = weir(*words)
+        assert (code, out, err) == (2, "", "n\\udcff is not UTF-8, as names and tags are\n")
+
+
 def test_a_tail_picks_by_key_tag_and_time(weir: Weir) -> None:
     weir("topic", "create", "t")
     for value, key, tag in (("a", "1", "x"), ("b", "2", "x"), ("c", "1", "y")):
