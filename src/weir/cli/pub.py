@@ -85,8 +85,8 @@ def pub(
 
     try:
         receipts = connected(url, work)
-    except (WeirError, OSError):
-        _tell_of(confirmed)
+    except (WeirError, OSError, KeyboardInterrupt) as error:
+        _tell_of(confirmed, error)
         raise
     if as_json:
         about |= {"key": key, "headers": header}  # as they were given
@@ -119,12 +119,13 @@ def _timing(delay: str | None, due: str | None, ttl: str | None) -> dict[str, st
     return {"delay": delay, "due": due, "ttl": ttl}
 
 
-def _tell_of(confirmed: list[Confirmed]) -> None:
-    """Say how much was published before it failed."""
+def _tell_of(confirmed: list[Confirmed], error: BaseException) -> None:
+    """Say how much was published before it failed, or was stopped."""
     count = sum(batch.count for batch in confirmed)
     if count:
         many = "message was" if count == 1 else "messages were"
-        typer.echo(f"{count:,} {many} published before it failed:", err=True)
+        end = "it was stopped" if isinstance(error, KeyboardInterrupt) else "it failed:"
+        typer.echo(f"{count:,} {many} published before {end}", err=True)
 
 
 def _summary(topic: str, confirmed: list[Confirmed]) -> list[str]:

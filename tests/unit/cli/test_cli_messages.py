@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,22 @@ def test_headers_and_whole_files_are_published(weir: Weir, tmp_path: Path) -> No
     assert row.get("value_bytes", len(row["value"] or "")) == 9_000_000
     assert "write NAME=VALUE" in weir("pub", "t", "x", "--header", "kind")[2]
     assert "not both" in weir("pub", "t", "x", "--file", str(file))[2]
+
+
+def test_who_stops_a_pub_is_told_how_many_are_published(
+    weir: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weir("topic", "create", "t")
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield b"one"
+        await asyncio.sleep(0.3)
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(30)
+
+    monkeypatch.setattr(pub, "_lines", lines)
+    code, out, err = weir("pub", "t")
+    assert (code, out, err) == (130, "", "1 message was published before it was stopped\n")
 
 
 def test_an_error_in_the_middle_says_how_many_are_published(
