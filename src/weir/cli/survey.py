@@ -227,6 +227,8 @@ class _Surveyor:
                     scan.take_unnamed(name, data)
                 spare = sound or not any(data[:BLOCK])
                 (found.spares if spare else found.unreadable).append(name)
+            if files.closed is not None:
+                scan.closed(files.closed)
             scan.judge(
                 lambda segment: disk.read(segment.name, 0, segment.size).ljust(segment.size, b"\0")
             )

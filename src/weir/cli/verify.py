@@ -13,11 +13,13 @@ from weir.log import checkpoint
 from weir.log.errors import BadIndexFile, UnknownKind
 from weir.log.index_file import index_name, read_index
 from weir.log.marks import highest_mark
-from weir.log.recovery import find_files
+from weir.log.recovery import Files, find_files
 from weir.log.scrub import ScrubPiece
 from weir.log.segment import Segment
 from weir.log.settings import Settings
 from weir.model.limits import MIB
+
+_SPARE = "waits for its next use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,8 @@ def verify(folder: Path) -> Iterator[Verdict]:
         disk = Folder(folder)
         log, system = owner(disk)
         names = set(disk.names())
-        for name in (checkpoint.CHECKPOINT, checkpoint.COPY):
-            if name in names:
-                yield _checkpoint(disk, name)
+        saved_in = names.intersection((checkpoint.CHECKPOINT, checkpoint.COPY))
+        yield from (_checkpoint(disk, name) for name in sorted(saved_in))
         try:
             saved, _ = checkpoint.look(disk)
         except Damaged:
@@ -56,6 +57,8 @@ def verify(folder: Path) -> Iterator[Verdict]:
         for segment in files.missing:
             text = "missing, though the checkpoint needs it"
             yield Verdict(segment.name, text, 0, 0.0, (text,))
+        end = saved.segments[-1].end if saved and saved.segments else 0
+        yield from _gaps(files, end)
         for segment in files.row:
             durable = segment.end
             if segment is files.row[-1]:  # what lies behind the marks may be torn, and is no loss
@@ -64,16 +67,43 @@ def verify(folder: Path) -> Iterator[Verdict]:
             yield _segment(disk, log, segment, durable)
             if index_name(segment.name) in names and segment is not files.row[-1]:
                 yield _index(disk, segment)
-        for segment, end in saved.copies if saved else ():
+        for segment, upto in saved.copies if saved else ():
             if segment.name not in files.copies:
                 text = "missing, though the checkpoint needs it"
                 yield Verdict(segment.name, text, 0, 0.0, (text,))
                 continue
-            yield _segment(disk, log, segment, segment.end, end)
+            yield _segment(disk, log, segment, segment.end, upto)
             if index_name(segment.name) in names:
                 yield _index(disk, segment)
-        for name in sorted(files.rest):
-            yield Verdict(name, "waits for its next use", 0, 0.0)
+        end = max(end, files.row[-1].end if files.row else 0)
+        for name, sound in sorted(files.rest.items()):
+            yield Verdict(name, _SPARE, 0, 0.0) if sound else _spare(disk, name, end)
+
+
+def _gaps(files: Files, end: int) -> Iterator[Verdict]:
+    """Yield a verdict for each place in the row, behind what the checkpoint names, through `end`,
+    where segments are missing.
+    """
+    for segment in files.row:
+        if segment.base > end:
+            text = "the segment before this one is missing or unreadable"
+            yield Verdict(segment.name, text, 0, 0.0, (text,))
+        end = max(end, segment.end)
+    if files.closed is not None:  # its index file was written when the next one was there
+        text = "what was written behind this segment is missing or unreadable"
+        yield Verdict(files.closed.name, text, 0, 0.0, (text,))
+
+
+def _spare(disk: Folder, name: str, end: int) -> Verdict:
+    """Judge a file without a sound header, of a log whose other segments reach to `end`: one that
+    rotted holds a mark that tells of more.
+    """
+    started = time.perf_counter()
+    data = disk.read(name, 0, disk.size(name))
+    if highest_mark(data, 0, None) <= end:
+        return Verdict(name, _SPARE, 0, 0.0)
+    bad = ("its header is unreadable, and what it holds had been durable",)
+    return Verdict(name, "DAMAGED", len(data), time.perf_counter() - started, bad)
 
 
 def _segment(disk: Folder, log: int, segment: Segment, durable: int, end: int = 0) -> Verdict:

@@ -98,13 +98,15 @@ class Recovered:
 @dataclass(frozen=True, slots=True)
 class Files:
     """What lies in the folder: segments in use by base; those the checkpoint misses; other files of
-    a segment's name, and whether their headers are sound; class segments' files that are there.
+    a segment's name, and whether their headers are sound; class segments' files that are there; the
+    last of the row, if there is an index file of it.
     """
 
     row: list[Segment]
     missing: list[Segment]
     rest: dict[str, bool]
     copies: set[str]
+    closed: Segment | None
 
 
 def recover(disk: Disk, settings: Settings) -> Recovered:
@@ -235,7 +237,10 @@ def find_files(disk: Readable, settings: Settings, found: Checkpoint | None) -> 
     # The name of a class segment stays its own, whatever lies there.
     used = {segment.name for segment in (*row, *named)}
     rest = {name: name in opened for name in names if name not in used}
-    return Files(sorted(row, key=lambda segment: segment.base), missing, rest, copies)
+    row.sort(key=lambda segment: segment.base)
+    last = row[-1] if row and index_name(row[-1].name) in every else None
+    closed = last if last and closed_use(disk, last.name) == last else None
+    return Files(row, missing, rest, copies, closed)
 
 
 def _opened(disk: Readable, settings: Settings) -> dict[str, Segment]:
@@ -299,6 +304,8 @@ def _scan(disk: Disk, files: Files, scan: Scan, found: Checkpoint | None) -> lis
     for name, sound in files.rest.items():
         if not sound:  # one with a sound header is not needed, or the checkpoint would name it
             scan.take_unnamed(name, disk.read(name, 0, disk.size(name)))
+    if files.closed is not None:
+        scan.closed(files.closed)
     scan.judge(read)
     # What is lost may be filled in, and the next start is to see it then: it reads these again.
     damaged = {hole.segment for hole in scan.holes}

@@ -75,6 +75,7 @@ class Scan:
         self._listed = found.segments[-1].end if found and found.segments else 0
         self._expected = self._listed
         self._marked_in = ""
+        self._why = "the header of this segment is unreadable"
         #: Files without a sound header that were segments, with the bases that their frames tell;
         #: None for one of which nothing is left.
         self._unnamed: dict[str, int | None] = {}
@@ -127,6 +128,14 @@ class Scan:
         if (base := claimed_base(data)) is not None or not data:
             self._unnamed[name] = base
 
+    def closed(self, last: Segment) -> None:
+        """Note that there is an index file of the last segment: it was written when that, and the
+        flush that began the next one, had been durable. Call it when all files were taken.
+        """
+        if self.mark < last.end:
+            self.mark, self._marked_in = last.end, last.name
+            self._why = "what was written behind this segment is missing"
+
     @property
     def stopped(self) -> bool:
         """Whether a place without a sound frame was met that `judge` has to decide about."""
@@ -156,8 +165,7 @@ class Scan:
             for segment in behind:
                 self._take(segment, read(segment))
         if self.tail < self.mark:
-            reason = "the header of this segment is unreadable"
-            raise self._damaged(self._marked_in, self.tail, reason)
+            raise self._damaged(self._marked_in, self.tail, self._why)
         self._finish()
 
     def unsure(self) -> Iterator[tuple[Segment, int, memoryview]]:

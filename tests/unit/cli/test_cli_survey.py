@@ -268,6 +268,29 @@ def test_a_file_that_was_cut_short_is_told_though_no_mark_is_left(tmp_path: Path
     assert cut[-1] == f"cut short: {BLOCK:,} of {last.size:,} bytes are left"
 
 
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+@pytest.mark.parametrize("how", ["gone", "rotten"])
+def test_a_segment_that_no_checkpoint_names_is_missed(tmp_path: Path, place: str, how: str) -> None:
+    """All files that were there were sound, and a node refused to start."""
+    folder = written(tmp_path, batches=30)
+    with opened(folder) as (disk, log):
+        flush(disk, log)
+        while chore := log.next_chore():
+            chore.run(disk)
+    assert not any(one.bad for one in verify(folder))
+    row = [one.segment.name for one in survey(folder).segments]
+    name = {"first": row[0], "middle": row[len(row) // 2], "last": row[-1]}[place]
+    if how == "gone":
+        (folder / name).unlink()
+    else:
+        with (folder / name).open("r+b") as file:
+            file.write(b"rot")
+        for index in folder.glob("index-*"):  # they would tell what the header said
+            index.unlink()
+    assert survey(folder).damage
+    assert any(one.bad for one in verify(folder))
+
+
 def copied(folder: Path) -> Segment:
     """A log whose first entries outlived all others, and were copied; return their segment."""
     other = group_of(2, 0)

@@ -144,6 +144,28 @@ def test_an_index_file_of_an_earlier_use_tells_nothing(
         node.restart()
 
 
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("how", ["gone", "empty", "zeros"])
+def test_the_last_segment_is_missed_by_the_index_file_of_the_one_before(
+    disk: SimDisk, log: Log, small: Settings, control: Make, settle: Settle, how: str, saved: bool
+) -> None:
+    """All that was confirmed since the last roll, votes too, was forgotten without a word."""
+    (*_, last) = sorted(name for name in closed(disk, log, control, settle) if "segment" in name)
+    if saved:
+        replace_checkpoint(disk, small)
+    if how == "gone":
+        disk.remove(last)
+    elif how == "empty":
+        disk.truncate(last, 0)
+    else:
+        disk.zero(last)
+    before = {name: disk.read(name, 0, disk.size(name)) for name in disk.names()}
+    with pytest.raises(LogDamaged, match="behind this segment is missing") as refused:
+        recover(disk, small)
+    assert refused.value.segment == "segment-00000002"
+    assert before == {name: disk.read(name, 0, disk.size(name)) for name in disk.names()}
+
+
 @pytest.mark.parametrize("left", [8192, 0])
 def test_a_start_that_is_refused_names_the_file_that_is_spoilt(
     disk: SimDisk, log: Log, small: Settings, control: Make, settle: Settle, left: int
