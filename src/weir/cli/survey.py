@@ -220,6 +220,8 @@ class _Surveyor:
                     data = disk.read(segment.name, 0, end)
                     found.segments.append(self._tally(segment, memoryview(data)))
             for segment in files.row:
+                if segment.name in files.closed:
+                    scan.closed(segment)
                 scan.take(segment, self._read(segment), disk.size(segment.name))
             for name, sound in sorted(files.rest.items()):
                 data = disk.read(name, 0, disk.size(name))
@@ -227,8 +229,6 @@ class _Surveyor:
                     scan.take_unnamed(name, data)
                 spare = sound or not any(data[:BLOCK])
                 (found.spares if spare else found.unreadable).append(name)
-            if files.closed is not None:
-                scan.closed(files.closed)
             scan.judge(
                 lambda segment: disk.read(segment.name, 0, segment.size).ljust(segment.size, b"\0")
             )

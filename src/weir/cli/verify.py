@@ -89,9 +89,10 @@ def _gaps(files: Files, end: int) -> Iterator[Verdict]:
             text = "the segment before this one is missing or unreadable"
             yield Verdict(segment.name, text, 0, 0.0, (text,))
         end = max(end, segment.end)
-    if files.closed is not None:  # its index file was written when the next one was there
+    last = files.row[-1].name if files.row else ""
+    if last in files.closed:  # its index file was written when the next one was there
         text = "what was written behind this segment is missing or unreadable"
-        yield Verdict(files.closed.name, text, 0, 0.0, (text,))
+        yield Verdict(last, text, 0, 0.0, (text,))
 
 
 def _spare(disk: Folder, name: str, end: int) -> Verdict:

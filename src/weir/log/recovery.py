@@ -99,14 +99,14 @@ class Recovered:
 class Files:
     """What lies in the folder: segments in use by base; those the checkpoint misses; other files of
     a segment's name, and whether their headers are sound; class segments' files that are there; the
-    last of the row, if there is an index file of it.
+    names of those in the row of which index files say that they were closed, and all durable.
     """
 
     row: list[Segment]
     missing: list[Segment]
     rest: dict[str, bool]
     copies: set[str]
-    closed: Segment | None
+    closed: set[str]
 
 
 def recover(disk: Disk, settings: Settings) -> Recovered:
@@ -238,8 +238,9 @@ def find_files(disk: Readable, settings: Settings, found: Checkpoint | None) -> 
     used = {segment.name for segment in (*row, *named)}
     rest = {name: name in opened for name in names if name not in used}
     row.sort(key=lambda segment: segment.base)
-    last = row[-1] if row and index_name(row[-1].name) in every else None
-    closed = last if last and closed_use(disk, last.name) == last else None
+    replay = found.replay if found else 0
+    young = [one for one in row if one.end > replay and index_name(one.name) in every]
+    closed = {one.name for one in young if closed_use(disk, one.name) == one}
     return Files(row, missing, rest, copies, closed)
 
 
@@ -298,14 +299,14 @@ def _scan(disk: Disk, files: Files, scan: Scan, found: Checkpoint | None) -> lis
                 continue
             except BadIndexFile:
                 pass
+        if segment.name in files.closed:
+            scan.closed(segment)
         scan.take(segment, read(segment), disk.size(segment.name))
         if not scan.stopped:
             unwritten.append(IndexFile(segment, scan.rows(segment)))
     for name, sound in files.rest.items():
         if not sound:  # one with a sound header is not needed, or the checkpoint would name it
             scan.take_unnamed(name, disk.read(name, 0, disk.size(name)))
-    if files.closed is not None:
-        scan.closed(files.closed)
     scan.judge(read)
     # What is lost may be filled in, and the next start is to see it then: it reads these again.
     damaged = {hole.segment for hole in scan.holes}

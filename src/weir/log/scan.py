@@ -75,7 +75,7 @@ class Scan:
         self._listed = found.segments[-1].end if found and found.segments else 0
         self._expected = self._listed
         self._marked_in = ""
-        self._why = "the header of this segment is unreadable"
+        self._missing = False
         #: Files without a sound header that were segments, with the bases that their frames tell;
         #: None for one of which nothing is left.
         self._unnamed: dict[str, int | None] = {}
@@ -128,13 +128,12 @@ class Scan:
         if (base := claimed_base(data)) is not None or not data:
             self._unnamed[name] = base
 
-    def closed(self, last: Segment) -> None:
-        """Note that there is an index file of the last segment: it was written when that, and the
-        flush that began the next one, had been durable. Call it when all files were taken.
+    def closed(self, segment: Segment) -> None:
+        """Note that there is an index file of the segment that comes next: it was written when all
+        of that, and what began the next one, had been durable.
         """
-        if self.mark < last.end:
-            self.mark, self._marked_in = last.end, last.name
-            self._why = "what was written behind this segment is missing"
+        if self.mark < segment.end:
+            self.mark, self._marked_in, self._missing = segment.end, segment.name, True
 
     @property
     def stopped(self) -> bool:
@@ -165,7 +164,10 @@ class Scan:
             for segment in behind:
                 self._take(segment, read(segment))
         if self.tail < self.mark:
-            raise self._damaged(self._marked_in, self.tail, self._why)
+            reason = "the header of this segment is unreadable"
+            if self._missing:
+                reason = "what was written behind this segment is missing"
+            raise self._damaged(self._marked_in, self.tail, reason)
         self._finish()
 
     def unsure(self) -> Iterator[tuple[Segment, int, memoryview]]:
@@ -314,4 +316,4 @@ class Scan:
         """Look for marks from file offset `at` on: one may tell that a bad place was durable."""
         durable = highest_mark(data, at, segment)
         if durable > self.mark:
-            self.mark, self._marked_in = durable, name
+            self.mark, self._marked_in, self._missing = durable, name, False

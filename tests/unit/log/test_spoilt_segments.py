@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -164,6 +165,36 @@ def test_the_last_segment_is_missed_by_the_index_file_of_the_one_before(
         recover(disk, small)
     assert refused.value.segment == "segment-00000002"
     assert before == {name: disk.read(name, 0, disk.size(name)) for name in disk.names()}
+
+
+def test_rot_of_a_closed_segment_is_no_torn_tail_though_no_mark_covers_it(
+    disk: SimDisk, log: Log, small: Settings, control: Make, settle: Settle
+) -> None:
+    """The last flush, whole and confirmed, was dropped: only the next one says that it is durable.
+    But the index file of a segment that it closed says so, too.
+    """
+    for index in range(1, 4):
+        log.append(control(index, b"c" * 1000))
+        settle(log)
+    for index in range(4, 10):  # one flush, over the end of a segment
+        log.append(control(index, b"c" * 1000))
+    settle(log)
+    stored = log.stored(GROUP, 4)
+    assert stored is not None
+    first = log._segments.find(stored.place)
+    assert first is not log._segments.last
+    disk.flip(first.name, stored.place - first.base + 100)
+    assert indexes(recover(copy.deepcopy(disk), small)) == [1, 2, 3], "torn, for all that is known"
+    while chore := log.next_chore():
+        chore.run(disk)
+    found = recover(disk, small)
+    assert [hole.position for hole in found.holes] == [stored.position]
+    assert indexes(found) == [*range(1, 10)]
+    assert found.groups[GROUP].damage is not None
+    for index in (1, 2, 3, 5, 6, 7, 8, 9):
+        kept = found.log.stored(GROUP, index)
+        assert kept is not None
+        assert found.log.load(kept) == b"c" * 1000
 
 
 @pytest.mark.parametrize("left", [8192, 0])
