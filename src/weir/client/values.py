@@ -9,6 +9,11 @@ from typing import Any, overload
 import msgspec
 
 from weir.codec.fields import Buffer
+from weir.errors import BadRequest, TooLarge
+from weir.model.limits import KEY_BYTES_MAX, TAG_BYTES_MAX
+
+#: As many µs before 1970 as after it.
+_TIMES = 1 << 63
 
 _json = msgspec.json.Encoder().encode
 
@@ -61,25 +66,44 @@ def key_bytes(key: None) -> None: ...
 
 
 def key_bytes(key: bytes | str | None) -> bytes | None:
-    """Return a key as bytes; None stays None: the message has no key."""
+    """Return a key as bytes; None stays None: the message has no key.
+
+    Raises `TooLarge` here, where it is one message's: later it would spoil a whole batch.
+    """
+    if key is None:
+        return None
     if isinstance(key, str):
-        return key.encode()
-    if key is None or isinstance(key, bytes):
+        key = key.encode()
+    if isinstance(key, bytes):
+        if len(key) > KEY_BYTES_MAX:
+            raise TooLarge(f"a key is over {KEY_BYTES_MAX:,} bytes: shorten it", KEY_BYTES_MAX)
         return key
     raise TypeError(f"a key is bytes or text, not {type(key).__name__}: give str(key), say")
 
 
 def check_columns(tag: str | None, time: int | None, headers: Mapping[str, bytes] | None) -> None:
-    """Raise `TypeError` for what a message cannot have: later it would spoil a whole batch."""
-    if tag is not None and not isinstance(tag, str):
-        raise TypeError(f"a tag is text, not {type(tag).__name__}")
-    if time is not None and not isinstance(time, int):
-        raise TypeError(
-            f"time is whole microseconds since 1970, not {type(time).__name__}: give "
-            "int(moment.timestamp() * 1_000_000)"
-        )
+    """Raise `TypeError`, `TooLarge`, `BadRequest`, or `UnicodeEncodeError` for text that is none,
+    for what a message cannot have: later it would spoil a whole batch.
+    """
+    if tag is not None:
+        if not isinstance(tag, str):
+            raise TypeError(f"a tag is text, not {type(tag).__name__}")
+        if (len(tag) if tag.isascii() else len(tag.encode())) > TAG_BYTES_MAX:
+            raise TooLarge(
+                f"a tag is over {TAG_BYTES_MAX} bytes of UTF-8: shorten it", TAG_BYTES_MAX
+            )
+    if time is not None:
+        if not isinstance(time, int):
+            raise TypeError(
+                f"time is whole microseconds since 1970, not {type(time).__name__}: give "
+                "int(moment.timestamp() * 1_000_000)"
+            )
+        if not -_TIMES <= time < _TIMES:
+            raise BadRequest(f"time={time}: give microseconds since 1970, in 64 bits")
     for name, value in (headers or {}).items():
         if not (isinstance(name, str) and isinstance(value, bytes)):
             raise TypeError(
                 f"headers={{{name!r}: {value!r}}}: give text for names, bytes for values"
             )
+        if not name.isascii():
+            name.encode()

@@ -15,7 +15,8 @@ from weir.client.duration import seconds
 from weir.client.failures import why_unreachable
 from weir.client.url import parse_url
 from weir.client.values import check_columns, key_bytes, value_bytes
-from weir.model.limits import ACK_RANGES_MAX
+from weir.errors import BadRequest, TooLarge
+from weir.model.limits import ACK_RANGES_MAX, KEY_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -143,6 +144,34 @@ def test_columns_of_another_type_are_told(column: dict[str, Any], words: str) ->
     with pytest.raises(TypeError, match=words):
         check_columns(**{"tag": None, "time": None, "headers": None, **column})
     check_columns("x", 1, {"a": b"b"})
+
+
+@pytest.mark.parametrize(
+    ("column", "error"),
+    [
+        ({"tag": "t" * 256}, TooLarge),
+        ({"tag": "ü" * 128}, TooLarge),
+        ({"tag": "\udc80"}, UnicodeEncodeError),
+        ({"time": 1 << 63}, BadRequest),
+        ({"time": -(1 << 63) - 1}, BadRequest),
+        ({"headers": {"\udc80": b""}}, UnicodeEncodeError),
+    ],
+)
+def test_what_no_batch_can_hold_is_told_before_it_is_in_one(
+    column: dict[str, Any], error: type[Exception]
+) -> None:
+    """It was told to all who had messages in the same batch, and none of these was sent."""
+    with pytest.raises(error):
+        check_columns(**{"tag": None, "time": None, "headers": None, **column})
+    check_columns("ü" * 127 + "t", (1 << 63) - 1, {"ü": b""})
+    check_columns("t" * 255, -(1 << 63), None)
+
+
+def test_a_key_that_is_too_long_is_told_before_it_is_in_a_batch() -> None:
+    assert len(key_bytes("k" * KEY_BYTES_MAX)) == KEY_BYTES_MAX
+    for key in ("k" * (KEY_BYTES_MAX + 1), b"k" * (KEY_BYTES_MAX + 1)):
+        with pytest.raises(TooLarge, match="shorten it"):
+            key_bytes(key)
 
 
 def test_a_key_of_another_type_is_told() -> None:

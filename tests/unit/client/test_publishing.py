@@ -19,6 +19,7 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.batch import Batch
+from weir.model.limits import BATCH_BYTES_MAX
 from weir.model.topic import partition_for
 from weir.wire import messages as m
 
@@ -281,10 +282,13 @@ def test_a_bad_message_fails_alone(fake_broker) -> None:
         async with fake_broker() as broker, connect(broker.url) as w:
             broker.topic("t")
             p = await w.producer("t", linger=0).open()
-            bad = p.send(b"x", key=bytes(70_000))
+            with pytest.raises(TooLarge):
+                p.send(b"x", key=bytes(70_000))
+            bad = p.send(b"x", headers={"h": bytes(BATCH_BYTES_MAX)})
+            good = p.send(b"good")
             with pytest.raises(TooLarge):
                 await bad
-            assert (await p.publish(b"good")).offset == 0
+            assert (await good).offset == 0
             with pytest.raises(TypeError, match="bytes"):
                 p.send("text")
             with pytest.raises(TooLarge):  # the first error since the last flush
