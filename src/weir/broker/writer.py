@@ -99,6 +99,9 @@ class Writer:
         self._covered: Sequence[tuple[Group, raft.Snapshot]] = ()
         self._saved_tail = self._tried_tail = self.log.tail
         self._tried_frames = self.log.frames
+        #: How much was let go of, as of the last checkpoint; on a full disk one is saved for it.
+        self._saved_gone = self._tried_gone = self.log.gone
+        self._frees_after = self._quiet_since
         #: Whether the last file that was asked for could not be made, and until when none is.
         self._full = False
         self._asks_after = self._quiet_since
@@ -272,7 +275,9 @@ class Writer:
             then(piece, self.log.mended(piece) and is_sound)
 
     def tick(self) -> None:
-        """Write an idle mark after a quiet moment, and a checkpoint after much or long."""
+        """Write an idle mark after a quiet moment, and a checkpoint after much or long, or where it
+        gives room to a full disk.
+        """
         self._tends = True
         now = self._time.monotonic_ms()
         idle = self.idle
@@ -288,7 +293,8 @@ class Writer:
         failed = self._tried_tail != self._saved_tail
         many = self.log.frames - self._tried_frames > CHECKPOINT_FRAMES
         due = now >= self._save_after and (grown or self.log.copies_wait)
-        if due or ((many or grown > self._checkpoint_bytes) and not failed):
+        frees = self._full and self.log.gone != self._saved_gone and now >= self._frees_after
+        if due or frees or ((many or grown > self._checkpoint_bytes) and not failed):
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -298,6 +304,8 @@ class Writer:
         self._saving = True
         self._tried_tail = self.log.tail
         self._tried_frames = self.log.frames
+        self._tried_gone = self.log.gone
+        self._frees_after = self._time.monotonic_ms() + CHECKPOINT_RETRY_MS
         self._covered = covered(self.groups.values())
         body = States(self.groups.values())
         applied = {id: group.kept_index for id, group in self.groups.items()}
@@ -309,6 +317,7 @@ class Writer:
         self._saving, self._tends = False, True
         if saved:
             self._saved_tail = self._tried_tail
+            self._saved_gone = self._tried_gone
             self.log.checkpoint_saved()
             for group, snapshot in self._covered:
                 if self.groups.get(group.id) is group:  # it may be gone, or have begun anew

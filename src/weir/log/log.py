@@ -90,6 +90,11 @@ class Log(Lookups):
         return self._limit - self._tail + self._reserve.ready_bytes
 
     @property
+    def gone(self) -> int:
+        """How many times something was let go of that a checkpoint may free segments for."""
+        return self._upkeep.gone
+
+    @property
     def waiting(self) -> bool:
         """Whether something is staged that no flush has taken yet."""
         return self._staged is not None
@@ -327,13 +332,8 @@ class Log(Lookups):
         """Return the entries in the segment that is being closed, by group."""
         touched, self._touched = sorted(self._touched), set()
         found = ((group, self._groups.get(group)) for group in touched)
-        floors = self._upkeep.floors
+        floors, base, end = self._upkeep.floors, segment.base, segment.end
         return [
-            (
-                group,
-                gone(floors.get(group, 0))
-                if index is None
-                else index.rows(segment.base, segment.end),
-            )
+            (group, gone(floors.get(group, 0)) if index is None else index.rows(base, end))
             for group, index in found
         ]

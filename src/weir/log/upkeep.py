@@ -62,6 +62,8 @@ class Upkeep:
         self.superseded = -1
         #: The lowest position of those others: a power cut may bring them back until then.
         self._returning: int | None = None
+        #: How many times something was let go of: a checkpoint may free segments then.
+        self.gone = 0
         self._unwritten: list[IndexFile] = []
         self._planned: list[Segment] = []
         #: Not needed, but still being read.
@@ -82,10 +84,12 @@ class Upkeep:
         """Entries of a group below Raft index `index` are not needed; they must be applied."""
         entries = self._groups.get(group)
         if entries is not None:  # what is filled in below an installed state may not be there yet
+            self.gone += index > entries.first
             entries.drop(min(index, entries.last + 1))
 
     def drop_group(self, group: int, tail: int) -> None:
         """Nothing of a group is needed any more; what comes of it again begins it anew."""
+        self.gone += 1
         self._groups.pop(group, None)
         self.hard_states.pop(group, None)
         self._installed.pop(group, None)

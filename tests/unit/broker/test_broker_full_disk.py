@@ -22,6 +22,7 @@ from weir.log.recovery import recover
 from weir.log.segment import segment_number
 from weir.log.settings import Settings
 from weir.sim.disk import SimDisk
+from weir.wire import administration as a
 from weir.wire import device as d
 from weir.wire import messages as m
 
@@ -233,3 +234,22 @@ def test_a_stop_does_not_insist_on_a_checkpoint(writer: Any) -> None:
     writer.saved(False)
     assert writer.idle
     assert writer.clean
+
+
+def test_what_is_deleted_gives_a_full_disk_room_soon(founded: Any) -> None:
+    """Only a checkpoint frees segments. While all publishes were refused hardly anything grew, so
+    the next one came after minutes; in a log in which nothing is written at all, never.
+    """
+    rig, info, grant = founded
+    other = rig.topic(1, "other")
+    disk = FullDisk(rig)
+    fill(disk, info, grant)
+    for _ in range(CHECKPOINT_RETRY_MS // SPARE_RETRY_MS):
+        rig.tick(SPARE_RETRY_MS)
+        disk.settle()
+    assert isinstance(disk.publish(other, grant, 0), m.Refusal)
+    rig.ask(1, a.DeleteTopic("t"))
+    for _ in range(2 * CHECKPOINT_RETRY_MS // SPARE_RETRY_MS):
+        rig.tick(SPARE_RETRY_MS)
+        disk.settle()
+    assert disk.publish(other, grant, 0).offset == 0
