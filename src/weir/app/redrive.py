@@ -12,6 +12,7 @@ from weir.app.dead_letters import CLUSTER, HEADERS, TOPIC, copy
 from weir.client.client import Client
 from weir.client.delivery import Delivery
 from weir.errors import BadRequest
+from weir.model.message import Message
 
 #: Seconds to wait for more before it is asked whether there is any.
 _LOOK = 0.5
@@ -44,6 +45,8 @@ async def redrive(
     """
     ends = (await client.positions(topic))[1]
     work = _Redrive(client, cluster, to)
+    if not await client.clusters(topic, cluster):  # of another topic it is not to be made
+        await _look(client, topic)
     async with client.consumer(topic, cluster=cluster) as consumer:
         letters, moved = consumer.deliveries(), time.monotonic()
         while await _left(client, topic, cluster, ends):
@@ -79,14 +82,12 @@ class _Redrive:
         others have gone. Raises `BadRequest`.
         """
         for letter in letters:
-            if not {TOPIC, CLUSTER} <= letter.message.headers.keys():
+            try:
+                _check(letter.message)
+            except BadRequest:
                 for one in letters:
                     one.give_back()
-                raise BadRequest(
-                    f"offset {letter.message.offset} of {letter.message.topic}/"
-                    f"{letter.message.partition} is no dead letter: name the topic that "
-                    "dead_letter= does"
-                )
+                raise
         failures: list[Exception] = []
         outcomes = await asyncio.gather(*map(self._back, letters), return_exceptions=True)
         for letter, outcome in zip(letters, outcomes, strict=True):
@@ -109,6 +110,22 @@ class _Redrive:
         kept = {name: value for name, value in message.headers.items() if name not in HEADERS}
         await copy(self._client, to, message, kept)
         self.topics[to] += 1
+
+
+async def _look(client: Client, topic: str) -> None:
+    """Raise `BadRequest` if the first message of a topic is no dead letter."""
+    async with client.reader(topic, follow=False) as reader:
+        async for message in reader:
+            _check(message)
+            return
+
+
+def _check(message: Message) -> None:
+    if not {TOPIC, CLUSTER} <= message.headers.keys():
+        raise BadRequest(
+            f"offset {message.offset} of {message.topic}/{message.partition} is no dead letter: "
+            "name the topic that dead_letter= does"
+        )
 
 
 def _was_there(letter: Delivery, ends: Sequence[int]) -> bool:
