@@ -29,8 +29,8 @@ def backup(
     """Copy a stopped node's folder, or the topics of a running node; verified when written.
 
     A copy of the folder keeps everything. Topics of a running node: settings and messages with
-    keys, tags, times and headers; not clusters' positions, producers, or devices' origins. Damaged
-    places of the log are stepped over and named, with exit code 1.
+    keys, tags, times and headers; not clusters' positions, producers, devices' origins, delays or
+    expiries. Damaged places of the log are stepped over and named, with exit code 1.
     """
     from weir.cli.backup import folders, topics
     from weir.cli.output import progress
@@ -71,7 +71,8 @@ def restore(
     """Put a backup back, checked; nothing that is there is overwritten.
 
     A folder goes to --data and is as it was: never run it beside the node that it was copied from.
-    Topics go to --to: offsets stay where the backup begins at 0, stamps are new.
+    Topics go to --to: offsets stay where the backup begins at 0, stamps are new, and what waited
+    for its time or had expired is delivered as all else.
     """
     from weir.cli.backup import folders, topics
     from weir.cli.backup.manifest import BadBackup, read
