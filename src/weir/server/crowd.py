@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Protocol, cast
 
-from weir.server.plain import READS, PlainTransport
+from weir.server.plain import READ_BYTES, READS, PlainTransport
 from weir.wire.device import VERSION as DEVICE_VERSION
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 #: So many sockets are looked at, and so many connections taken, before others have their turn.
 _EVENTS_MAX = 64
 _ACCEPTS_MAX = 64
+#: What is read in a turn, by all together, and the least of each: frames are small, and a thousand
+#: of each of 64 devices would be seconds in which nobody else is served.
+_TURN_BYTES = 1 << 17
+_READ_BYTES_MIN = 1 << 11
 #: How long nobody is taken while no file descriptor is free.
 _PAUSE_SECONDS = 0.5
 _NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -160,10 +164,14 @@ class Crowd:
 
     def _turn(self) -> None:
         with self._gathered():
-            for handle, _ in self._epoll.poll(0, _EVENTS_MAX):
+            found = self._epoll.poll(0, _EVENTS_MAX)
+            most = READ_BYTES
+            if len(found) * most > _TURN_BYTES:
+                most = max(_READ_BYTES_MIN, _TURN_BYTES // len(found))
+            for handle, _ in found:
                 transport = self._members.get(handle)
                 if transport is not None:
-                    transport.turn()
+                    transport.turn(most)
                 elif (door := self._doors.get(handle)) is not None:
                     if door.patience:
                         self._leave(door, door.patience)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 #: The system says of each connection that it was reset, whatever it was asked for.
 READS, WRITES = select.EPOLLIN, select.EPOLLOUT
-_READ_BYTES = 1 << 14
+READ_BYTES = 1 << 14
 _HIGH_DEFAULT = 1 << 16
 
 
@@ -65,21 +65,23 @@ class PlainTransport(asyncio.Transport):
         try:
             self.protocol.connection_made(self)
             if self._reading and not self._closing:
-                self._receive()
+                self._receive(READ_BYTES)
         except Exception as error:
             self._watching.failed(self, error)
             self.abort()
         self._watch()
 
-    def turn(self) -> None:
-        """The socket has something, or takes something, or is broken."""
+    def turn(self, most: int = READ_BYTES) -> None:
+        """The socket has something, of which `most` bytes are read, or takes something, or is
+        broken.
+        """
         if self._closing and not self._unsent:
             return
         try:
             if self._unsent:
                 self._flush()
             if self._reading and not self._closing:
-                self._receive()
+                self._receive(most)
         except Exception as error:
             self._watching.failed(self, error)
             self.abort()
@@ -177,9 +179,9 @@ class PlainTransport(asyncio.Transport):
         self.sock.close()
         self.protocol.connection_lost(self._error)
 
-    def _receive(self) -> None:
+    def _receive(self, most: int) -> None:
         try:
-            data = self.sock.recv(_READ_BYTES, MSG_DONTWAIT)
+            data = self.sock.recv(most, MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
