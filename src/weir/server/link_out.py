@@ -81,7 +81,9 @@ class Dialling(Protocol):
         """Return which lanes a link has, in the order to dial them."""
 
     def answered(self, at: Whereabouts, host: str, answer: LinkAnswer) -> None:
-        """A node that was dialled at `host` said who it is."""
+        """A node that was dialled at `host` said who it is. Raises `LinkRefused` if its folder is
+        another than that node's.
+        """
 
     def tell(self, event: ev.LinkOpened | ev.LinkClosed) -> None:
         """Tell the shard what became of a link."""
@@ -102,7 +104,7 @@ class Outbound:
         self._over: asyncio.Future[str] = self._loop.create_future()
         self._complaints: set[str] = set()
         self._nudged = asyncio.Event()
-        self._run = 0
+        self._run = self._birth = 0
         self._task = self._loop.create_task(self._keep(), name="weir link")
         self._task.add_done_callback(_tell_if_failed)
 
@@ -126,6 +128,11 @@ class Outbound:
             self._up = False
             log.info("%s is let go", self._name(), extra=self._fields())
             self._links.tell(ev.LinkClosed(self.place))
+
+    def expect(self, birth: int) -> None:
+        """End the link if it is to another folder than the one that was founded as this node."""
+        if self._birth not in (0, birth):
+            self._ended(founded_anew(self._at.node))
 
     def nudge(self) -> None:
         """Dial soon: the other side is known to be there."""
@@ -192,7 +199,7 @@ class Outbound:
             quick = lane is Lane.QUICK
             out = self._lanes[lane] = OutLane(self._links.driver, quick, self._ended)
             adopt(transport, out)
-        self._run = answer.run
+        self._run, self._birth = answer.run, answer.birth
 
     def _check(self, answer: LinkAnswer, where: str) -> None:
         if answer.verdict == Verdict.ELSEWHERE and answer.node == self._at.node:
@@ -258,6 +265,15 @@ async def dial(
         except BaseException:
             transport.abort()
             raise
+
+
+def founded_anew(node: int) -> str:
+    """Return why there is no link to a node, or from it, whose folder is another than it had."""
+    return (
+        f"node {node} of this set has another data folder: start it with that one. If that is "
+        "lost, add a node under another number (`weir node add`), then drain and remove node "
+        f"{node}"
+    )
 
 
 def pauses() -> Iterator[float]:

@@ -22,7 +22,7 @@ from weir.model.limits import FORMAT_LEVEL, LINK_NODES_MAX, LINKS_GREETING_MAX
 from weir.server.driving import Driving
 from weir.server.link_in import Inbound
 from weir.server.link_lanes import Greeted, tune
-from weir.server.link_out import Outbound, Whereabouts
+from weir.server.link_out import LinkRefused, Outbound, Whereabouts, founded_anew
 from weir.server.trunk import Trunks, adopt
 from weir.wire.link import (
     LINK_PROTOCOL,
@@ -90,6 +90,8 @@ class Links:
         if effect.birth:
             self._births[effect.node] = effect.birth
             self._cut([at for at, one in self._of(effect.node) if one.birth != effect.birth])
+            for link in self._out.get(effect.node, {}).values():
+                link.expect(effect.birth)
         at = self._nodes.setdefault(effect.node, Whereabouts(effect.node))
         at.told = effect.host, effect.port
         self._join(at)
@@ -160,8 +162,14 @@ class Links:
         return [Lane.QUICK, *([Lane.BULK] if shared else []), Lane.TRUNK]
 
     def answered(self, at: Whereabouts, host: str, answer: LinkAnswer) -> None:
-        """A node that was dialled at `host` said who it is."""
-        if answer.node == at.node and answer.verdict in (Verdict.ACCEPTED, Verdict.ELSEWHERE):
+        """A node that was dialled at `host` said who it is. Raises `LinkRefused` if its folder is
+        another than that node's.
+        """
+        if answer.node != at.node:
+            return
+        if answer.birth not in (0, self._births.get(at.node, answer.birth)):
+            raise LinkRefused(founded_anew(at.node))
+        if answer.verdict in (Verdict.ACCEPTED, Verdict.ELSEWHERE):
             at.learn(host, answer.ports)
             if at.shards != answer.shards:
                 at.shards = answer.shards
@@ -242,7 +250,7 @@ class Links:
         if hello.node in self._removed:
             return Verdict.REMOVED, f"node {hello.node} was removed from this set: found a new one"
         if hello.birth != self._births.get(hello.node, hello.birth):
-            return Verdict.STRANGER, _founded_anew(hello.node)
+            return Verdict.STRANGER, founded_anew(hello.node)
         if meant != (who.node, who.shard):
             return Verdict.ELSEWHERE, f"this is shard {who.shard}"
         link = self._in.get(place_of(hello.node, hello.shard))
@@ -287,16 +295,9 @@ class Links:
         own = self._own
         who = own.identity
         return LinkAnswer(
-            verdict, reason, who.node, who.shard, own.shards, FORMAT_LEVEL, self.run, own.ports
-        )
-
-
-def _founded_anew(node: int) -> str:
-    return (
-        f"node {node} of this set has another data folder: start it with that one. If that is "
-        "lost, add a node under another number (`weir node add`), then drain and remove node "
-        f"{node}"
-    )
+            verdict, reason, who.node, who.shard, own.shards, FORMAT_LEVEL, self.run, own.ports,
+            who.birth,
+        )  # fmt: skip
 
 
 def _strange(hello: LinkHello, own: Own) -> str:

@@ -87,7 +87,7 @@ class LinkHello(msgspec.Struct, array_like=True, frozen=True):
 
 class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):
     """What came of a hello, and who says so; `ports` are the own ports of the node's shards, by
-    number, or none if it has but one.
+    number, or none if it has but one. `birth` is as in the hello; 0 from a release that tells none.
     """
 
     verdict: Natural
@@ -98,6 +98,7 @@ class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):
     level: Natural
     run: Natural
     ports: Annotated[tuple[Port, ...], Meta(max_length=LOGS_MAX)] = ()
+    birth: Natural = 0
 
 
 class LinkFrame(msgspec.Struct, frozen=True):

@@ -112,6 +112,27 @@ def test_a_node_founded_anew_is_cut_off_as_soon_as_the_set_knows_the_other_folde
     run(body)
 
 
+def test_no_link_is_kept_to_a_node_founded_anew(
+    running: Running, own: Made, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was up for all others while it could not answer: they refused its links, not theirs."""
+
+    async def body() -> None:
+        anew = replace(own(2), identity=replace(own(2).identity, birth=8))
+        async with running(own(1), anew) as (one, two):
+            one.connect(two)
+            await one.until(ev.LinkOpened)
+            one.links.connect(ef.Connect(2, "127.0.0.1", two.port, 9))
+            await one.until(ev.LinkClosed)
+            while "has no link yet: node 2 of this set has another data folder" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert len(one.heard(ev.LinkOpened)) == 1
+            one.links.connect(ef.Connect(2, "127.0.0.1", two.port, 8))
+            await one.until(ev.LinkOpened, 2)
+
+    run(body)
+
+
 def test_who_is_refused_every_second_is_told_of_once_until_it_is_let_in(
     running: Running,
     own: Made,

@@ -25,7 +25,7 @@ from weir.wire.link import (
 )
 
 HELLO = LinkHello(1, 7, 0, 2, 1, 2, 4, 1, 99, Lane.BULK, 3, 0, "a.example", 6800, 5)
-ANSWER = LinkAnswer(Verdict.ELSEWHERE, "this is shard 1", 3, 1, 2, 1, 98, (7001, 7002))
+ANSWER = LinkAnswer(Verdict.ELSEWHERE, "this is shard 1", 3, 1, 2, 1, 98, (7001, 7002), 5)
 
 
 def test_greetings_come_back_as_they_went_however_they_are_cut() -> None:
@@ -42,6 +42,11 @@ def test_greetings_come_back_as_they_went_however_they_are_cut() -> None:
 def test_a_greeting_of_a_later_release_may_say_more() -> None:
     more = msgspec.msgpack.encode([*msgspec.structs.astuple(HELLO), "new", 5])
     assert decode_hello(more) == HELLO
+
+
+def test_an_answer_of_an_earlier_release_tells_no_birth() -> None:
+    less = msgspec.msgpack.encode(msgspec.structs.astuple(ANSWER)[:-1])
+    assert decode_answer(less) == msgspec.structs.replace(ANSWER, birth=0)
 
 
 def test_nothing_may_come_behind_a_greeting() -> None:
