@@ -121,9 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in getattr(error, "problems", (str(error),)):
             _say(problem, 1)
         return 1
-    except (
-        UnicodeEncodeError
-    ) as error:  # of the command line: Python keeps such bytes as surrogates
+    except UnicodeEncodeError as error:
+        # Bytes of the command line that are no UTF-8 are surrogates in Python.
         given = error.object.encode(errors="backslashreplace").decode()
         return _say(f"{given} is not UTF-8, as names and tags are", 2)
     except OSError as error:

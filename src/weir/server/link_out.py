@@ -176,6 +176,7 @@ class Outbound:
             for outlet in self._lanes.values():
                 outlet.cut()
             self._lanes.clear()
+            self._birth = 0  # who answers next may be another
 
     async def _open(self, lane: Lane, tries: int) -> None:
         places = self._at.of(self._shard)
