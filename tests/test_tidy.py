@@ -18,9 +18,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
-CLASS_LINES_MAX = 300
+CLASS_LINES_MAX = 500
 
 BANNED_NAMES = {"utils", "common", "helpers", "manager", "base"}
 PURE = ("codec", "model", "raft", "log", "order", "place", "wire", "relay", "toc", "broker")
@@ -311,7 +311,7 @@ DOC = '"""Doc."""\n\n'
 
 # check -> (file, its text, what the complaint must say)
 PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
-    long_files: ("tests/test_long.py", "x = 1\n" * 401, "test_long.py: 401 lines"),
+    long_files: ("tests/test_long.py", "x = 1\n" * 701, "test_long.py: 701 lines"),
     long_functions: (
         "src/weir/log/a.py",
         f"{DOC}async def f():\n{LONG_BODY * 70}",
@@ -319,8 +319,8 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     ),
     long_classes: (
         "src/weir/log/a.py",
-        f"{DOC}class C:\n{LONG_BODY * 300}",
-        "a.py:3: class C has 301 lines",
+        f"{DOC}class C:\n{LONG_BODY * 500}",
+        "a.py:3: class C has 501 lines",
     ),
     banned_names: ("src/weir/log/_utils.py", DOC, "_utils.py: a module called 'utils'"),
     markers: ("src/weir/log/a.py", f"{DOC}# {'TO' + 'DO'}: later\n", "a.py:3: unfinished"),
