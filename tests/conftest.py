@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,11 @@ COMPUTING = tuple(
 settings.register_profile("gate", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+
+# A shell without job control, or nohup in one, starts background commands with SIGINT ignored, and
+# every program inherits that. A program that a test starts must stop at Ctrl-C all the same.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The tests start hundreds of processes: they find what they import compiled, also where the
 # environment asks that nothing be kept.
