@@ -102,10 +102,13 @@ class ReadDone:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """A `SaveCheckpoint` is done and durable, or failed and the file is what it was."""
+    """A `SaveCheckpoint` is done and durable, having written `size` bytes; or it failed, and the
+    file is what it was.
+    """
 
     log: int
     saved: bool = True
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,16 @@ COPY_EVERY_MS = 100
 #: A flush that takes longer is on a disk that hangs: nothing is confirmed before it is done.
 HUNG_FLUSH_MS = 1_000
 CHECKPOINT_RETRY_MS = 30_000
+#: Checkpoints that are not due by time write at most this part of what the log does: one in 20.
+CHECKPOINT_SHARE = 20
+#: Where checkpoints are large, the next waits for more bytes and frames; so many times as many are
+#: the most, because a start has to apply them.
+CHECKPOINT_STRETCH = 3
+#: How often the log is asked what a checkpoint would free. A replica's entries take two checkpoints:
+#: one that Raft may drop them for, and one that no longer names their segments.
+FREE_EVERY_MS = 1_000
+FREE_TRIES = 3
+TRIM_EVERY_MS = 10_000
 #: A flush costs the processor the same for one device as for many. With so many in a flush a crowd
 #: is coming, and then one flush does for what arrives within `CROWD_FLUSH_MS`.
 CROWD = 4
@@ -102,6 +112,15 @@ class Writer:
         #: How much was let go of, as of the last checkpoint; on a full disk one is saved for it.
         self._saved_gone = self._tried_gone = self.log.gone
         self._frees_after = self._quiet_since
+        #: What the log held when it was last asked which segments a checkpoint would free, the
+        #: base of the first of those, and how many checkpoints were saved for it in vain.
+        self._freed_as_of: tuple[int, int] = (-1, -1)
+        self._freeable = -1
+        self._free_tries = 0
+        self._free_after = self._trim_after = self._quiet_since
+        #: Bytes that checkpoints wrote since the log was opened, and that the last one wrote.
+        self._saved_bytes = self._last_saved_bytes = 0
+        self._opened_tail = self.log.tail
         #: Whether the last file that was asked for could not be made, and until when none is.
         self._full = False
         self._asks_after = self._quiet_since
@@ -222,8 +241,8 @@ class Writer:
                 self.rested()
             case SpareMade():
                 self.spare_made(event)
-            case CheckpointSaved(_, saved):
-                self.saved(saved)
+            case CheckpointSaved(_, saved, size):
+                self.saved(saved, size)
             case ChoreDone():
                 self.chore_done(event)
 
@@ -276,7 +295,7 @@ class Writer:
 
     def tick(self) -> None:
         """Write an idle mark after a quiet moment, and a checkpoint after much or long, or where it
-        gives room to a full disk.
+        frees segments.
         """
         self._tends = True
         now = self._time.monotonic_ms()
@@ -289,13 +308,51 @@ class Writer:
             self.log.mark_idle()
         if self._full and now >= self._asks_after:
             self._ask_for_spare()
-        grown = self.log.tail - self._saved_tail
-        failed = self._tried_tail != self._saved_tail
-        many = self.log.frames - self._tried_frames > CHECKPOINT_FRAMES
-        due = now >= self._save_after and (grown or self.log.copies_wait)
-        frees = self._full and self.log.gone != self._saved_gone and now >= self._frees_after
-        if due or frees or ((many or grown > self._checkpoint_bytes) and not failed):
+        if now >= self._trim_after and not self._full:
+            self._trim_after = now + TRIM_EVERY_MS
+            self.log.trim()
+        if self._saves(now):
             self.checkpoint()
+
+    def _saves(self, now: int) -> bool:
+        """Whether a checkpoint is due: by time, for what a start would have to apply, or for the
+        segments that it frees.
+        """
+        grown = self.log.tail - self._saved_tail
+        if now >= self._save_after and (grown or self.log.copies_wait):
+            return True
+        if self._full and self.log.gone != self._saved_gone and now >= self._frees_after:
+            return True
+        if self._saving or self._tried_tail != self._saved_tail:
+            return False  # the last one failed: time decides when the next is tried
+        logged = self.log.tail - self._opened_tail
+        is_cheap = (self._saved_bytes + self._last_saved_bytes) * CHECKPOINT_SHARE <= logged
+        stretch = 1 if is_cheap else CHECKPOINT_STRETCH
+        many = self.log.frames - self._tried_frames > CHECKPOINT_FRAMES * stretch
+        if many or grown > self._checkpoint_bytes * stretch:
+            return True
+        return is_cheap and now >= self._free_after and self._frees(now)
+
+    def _frees(self, now: int) -> bool:
+        """Whether a checkpoint would free a segment, and was not tried in vain for the same."""
+        self._free_after = now + FREE_EVERY_MS
+        segment = self.log.tail // self.log.settings.segment_bytes
+        as_of = (self.log.drops, segment)
+        if as_of == self._freed_as_of:
+            return False  # nothing went, and no segment was filled
+        self._freed_as_of = as_of
+        needed = {
+            id: min(group.machine.first_needed, group.kept_index + 1)
+            for id, group in self.groups.items()
+        }
+        freeable = self.log.freeable(needed)
+        first = freeable[0].base if freeable else -1
+        if first != self._freeable:
+            self._freeable, self._free_tries = first, 0
+        if not freeable or self._free_tries >= FREE_TRIES:
+            return False
+        self._free_tries += 1
+        return True
 
     def checkpoint(self) -> None:
         """Save every group's snapshot, unless that is under way, or one is being taken over."""
@@ -312,9 +369,14 @@ class Writer:
         data = self.log.checkpoint(applied, body)
         self._outbox.put(SaveCheckpoint(self.number, CHECKPOINT, data))
 
-    def saved(self, saved: bool) -> None:
-        """The checkpoint is durable; or, if not `saved`, is tried again after a pause."""
+    def saved(self, saved: bool, size: int = 0) -> None:
+        """The checkpoint is durable, `size` bytes; or, if not `saved`, is tried again after a
+        pause.
+        """
         self._saving, self._tends = False, True
+        if size:
+            self._saved_bytes += size
+            self._last_saved_bytes = size
         if saved:
             self._saved_tail = self._tried_tail
             self._saved_gone = self._tried_gone

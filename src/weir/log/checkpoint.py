@@ -187,13 +187,14 @@ def unpack(data: bytes) -> Checkpoint:
     return Checkpoint(log, system, serial, replay, durable, kept, row, rest, copies, lost_at, bound)
 
 
-def save(disk: Disk, found: Checkpoint) -> None:
-    """Pack a checkpoint and make it the durable one, in both places; blocks. Raises `OSError` for
-    want of room: the log has everything then that it had.
+def save(disk: Disk, found: Checkpoint) -> int:
+    """Pack a checkpoint and make it the durable one, in both places; blocks. Returns the bytes
+    written. Raises `OSError` for want of room: the log has everything then that it had.
     """
     data = found.pack()
     disk.replace(CHECKPOINT, data)
     disk.replace(COPY, data)
+    return 2 * len(data)
 
 
 def load(disk: Disk) -> Checkpoint | None:

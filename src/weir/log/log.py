@@ -65,6 +65,8 @@ class Log(Lookups):
         self.bound = self._next_bound = self.found_bound = bound
         #: How many frames were staged since the log was opened, marks aside.
         self.frames = 0
+        #: How many times groups were told to drop entries.
+        self.drops = 0
         #: The groups of which an entry was put into the last segment.
         self._touched: set[int] = set()
         if segments:
@@ -221,10 +223,12 @@ class Log(Lookups):
         """Entries of a group below Raft index `index`, all in a durable checkpoint, are not needed:
         `read` finds none of them, and the next checkpoint frees the segments that hold no others.
         """
+        self.drops += 1
         self._upkeep.drop_below(group, index)
 
     def drop_group(self, group: int) -> None:
         """Nothing of a group is needed any more. What is appended to it again begins it anew."""
+        self.drops += 1
         self._upkeep.drop_group(group, self._tail)
 
     def lost_of(self, group: int) -> LogDamaged | None:
@@ -242,6 +246,16 @@ class Log(Lookups):
         through the Raft index in `applied`. Tell `checkpoint_saved` when it is durable.
         """
         return self._upkeep.checkpoint(applied, body, self._durable, self.bound)
+
+    def freeable(self, needed: Mapping[int, int]) -> list[Segment]:
+        """Return the segments that checkpoints may free, where entries of each group below the
+        Raft index in `needed` go.
+        """
+        return self._upkeep.freeable(needed, self._durable)
+
+    def trim(self) -> None:
+        """Keep fewer files in reserve where few were needed since the last call."""
+        self._upkeep.trim()
 
     def checkpoint_saved(self) -> None:
         """The last checkpoint is durable, in both places."""

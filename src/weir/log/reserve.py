@@ -44,6 +44,7 @@ class Reserve:
 
     __slots__ = (
         "_awaited",
+        "_lately",
         "_making",
         "_number",
         "_old",
@@ -51,6 +52,7 @@ class Reserve:
         "_size",
         "_taken",
         "_taken_before",
+        "_target",
         "_unasked",
         "_wanted",
     )
@@ -59,7 +61,8 @@ class Reserve:
         """Keep `old` files, and `wanted` of `size` bytes; `numbers` are all ever used in names."""
         self._number = max(numbers, default=0)
         self._size = size
-        self._wanted = wanted
+        #: How many are kept under load, and how many now.
+        self._wanted = self._target = wanted
         self._ready: list[str] = []
         #: Files of an earlier life that are not zeroed yet: to be asked for; free to be taken;
         #: taken by a roll already.
@@ -69,6 +72,8 @@ class Reserve:
         #: Asked for and not made yet, in that order.
         self._making: dict[str, None] = {}
         self._taken = self._taken_before = 0
+        #: How many were taken since `trim`.
+        self._lately = 0
 
     @property
     def ready_bytes(self) -> int:
@@ -87,9 +92,7 @@ class Reserve:
         """
         if self._unasked:
             spare = Spare(self._unasked.pop(0), self._size)
-        elif len(self._ready) >= self._wanted:
-            return None
-        elif len(self._ready) + len(self._making.keys() - self._awaited) < self._wanted:
+        elif len(self._ready) + len(self._making.keys() - self._awaited) < self._target:
             spare = self._plan()
         else:
             return None
@@ -121,14 +124,30 @@ class Reserve:
         """
         files = list(names)
         used = min(max(self._taken, self._taken_before), _KEPT_MAX)
-        room = max(self._wanted + used - len(self._ready), 0)
+        room = max(self._target + used - len(self._ready), 0)
         self._ready += files[:room]
         self._taken_before, self._taken = self._taken, 0
         return files[room:]
 
+    def trim(self) -> list[str]:
+        """Return the files that are too many for a log that takes few, to be removed.
+
+        It is asked at regular times. Where at most one file was taken since the last time, one is
+        enough to keep: a roll takes it, and the next is made before the next roll.
+        """
+        if self._lately <= 1:
+            self._target = min(self._wanted, 1)
+        kept = self._target + min(max(self._taken, self._taken_before), self._lately)
+        self._lately = 0
+        self._ready, surplus = self._ready[:kept], self._ready[kept:]
+        return surplus
+
     def take(self) -> tuple[str, Spare | None]:
         """Return the file to use next, and how to make it first if none waits here."""
         self._taken += 1
+        self._lately += 1
+        if self._lately > 1:
+            self._target = self._wanted
         if self._ready:
             return self._ready.pop(0), None
         if self._old:
@@ -146,7 +165,7 @@ class Reserve:
     def lend(self) -> tuple[str, Spare | None]:
         """Return a file for copies, and how to make it first: none of those in reserve is given."""
         self._taken += 1
-        if len(self._ready) > self._wanted:
+        if len(self._ready) > self._target:
             return self._ready.pop(), None
         missing = self._plan()
         return missing.name, missing

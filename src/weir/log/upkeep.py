@@ -190,6 +190,27 @@ class Upkeep:
             bound,
         )
 
+    def freeable(self, needed: Mapping[int, int], durable: int) -> list[Segment]:
+        """Return the segments that checkpoints may free, where entries of each group below the
+        Raft index in `needed` go.
+        """
+        dead = [one for one in self._segments if one.end <= durable]
+        for group, entries in self._groups.items():
+            if not dead:
+                break
+            position = entries.position_of(needed.get(group, entries.first))
+            if position is not None and position < dead[-1].end:
+                dead = [
+                    one
+                    for one in dead
+                    if one.end <= position or not entries.uses(max(one.base, position), one.end)
+                ]
+        return dead
+
+    def trim(self) -> None:
+        """Remove files in reserve that a log with so little to write does not need."""
+        self._surplus += self._reserve.trim()
+
     def saved(self) -> None:
         """The last checkpoint is durable: what it does not need may be used again."""
         planned, self._planned = self._planned, []

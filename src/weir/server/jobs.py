@@ -35,12 +35,13 @@ def spare_made(effect: ef.MakeSpare, future: Future[None]) -> ev.SpareMade:
     return ev.SpareMade(effect.log, effect.spare, made=error is None)
 
 
-def checkpoint_saved(effect: ef.SaveCheckpoint, future: Future[None]) -> ev.CheckpointSaved:
+def checkpoint_saved(effect: ef.SaveCheckpoint, future: Future[int]) -> ev.CheckpointSaved:
     """Return what became of a checkpoint; does not return if the disk failed."""
     if (error := _error(effect.log, future)) is not None:
         # The log has everything; only the next start takes longer.
         log.error("log %d: the checkpoint was not saved: %s", effect.log, error)
-    return ev.CheckpointSaved(effect.log, saved=error is None)
+        return ev.CheckpointSaved(effect.log, saved=False)
+    return ev.CheckpointSaved(effect.log, saved=True, size=future.result())
 
 
 def chore_done(effect: ef.StartChore, future: Future[Scrubbed | None]) -> ev.ChoreDone:

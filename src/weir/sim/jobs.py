@@ -78,7 +78,9 @@ class Jobs:
                     "save",
                     log,
                     lambda disk: checkpoint.save(disk, data),
-                    lambda _, error: self._process.handle(ev.CheckpointSaved(log, error is None)),
+                    lambda size, error: self._process.handle(
+                        ev.CheckpointSaved(log, error is None, size or 0)
+                    ),
                     _SAVE,
                 )
             case ef.StartChore(log, chore):

@@ -170,8 +170,7 @@ class Host:
                 spare.run(disk)
                 self.handle(ev.SpareMade(log, spare))
             case ef.SaveCheckpoint(log, data=data):
-                checkpoint.save(disk, data)
-                self.handle(ev.CheckpointSaved(log))
+                self.handle(ev.CheckpointSaved(log, size=checkpoint.save(disk, data)))
             case ef.StartChore(log, chore):
                 self.handle(ev.ChoreDone(log, chore, chore.run(disk)))
             case _:

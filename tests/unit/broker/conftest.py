@@ -122,8 +122,8 @@ class Rig:
             case ef.StartChore(log, chore):
                 self.handle(ev.ChoreDone(log, chore, chore.run(self.disk)))
             case ef.SaveCheckpoint(log, _, data):
-                checkpoint.save(self.disk, data)
-                self.handle(ev.CheckpointSaved(log))
+                size = checkpoint.save(self.disk, data)
+                self.handle(ev.CheckpointSaved(log, size=size))
 
     def tick(self, ms: int = 50) -> None:
         self.time.pass_ms(ms)

@@ -139,8 +139,8 @@ class Node:
             case ef.StartChore(log, chore):
                 self.handle(ev.ChoreDone(log, chore, chore.run(self.disk)))
             case ef.SaveCheckpoint(log, _, data):
-                checkpoint.save(self.disk, data)
-                self.handle(ev.CheckpointSaved(log))
+                size = checkpoint.save(self.disk, data)
+                self.handle(ev.CheckpointSaved(log, size=size))
 
     # -- clients -----------------------------------------------------------------------------
 
