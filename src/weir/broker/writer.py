@@ -48,7 +48,7 @@ CHECKPOINT_SHARE = 20
 #: Where checkpoints are large, the next waits for more bytes and frames; so many times as many are
 #: the most, because a start has to apply them.
 CHECKPOINT_STRETCH = 3
-#: How often the log is asked what a checkpoint would free. A replica's entries take two checkpoints:
+#: How often the log is asked what a checkpoint would free. Replicated entries take two checkpoints:
 #: one that Raft may drop them for, and one that no longer names their segments.
 FREE_EVERY_MS = 1_000
 FREE_TRIES = 3

@@ -20,7 +20,7 @@ def a_delay_is_forgotten(patch: Patch) -> None:
     )
 
 
-@mutant(seed=5, breaks={"HeldBack"})
+@mutant(seed=7, breaks={"HeldBack"})
 def a_new_leader_forgets_a_delay(patch: Patch) -> None:
     """What is held back is in no entry, only in the leader's head (counterexample 20)."""
     honest = ClusterState.give_back
@@ -65,7 +65,7 @@ def a_nack_resets_attempts(patch: Patch) -> None:
     patch.setattr(ClusterState, "give_back", give_back)
 
 
-@mutant(seed=5, breaks={"Leased", "HeldBack", "AckedOnce"})
+@mutant(seed=13, breaks={"Leased", "HeldBack", "AckedOnce"})
 def a_stale_nack_takes_from_the_new_holder(patch: Patch) -> None:
     """Who was too late gives back what another holds by now (DESIGN §5 Consume)."""
     honest = ClusterState.give_back

@@ -66,7 +66,7 @@ JOINED = replace(PLOTTED, plot="latecomer", grows=(True,), faults_until=5 * SECO
 EVICTED = replace(PLOTTED, plot="eviction", nodes=4, stewards=3, faults_until=20 * SECOND)
 
 
-@mutant(seed=1, breaks=_BARRIER, shape=replace(PLOTTED, plot="unsettled"))
+@mutant(seed=4, breaks=_BARRIER, shape=replace(PLOTTED, plot="unsettled"))
 def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
     """Who has inherited entries promises nothing until one of its own is committed
     (counterexample 1).
@@ -113,7 +113,7 @@ def members_change_without_a_stamp(patch: Patch) -> None:
     patch.setattr(Partition, "changing", lambda self: None)
 
 
-@mutant(seed=4, breaks=_BARRIER, shape=JOINED)
+@mutant(seed=1, breaks=_BARRIER, shape=JOINED)
 def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     """Who joins takes messages once partition 0 has an entry of that, and above that entry's stamp
     (counterexample 6).
@@ -128,13 +128,13 @@ def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     patch.setattr(Growth, "advance", advance)
 
 
-@mutant(seed=7, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=5, breaks=_BARRIER, shape=ORDER)
 def a_vote_says_nothing_of_promises(patch: Patch) -> None:
     """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
     patch.setattr(Pledge, "raise_to", lambda self, fence: None)
 
 
-@mutant(seed=7, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=5, breaks=_BARRIER, shape=ORDER)
 def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
     honest = Partition._lead_now
