@@ -10,7 +10,10 @@ import pytest
 
 from weir import raft
 from weir.raft import multi
+from weir.raft.candidate import Candidate
+from weir.raft.core import Core
 from weir.raft.leader import Leader
+from weir.raft.quorum import VoteResult
 from weir.raft.seat import Seat
 from weir.raft.seating import Seating
 from weir.testing.ordered_actor import OrderedActor
@@ -93,6 +96,20 @@ def promise_of_the_leader_itself(actor: type[OrderedActor]) -> None:
     group.publish(3)
 
 
+def promise_of_the_next_leader_itself(actor: type[OrderedActor]) -> None:
+    """Counterexample 2: {1, 2} promise, and {2, 3} elect 2, whose voter knows of no promise."""
+    group = _group(actor, (1, 2, 3))
+    _bounds(group)
+    group.of(2).wall_ms -= HOUR_MS
+    group.elect(1)
+    group.keep_apart((1, 2), (3,))
+    group.promise(1)
+    group.of(1).crash(group.dice)
+    group.keep_apart((2, 3))
+    group.elect(2)
+    group.publish(2)
+
+
 def membership(actor: type[OrderedActor]) -> None:
     """Counterexample 3: those who promised are voted out, and the others know of nothing."""
     group = _group(actor, (1, 2, 3), spare=(4,))
@@ -172,6 +189,23 @@ def _by_the_new_half(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Seating, "lead", lead)
 
 
+def _without_the_own_promise(patch: pytest.MonkeyPatch) -> None:
+    honest = Candidate.voted
+
+    def voted(self: Candidate, voter: int, granted: bool, fence: int) -> VoteResult:
+        return honest(self, voter, granted, 0 if voter == self._ground.id else fence)
+
+    def take_leadership(self: Core) -> raft.Leadership | None:
+        state = self.state
+        if not isinstance(state, Leader) or state.announced:
+            return None
+        state.announced = True
+        return raft.Leadership(self.ground.term, state.fence)
+
+    patch.setattr(Candidate, "voted", voted)
+    patch.setattr(Core, "take_leadership", take_leadership)
+
+
 def _nothing(patch: pytest.MonkeyPatch) -> None:
     """The part that is missing is the actor's."""
 
@@ -183,6 +217,7 @@ SCRIPTS: dict[Script, tuple[type[OrderedActor], Patch]] = {
     promise_before_an_entry_of_its_own_term: (OrderedActor, _before_its_own_term),
     forgotten_promise: (Forgetful, _nothing),
     promise_of_the_leader_itself: (Hasty, _nothing),
+    promise_of_the_next_leader_itself: (OrderedActor, _without_the_own_promise),
     membership: (Unstamped, _nothing),
     new_half: (OrderedActor, _by_the_new_half),
 }

@@ -211,3 +211,21 @@ def test_whatever_is_seen_bounds_are_kept_and_fewer_come_only_after_the_cool_dow
         assert wanted >= before or second - raised >= DRAIN
         if wanted > before:
             raised = second
+
+
+def test_a_rate_is_learnt_only_where_what_waited_was_worth_half_of_what_was_done() -> None:
+    """One message that waits beside a hundred that were done does not show that all were at work:
+    processes that have little to do would look slow, and more of them would be wanted.
+    """
+
+    def known(waiting: int, done: int) -> bool:
+        scaling = Scaling(1, 8)
+        for second in range(8):
+            why = scaling.decide(
+                Look(1.0 + second, (second + 1) * done, waiting, waiting, 1, 2)
+            ).why
+        return "not known yet" not in why
+
+    assert known(waiting=50, done=100)
+    assert not known(waiting=49, done=100)
+    assert not known(waiting=1, done=100)

@@ -318,3 +318,36 @@ def test_readers_and_backups_pass_by_what_was_aborted(
             assert [part.messages for part in backup.topics[0].partitions] == [2, 0]
 
     asyncio.run(scenario())
+
+
+@in_loop
+async def test_a_producer_id_of_which_the_end_is_not_known_is_never_used_again(node: Node) -> None:
+    """Whether the cut one came to be is not known: its sequences may be used or not.
+
+    With the same producer id the next one was `SequenceReused`, or told as a repeat of the other.
+    """
+    for cut in range(6):
+        async with weir.connect(node.url, request_timeout=5.0) as w:
+            name = f"orders{cut}"
+            await w.create_topic(name, partitions=2)
+            await scatter(w, name, b"before")
+            lost = asyncio.ensure_future(scatter(w, name, b"lost"))
+            for _ in range(cut):
+                await asyncio.sleep(0)
+            node.cut()
+            told = await asyncio.gather(lost, return_exceptions=True)
+            await scatter(w, name, b"behind")
+            await scatter(w, name, b"last")
+            found = await values(w, name)
+            assert found[0] == found[1]
+            assert [value for value in found[0] if value != b"lost"] == [
+                b"before", b"behind", b"last",
+            ]  # fmt: skip
+            if told == [None]:
+                assert found[0][1] == b"lost"
+
+
+async def scatter(w: weir.Client, topic: str, value: bytes) -> None:
+    async with w.scatter() as s:
+        for partition in range(2):
+            s.publish(topic, value, partition=partition)

@@ -112,6 +112,23 @@ def test_what_only_a_leader_can_is_refused_with_a_hint() -> None:
     assert not node.accepts
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_leadership_counts_what_the_leader_itself_promised(is_late: bool) -> None:
+    """{1, 2} promise, {1, 3} elect 1: its own promise is the only one that those two know of."""
+    node = three()
+    if not is_late:
+        node.raise_fence(70)
+    node.campaign()
+    node.step(VoteReply(1, 3, 1, granted=True, pre=True))
+    serve(node)
+    if is_late:  # its own vote is counted already
+        node.raise_fence(70)
+    node.step(VoteReply(1, 3, 1, granted=True, fence=30))
+    leadership = serve(node).became_leader
+    assert leadership is not None
+    assert leadership.fence == 70
+
+
 def test_a_new_leader_waits_for_an_entry_of_its_term() -> None:
     node = three()
     node.campaign()

@@ -33,6 +33,26 @@ def test_a_peer_owes_an_answer_until_it_has_seen_the_question() -> None:
     assert not outward.owes(10), "that is no other question"
 
 
+def test_an_answer_counts_only_for_the_leaderships_that_the_peer_was_told_of() -> None:
+    """What it answered before says nothing of how it votes in a group that is led here since."""
+    outward = Outward()
+    outward.lead(1, 1, 1)
+    told(outward, 1, 100)
+    outward.promised, outward.answered = 100, 1
+    assert outward.promises(1) == 100
+    outward.lead(2, 1, 1)
+    outward.lead(1, 2, 1)
+    assert [outward.promises(1), outward.promises(2)] == [0, 0], "led since, or in a new term"
+    told(outward, 2, 100)
+    assert outward.promises(2) == 0, "it was told, and has not answered yet"
+    outward.answered = 2
+    assert [outward.promises(1), outward.promises(2)] == [100, 100]
+    outward.dropped = {2: 1}
+    assert outward.promises(2) == 0, "it does not follow"
+    outward.lead_no_more(1)
+    assert outward.promises(1) == 0
+
+
 def test_nobody_waits_for_who_is_not_there() -> None:
     outward = Outward()
     outward.lead(1, 1, 1)

@@ -325,6 +325,7 @@ def test_a_fence_is_what_a_majority_has_promised(hosts: Hosts) -> None:
     hosts.pass_ms(200)
     assert one.fenced(group) == 100, "nobody promises more than it was asked for"
     assert hosts.all[3].nodes[group].fence == 100, "its votes say so"
+    assert hosts.all[1].nodes[group].fence == 100, "and so do those of the leader itself"
     one.link_up(2)
     one.link_up(3)
     assert one.fenced(group) == 0, "who was linked anew may have forgotten it"

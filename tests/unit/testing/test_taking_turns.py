@@ -115,6 +115,46 @@ def test_an_ack_of_another_turn_is_refused() -> None:
     asyncio.run(scenario())
 
 
+def test_a_turn_that_ended_hands_out_nothing_more() -> None:
+    """A handler that outlasts its lease goes on with the next message: that is another's by then.
+
+    It kept the turn, and two consumers worked at once for as long as there was something to read.
+    """
+
+    async def scenario() -> None:
+        async with topic() as (node, w):
+            holder = w.consumer(
+                "t", cluster="crew", mode="ordered", lease=1.0, max_messages=1,
+                on_stale=lambda _: None,
+            )  # fmt: skip
+            handed = holder.deliveries()
+            first = await anext(handed)
+            assert int(first.message.value) == 0
+            async with w.consumer("t", cluster="crew", mode="ordered", lease=60.0) as other:
+                theirs = other.deliveries()
+                waits = asyncio.ensure_future(anext(theirs))
+                while not waits.done():
+                    node.advance(0.3)
+                    await asyncio.sleep(0.01)
+                assert int((await waits).message.value) == 0
+                # The other works at 0; whatever the holder does now is not to be had by it.
+                first.done()
+                more = asyncio.ensure_future(anext(handed))
+                for expected in range(1, 10):
+                    (await waits).done()
+                    waits = asyncio.ensure_future(anext(theirs))
+                    assert int((await waits).message.value) == expected
+                    assert not more.done(), "two have the turn"
+                await other.flush()
+                assert (await w.clusters("t", "crew"))[0].lag == MESSAGES - 9
+                more.cancel()
+                await asyncio.wait([more])
+            assert holder.stale
+            await holder.close()
+
+    asyncio.run(scenario())
+
+
 def test_an_idle_consumer_keeps_its_turn_and_what_comes_is_its_first_attempt() -> None:
     async def scenario() -> None:
         async with (
