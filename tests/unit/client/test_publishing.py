@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,39 @@ def test_no_broker_says_what_to_check(fake_broker) -> None:
                 await connect(broker.url, retry=Backoff(0.001, 0.002, attempts=3))
 
     asyncio.run(scenario())
+
+
+def test_a_broker_that_drops_everybody_is_dialled_less_and_less_often(fake_broker) -> None:
+    """A connection that ends at once counts as a failure: else everybody would dial a broker that
+    lets them in and hangs up, again and again without a pause.
+    """
+    waits: list[int] = []
+
+    class Noted(Backoff):
+        def delay(self, attempt: int, dice: float) -> float:
+            waits.append(attempt)
+            return 0.0
+
+    async def drops(broker: Any, w: Any) -> list[int]:
+        """Return how manieth in a row each of three dials was."""
+        waits.clear()
+        for _ in range(3):
+            hellos = len(broker.seen)
+            broker.cut()
+            while len(broker.seen) == hellos:
+                await asyncio.sleep(0.001)
+            await w.ping()
+        return [*waits]
+
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            async with connect(broker.url, retry=Noted(first=0.001, most=60.0)) as w:
+                assert await drops(broker, w) == [1, 2, 3]
+            # One that lasts for as long as the longest wait was a good one.
+            async with connect(broker.url, retry=Noted(first=0.0, most=0.0)) as w:
+                assert await drops(broker, w) == [1, 1, 1]
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 def test_the_next_host_is_tried(fake_broker) -> None:
