@@ -115,12 +115,31 @@ def test_a_leader_is_moved_by_hand(dev: DevSet, capsys: pytest.CaptureFixture[st
     assert (partition["nodes"], partition["behind"]) == ([1, 2, 3], [])
 
     async def led(client: Client) -> None:
-        async with asyncio.timeout(_WAIT):
-            while (await client.describe("flights")).addresses[0].node != other:
-                await asyncio.sleep(0.05)
+        assert (await client.describe("flights")).addresses[0].node == other
         assert (await client.publish("flights", b"still here")).offset == 0
 
     run(dev.url, led)
+
+
+def test_a_leader_is_not_moved_to_a_node_that_is_dead(
+    dev: DevSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def create(client: Client) -> int:
+        await client.create_topic("flights")
+        await until(client, lambda status: status.settled)
+        return (await client.describe("flights")).addresses[0].node
+
+    leader = run(dev.url, create)
+    dead = leader % 3 + 1
+    dev.kill([dead])
+    alive = ",".join(dev.url.removeprefix("weir://").split(",")[n - 1] for n in (1, 2, 3) if n != dead)
+    verb = ["node", "transfer-leader", "flights", "--to", str(dead), "--url", f"weir://{alive}"]
+    assert main(verb) == 1
+    said = capsys.readouterr()
+    assert "leads" not in said.out
+    assert f"node {dead} did not take over partition 0 of flights" in said.err
+    assert f"node {dead} does not answer: start it, or name another node" in said.err
+    assert f"node {leader} still leads it" in said.err
 
 
 def test_every_node_is_restarted_under_load_and_nothing_is_lost(dev: DevSet) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from weir.client.client import Client
 from weir.client.places import Places
 from weir.errors import BadRequest, NodeInUse, NotLeader, Refused, Unavailable, WeirError
-from weir.model.ids import REGISTRY_GROUP, Address, place_of
+from weir.model.ids import place_of
 from weir.wire import nodes as n
 
 #: Who does not say anything for so long is shown as down.
 _ANSWERS_WITHIN = 2.0
 _AGAIN_AFTER = 0.2
+#: A transfer of leadership takes one election; Raft itself gives up earlier than this.
+_LEADS_WITHIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +130,55 @@ class Nodes:
         return await self._link.request(n.RaiseLevel(level), n.NodeList)
 
     async def transfer(self, topic: str, partition: int, node: int = 0) -> n.Transferred:
-        """Let a node lead a partition; 0 is the one that it was meant for."""
+        """Let a node lead a partition; 0 is the one that it was meant for. Return once that node
+        has committed an entry of its term.
+
+        Raises `Unavailable` with the reason if it does not within 5 s.
+        """
         places = await Places.find(self._link, topic)
         if not 0 <= partition < len(places):
             raise BadRequest(f"topic {topic} has the partitions 0 to {len(places) - 1}")
-        return await places.ask(
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LEADS_WITHIN
+        begun = await places.ask(
             partition,
             lambda address: n.TransferLeader(address, node),
             n.Transferred,
             wait=0.0,
             check=lambda _: None,
         )
+        leader = 0
+        while (left := until - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await places.find_again()
+                    # A leader tells positions only after it committed an entry of its own term.
+                    await places.positions(partitions=[partition])
+            except (TimeoutError, NotLeader, Unavailable):
+                leader = -1
+            else:
+                leader = places[partition].node
+                if leader in (begun.node, 0):  # 0: the node is alone
+                    return begun
+            await asyncio.sleep(min(_AGAIN_AFTER, max(until - loop.time(), 0.0)))
+        raise Unavailable(await self._why_not(topic, partition, begun.node, leader))
 
-    async def transfer_registry(self, node: int) -> n.Transferred:
-        """Let a node lead the registry."""
-        request = n.TransferLeader(Address(0, 0, REGISTRY_GROUP), node)
-        return await self._link.request(request, n.Transferred)
+    async def _why_not(self, topic: str, partition: int, node: int, leader: int) -> str:
+        """Return why a node does not lead a partition that was handed to it."""
+        rows = {one.id: one for one in (await self.status()).nodes}
+        there = rows.get(node)
+        if there is None or not there.up:
+            reason = f"node {node} does not answer: start it, or name another node"
+        else:
+            reason = (
+                f"node {node} answers, but it was not elected: see with `weir node status` whether "
+                "its replica is up to date, and try again"
+            )
+        who = f"node {leader} still leads it" if leader > 0 else "no node leads it now"
+        return (
+            f"node {node} did not take over partition {partition} of {topic} within "
+            f"{_LEADS_WITHIN:g} s; {who}. {reason}"
+        )
 
     async def _change(self, verb: str, node: int, host: str = "", port: int = 0) -> n.NodeList:
         request = n.ChangeNode(verb, node, host, port)
