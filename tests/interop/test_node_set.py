@@ -132,7 +132,9 @@ def test_a_leader_is_not_moved_to_a_node_that_is_dead(
     leader = run(dev.url, create)
     dead = leader % 3 + 1
     dev.kill([dead])
-    alive = ",".join(dev.url.removeprefix("weir://").split(",")[n - 1] for n in (1, 2, 3) if n != dead)
+    alive = ",".join(
+        dev.url.removeprefix("weir://").split(",")[n - 1] for n in (1, 2, 3) if n != dead
+    )
     verb = ["node", "transfer-leader", "flights", "--to", str(dead), "--url", f"weir://{alive}"]
     assert main(verb) == 1
     said = capsys.readouterr()
@@ -223,7 +225,7 @@ def test_a_node_is_replaced_by_another(
 
 
 def test_the_command_tells_programs_what_happens(tmp_path: Path) -> None:
-    command = ["dev", "--nodes", "3", "--json", "--restart", "0", "--data", str(tmp_path / "set")]
+    command = ["dev", "--nodes", "3", "--json", "--restart", "0s", "--data", str(tmp_path / "set")]
     with subprocess.Popen(
         python("weir.cli", *command), stdout=subprocess.PIPE, env=environment(), text=True
     ) as process:

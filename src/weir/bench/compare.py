@@ -12,7 +12,7 @@ unequal is unequal in the peers' favour. Devices of a burst speak raw bytes on a
 What flows does so for some seconds, behind probes, so that no side lives on what it had prepared.
 weir's first segments are there before the first message, and each further one is written twice:
 its rate over 8 s is about half of what `bench throughput` shows flat out in its 2 s, and the same
-as that shows with `--seconds 8`.
+as that shows with `--seconds 8s`.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from weir.cli.bench_runs import (
     Record,
     Replicas,
     finish,
-    seconds,
     several,
     stop_as_by_ctrl_c,
     usage,
 )
+from weir.client.duration import seconds
 
 if TYPE_CHECKING:
     from weir.bench.timeliness import Result

@@ -13,10 +13,10 @@ from weir.cli.bench_runs import (
     Replicas,
     finish,
     say,
-    seconds,
     stop_as_by_ctrl_c,
     usage,
 )
+from weir.client.duration import seconds
 
 if TYPE_CHECKING:
     from weir.bench.handlers import Result

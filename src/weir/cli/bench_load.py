@@ -14,11 +14,11 @@ from weir.cli.bench_runs import (
     Rest,
     finish,
     say,
-    seconds,
     several,
     stop_as_by_ctrl_c,
     usage,
 )
+from weir.client.duration import seconds
 
 if TYPE_CHECKING:
     from weir.bench.burst import Result as BurstResult

@@ -48,16 +48,6 @@ def several(text: str, name: str) -> list[int]:
     return numbers
 
 
-def seconds(text: str) -> float:
-    """Return a duration, of which a bare number is seconds. Raises `ValueError`."""
-    from weir.client.duration import seconds as parsed
-
-    try:
-        return parsed(float(text))
-    except ValueError:
-        return parsed(text)
-
-
 @contextmanager
 def usage(verb: str) -> Iterator[None]:
     """Turn what cannot be measured into wrong usage, and what is not installed into advice."""

@@ -29,8 +29,8 @@ def dev(
         int, typer.Option(min=1, help="With --nodes: how many shards each of them has.")
     ] = 1,
     restart: Annotated[
-        float | None,
-        typer.Option(min=0, help="With --nodes: start one that ended again, after so many s."),
+        str | None,
+        typer.Option(help="With --nodes: start one that ended again, after so long: `2s`."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --nodes: a line of JSON for all that happens.")
@@ -42,9 +42,11 @@ def dev(
     """
     if nodes > 1:
         from weir.cli.dev_set import run_set
+        from weir.cli.retention import duration
 
+        pause = None if restart is None else duration("--restart", restart)
         with _folder(data) as folder:
-            raise typer.Exit(run_set(folder, nodes, shards, restart, as_json, data is None))
+            raise typer.Exit(run_set(folder, nodes, shards, pause, as_json, data is None))
     if shards > 1 or restart is not None or as_json:
         raise typer.BadParameter("--shards, --restart and --json go with --nodes 2 and more")
     import threading

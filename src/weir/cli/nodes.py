@@ -122,21 +122,24 @@ def add(
 def drain(
     number: Node,
     wait: Annotated[
-        float, typer.Option(min=0, help="Wait so many seconds until nothing is left; 0: do not.")
-    ] = 300.0,
+        str, typer.Option(help="Wait so long until nothing is left, as in `5m`; 0s: do not.")
+    ] = "5m",
     url: Url = DEFAULT_URL,
 ) -> None:
     """Move leaders, then replicas, from a node to others. It goes on serving meanwhile."""
     from weir.cli.output import hint
+    from weir.cli.retention import duration
     from weir.client.nodes import Nodes
+
+    most = duration("--wait", wait)
 
     async def work(client: Client) -> None:
         await Nodes(client).drain(number)
-        if wait:
-            await Nodes(client).drained(number, wait)
+        if most:
+            await Nodes(client).drained(number, most)
 
     connected(url, work)
-    if wait:
+    if most:
         print(f"node {number} holds nothing any more")
         hint(f"Next: weir node remove {number}; or, to use it again: weir node activate {number}")
     else:

@@ -22,11 +22,11 @@ RetentionBytes = Annotated[
 
 def kept_seconds(text: str | None) -> str | float | None:
     """Return `--retention` as the client takes it."""
-    from weir.server.quantity import quantity
+    from weir.client.duration import seconds
 
     if text is None or text == "forever":
         return text
-    return _number("--retention", text, quantity, "s", "forever")
+    return _number("--retention", text, seconds, "forever")
 
 
 def kept_bytes(text: str | None) -> int | str | None:
@@ -35,7 +35,7 @@ def kept_bytes(text: str | None) -> int | str | None:
 
     if text is None or text in ("none", "forever"):
         return None if text is None else "forever"
-    return round(_number("--retention-bytes", text, quantity, "B", "none"))
+    return round(_number("--retention-bytes", text, lambda size: quantity(size, "B"), "none"))
 
 
 def shown_retention(settings: TopicSettings) -> str:
@@ -61,11 +61,19 @@ def size_of(size: int) -> str:
     return f"{size}B"
 
 
-def _number(
-    option: str, text: str, quantity: Callable[[str, str], float], unit: str, endless: str
-) -> float:
+def duration(option: str, text: str) -> float:
+    """Return what an option says, in seconds; it needs a unit. Raises `typer.BadParameter`."""
+    from weir.client.duration import seconds
+
     try:
-        number = quantity(text, unit)
+        return seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _number(option: str, text: str, parse: Callable[[str], float], endless: str) -> float:
+    try:
+        number = parse(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
     if number < 0:

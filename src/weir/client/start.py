@@ -86,10 +86,17 @@ def last(count: int) -> Last:
     return Last(count)
 
 
+def _ago(text: str) -> Ago:
+    try:
+        return Ago(round(seconds(text[1:]) * 1_000))
+    except ValueError as error:
+        raise BadRequest(f'{text!r} is no time as in "-1h": {error}') from None
+
+
 def _moment(text: str) -> float | Ago:
     try:
         if text.startswith("-"):
-            return Ago(round(seconds(text[1:]) * 1_000))
+            return _ago(text)
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise BadRequest(

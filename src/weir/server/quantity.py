@@ -12,7 +12,8 @@ _TEXT = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 def quantity(text: str, unit: str) -> float:
-    """Return `text` as a number of `unit`s, exactly; without a unit of its own it is one already.
+    """Return `text` as a number of `unit`s, exactly. A size or a count without a unit of its own is
+    one already; a duration needs one.
 
     Raises `ValueError`, with the units that would do.
     """
@@ -21,5 +22,10 @@ def quantity(text: str, unit: str) -> float:
     if found is None or (found[2] and found[2] not in units):
         like = f"; units: {', '.join(units)}" if units else ""
         raise ValueError(f"is {text!r}: write a number{like}")
+    if units is _TIMES and not found[2]:
+        raise ValueError(
+            f"is {text!r}, which has no unit: write {found[1]}s, {found[1]}m or {found[1]}h "
+            "(seconds, minutes, hours)"
+        )
     number = float(found[1])
     return number * units[found[2]] / units[unit] if found[2] else number

@@ -33,7 +33,7 @@ def test_all_three_orders_are_measured_and_checked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = ["bench", "order", "--partitions", "2", "--producers", "1,3", "--messages", "6000"]
-    few = ["--rate", "600", "--seconds", "0.1", "--runs", "1", "--idle", "0", "--no-faults"]
+    few = ["--rate", "600", "--seconds", "100ms", "--runs", "1", "--idle", "0", "--no-faults"]
     drawing = tmp_path / "order.svg"
     assert main([*words, *few, "--plot", str(drawing), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.cli.bench_runs import seconds, several
+from weir.cli.bench_runs import several
 from weir.cli.main import main
 
 
@@ -102,9 +102,3 @@ def test_a_missing_peer_is_an_error_that_names_the_script(
 
 def test_numbers_of_a_list_may_be_grouped() -> None:
     assert several("1,50,4_000", "x") == [1, 50, 4_000]
-
-
-def test_a_bare_number_is_seconds() -> None:
-    assert (seconds("2"), seconds("0.5"), seconds("50ms")) == (2.0, 0.5, 0.05)
-    with pytest.raises(ValueError, match="'soon' is no duration"):
-        seconds("soon")

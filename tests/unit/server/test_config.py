@@ -65,6 +65,26 @@ def test_quantities(text: str, unit: str, number: float) -> None:
     assert quantity(text, unit) == number
 
 
+@pytest.mark.parametrize("text", ["5", "0.5", " 10 ", "0"])
+def test_a_duration_without_a_unit_is_refused(text: str) -> None:
+    number = text.strip()
+    with pytest.raises(ValueError, match=f"has no unit: write {number}s, {number}m or {number}h"):
+        quantity(text, "s")
+
+
+def test_a_duration_in_the_configuration_that_is_text_needs_a_unit(tmp_path: Path) -> None:
+    name = "WEIR__STOP__DRAIN_SECONDS"
+    with pytest.raises(BadConfig, match=f"{name}: stop.drain_seconds is '5', which has no unit"):
+        resolve(None, {name: "5"})
+    assert resolve(None, {name: "5s"}).config.stop.drain_seconds == 5.0
+    file = tmp_path / "weir.toml"
+    file.write_text('[stop]\ndrain_seconds = "5"\n')
+    with pytest.raises(BadConfig, match="write 5s, 5m or 5h"):
+        resolve(file)
+    file.write_text("[stop]\ndrain_seconds = 5\n")  # a number, and the name has the unit
+    assert resolve(file).config.stop.drain_seconds == 5.0
+
+
 @pytest.mark.parametrize(("text", "unit"), [("7d", "MiB"), ("1MiB", ""), ("", "s"), ("five", "s")])
 def test_what_is_no_quantity_is_refused(text: str, unit: str) -> None:
     with pytest.raises(ValueError, match="write a number"):
@@ -169,7 +189,7 @@ def test_every_setting_is_explained_and_has_its_variable() -> None:
     for setting in settings():
         assert setting.about.endswith("."), setting.key
         assert setting.problem(setting.default) == "", setting.key
-        value = str(setting.default)
+        value = str(setting.default) + ("s" if setting.unit == "s" else "")
         assert resolve(None, {setting.variable: value}).config == Config(), setting.key
 
 
