@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.cli.retention import duration
+
 if TYPE_CHECKING:
     from weir.client.client import Client
 
@@ -42,9 +44,8 @@ def dev(
     """
     if nodes > 1:
         from weir.cli.dev_set import run_set
-        from weir.cli.retention import duration
 
-        pause = None if restart is None else duration("--restart", restart)
+        pause = duration("--restart", restart) if restart else None
         with _folder(data) as folder:
             raise typer.Exit(run_set(folder, nodes, shards, pause, as_json, data is None))
     if shards > 1 or restart is not None or as_json:
