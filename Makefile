@@ -13,7 +13,7 @@ CACHES := .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 .PHONY: help
 help: ## Print this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
-		while IFS='|' read -r name line; do printf '  make %-9s %s\n' "$$name" "$$line"; done
+		while IFS='|' read -r name line; do printf '  make %-12s %s\n' "$$name" "$$line"; done
 
 .PHONY: install
 install: $(STAMP) ## Create .venv with everything, unless it is up to date
@@ -39,9 +39,18 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 test: $(STAMP) ## Run the tests, and beside them 1,000 simulated worlds
 	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-1000} $(BIN)/python -m pytest -n 2 --dist loadscope
 
+PROOF = $(BIN)/python -P -m weir.bench.proof --only "$(ONLY)" $(if $(STALE),--stale)
 .PHONY: proof
-proof: $(STAMP) ## Measure every figure of docs/PROOF.md; ONLY=burst,latency for some
-	$(BIN)/python -P -m weir.bench.proof --only "$(ONLY)"
+proof: $(STAMP) ## Measure the figures of docs/PROOF.md; ONLY=burst,latency or STALE=1 for some
+	$(PROOF)
+
+.PHONY: proof-worlds
+proof-worlds: $(STAMP) ## Play the long sweeps of seeds of docs/PROOF.md; STALE=1 for some
+	$(PROOF) --worlds
+
+.PHONY: proof-page
+proof-page: $(STAMP) ## Write docs/PROOF.md anew: which figures are of today's code
+	$(BIN)/python -P -m weir.bench.proof --page
 
 NODES ?= 1
 TIMES ?= 20

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +206,9 @@ class Publisher:
 
 
 @pytest.mark.timeout(60)
-def test_a_full_disk_refuses_publishes_and_nothing_else(disk: SmallDisk, tmp_path: Path) -> None:
+def test_a_full_disk_refuses_publishes_and_nothing_else(
+    disk: SmallDisk, tmp_path: Path, tell: Callable[..., None]
+) -> None:
     errors = tmp_path / "errors.txt"
     node = Node(disk, errors)
     try:
@@ -229,6 +231,7 @@ def test_a_full_disk_refuses_publishes_and_nothing_else(disk: SmallDisk, tmp_pat
         publisher.check_all_is_there(node)
         publisher.ack(node)
         assert node.stop() == 0
+        tell(confirmed=publisher.confirmed)
     finally:
         if node.child.poll() is None:
             node.kill()

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -200,7 +201,9 @@ def check_devices(topic: list[bytes], ledger: Ledger) -> None:
 
 
 @pytest.mark.timeout(CALM_SECONDS)
-def test_what_is_confirmed_survives_kill_9_exactly_once_and_in_order(tmp_path: Path) -> None:
+def test_what_is_confirmed_survives_kill_9_exactly_once_and_in_order(
+    tmp_path: Path, tell: Callable[..., None]
+) -> None:
     node = NodeProcess(tmp_path)
     node.start()
     try:
@@ -212,3 +215,4 @@ def test_what_is_confirmed_survives_kill_9_exactly_once_and_in_order(tmp_path: P
         node.kill()
     check_producers(topic[0], ledger)
     check_devices(topic[1], ledger)
+    tell(kills=KILLS, messages=sum(map(len, topic)))

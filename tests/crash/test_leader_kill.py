@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Callable
 
 from weir.bench.node_set import NodeSet, Patient
 from weir.client.client import Client
@@ -98,7 +99,7 @@ async def under_load(nodes: NodeSet) -> Load:
 
 
 def test_nothing_confirmed_is_lost_repeated_or_reordered_by_a_leaders_death(
-    nodes: NodeSet,
+    nodes: NodeSet, tell: Callable[..., None]
 ) -> None:
     async def body() -> None:
         async with asyncio.timeout(60 + 20 * KILLS):
@@ -107,5 +108,6 @@ def test_nothing_confirmed_is_lost_repeated_or_reordered_by_a_leaders_death(
         assert [receipt.offset for receipt in receipts] == [*range(len(receipts))]
         assert load.read == [b"%d" % n for n in range(len(receipts))]
         assert [*sorted(load.consumed)] == [*range(len(receipts))]
+        tell(kills=KILLS, messages=len(receipts))
 
     asyncio.run(body())

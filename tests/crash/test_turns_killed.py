@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import weir
@@ -115,7 +116,9 @@ async def play(nodes: NodeSet, crew: Crew) -> list[int]:
             return [int(message.value) async for message in reader]
 
 
-def test_who_follows_goes_on_in_the_one_order(nodes: NodeSet, tmp_path: Path) -> None:
+def test_who_follows_goes_on_in_the_one_order(
+    nodes: NodeSet, tmp_path: Path, tell: Callable[..., None]
+) -> None:
     crew = Crew(nodes.url, tmp_path)
 
     async def body() -> list[int]:
@@ -136,3 +139,4 @@ def test_who_follows_goes_on_in_the_one_order(nodes: NodeSet, tmp_path: Path) ->
         reached = max(reached, at)
     # What was begun again lies in front of where a killed one was, and is not much.
     assert len(places) - len(order) <= KILLS * 200
+    tell(kills=KILLS, messages=len(order), again=len(places) - len(order))

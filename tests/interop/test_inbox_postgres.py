@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,9 @@ def test_processes_that_start_together_make_the_tables_once(engine: Engine) -> N
         assert connection.execute(select(func.count()).select_from(t.ROWS)).scalar_one() == 0
 
 
-def test_each_message_has_one_effect_whoever_gets_it(engine: Engine) -> None:
+def test_each_message_has_one_effect_whoever_gets_it(
+    engine: Engine, tell: Callable[..., None]
+) -> None:
     inbox = weir.Inbox("ledger")
     inbox.create(engine)
 
@@ -119,6 +121,7 @@ def test_each_message_has_one_effect_whoever_gets_it(engine: Engine) -> None:
 
     assert sum(in_threads(work, WRITERS)) == MESSAGES
     assert effects(engine) == [*range(MESSAGES)]
+    tell(messages=MESSAGES, writers=WRITERS)
 
 
 def test_whoever_comes_second_waits_for_the_first_to_end(engine: Engine) -> None:

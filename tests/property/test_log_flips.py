@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -158,7 +159,9 @@ def test_the_log_is_whole_before_anything_is_changed(written: Written) -> None:
 
 
 @pytest.mark.parametrize("seed", range(TRIALS))
-def test_one_change_anywhere_is_harmless_or_told(written: Written, seed: int) -> None:
+def test_one_change_anywhere_is_harmless_or_told(
+    written: Written, seed: int, tell: Callable[..., None]
+) -> None:
     dice = random.Random(seed)
     files = dict(written.files)
     name = dice.choice(sorted(files))
@@ -172,12 +175,14 @@ def test_one_change_anywhere_is_harmless_or_told(written: Written, seed: int) ->
     try:
         recovered = recover(disk, SETTINGS)
     except WeirError:  # and not just any exception
+        tell(changes=1, refused=1)
         return
     judge(recovered, written)
     disk.crash()
     recovered = recover(disk, SETTINGS)
     judge(recovered, written)
     mend(recovered, disk)
+    tell(changes=1, refused=0)
 
 
 def mend(recovered: Recovered, disk: SimDisk) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import weir
 from weir.sim.run import run_seed, run_seeds
-from weir.sim.shape import CROWDED, UNORDERED
+from weir.sim.shape import CROWDED, FOUR, UNORDERED
 
 if TYPE_CHECKING:
     from conftest import ManySeeds
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 SOURCE = Path(weir.__file__).parents[1]
 #: Of worlds that are played here, since something is special about them.
 SEEDS = int(os.environ.get("WEIR_FOUR_SEEDS", "4"))
-
-#: Four nodes, of which three hold each group: groups move when a node is taken out of use.
-FOUR = replace(UNORDERED, nodes=4)
 
 TRACES = """
 from weir.sim.run import run_seeds

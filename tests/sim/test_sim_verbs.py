@@ -11,7 +11,7 @@ from weir.cli.main import main
 
 
 def test_a_run_is_told_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sim", "run", "--one-node", "--seeds", "3", "--seed", "4", "--json"]) == 0
+    assert main(["sim", "run", "--shape", "node", "--seeds", "3", "--seed", "4", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["seeds"], told["violations"], told["failed"]) == (3, 0, [])
     assert told["operations"] > 200
@@ -26,9 +26,9 @@ def test_a_run_that_breaks_a_promise_says_how_to_see_it_again(
         raise KeyError("planted")
 
     monkeypatch.setattr(Intake, "accept", broken)
-    assert main(["sim", "run", "--one-node", "--seeds", "1", "--seed", "2"]) == 1
+    assert main(["sim", "run", "--shape", "node", "--seeds", "1", "--seed", "2"]) == 1
     said = capsys.readouterr()
-    assert "weir sim run --seed 2 --seeds 1 --one-node" in said.err
+    assert "weir sim run --shape node --seed 2 --seeds 1" in said.err
     assert "KeyError" in said.err
     assert "VIOLATIONS" in said.out
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 Compare = Callable[[float, float], bool]
+#: No step of a proof lasts longer.
+STEP_SECONDS_MAX = 900.0
 _COMPARE: dict[str, Compare] = {"≥": operator.ge, "≤": operator.le, "=": operator.eq}
 
 
@@ -16,12 +18,26 @@ class Figure:
     """A number in a command's output: the path to it, perhaps divided by what another one names.
 
     A path goes through JSON by names and places, as in runs.0.seconds; `*` stands for every place,
-    and the lowest number counts, or the highest if `highest`.
+    and the lowest number counts, or the highest if `highest`. The figure of a sweep is made of
+    those of its steps as `whole` says.
     """
 
     path: str
     over: str = ""
     highest: bool = False
+    whole: Literal["sum", "least", "most", "mean"] = "sum"
+
+    def of_steps(self, values: Sequence[float]) -> float:
+        """Return the figure of a sweep whose steps came to these values."""
+        match self.whole:
+            case "sum":
+                return sum(values)
+            case "least":
+                return min(values)
+            case "most":
+                return max(values)
+            case "mean":
+                return sum(values) / len(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +54,27 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
+class Sweep:
+    """Many seeds, played in steps whose figures are kept: a sweep goes on where it was left.
+
+    Sweeps with the same `name` share their steps, so they must have the same command, in whose
+    words {SEED} stands for the first seed of a step and {SEEDS} for their number.
+    """
+
+    name: str
+    seeds: int
+    step: int = 100
+
+
+@dataclass(frozen=True, slots=True)
 class Proof:
     """One claim. `words` is the command: `weir` and `python` stand for those that run now, another
     word for a script of the repository.
 
-    The figure `passed` is the count of tests that passed, as pytest tells it; {TESTS:NAME} stands
-    for the test files that read the variable NAME of the environment.
+    {TESTS:NAME} stands for the test files that read the variable NAME of the environment. Tests
+    give figures with the fixture `tell`; several values of one name become one as `whole` says.
+    The path `passed` is the number of tests that passed, as pytest prints it.
+    A command, or each step of a `sweep`, may take `timeout_s` at most.
     """
 
     name: str
@@ -52,7 +83,8 @@ class Proof:
     figures: Mapping[str, Figure] = field(default_factory=dict)
     goals: tuple[Goal, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    timeout_s: float = 1_800.0
+    timeout_s: float = STEP_SECONDS_MAX
+    sweep: Sweep | None = None
 
 
 def bench(name: str, what: str, words: str, figures: dict[str, Figure], *goals: Goal) -> Proof:
@@ -60,11 +92,12 @@ def bench(name: str, what: str, words: str, figures: dict[str, Figure], *goals: 
     return Proof(name, what, ("weir", "bench", *words.split(), "--json"), figures, goals)
 
 
-def tests(name: str, what: str, paths: str, timeout_s: float, **environment: str) -> Proof:
-    """Return a claim that tests check."""
-    words = ("pytest", "-q", "-n0", "-o", f"timeout={timeout_s:.0f}", *paths.split())
-    goals = (Goal("passed", "≥", 1),)
-    return Proof(name, what, words, {"passed": Figure("passed")}, goals, environment, timeout_s)
+def tests(
+    name: str, what: str, paths: str, figures: dict[str, Figure], *goals: Goal, **environment: str
+) -> Proof:
+    """Return a claim that tests check, and what they must have counted."""
+    words = ("pytest", "-q", "-n0", "-o", f"timeout={STEP_SECONDS_MAX:.0f}", *paths.split())
+    return Proof(name, what, words, figures, goals, environment)
 
 
 WHOLE = {"lost": Figure("lost"), "repeated": Figure("repeated")}

@@ -132,13 +132,28 @@ OF_HANDLERS = (
         "10,000,000 holes in what a cluster has done: 5 bytes each at most, in memory and in a "
         "checkpoint",
         "{TESTS:WEIR_HOLES}",
-        1_800,
+        {
+            "holes": Figure("holes"),
+            "bytes of memory each": Figure("memory_bytes"),
+            "bytes of a checkpoint each": Figure("encoded_bytes"),
+        },
+        Goal("holes", "≥", 10_000_000),
+        Goal("bytes of memory each", "≤", 5),
+        Goal("bytes of a checkpoint each", "≤", 5),
         WEIR_HOLES="10000000",
     ),
     tests(
         "inbox-postgres",
-        "an inbox on a PostgreSQL server: writers beside each other, and rows that go meanwhile",
+        "an inbox on a PostgreSQL server: each message comes to all writers at once and has one "
+        "effect; writers beside each other, and rows that go meanwhile",
         "tests/interop/test_inbox_postgres.py",
-        900,
+        {
+            "messages": Figure("messages"),
+            "writers": Figure("writers", whole="least"),
+            "cases": Figure("passed"),
+        },
+        Goal("messages", "≥", 200),
+        Goal("writers", "≥", 8),
+        Goal("cases", "≥", 14),
     ),
 )

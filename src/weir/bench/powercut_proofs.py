@@ -16,7 +16,7 @@ def _powercut(name: str, what: str, nodes: int) -> Proof:
         "seconds until everything flowed again, most": Figure("rounds.*.up_s", highest=True),
     }
     goals = (Goal("power cuts", "≥", 20), *(Goal(one, "=", 0) for one in counted))
-    return Proof(name, what, tuple(words.split()), figures, goals, timeout_s=3_600.0)
+    return Proof(name, what, tuple(words.split()), figures, goals)
 
 
 OF_MACHINES = (

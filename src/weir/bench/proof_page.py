@@ -1,96 +1,140 @@
-"""docs/PROOF.md as text: every claim in figures, its goal beside it, met or not. Pure."""
+"""docs/PROOF.md as text: every claim in figures, its goal, whether it is met, or stale."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-Row = Mapping[str, Any]
+from weir.bench.claims import Proof
+from weir.bench.ledger import Kept, Ledger, is_met, missed, shown
 
 _HEAD = """\
 # Proof
 
-Every figure that weir claims, measured by the command beside it. `make proof` runs them all and
-writes this page; `make proof ONLY=burst,latency` runs some. A proof that failed stands here as
-failed. All runs that were ever kept are in [proof.jsonl](proof.jsonl). Figures of a machine that
-does other work at the same time are lower; the load before each run is told.
+Every figure that weir claims, and the command that measures it. `make proof` measures all figures
+on real processes and plays the first 1,000 worlds of each kind; it takes at most 170 minutes on two
+quiet cores. `make proof-worlds` plays the sweeps of worlds, of Raft and of barriers; it takes at
+most 300 minutes. Both begin with what is stale. Either can be interrupted and started again: it
+goes on with the next row, and a sweep with its next hundred seeds. No command lasts longer than 15
+minutes. `ONLY=burst,latency` runs some rows, `STALE=1` leaves out what is not stale.
+
+How to read the table:
+
+* **value** is what the newest run measured, and **goal** what it must reach.
+* **met** says whether the newest run met all goals of today on today's code. `stale` is not met.
+* **runs** says how many runs there were and how many of them met the goals of today, as in `2 of
+  3`. All runs are in [proof.jsonl](proof.jsonl), those that failed too.
+* **code** says whether the newest run measured today's code: `today` or **stale**. Today's means
+  that nothing changed in the modules that the processes of that run loaded (those of its child
+  processes too), in the command and its settings, in the versions of Python and of the packages
+  that were loaded. Comments and docstrings do not count, and neither does the commit. Runs without
+  a list of what they loaded are stale.
+
+Nothing is kept of a tree that differs from its commit. A machine that does other work at the same
+time gives lower figures: the load before each run stands below.
 """
 
 
-def page(rows: Sequence[Row], missing: Sequence[str]) -> str:
-    """Return the page: `rows` are the newest of each proof, `missing` names those without any."""
+class _Line(NamedTuple):
+    """A proof with its newest run."""
+
+    proof: Proof
+    row: Kept
+    runs: int
+    met_runs: int
+    today: bool
+
+    @property
+    def met(self) -> bool:
+        return self.today and is_met(self.proof, self.row)
+
+
+def page(proofs: Iterable[Proof], ledger: Ledger) -> str:
+    """Return the page for these proofs, in their order."""
+    lines, missing = [], []
+    for proof in proofs:
+        if not (runs := ledger.runs(proof)):
+            missing.append(proof.name)
+            continue
+        met = sum(is_met(proof, row) for row in runs)
+        lines.append(_Line(proof, runs[-1], len(runs), met, ledger.is_today(proof, runs[-1])))
     parts = [_HEAD]
-    if rows:
-        met = sum(bool(row["met"]) for row in rows)
-        parts.append(f"{met} of {len(rows)} proofs met their goals.\n")
-        parts.append("\n".join(_table(rows)) + "\n")
+    if lines:
+        parts.append(_summary(lines, len(missing)))
+        parts.append("\n".join(_table(lines)) + "\n")
         parts.append("## How\n")
-        parts.append("\n".join(_how(row) for row in rows) + "\n")
+        parts.append("\n".join(_how(line) for line in lines) + "\n")
         parts.append("## Machines\n")
-        parts.append("\n".join(_machines(rows)) + "\n")
+        parts.append("\n".join(_machines(lines)) + "\n")
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.\n")
     return "\n".join(parts)
 
 
-def _table(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| proof | figure | value | goal | met | commit | date |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for row in rows:
-        goals = dict(_goal(goal, row["figures"]) for goal in row["goals"])
-        names = row["figures"] or {"": None}
-        for number, (name, value) in enumerate(names.items()):
-            first = number == 0
-            yield (
-                "| "
-                + " | ".join(
-                    (
-                        row["proof"] if first else "",
-                        name,
-                        _number(value),
-                        goals.get(name, ""),
-                        _met(row) if first else "",
-                        row["commit"] if first else "",
-                        row["date"][:10] if first else "",
-                    )
-                )
-                + " |"
-            )
-
-
-def _met(row: Row) -> str:
-    if not row["met"]:
-        return "**no**"
-    return "yes" if row["goals"] else "no goal"
-
-
-def _goal(goal: str, figures: Mapping[str, Any]) -> tuple[str, str]:
-    """Split a goal into its figure's name and the rest; names may hold spaces."""
-    name = max((name for name in figures if goal.startswith(f"{name} ")), key=len, default=goal)
-    return name, goal[len(name) + 1 :]
-
-
-def _how(row: Row) -> str:
-    failure = f" **{_cell(row['failure'])}**" if row["failure"] else ""
+def _summary(lines: Sequence[_Line], missing: int) -> str:
+    total, stale = len(lines) + missing, sum(not line.today for line in lines)
+    met = sum(line.met for line in lines)
+    missed_today = len(lines) - stale - met
     return (
-        f"* **{row['proof']}**: {row['what']}. `{row['command']}`, {row['seconds']:g} s, "
-        f"load before {row['load_before']:g}.{failure}"
+        f"{met} of {total} proofs met their goals on today's code; {missed_today} missed a goal, "
+        f"{stale} are stale, {missing} never ran.\n"
     )
 
 
-def _machines(rows: Sequence[Row]) -> Iterator[str]:
-    seen: dict[str, list[str]] = {}
-    for row in rows:
-        machine = row["machine"]
-        text = (
-            f"{machine['cpus']} CPUs ({machine['cpu']}), "
-            f"{machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}, "
-            f"{machine['python']}, weir {machine['weir']}"
-            f"{', uvloop' if machine['uvloop'] else ''}"
+def _table(lines: Sequence[_Line]) -> Iterator[str]:
+    yield "| proof | figure | value | goal | met | runs | code | date |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for line in lines:
+        goals = {goal.figure: f"{goal.relation} {_number(goal.value)}" for goal in line.proof.goals}
+        figures = line.row["figures"]
+        names = [*figures, *(name for name in line.proof.figures if name not in figures)]
+        first = (
+            _met(line),
+            f"{line.met_runs} of {line.runs}",
+            "today" if line.today else "**stale**",
+            line.row["date"][:10],
         )
-        seen.setdefault(text, []).append(row["proof"])
+        for number, name in enumerate(names or [""]):
+            rest = first if number == 0 else ("",) * len(first)
+            title = line.proof.name if number == 0 else ""
+            cells = (title, name, _number(figures.get(name)), goals.get(name, ""), *rest)
+            yield f"| {' | '.join(cells)} |"
+
+
+def _met(line: _Line) -> str:
+    if not line.today:
+        return "stale"
+    if not line.met:
+        return "**no**"
+    return "yes" if line.proof.goals else "no goal"
+
+
+def _how(line: _Line) -> str:
+    row = line.row
+    failure = row["failure"] or "; ".join(
+        f"missed: {goal}" for goal in missed(line.proof, row["figures"])
+    )
+    return (
+        f"* **{line.proof.name}**: {line.proof.what}. `{shown(line.proof)}`, {row['seconds']:g} s, "
+        f"commit {row['commit']}, load before {row['load_before']:g}."
+        f"{f' **{_cell(failure)}**' if failure else ''}"
+    )
+
+
+def _machines(lines: Sequence[_Line]) -> Iterator[str]:
+    seen: dict[str, list[str]] = {}
+    for line in lines:
+        seen.setdefault(_machine(line.row["machine"]), []).append(line.proof.name)
     for text, names in seen.items():
         yield f"* {text}: {', '.join(names)}"
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['cpus']} CPUs ({machine['cpu']}), "
+        f"{machine['memory_bytes'] / 2**30:.0f} GiB, {'-'.join(machine['system'].split('-')[:2])}, "
+        f"{machine['python']}, weir {machine['weir']}{', uvloop' if machine['uvloop'] else ''}"
+    )
 
 
 def _number(value: float | None) -> str:

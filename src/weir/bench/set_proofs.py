@@ -63,7 +63,9 @@ OF_SETS = (
         "set-kill",
         "kill -9 of the leader, 30 times, with a reader and two consumers: all once, in order",
         "{TESTS:WEIR_LEADER_KILLS}",
-        3_600,
+        {"kills": Figure("kills"), "messages": Figure("messages")},
+        Goal("kills", "≥", 30),
+        Goal("messages", "≥", 1_000),
         WEIR_LEADER_KILLS="30",
     ),
     tests(
@@ -71,7 +73,13 @@ OF_SETS = (
         "kill -9 of a leader, 15 times: who reads in total order waits no longer than nothing of "
         "one of its partitions is confirmed",
         "{TESTS:WEIR_LAG_KILLS}",
-        1_200,
+        {
+            "kills": Figure("kills"),
+            "messages": Figure("messages"),
+            "ms longer than no confirms, most": Figure("added_ms", whole="most"),
+            "ms longer than no confirms, mean": Figure("added_ms", whole="mean"),
+        },
+        Goal("kills", "≥", 15),
         WEIR_LAG_KILLS="15",
     ),
     tests(
@@ -79,15 +87,24 @@ OF_SETS = (
         "kill -9 of who has the turn in total order, 10 times, every other time with the node that "
         "gave it: whoever follows goes on in the one order",
         "{TESTS:WEIR_TURN_KILLS}",
-        1_200,
+        {
+            "kills": Figure("kills"),
+            "messages": Figure("messages"),
+            "begun again by who follows": Figure("again"),
+        },
+        Goal("kills", "≥", 10),
+        Goal("begun again by who follows", "≤", 2_000),
         WEIR_TURN_KILLS="10",
     ),
     tests(
         "set-flips",
-        "200 times flipped bits, spoiled stretches or cut files on one node of three: nothing is "
-        "lost, wrong bytes are never served, and the node takes back from the others what it lacks",
+        "flipped bits, spoiled stretches or cut files on one node of three, in 200 lives of a set: "
+        "nothing is lost, wrong bytes are never served, and the node takes back from the others "
+        "what it lacks",
         "{TESTS:WEIR_SET_FLIPS}",
-        7_200,
+        {"lives": Figure("lives"), "times damaged": Figure("damages")},
+        Goal("lives", "≥", 200),
+        Goal("times damaged", "≥", 200),
         WEIR_SET_FLIPS="200",
     ),
     Proof(

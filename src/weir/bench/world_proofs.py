@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from weir.bench.claims import Figure, Goal, Proof, tests
+from weir.bench.claims import Figure, Goal, Proof, Sweep, tests
 
-_SEEDS = 10_000
-#: Those of sets take hours: so many proofs play a part of them each.
-_PARTS = 4
+#: How many worlds of a kind `make proof` plays; they are the first of those of the long sweep.
+_FIRST = 1_000
 
 
-def _worlds(
-    name: str, what: str, options: str, faults: int, part: int = 0, seeds: int = _SEEDS
-) -> Proof:
-    seeds = seeds // _PARTS if part else seeds
-    first = seeds * max(part - 1, 0)
+def _worlds(name: str, what: str, shape: str, seeds: int, faults: int) -> Proof:
+    """Return a sweep of worlds, in each of which at least so many `faults` happen on average."""
     figures = {one: Figure(one) for one in ("seeds", "faults", "operations", "violations")}
+    words = f"weir sim run --shape {shape} --seed {{SEED}} --seeds {{SEEDS}} --jobs 2 --json"
     return Proof(
         name,
         what,
-        (
-            *("weir", "sim", "run", *options.split(), "--seeds", str(seeds), "--seed", str(first)),
-            *("--jobs", "2", "--json"),
-        ),
-        {**figures, "seconds a seed, two at a time": Figure("seconds", "seeds")},
+        tuple(words.split()),
+        {**figures, "seconds a seed, two at a time": Figure("seconds", "seeds", whole="mean")},
         (
             Goal("seeds", "=", seeds),
             # A simulation in which nothing happens breaks no promise either.
@@ -30,34 +24,27 @@ def _worlds(
             Goal("operations", "≥", 200 * seeds),
             Goal("violations", "=", 0),
         ),
-        timeout_s=21_600.0,
+        sweep=Sweep(shape, seeds),
     )
 
 
-OF_WORLDS = (
-    _worlds(
-        "seeds",
-        "10,000 simulated worlds of one node: crashes, torn writes, full and slow disks, skewed "
-        "clocks",
-        "--one-node",
-        3,
-    ),
-    *(
-        _worlds(
-            f"set-seeds-{part}",
-            f"10,000 simulated worlds of three nodes, part {part} of {_PARTS}: the same, and "
-            "networks that lose, delay, repeat, reorder and cut; all partitions are read in total "
-            "order, too, from leaders and replicas, while partitions join; in some worlds "
-            "consumers take turns, in others clients scatter",
-            "",
-            20,
-            part,
-        )
-        for part in range(1, _PARTS + 1)
-    ),
+_NODE = "worlds of one node: crashes, torn writes, full and slow disks, skewed clocks"
+_SET = (
+    "worlds of three nodes: the same, and networks that lose, delay, repeat, reorder and cut; all "
+    "partitions are read in total order, too, from leaders and replicas, while partitions join; in "
+    "some worlds consumers take turns, in others clients scatter"
+)
+_CROWDED = "worlds of three nodes in which more programs work than in those, and more of the time"
+
+#: The worlds that `make proof` plays.
+OF_FIRST_WORLDS = (
+    _worlds("first-seeds", f"the first 1,000 {_NODE}", "node", _FIRST, 3),
+    _worlds("first-set-seeds", f"the first 1,000 {_SET}", "set", _FIRST, 20),
+    _worlds("crowded-seeds", f"1,000 {_CROWDED}", "crowded", _FIRST, 20),
     Proof(
         "seed-cost",
-        "what one of those worlds costs where nothing else runs: 60 of them, one after the other",
+        "what one of those worlds of three nodes costs where nothing else runs: 60 of them, one "
+        "after the other",
         ("weir", "sim", "run", "--seeds", "60", "--jobs", "1", "--json"),
         {
             "violations": Figure("violations"),
@@ -73,38 +60,6 @@ OF_WORLDS = (
             Goal("faults of the least", "≥", 20),
             Goal("virtual seconds of the least", "≥", 30),
         ),
-        timeout_s=600.0,
-    ),
-    _worlds(
-        "crowded-seeds",
-        "1,000 simulated worlds of three nodes in which more programs work than in those, and more "
-        "of the time",
-        "--crowded",
-        20,
-        seeds=1_000,
-    ),
-    tests(
-        "scatter-seeds",
-        "2,000 simulated worlds of one node where clients scatter to partitions that are read in "
-        "total order",
-        "{TESTS:WEIR_SCATTER_SEEDS}",
-        14_400,
-        WEIR_SCATTER_SEEDS="2000",
-    ),
-    tests(
-        "ending-seeds",
-        "2,000 simulated worlds of one node, and 500 of three, where a partition ends while others "
-        "publish to it, scatter, and read in total order",
-        "{TESTS:WEIR_ENDING_SEEDS}",
-        14_400,
-        WEIR_ENDING_SEEDS="2000",
-    ),
-    tests(
-        "four-seeds",
-        "200 simulated worlds of four nodes, between which groups move",
-        "{TESTS:WEIR_FOUR_SEEDS}",
-        7_200,
-        WEIR_FOUR_SEEDS="200",
     ),
     Proof(
         "mutants",
@@ -112,13 +67,41 @@ OF_WORLDS = (
         ("weir", "sim", "mutants", "--jobs", "2", "--json"),
         {one: Figure(one) for one in ("planted", "caught", "missed")},
         (Goal("planted", "≥", 12), Goal("missed", "=", 0)),
-        timeout_s=7_200.0,
+    ),
+)
+
+#: The sweeps that `make proof-worlds` plays.
+OF_WORLDS = (
+    _worlds("seeds", f"10,000 {_NODE}", "node", 10_000, 3),
+    _worlds("set-seeds", f"10,000 {_SET}", "set", 10_000, 20),
+    _worlds(
+        "scatter-seeds",
+        "2,000 worlds of one node where clients scatter to partitions that are read in total order",
+        "node-scattered",
+        2_000,
+        3,
+    ),
+    _worlds(
+        "ending-seeds",
+        "2,000 worlds of one node where a partition ends while others publish to it, scatter, and "
+        "read in total order",
+        "node-ending",
+        2_000,
+        3,
+    ),
+    _worlds("ending-set-seeds", "500 of those worlds of three nodes", "ending", 500, 20),
+    _worlds(
+        "four-seeds", "200 worlds of four nodes, between which groups move", "four", 200, 20
     ),
     tests(
         "raft",
         "4,000 seeds of Raft by itself in groups of one to five, under bad networks and disks",
         "{TESTS:WEIR_RAFT_SEEDS}",
-        14_400,
+        {one: Figure(one) for one in ("seeds", "elections", "committed")},
+        # Those with links between hosts, and those without.
+        Goal("seeds", "≥", 8_000),
+        Goal("elections", "≥", 16_000),
+        Goal("committed", "≥", 160_000),
         WEIR_RAFT_SEEDS="4000",
     ),
-)
+)  # fmt: skip

@@ -37,15 +37,9 @@ def run(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     jobs: Jobs = 1,
-    one_node: Annotated[
-        bool, typer.Option("--one-node", help="One node of several shards, in place of three.")
-    ] = False,
-    unordered: Annotated[
-        bool, typer.Option("--unordered", help="Let nobody read three nodes in total order.")
-    ] = False,
-    crowded: Annotated[
-        bool, typer.Option("--crowded", help="Let more programs work, and more of the time.")
-    ] = False,
+    shape: Annotated[
+        str, typer.Option(help="What is played: a name of weir.sim.shape.SHAPES.")
+    ] = "set",
     as_json: Json = False,
 ) -> None:
     """Play seeds: each is a BrokerSet under faults, then at peace, and is judged by its clients.
@@ -55,20 +49,18 @@ def run(
     """
     from weir.cli.output import hint, print_json, print_table, progress
     from weir.sim.run import run_many
-    from weir.sim.shape import CROWDED, NODE, SET, UNORDERED
+    from weir.sim.shape import SHAPES
 
-    if one_node + unordered + crowded > 1:
-        one = "give one of --one-node, --unordered and --crowded"
-        raise typer.BadParameter(one, param_hint="sim run")
+    if shape not in SHAPES:
+        raise typer.BadParameter(f"there are {', '.join(SHAPES)}", param_hint="--shape")
     _check_libraries()
-    shape = NODE if one_node else UNORDERED if unordered else CROWDED if crowded else SET
 
     began = time.monotonic()
     faults = operations = violations = done = 0
     least = {"operations": math.inf, "faults": math.inf, "virtual_seconds": math.inf}
     failed = []
     with progress("seeds", seeds) as show:
-        for outcome in run_many(seed, seeds, shape, jobs):
+        for outcome in run_many(seed, seeds, SHAPES[shape], jobs):
             faults += outcome.faults
             operations += outcome.operations
             violations += len(outcome.violations)
@@ -80,8 +72,7 @@ def run(
                 typer.echo(outcome.report(), err=True)
     seconds = round(time.monotonic() - began, 3)
     if as_json:
-        settings = {"seed": seed, "one_node": one_node, "unordered": unordered}
-        settings |= {"crowded": crowded, "jobs": jobs}
+        settings = {"seed": seed, "shape": shape, "jobs": jobs}
         results = {
             "seeds": done,
             "faults": faults,
@@ -95,7 +86,8 @@ def run(
     else:
         columns = ("SEEDS", "FAULTS", "OPERATIONS", "VIOLATIONS", "SECONDS")
         print_table(columns, [(done, faults, operations, violations, seconds)])
-        hint("Next: weir sim mutants" if not failed else f"Again: weir sim run --seed {failed[0]}")
+        again = f"Again: weir sim run --shape {shape} --seed {failed[0]}" if failed else ""
+        hint(again or "Next: weir sim mutants")
     if failed:
         raise typer.Exit(1)
 

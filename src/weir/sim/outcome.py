@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.sim.shape import CROWDED, NODE, SET, UNORDERED, Shape
+from weir.sim.shape import SHAPES, Shape
 
 #: The promise that an exception breaks which nobody expected.
 CRASH = "Crash"
@@ -52,7 +52,7 @@ class Outcome:
     @property
     def replay(self) -> str:
         """What to type to see it again."""
-        known = {SET: "", NODE: " --one-node", UNORDERED: " --unordered", CROWDED: " --crowded"}
-        if self.shape in known:
-            return f"weir sim run --seed {self.seed} --seeds 1{known[self.shape]}"
+        for name, shape in SHAPES.items():
+            if shape == self.shape:
+                return f"weir sim run --shape {name} --seed {self.seed} --seeds 1"
         return f"weir.sim.run.run_seed({self.seed}, {self.shape})"

@@ -151,6 +151,20 @@ SET = replace(
 #: A partition ends while others publish to it and read it, on one node and on three.
 NODE_ENDING = replace(NODE_SCATTERED, ends=(True,), takers=(3, 0), scatterers=(0, 3), rots=(0,))
 ENDING = replace(CROWDED, ends=(True,), rots=(0,))
+#: Four nodes, of which three hold each group: groups move when a node is taken out of use.
+FOUR = replace(UNORDERED, nodes=4)
+
+#: The shapes by the names that `weir sim run --shape` takes.
+SHAPES: dict[str, Shape] = {
+    "set": SET,
+    "node": NODE,
+    "unordered": UNORDERED,
+    "crowded": CROWDED,
+    "node-scattered": NODE_SCATTERED,
+    "node-ending": NODE_ENDING,
+    "ending": ENDING,
+    "four": FOUR,
+}
 
 
 def cast(world: World, shape: Shape) -> Shape:

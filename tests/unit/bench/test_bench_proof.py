@@ -1,4 +1,4 @@
-"""Proofs: what is read from a command's output, what counts as met, and the page."""
+"""Proofs: their commands, and what is read from the output."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ from pathlib import Path
 import pytest
 
 from weir.bench import proof as proving
-from weir.bench.claims import Figure, Goal, Proof
-from weir.bench.proof import Row, command, parsed, plain, prove, read, selected, shown
-from weir.bench.proof_page import page
-from weir.bench.proofs import PROOFS
+from weir.bench.claims import Figure, Proof
+from weir.bench.ledger import shown
+from weir.bench.proof import command, parsed, plain, read, selected
+from weir.bench.proofs import FIGURES, PROOFS, WORLDS
 from weir.bench.runs import as_one, record
 from weir.bench.syncing import sync_ms
 from weir.bench.timeliness import Settings
 from weir.errors import WeirError
 
 OUTPUT = {"a": 2, "runs": [{"s": 4.0, "lost": 0}, {"s": 1.0, "lost": 3}]}
-
-
-def speaking(text: str, *goals: Goal, code: int = 0, **figures: Figure) -> Proof:
-    script = f"import sys; print({text!r}); sys.exit({code})"
-    return Proof("spoken", "says what it is told", ("python", "-c", script), figures, goals)
 
 
 def test_figures_are_found_by_their_paths() -> None:
@@ -47,55 +42,22 @@ def test_lines_of_json_are_a_list_and_other_lines_are_left_out() -> None:
     assert parsed("nothing") is None
 
 
-def test_a_proof_is_met_only_by_all_its_goals(tmp_path: Path) -> None:
-    text = json.dumps(OUTPUT)
-    met = prove(speaking(text, Goal("a", "≥", 2), a=Figure("a")), tmp_path)
-    assert met.met
-    assert met.failure is None
-    missed = prove(speaking(text, Goal("a", "≤", 1), Goal("a", "=", 2), a=Figure("a")), tmp_path)
-    assert not missed.met
-    assert missed.failure == "missed: a ≤ 1"
-    absent = prove(speaking("{}", Goal("a", "≥", 0), a=Figure("a")), tmp_path)
-    assert not absent.met
-    assert absent.figures == {"a": None}
-
-
-def test_a_command_that_fails_is_a_failed_proof_with_its_last_word(tmp_path: Path) -> None:
-    row = prove(speaking("no disk in /some/where/file", code=3), tmp_path)
-    assert not row.met
-    assert row.failure == "exit code 3: no disk in file"
-
-
-def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
-    script = "import signal; signal.pause()"
-    row = prove(Proof("p", "", ("python", "-c", script), timeout_s=0.5), tmp_path)
-    assert row.failure == "it did not end within 0.5 s"
-
-
-def test_rows_are_kept_and_the_page_shows_the_newest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "docs").mkdir()
-    monkeypatch.chdir(tmp_path)
-    for value in (1, 2):
-        spoken = speaking(f'{{"a": {value}}}', Goal("a", "≥", 2), a=Figure("a"))
-        monkeypatch.setitem(PROOFS, "burst", spoken)
-        monkeypatch.setattr(proving, "PROOFS", {"spoken": spoken, "other": PROOFS["latency"]})
-        assert proving.main(["--only", "spoken"]) == (0 if value == 2 else 1)
-    rows = (tmp_path / "docs" / "proof.jsonl").read_text().splitlines()
-    assert [json.loads(row)["met"] for row in rows] == [False, True]
-    text = (tmp_path / "docs" / "PROOF.md").read_text()
-    assert "| spoken | a | 2 | ≥ 2 | yes |" in text
-    assert "Not run yet: other." in text
+def test_tests_give_figures_by_name() -> None:
+    figures = {"kills": Figure("kills"), "worst": Figure("ms", whole="most"), "n": Figure("passed")}
+    proof = Proof("p", "", ("pytest",), figures)
+    told = [{"kills": 2, "ms": 7}, {"kills": 3, "ms": 5}]
+    assert read(proof, "2 passed in 1 s", told) == {"kills": 5, "worst": 7, "n": 2}
+    assert read(proof, "no tests ran") == {"kills": None, "worst": None, "n": None}
 
 
 def test_a_name_that_is_no_proof_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert proving.main(["--only", "magic"]) == 2
     assert "no proof 'magic': there are timeliness," in capsys.readouterr().err
     with pytest.raises(WeirError, match="no proof"):
-        selected("burst,x")
-    assert [one.name for one in selected("burst,latency")] == ["burst", "latency"]
-    assert len(selected("")) == len(PROOFS)
+        selected("burst,x", PROOFS)
+    assert [one.name for one in selected("burst,raft", FIGURES)] == ["burst", "raft"]
+    assert len(selected("", WORLDS)) == len(WORLDS)
+    assert len(PROOFS) == len(FIGURES) + len(WORLDS)
 
 
 def test_every_goal_is_of_a_figure_that_is_read() -> None:
@@ -117,8 +79,8 @@ def test_tests_are_found_by_the_variable_that_they_read(tmp_path: Path) -> None:
 def test_a_script_of_the_repository_may_run_tests(tmp_path: Path) -> None:
     proof = PROOFS["spark-oldest"]
     assert [*command(proof, tmp_path)] == [str(tmp_path / "scripts/spark-oldest")]
-    assert read(proof, "PySpark 4.2.0\n=== 12 passed, 1 skipped in 3 s ===") == {"passed": 12.0}
-    assert read(proof, "no word") == {"passed": None}
+    assert read(proof, "PySpark 4.2.0\n=== 12 passed, 1 skipped in 3 s ===") == {"tests": 12.0}
+    assert read(proof, "no word") == {"tests": None}
 
 
 def test_a_command_is_shown_as_a_user_types_it() -> None:
@@ -130,20 +92,6 @@ def test_a_command_is_shown_as_a_user_types_it() -> None:
 def test_a_line_for_the_repository_names_no_folder() -> None:
     assert plain("/usr/lib/python3/x.py: no a/b, and https://x.y/z") == "x.py: no a/b, and https:/z"
     assert len(plain("x" * 1_000)) == 300
-
-
-def test_the_page_marks_what_failed() -> None:
-    machine = proving.this_machine()
-    row = Row(
-        "burst", "many devices", "weir bench burst", {"seconds": 1.5, "share": None},
-        ["share = 1"], False, "missed: share = 1 | `x`", 3.0, 0.5, "abc+", machine, "2026-01-02T",
-    )  # fmt: skip
-    as_json = json.loads(proving.msgspec.json.encode(row))
-    text = page([as_json], ["latency"])
-    assert "| burst | seconds | 1.5 |  | **no** | abc+ | 2026-01-02 |" in text
-    assert "|  | share | none | = 1 |" in text
-    assert "0 of 1 proofs met their goals" in text
-    assert "missed: share = 1 \\| 'x'" in text
 
 
 def test_of_several_runs_the_worst_stands_on_top() -> None:

@@ -109,14 +109,18 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(TRIALS))
-def test_one_node_that_rots_is_mended_by_the_others(trio: Any, produce: Any, seed: int) -> None:
+def test_one_node_that_rots_is_mended_by_the_others(
+    trio: Any, produce: Any, seed: int, tell: Callable[..., None]
+) -> None:
     dice = random.Random(seed)
     life = Life(trio, produce, dice)
     life.publish(dice.randrange(5, 60))
-    for _ in range(dice.randrange(1, 3)):
+    changes = dice.randrange(1, 3)
+    for _ in range(changes):
         node = trio[dice.randrange(1, 4)]
         life.damage(node)
         life.mends(node)
+    tell(lives=1, damages=changes)
     other = trio[node.id % 3 + 1]
     other.kill()
     life.replace(other)

@@ -137,5 +137,5 @@ def test_a_set_tells_how_to_see_it_fail_again(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Witness, "look", broken)
     report = run_seed(1, UNORDERED).report()
-    assert "weir sim run --seed 1 --seeds 1 " in report
+    assert "weir sim run --shape unordered --seed 1 --seeds 1 " in report
     assert "checkpoints after" in report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -285,7 +286,7 @@ def test_a_message_delayed_for_30_days_at_10000_a_second_is_one_hole() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_one_that_waits_for_30_days_costs_a_row(desk: Desk) -> None:
+def test_one_that_waits_for_30_days_costs_a_row(desk: Desk, tell: Callable[..., None]) -> None:
     """Each hour of WEIR_DELAYED days others come and go; after a restart it still waits."""
     days, hour = int(os.environ.get("WEIR_DELAYED", "3")), DAY_MS // 24
     desk.publish(30 * DAY_MS)
@@ -294,10 +295,7 @@ def test_one_that_waits_for_30_days_costs_a_row(desk: Desk) -> None:
         desk.rig.time.pass_ms(hour)
         assert len(desk.take_all()) == 500
     cluster = desk.state.clusters["crew"]
-    print(
-        f"{desk.sequence:,} messages in {days} days past one that waits: {len(cluster.done)} run "
-        f"of done ones, {len(desk.state.delays)} row of 32 bytes, {len(cluster.grants)} grants"
-    )
+    tell(days=days, messages=desk.sequence, runs=len(cluster.done))
     assert (cluster.cursor, len(cluster.done)) == (0, 1)
     assert len(desk.state.delays) == 1
     desk.restart()
@@ -311,7 +309,7 @@ def test_one_that_waits_for_30_days_costs_a_row(desk: Desk) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_million_delayed_batches_take_bounded_memory() -> None:
+def test_a_million_delayed_batches_take_bounded_memory(tell: Callable[..., None]) -> None:
     """WEIR_DELAYED_BATCHES rows on every replica, and their alarms where they are led."""
     count = int(os.environ.get("WEIR_DELAYED_BATCHES", "20000"))
 
@@ -337,7 +335,7 @@ def test_a_million_delayed_batches_take_bounded_memory() -> None:
         times.wait(passed, led.delays.of(n), n, n + 1)
     rows = sum(map(sys.getsizeof, led.delays._columns))
     alarms = sys.getsizeof(times._alarms) + sum(map(sys.getsizeof, times._alarms))
-    print(f"{count:,} delayed batches: {rows:,} bytes of rows, {alarms:,} of alarms")
+    tell(batches=count, row_bytes=rows / count, alarm_bytes=alarms / count)
     assert passed.waiting == Ranges([(0, count)])
     assert rows < 64 * count + 65_536
     assert alarms < 96 * count + 65_536

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,11 +186,14 @@ class Program:
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))
-def test_the_messages_of_a_key_go_out_in_order(make_rig: Any, seed: int) -> None:
+def test_the_messages_of_a_key_go_out_in_order(
+    make_rig: Any, seed: int, tell: Callable[..., None]
+) -> None:
     program = Program(make_rig(cache=(0, 1 << 20)[seed % 2]), seed)
     for _ in range(120):
         program.step()
     program.finish()
+    tell(programs=1)
 
 
 @pytest.mark.parametrize("seed", range(5))
