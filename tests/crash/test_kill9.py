@@ -215,4 +215,4 @@ def test_what_is_confirmed_survives_kill_9_exactly_once_and_in_order(
         node.kill()
     check_producers(topic[0], ledger)
     check_devices(topic[1], ledger)
-    tell(kills=KILLS, messages=sum(map(len, topic)))
+    tell(kills=KILLS, messages=sum(map(len, topic.values())))
