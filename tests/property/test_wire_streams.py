@@ -75,6 +75,9 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Positions: st.builds(m.Positions, ADDRESS, NATURAL),
     m.AskBarriers: st.builds(m.AskBarriers, NATURAL, NATURAL, NATURAL, st.booleans()),
     m.ReportJoined: st.builds(m.ReportJoined, NATURAL, NATURAL, NATURAL),
+    m.ReportDone: st.builds(
+        m.ReportDone, ADDRESS, st.lists(st.tuples(TEXT, NATURAL), max_size=3).map(tuple)
+    ),
     m.ReportEnded: st.builds(m.ReportEnded, *[NATURAL] * 4, st.booleans()),
     m.Fetch: st.builds(m.Fetch, ADDRESS, NATURAL, NATURAL, NATURAL, st.booleans()),
     m.FetchChunks: st.builds(m.FetchChunks, ADDRESS, NATURAL, NATURAL, NATURAL),

@@ -57,7 +57,7 @@ _OF_REGISTRY = frozenset[type](
     }
 )
 #: What only another shard may ask.
-_OF_SHARDS = frozenset[type]({m.Follow, m.ReachRegistry, m.Prepare, m.Decide})
+_OF_SHARDS = frozenset[type]({m.Follow, m.ReachRegistry, m.Prepare, m.Decide, m.ReportDone})
 #: A list of topics is cut where it gets about so long; a single topic is far below it.
 _PAGE_BYTES = 512 * KIB
 

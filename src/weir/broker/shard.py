@@ -51,6 +51,7 @@ from weir.model.limits import (
 )
 from weir.model.topic import Topic
 from weir.order.clock import Highest, HybridClock, Time
+from weir.wire.ordering import ReportDone
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,6 @@ class Shard:
         self._welcome(sessions, settings)
         self._holding = self._stopping = self._stopped = False
         self._acks_until_ms = 0
-        self._sweep = Sweep(self.topics, time, settings.retention_every_ms)
 
     def _saved_catalog(self) -> Catalog:
         if not self._has_registry:
@@ -172,6 +172,8 @@ class Shard:
             self._peers.multi, self.writers,
         )  # fmt: skip
         requests.serve(self._orders.handlers())
+        self._sweep = Sweep(topics, neighbours.passing, outbox, time, settings.retention_every_ms)
+        requests.serve({ReportDone: self._sweep.reported})
         parts = Scatterings(topics, registry, neighbours.passing, self._shared, authorize)
         requests.serve(parts.handlers())
         self._coordinator = parts.coordinator

@@ -18,6 +18,19 @@ RetentionBytes = Annotated[
     str | None,
     typer.Option(help="The oldest messages of a partition above this go: `10GiB`, `none`."),
 ]
+UntilDone = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLUSTER,...",
+        help="Messages go once these clusters have acknowledged them; `*`: every cluster there is. "
+        "Empty: none is asked.",
+    ),
+]
+
+
+def clusters_named(text: str | None) -> list[str] | None:
+    """Return `--until-done` as the client takes it."""
+    return None if text is None else [name for name in text.split(",") if name]
 
 
 def kept_seconds(text: str | None) -> str | float | None:
@@ -41,8 +54,13 @@ def kept_bytes(text: str | None) -> int | str | None:
 def shown_retention(settings: TopicSettings) -> str:
     """Return a topic's retention in words."""
     ms, size = settings.retention_ms, settings.retention_bytes
-    age = duration_of(ms / 1_000) if ms else "forever"
-    return f"{age}, {size_of(size)} a partition" if size else age
+    kept = [duration_of(ms / 1_000) if ms else "forever"]
+    if size:
+        kept.append(f"{size_of(size)} a partition")
+    if names := settings.until_done:
+        whom = "every cluster" if names == ("*",) else f"cluster {' and '.join(names)}"
+        kept.append(f"until {whom} is done")
+    return ", ".join(kept)
 
 
 def duration_of(seconds: float) -> str:

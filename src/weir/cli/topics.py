@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli.connecting import DEFAULT_URL, Url, connected
-from weir.cli.retention import Retention, RetentionBytes, kept_bytes, kept_seconds
+from weir.cli.retention import (
+    Retention,
+    RetentionBytes,
+    UntilDone,
+    clusters_named,
+    kept_bytes,
+    kept_seconds,
+)
 
 if TYPE_CHECKING:
     from weir.client.administration import Part
@@ -46,6 +53,7 @@ def create(
     ] = "partition",
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
+    until_done: UntilDone = None,
     scatter_with: ScatterWith = None,
     replicas: Annotated[
         int,
@@ -66,6 +74,7 @@ def create(
     from weir.cli.retention import shown_retention
 
     age, size = kept_seconds(retention), kept_bytes(retention_bytes)
+    clusters = clusters_named(until_done)
 
     async def work(client: Client) -> TopicInfo:
         return await client.create_topic(
@@ -76,6 +85,7 @@ def create(
             retention=age,
             retention_bytes=size,
             scatter_with=_together(scatter_with),
+            until_done=clusters,
             replicas=replicas,
         )
 
@@ -204,6 +214,7 @@ def alter(
     ] = None,
     retention: Retention = None,
     retention_bytes: RetentionBytes = None,
+    until_done: UntilDone = None,
     scatter_with: ScatterWith = None,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -211,11 +222,14 @@ def alter(
     from weir.cli.retention import shown_retention
 
     together = _together(scatter_with)
-    if all(change is None for change in (partitions, retention, retention_bytes, together)):
+    changes = (partitions, retention, retention_bytes, until_done, together)
+    if all(change is None for change in changes):
         raise typer.BadParameter(
-            "say what to change: --retention, --retention-bytes, --partitions, --scatter-with"
+            "say what to change: --retention, --retention-bytes, --until-done, --partitions, "
+            "--scatter-with"
         )
     age, size = kept_seconds(retention), kept_bytes(retention_bytes)
+    clusters = clusters_named(until_done)
 
     async def work(client: Client) -> tuple[TopicInfo, TopicInfo]:
         before = await client.describe(name)
@@ -225,6 +239,7 @@ def alter(
             retention=age,
             retention_bytes=size,
             scatter_with=together,
+            until_done=clusters,
         )
         return before, after
 
@@ -330,4 +345,5 @@ def _settings(info: TopicInfo) -> dict[str, object]:
         "retention_ms": info.settings.retention_ms,
         "retention_bytes": info.settings.retention_bytes,
         "scatter_with": info.settings.scatter_with,
+        "until_done": info.settings.until_done,
     }

@@ -17,9 +17,9 @@ from weir.client.shares import Cluster, cluster_of
 from weir.client.start import Start, begin_of
 from weir.errors import BadRequest, ClusterInUse, OffsetOutOfRange, UnknownCluster
 from weir.model.ids import LIMIT_MAX, Address
-from weir.model.limits import MAX_AHEAD_MS, TOPICS_TOGETHER_MAX
+from weir.model.limits import MAX_AHEAD_MS, TOPICS_TOGETHER_MAX, UNTIL_DONE_MAX
 from weir.model.stamp import milliseconds_of
-from weir.model.topic import FOREVER, SettingsChange
+from weir.model.topic import EVERY_CLUSTER, FOREVER, SettingsChange
 from weir.wire import administration as a
 from weir.wire import messages as m
 
@@ -53,6 +53,7 @@ def change_of(
     retention: str | float | None,
     retention_bytes: int | str | None,
     scatter_with: Sequence[str] | None = None,
+    until_done: Sequence[str] | None = None,
 ) -> SettingsChange:
     """Return what to ask for. Raises `BadRequest` or `ValueError` for what is no retention.
 
@@ -71,7 +72,18 @@ def change_of(
         raise BadRequest(
             f"scatter_with names {len(scatter_with)} topics; {TOPICS_TOGETHER_MAX - 1} are allowed"
         )
-    return SettingsChange(ms, size, None if scatter_with is None else tuple(scatter_with))
+    if isinstance(until_done, str):
+        raise BadRequest(
+            f"until_done={until_done!r}: give a list of clusters, or [{EVERY_CLUSTER!r}] for every "
+            "cluster there is"
+        )
+    if until_done is not None and len(until_done) > UNTIL_DONE_MAX:
+        raise BadRequest(
+            f"until_done names {len(until_done)} clusters; {UNTIL_DONE_MAX} are allowed"
+        )
+    together = None if scatter_with is None else tuple(scatter_with)
+    clusters = None if until_done is None else tuple(until_done)
+    return SettingsChange(ms, size, together, clusters)
 
 
 def _limit(value: int | str, advice: str) -> int:

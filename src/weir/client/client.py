@@ -199,6 +199,7 @@ class Client:
         retention: str | float | None = None,
         retention_bytes: int | str | None = None,
         scatter_with: Sequence[str] | None = None,
+        until_done: Sequence[str] | None = None,
         replicas: int = 0,
     ) -> m.TopicInfo:
         """Create a topic, or take the one that exists if `if_absent` and its settings agree.
@@ -206,10 +207,12 @@ class Client:
         Messages go when they are older than `retention` ("7d", seconds, or "forever"), and the
         oldest of a partition with more than `retention_bytes` (a number, or "forever": all stay).
         None: the broker's default, or whatever an existing topic has. One scattering may publish
-        to it and to other topics if each is to `scatter_with` the others. A new topic has so many
-        `replicas`, each on another node (0: three, as far as there are nodes).
+        to it and to other topics if each is to `scatter_with` the others. Messages go too once
+        every cluster named by `until_done` has acknowledged them (["*"]: every cluster there is;
+        []: none is asked). A new topic has so many `replicas`, each on another node (0: three, as
+        far as there are nodes).
         """
-        change = change_of(retention, retention_bytes, scatter_with)
+        change = change_of(retention, retention_bytes, scatter_with, until_done)
         request = m.CreateTopic(name, partitions, order, if_absent, change, replicas)
         # Without if_absent a second try could meet the topic that the first one made.
         return await self._link.request(request, m.TopicInfo, again=if_absent)
@@ -222,13 +225,14 @@ class Client:
         retention: str | float | None = None,
         retention_bytes: int | str | None = None,
         scatter_with: Sequence[str] | None = None,
+        until_done: Sequence[str] | None = None,
     ) -> m.TopicInfo:
         """Change what is given, see `create_topic`; return the topic as it is now.
 
         Partitions can only be added. From then on a key may fall into another one than before, so
         messages of one key that were published before and after have no order among them.
         """
-        change = change_of(retention, retention_bytes, scatter_with)
+        change = change_of(retention, retention_bytes, scatter_with, until_done)
         return await self._administration.alter(name, change, partitions or 0)
 
     async def end_partition(self, name: str, partition: int) -> m.TopicInfo:

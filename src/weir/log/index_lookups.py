@@ -164,6 +164,12 @@ class IndexLookups:
         """
         return self._messages(bisect_left(self._stamps, stamp), durable)
 
+    def at_offset(self, offset: int, durable: int) -> tuple[int, int] | None:
+        """Return Raft index and first offset of the entry that holds `offset`; None if none below
+        log position `durable` does.
+        """
+        return self._messages(bisect_right(self._behind, offset), durable)
+
     def stamp_of(self, offset: int) -> int | None:
         """Return the stamp of the entry that holds `offset`; None if none is stored, or known."""
         at = bisect_right(self._behind, offset)

@@ -148,6 +148,13 @@ class Lookups:
         index = self._groups.get(group)
         return index.at_stamp(stamp, self._durable) if index else None
 
+    def cut_by_offset(self, group: int, offset: int) -> tuple[int, int] | None:
+        """Return Raft index and first offset of the durable entry that holds a message's offset;
+        None if that is not stored.
+        """
+        index = self._groups.get(group)
+        return index.at_offset(offset, self._durable) if index else None
+
     def cut_by_size(
         self, group: int, size: int, beside: Callable[[int], int]
     ) -> tuple[int, int] | None:

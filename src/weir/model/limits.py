@@ -70,6 +70,8 @@ ORIGINS_PER_PARTITION_MAX = 4_000_000
 SCATTER_PARTS_MAX = 64
 SCATTER_BYTES_MAX = MIB
 SCATTERINGS_MAX = 1_024
+#: Clusters that a topic's retention may wait for by name.
+UNTIL_DONE_MAX = 64
 #: Topics that one scattering may publish to, each told to `scatter_with` the others.
 TOPICS_TOGETHER_MAX = 16
 SCATTERINGS_KEPT_MAX = 4_096

@@ -21,12 +21,15 @@ from weir.model.limits import (
     RETENTION_MS_DEFAULT,
     RETENTION_MS_MIN,
     TOPICS_TOGETHER_MAX,
+    UNTIL_DONE_MAX,
 )
 
 #: What of a topic has one order for all who read it: each partition, or all of them together.
 Order = Literal["partition", "total"]
 #: The value of a retention without a limit.
 FOREVER = 0
+#: In `until_done`: every cluster that there is.
+EVERY_CLUSTER = "*"
 DEFAULT_NAMESPACE = "default"
 #: A key that finds only partitions that have ended at so many places goes to partition 0.
 _PLACES_MAX = 64
@@ -60,16 +63,21 @@ class TopicSettings(msgspec.Struct, frozen=True, array_like=True):
     Messages older than `retention_ms` go, and the oldest of a partition that holds more than
     `retention_bytes` go; `FOREVER` sets no such limit. A scattering publishes to several topics
     only if each of them is to `scatter_with` the others, by their full names: what one of them
-    waits for, readers of the others may have to wait for.
+    waits for, readers of the others may have to wait for. Messages that all clusters named by
+    `until_done` have acknowledged go too, where it names any; `EVERY_CLUSTER` alone stands for all
+    clusters there are.
     """
 
     retention_ms: int = RETENTION_MS_DEFAULT
     retention_bytes: int = FOREVER
     scatter_with: tuple[str, ...] = ()
+    until_done: tuple[str, ...] = ()
 
 
 #: Topics' names, as they come from a peer.
 Names = Annotated[tuple[str, ...], msgspec.Meta(max_length=TOPICS_TOGETHER_MAX - 1)]
+#: Clusters' names, as they come from a peer.
+ClusterNames = Annotated[tuple[str, ...], msgspec.Meta(max_length=UNTIL_DONE_MAX)]
 
 DEFAULT_SETTINGS = TopicSettings()
 
@@ -80,6 +88,7 @@ class SettingsChange(msgspec.Struct, frozen=True, array_like=True):
     retention_ms: Natural | None = None
     retention_bytes: Natural | None = None
     scatter_with: Names | None = None
+    until_done: ClusterNames | None = None
 
     def over(self, settings: TopicSettings) -> TopicSettings:
         """Return `settings` with this change made. Raises `BadRequest` for a retention so short
@@ -95,6 +104,7 @@ class SettingsChange(msgspec.Struct, frozen=True, array_like=True):
             settings.retention_ms if ms is None else ms,
             settings.retention_bytes if size is None else size,
             settings.scatter_with if self.scatter_with is None else _full_names(self.scatter_with),
+            settings.until_done if self.until_done is None else _clusters(self.until_done),
         )
 
     def agrees(self, settings: TopicSettings) -> bool:
@@ -193,6 +203,18 @@ def _full_names(names: Iterable[str]) -> tuple[str, ...]:
         topic if namespace == DEFAULT_NAMESPACE else f"{namespace}/{topic}"
         for namespace, topic in sorted(pairs)
     )
+
+
+def _clusters(names: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(sorted(set(names)))
+    if found == (EVERY_CLUSTER,):
+        return found
+    if EVERY_CLUSTER in found:
+        raise BadRequest(
+            f"until_done names {EVERY_CLUSTER!r} and others: give {EVERY_CLUSTER!r} alone, for "
+            "every cluster there is, or the clusters' names"
+        )
+    return tuple(check_name(name, "cluster") for name in found)
 
 
 def check_settings(partitions: int, order: str) -> None:

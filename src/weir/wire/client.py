@@ -94,6 +94,7 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.REPORT_LOST: n.ReportLost,
     Opcode.REPORT_JOINED: m.ReportJoined,
     Opcode.REPORT_ENDED: m.ReportEnded,
+    Opcode.REPORT_DONE: m.ReportDone,
 }
 _REPLIES: dict[int, type[Any]] = {
     Opcode.HELLO: m.Welcome,

@@ -35,6 +35,7 @@ from weir.wire.cursors import TakeTurn as TakeTurn
 from weir.wire.cursors import Turn as Turn
 from weir.wire.ordering import AskBarriers as AskBarriers
 from weir.wire.ordering import Barriers as Barriers
+from weir.wire.ordering import ReportDone as ReportDone
 from weir.wire.ordering import ReportEnded as ReportEnded
 from weir.wire.ordering import ReportJoined as ReportJoined
 from weir.wire.scattering import Decide as Decide
@@ -94,6 +95,7 @@ class Opcode(IntEnum):
     REPORT_LOST = 54
     REPORT_JOINED = 55
     REPORT_ENDED = 56
+    REPORT_DONE = 57
 
 
 class Hello(Control, frozen=True, array_like=True):
@@ -355,6 +357,7 @@ ControlRequest = (
     | AskBarriers
     | ReportJoined
     | ReportEnded
+    | ReportDone
     | Fetch
     | Pull
     | Ack

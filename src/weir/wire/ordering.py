@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from weir.model.ids import Natural
+from weir.model.ids import Address, Natural
 from weir.wire.control import Control
 
 
@@ -44,6 +44,15 @@ class ReportEnded(Control, frozen=True, array_like=True):
     stamp: Natural
     offset: Natural
     done: bool = False
+
+
+class ReportDone(Control, frozen=True, array_like=True):
+    """Only a shard sends this, from who leads partition 0 of a topic to who leads another one: the
+    offset of that partition below which each cluster is done that reads in total order.
+    """
+
+    address: Address
+    done: tuple[tuple[str, Natural], ...]
 
 
 class Barriers(Control, frozen=True, array_like=True):

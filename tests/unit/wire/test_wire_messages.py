@@ -7,6 +7,7 @@ import pytest
 
 from weir.model.ids import Address
 from weir.model.limits import CLIENT_FRAME_BYTES_MAX
+from weir.model.topic import SettingsChange, TopicSettings
 from weir.wire import messages as m
 from weir.wire.frame import body_bytes_max
 from weir.wire.messages import Opcode
@@ -46,3 +47,10 @@ def test_messages_cannot_be_changed() -> None:
         m.Hello("python").system = 5  # type: ignore[misc]
     with pytest.raises(AttributeError):
         m.Fetched(Address(1, 2, 3), 0, 0, 0).offset = 5  # type: ignore[misc]
+
+
+def test_settings_of_the_release_before_are_read() -> None:
+    settings = msgspec.convert([1_000, 0, ["home/doors"]], TopicSettings)
+    assert settings == TopicSettings(1_000, 0, ("home/doors",), ())
+    change = msgspec.convert([None, 5, None], SettingsChange)
+    assert change == SettingsChange(retention_bytes=5)

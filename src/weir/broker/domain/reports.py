@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from weir.broker.neighbours.passing import Passing
+from weir.broker.neighbours.passing import NO_REPLY, Passing
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.registry.registry import Registry
 from weir.broker.sessions import Session
@@ -16,8 +16,6 @@ from weir.wire.messages import Request
 
 #: How often the registry is told again what it does not know yet.
 _REPORT_EVERY_MS = 1_000
-#: No question of this shard has it: what comes back to a report is nothing to anybody.
-_REPORT = 1 << 62
 
 
 class Reports:
@@ -47,7 +45,7 @@ class Reports:
         place = self._passing.routes.registry
         with suppress(Refused):  # it is told again as long as it is news
             if place != self._passing.shard:
-                self._passing.ask_own(place, report, _REPORT)
+                self._passing.ask_own(place, report, NO_REPLY)
             else:
                 here()
 

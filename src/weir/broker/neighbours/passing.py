@@ -29,6 +29,8 @@ from weir.wire.frame import CLIENT_VERSION, ClientFrame, take_client_frame
 from weir.wire.messages import Opcode
 from weir.wire.trunk import OWN_SESSION, Arrival, Kind, TrunkFrame, count_confirms
 
+#: The correlation of a request of this shard itself whose reply nobody waits for.
+NO_REPLY = 1 << 62
 #: No opcode: replies that nobody else listens for.
 _ANY = -1
 #: Devices that come at once go on by themselves where they are larger than this together.

@@ -18,7 +18,7 @@ from weir.broker.partition.fetches import Fetches
 from weir.broker.partition.leading import Leading
 from weir.broker.partition.outcomes import apply_control
 from weir.broker.partition.replica_reads import check_replica, end_if_astray
-from weir.broker.partition.retention import first_needed, retain
+from weir.broker.partition.retention import done_below, first_needed, retain
 from weir.broker.partition.told import info_of, order_of, positions_of
 from weir.broker.replica.assured import assured
 from weir.broker.replica.group import Group
@@ -27,8 +27,8 @@ from weir.broker.state.state import PartitionState
 from weir.broker.surroundings import Surroundings
 from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.header import Header
-from weir.model.ids import node_of
-from weir.model.topic import TopicSettings
+from weir.model.ids import node_of, partition_of
+from weir.model.topic import Topic
 from weir.order.clock import HybridClock
 from weir.wire.administration import ListClusters
 from weir.wire.cursors import MoveCursor, SeekCursor, TakeTurn
@@ -49,8 +49,8 @@ from weir.wire.messages import (
 class Partition:
     """The machine of one partition's group."""
 
-    __slots__ = ("_dirty", "_fence", "_shared", "fetches", "group", "leading", "rests_until",
-                 "state")  # fmt: skip
+    __slots__ = ("_dirty", "_fence", "_shared", "cursors_done", "fetches", "group", "leading",
+                 "rests_until", "state")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, shared: Surroundings,
@@ -65,6 +65,9 @@ class Partition:
         self._shared = shared
         self._dirty = dirty
         self.leading: Leading | None = None
+        #: How far the clusters are here that read the topic in total order, as the leader of
+        #: partition 0 said; None before it has.
+        self.cursors_done: dict[str, int] | None = None
         self._fence = self.rests_until = 0
 
     @property
@@ -208,11 +211,19 @@ class Partition:
         if self.leading is not None:
             self.leading.drain(acks)
 
-    def retain(self, settings: TopicSettings) -> None:
+    def retain(self, topic: Topic) -> None:
         """Propose a later start if its topic's settings let messages go."""
         if self.leading is None or not self.group.accepts:
             return
-        retain(self.group, self.state, settings, self._shared.time.wall_ms())
+        settings, done = topic.settings, 0
+        if settings.until_done:
+            cursors = self.cursors_done
+            if topic.order != "total":
+                cursors = {}  # no cluster reads such a topic by a cursor
+            elif partition_of(self.group.id) == 0:
+                cursors = self.state.cursors.done_in(0)
+            done = done_below(self.state, settings.until_done, cursors)
+        retain(self.group, self.state, settings, self._shared.time.wall_ms(), done)
 
     def end(self, error: Refused) -> None:
         """The topic is deleted: refuse all who wait; what is under way comes to its end.

@@ -301,4 +301,5 @@ def _kept(settings: TopicSettings) -> str:
         f"retention={'forever' if age == FOREVER else long} and "
         f"retention-bytes={'none' if size == FOREVER else large}"
         + "".join(f", scatter-with={name}" for name in settings.scatter_with)
+        + "".join(f", until-done={name}" for name in settings.until_done)
     )

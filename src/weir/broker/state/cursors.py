@@ -77,6 +77,15 @@ class Cursor:
 class Cursors(dict[str, Cursor]):
     """The cursors of a topic's clusters, by name."""
 
+    def done_in(self, partition: int) -> dict[str, int]:
+        """Return the offset of a partition below which each cluster is done; 0 where it has not
+        come to that partition.
+        """
+        return {
+            name: cursor.offsets[partition] if partition < len(cursor.offsets) else 0
+            for name, cursor in self.items()
+        }
+
     def release(self, consumer: int) -> bool:
         """A consumer is gone; return whether it had a turn."""
         released = [cursor.release(consumer) for cursor in self.values()]

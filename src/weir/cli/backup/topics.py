@@ -236,6 +236,7 @@ async def _create(client: Client, topic: m.Topic) -> None:
         retention="forever" if ms == FOREVER else None if ms is None else ms / 1_000,
         retention_bytes="forever" if size == FOREVER else size,
         scatter_with=topic.settings.get("scatter_with"),
+        until_done=topic.settings.get("until_done"),
     )
 
 
