@@ -57,6 +57,7 @@ class OneTurn:
     def check(self, history: History) -> Iterator[str]:
         """Compare each turn with the one before it."""
         for cluster, story in _stories(history).items():
+            yield from _beyond(cluster, story)
             for before, after in pairwise(story.turns):
                 if before.fence == after.fence:
                     who = f"{before.holder} and {after.holder}"
@@ -65,6 +66,17 @@ class OneTurn:
                     if not history.skewed:
                         yield from _early(cluster, story, before, after)
                     yield from _uncounted(cluster, story, before, after)
+
+
+def _beyond(cluster: str, story: _Story) -> Iterator[str]:
+    """Who was told that a turn is over begins nothing more in it."""
+    over: dict[int, int] = {}
+    for move in story.moves:
+        if move.stale >= 0:
+            over[move.fence] = min(move.stale, over.get(move.fence, move.stale))
+    for work in story.works:
+        if work.fence in over and work.began > over[work.fence]:
+            yield f"{cluster}: {work.rows} were begun in turn {work.fence}, which was over"
 
 
 def _stories(history: History) -> dict[str, _Story]:

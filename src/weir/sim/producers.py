@@ -26,9 +26,15 @@ from weir.sim.world import EPOCH_MS, MS
 from weir.wire import messages as m
 
 _NEXT = (0, 25 * MS)
+#: Between nodes a program takes its time: so that a producer has several batches under way, some of
+#: its batches follow on each other as quickly as its window allows.
+_BURST = 0.6
+_NEXT_OF_BURST = (0, 4 * MS)
 _MISCHIEF = 0.15
 _RESEND = 0.1
 _TWICE = 0.1
+#: How likely one of several batches is confirmed, and a later one sent again at once.
+_IMPATIENT = 0.4
 _KEYS = (None, b"a", b"b", b"c")
 _DELAYED = 0.3
 #: Shorter than consumers wait in the end before they go.
@@ -75,6 +81,8 @@ class Producer(Client):
         self._done: list[Batch] = []
         self._paused = False
         self._running = False
+        #: Batches left of a burst.
+        self._burst = 0
         # Of one size in half of the runs, so that new frames begin where dropped ones did.
         self._sizes = scene.world.dice.choice(((8,), (0, 0, 30, 200)))
         self._counts = (1,) if len(self._sizes) == 1 else (1, 1, 2, 5)
@@ -111,7 +119,14 @@ class Producer(Client):
     def _run(self) -> None:
         if not self._running:
             self._running = True
-            self.world.after(self.rhythm(_NEXT), self._next)
+            self.world.after(self._until_next(), self._next)
+
+    def _until_next(self) -> int:
+        if not self._burst and self.scene.brokers.far and self.world.chance(_BURST):
+            self._burst = self._window
+        elif self._burst:
+            self._burst -= 1
+        return self.world.between(*_NEXT_OF_BURST) if self._burst else self.rhythm(_NEXT)
 
     def _next(self) -> None:
         """Make the next batch, or some mischief."""
@@ -233,6 +248,8 @@ class Producer(Client):
                 self._held.remove(batch)
                 self._done.append(batch)
                 self._confirmed(batch, reply)
+                if self.scene.brokers.far and self._held and self.world.chance(_IMPATIENT):
+                    self._send(self.world.dice.choice(self._held))
         elif isinstance(reply, m.Refusal):
             self._refused(batch, send, refusal(reply.code, reply.message, reply.detail))
 

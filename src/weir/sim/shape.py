@@ -83,6 +83,8 @@ class Shape:
     operators: tuple[bool, ...] = (True, False, False, True)
     #: How many readers in total order there are, and clients that tell of what those read.
     ordered: tuple[int, ...] = (0,)
+    #: How many readers end at a cut, where somebody reads the topic in total order.
+    cutters: int = 0
     #: How many consumers take turns at it all in total order, and whether one seeks meanwhile.
     takers: tuple[int, ...] = (0,)
     #: Whether the topic grows, where somebody reads it in total order.
@@ -142,9 +144,10 @@ SET = replace(
     absent=0.9,
     producers=2,
     onlookers=1,
-    batches=4,
+    batches=8,
     device_messages=4,
     ordered=(1,),
+    cutters=1,
     takers=(0, 2, 0),
     scatterers=(0, 0, 2, 0, 0, 1),
 )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.sim.authors import Author, Pen
+from weir.sim.cutters import Cutter
 from weir.sim.enders import Ender
 from weir.sim.growers import Grower, Newcomer
 from weir.sim.hasty import Hasty
@@ -69,6 +70,8 @@ class Workload:
             self.readers.append(reader)
             teller = Teller if n % 2 else PatientTeller
             self.producers.append(teller(scene, f"teller{n}", n % parts, batches, reader))
+        if domain.readers:
+            self.producers += [Cutter(scene, f"cutter{n}") for n in range(shape.cutters)]
         if domain.grows:
             self.producers.append(Grower(scene, "grower"))
             self.producers.append(Newcomer(scene, "newcomer", parts, batches))

@@ -118,6 +118,10 @@ def not_counted(history: History) -> None:
     history.turns[2].attempts = 1
 
 
+def works_on_in_a_turn_that_was_over(history: History) -> None:
+    history.works.append(work(3, 322 * MS, ROWS[2], done=False))
+
+
 def a_move_of_before_a_seek_counts(history: History) -> None:
     history.moves.append(move(11, 375 * MS, 3, 1))
 
@@ -140,6 +144,7 @@ PLANTED: list[tuple[str, Make, Plant]] = [
     ("OneTurn", in_turn, two_have_one_turn),
     ("OneTurn", in_turn, given_while_another_lasts),
     ("OneTurn", in_turn, not_counted),
+    ("OneTurn", in_turn, works_on_in_a_turn_that_was_over),
     ("OneCursor", sought, a_move_of_before_a_seek_counts),
     ("OneCursor", sought, goes_on_as_if_nobody_had_sought),
     ("OneCursor", sought, nobody_did_it),

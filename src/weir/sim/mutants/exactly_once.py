@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weir.broker.entries import BatchRecord
 from weir.broker.intake.growing import Growing
 from weir.broker.intake.intake import Intake, Pending
 from weir.broker.neighbours import feed
@@ -12,7 +13,7 @@ from weir.broker.state.dedupe import OriginTable, ProducerTable
 from weir.broker.state.large import ValueTable
 from weir.model.header import Header
 from weir.sim.mutants.planting import Patch, mutant
-from weir.sim.shape import Shape
+from weir.sim.shape import SET, Shape
 from weir.wire.messages import Confirm
 
 #: One producer id, and four who take it from each other.
@@ -49,6 +50,21 @@ def dedupe_by_applied_state_only(patch: Patch) -> None:
             self._ahead, self._flying = ahead, flying
 
     patch.setattr(Intake, "judge", judge)
+
+
+@mutant(seed=0, breaks={"OneOffset", "RisingStamps"}, shape=SET)
+def a_producer_is_forgotten_at_its_first_commit(patch: Patch) -> None:
+    """While more of a producer's batches are under way, what is known of it includes them: a repeat
+    of one is no new batch (counterexample 14).
+    """
+    honest = Intake.committed
+
+    def committed(self: Intake, record: BatchRecord) -> int:
+        charged = honest(self, record)
+        self._ahead.pop(record.producer, None)
+        return charged
+
+    patch.setattr(Intake, "committed", committed)
 
 
 @mutant(seed=0, breaks={"Durable"})

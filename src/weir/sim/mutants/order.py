@@ -28,10 +28,11 @@ from weir.order.merge import Merge
 from weir.order.roster import Roster
 from weir.raft import multi
 from weir.raft.ground import Pledge
+from weir.sim.cutters import Cutter
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.mutants.replication import ALL
 from weir.sim.world import MS, SECOND
-from weir.wire.messages import Confirm
+from weir.wire.messages import Barriers, Confirm
 from weir.wire.ordering import ReportJoined
 
 _BARRIER = {"BarrierHolds", "OneOrder"}
@@ -60,6 +61,8 @@ ORDER = replace(
     ordered=(2,),
     grows=(False,),
 )
+#: Many read what is there, while others publish without a pause.
+CUT = replace(ORDER, ordered=(1,), cutters=4, producers=4, pace=(1, 10), batches=80)
 #: One execution again and again, which harms nobody who keeps to the rule.
 PLOTTED = replace(ORDER, kinds=(), faults_until=10 * SECOND, batches=80)
 JOINED = replace(PLOTTED, plot="latecomer", grows=(True,), faults_until=5 * SECOND)
@@ -97,7 +100,7 @@ class _Hasty:
         return barrier_at(fenced, self._state.last_stamp, 0, self._state.decided_offset)
 
 
-@mutant(seed=0, breaks=_BARRIER, shape=replace(PLOTTED, plot="forgetful"))
+@mutant(seed=1, breaks=_BARRIER, shape=replace(PLOTTED, plot="forgetful"))
 def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
     """Who starts again stands by all that it may have promised before (counterexample 2)."""
     patch.setattr(LogStorage, "pledge", property(lambda self: 0))
@@ -113,7 +116,7 @@ def members_change_without_a_stamp(patch: Patch) -> None:
     patch.setattr(Partition, "changing", lambda self: None)
 
 
-@mutant(seed=1, breaks=_BARRIER, shape=JOINED)
+@mutant(seed=4, breaks=_BARRIER, shape=JOINED)
 def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     """Who joins takes messages once partition 0 has an entry of that, and above that entry's stamp
     (counterexample 6).
@@ -128,13 +131,13 @@ def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     patch.setattr(Growth, "advance", advance)
 
 
-@mutant(seed=5, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=1, breaks=_BARRIER, shape=ORDER)
 def a_vote_says_nothing_of_promises(patch: Patch) -> None:
     """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
     patch.setattr(Pledge, "raise_to", lambda self, fence: None)
 
 
-@mutant(seed=5, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=1, breaks=_BARRIER, shape=ORDER)
 def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
     honest = Partition._lead_now
@@ -157,7 +160,7 @@ def a_leader_stamps_where_it_promised_not_to(patch: Patch) -> None:
     patch.setattr(HybridClock, "stamp", stamp)
 
 
-@mutant(seed=2, breaks={"Causal"}, shape=ORDER)
+@mutant(seed=0, breaks={"Causal"}, shape=ORDER)
 def what_its_client_has_seen_does_not_count(patch: Patch) -> None:
     """A message is stamped above all that its client had seen (DESIGN §5 Produce)."""
     honest = HybridClock.stamp
@@ -199,7 +202,7 @@ def a_register_a_node(patch: Patch) -> None:
     patch.setattr(Domain, "see", see)
 
 
-@mutant(seed=1, breaks={"BarrierHolds"}, shape=ORDER)
+@mutant(seed=4, breaks={"BarrierHolds"}, shape=ORDER)
 def visible_once_it_is_committed(patch: Patch) -> None:
     """Visible is what nothing can come before any more, in no partition (DESIGN §5 Produce)."""
 
@@ -214,3 +217,15 @@ def a_reader_waits_for_nobody(patch: Patch) -> None:
     """The order is complete through the least of all partitions (DESIGN §5 Aggregation)."""
     most = property(lambda self: max((m.bound for m in self._members.values()), default=0))
     patch.setattr(Roster, "barrier", most)
+
+
+@mutant(seed=1, breaks={"OneOrder"}, shape=CUT)
+def a_cut_at_what_was_said_first(patch: Patch) -> None:
+    """Partitions are asked again at the highest stamp of all answers: until then what one of them
+    has below it may be missing (DESIGN §5 Aggregation).
+    """
+
+    def first_told(self: Cutter, cut: int, reply: Barriers) -> None:
+        self._read(cut, max(stamp for _, stamp, _ in reply.registers), reply)
+
+    patch.setattr(Cutter, "first_told", first_told)

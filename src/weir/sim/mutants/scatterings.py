@@ -19,6 +19,7 @@ from weir.model.scattered import Attempt
 from weir.order.barrier import Barrier, barrier_at
 from weir.sim.mutants.order import ORDER
 from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.scatterers import Scatterer, _Sent
 
 #: Three clients scatter, and half of the time for what they are granted.
 SCATTERED = replace(ORDER, ordered=(1,), scatterers=(3,), takers=(0,), producers=2, batches=20)
@@ -42,7 +43,7 @@ def half_of_the_prepares_decide(patch: Patch) -> None:
     patch.setattr(Scattering, "_judge", judge)
 
 
-@mutant(seed=4, breaks=_PARTS, shape=SCATTERED)
+@mutant(seed=8, breaks=_PARTS, shape=SCATTERED)
 def never_is_said_without_a_bar(patch: Patch) -> None:
     """What is said never to be prepared is barred first, by an entry (ADR 0024, recovery)."""
 
@@ -93,7 +94,7 @@ def what_is_void_is_given(patch: Patch) -> None:
     patch.setattr(fetches, "without", without)
 
 
-@mutant(seed=3, breaks=_PARTS | {"AckedOnce"}, shape=SCATTERED)
+@mutant(seed=0, breaks=_PARTS | {"AckedOnce"}, shape=SCATTERED)
 def acks_of_what_is_not_held(patch: Patch) -> None:
     """What a scattering acks must be held by the grants that it names (ADR 0024, step 2)."""
     honest = aside.put_aside
@@ -105,3 +106,15 @@ def acks_of_what_is_not_held(patch: Patch) -> None:
 
     patch.setattr(state, "put_aside", put_aside)
     patch.setattr(Participant, "_check_held", lambda self, acks: None)
+
+
+@mutant(seed=1, breaks={"AllOrNone"}, shape=SCATTERED)
+def a_client_scatters_on_under_an_id_whose_end_it_does_not_know(patch: Patch) -> None:
+    """Who never learns what became of a scattering uses its producer id no more (ADR 0024)."""
+
+    def die(self: Scatterer, held: _Sent) -> None:
+        if not held.is_over:
+            self._over(held)
+            self._hang_up(None)
+
+    patch.setattr(Scatterer, "_die", die)

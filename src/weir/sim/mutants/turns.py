@@ -9,10 +9,13 @@ from weir.broker.clusters.turns import Turns
 from weir.broker.control import CursorMoved, CursorSought, CursorTaken
 from weir.broker.state.clusters import AT_ONCE
 from weir.broker.state.cursors import Cursor, Cursors
+from weir.sim.history import Move, TurnTaken
 from weir.sim.mutants.order import ORDER
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import NODE
+from weir.sim.takers import Taker
 from weir.sim.world import MS
+from weir.wire import messages as m
 from weir.wire.cursors import Turn
 
 #: Nodes go and come back while three take turns.
@@ -52,7 +55,7 @@ def late_moves_count(patch: Patch) -> None:
     patch.setattr(Turns, "_check_turn", lambda self, cursor, fence: None)
 
 
-@mutant(seed=18, breaks={"OneCursor"}, shape=TURNS)
+@mutant(seed=11, breaks={"OneCursor"}, shape=TURNS)
 def a_snapshot_of_an_older_cursor(patch: Patch) -> None:
     """A snapshot has all that was applied by then: who starts from it goes on behind no move."""
     honest, kept = Cursors.encode, "_encoded_before"
@@ -76,7 +79,7 @@ def a_turn_outlives_a_seek(patch: Patch) -> None:
     patch.setattr(Cursor, "seek", seek)
 
 
-@mutant(seed=7, breaks={"OneTurn", "OneCursor"}, shape=TURNS)
+@mutant(seed=32, breaks={"OneTurn", "OneCursor"}, shape=TURNS)
 def a_turn_before_it_is_committed(patch: Patch) -> None:
     """Nobody works before a majority knows whose turn it is."""
     honest = Turns._serve
@@ -114,3 +117,17 @@ def a_turn_in_vain_is_forgotten(patch: Patch) -> None:
         return given
 
     patch.setattr(Cursor, "take", take)
+
+
+@mutant(seed=2, breaks={"OneTurn"}, shape=TURNS)
+def a_consumer_goes_on_in_a_turn_that_was_over(patch: Patch) -> None:
+    """Who is told that its turn is over has none: another works at it by now (docs/adr/0026)."""
+    honest = Taker._moved
+
+    def moved(self: Taker, turn: TurnTaken, move: Move, reply: m.Reply) -> None:
+        honest(self, turn, move, reply)
+        if move.stale >= 0 and self._turn is None and not self.retired:
+            self._turn = turn
+            self._go_on()
+
+    patch.setattr(Taker, "_moved", moved)
