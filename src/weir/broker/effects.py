@@ -84,6 +84,14 @@ class Disconnect:
 
 
 @dataclass(frozen=True, slots=True)
+class EndLink:
+    """End the link by which the shard at a place sends here: what it said cannot be true."""
+
+    place: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hangup:
     """Close a peer's connection once what was sent to it is out."""
 
@@ -185,6 +193,7 @@ Effect = (
     | SendToPeer
     | Connect
     | Disconnect
+    | EndLink
     | Hangup
     | HoldReads
     | StartFlush

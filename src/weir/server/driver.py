@@ -69,6 +69,7 @@ class Driver(Feeding):
             ef.SendToPeer: self.links.send,
             ef.Connect: self.links.connect,
             ef.Disconnect: self.links.disconnect,
+            ef.EndLink: self.links.end_inbound,
             ef.StartFlush: self._flushes.start,
             ef.StartRead: self._start_read,
             ef.Hangup: self._hang_up,

@@ -38,10 +38,10 @@ class Inbound:
         """Give the link a lane."""
         if lane is Lane.TRUNK:
             self._lanes[lane] = self._trunks.serve(
-                self._place, transport, lambda _: self._ended("its trunk broke")
+                self._place, transport, lambda _: self.end("its trunk broke")
             )
         else:
-            one = self._lanes[lane] = InLane(self._driver, self._place, self._ended)
+            one = self._lanes[lane] = InLane(self._driver, self._place, self.end)
             adopt(transport, one)
 
     def tick(self) -> None:
@@ -56,7 +56,8 @@ class Inbound:
         for lane in self._lanes.values():
             lane.cut()
 
-    def _ended(self, why: str) -> None:
+    def end(self, why: str) -> None:
+        """End the link, and say why."""
         if self.over:
             return
         node, shard = place_node(self._place), place_shard(self._place)

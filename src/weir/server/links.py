@@ -102,6 +102,12 @@ class Links:
         # What the shard is told of it comes behind the effects that are under way.
         asyncio.get_running_loop().call_soon(self._leave, effect.node)
 
+    def end_inbound(self, effect: ef.EndLink) -> None:
+        """End a link that is served; the other side may dial again."""
+        # The lane that delivered the frame is still reading: it ends behind this turn.
+        if (link := self._in.get(effect.place)) is not None:
+            asyncio.get_running_loop().call_soon(link.end, effect.reason)
+
     def send(self, effect: ef.SendToPeer) -> None:
         """Write frames to a shard of another node, or drop them."""
         link = self._outbound(effect.place)

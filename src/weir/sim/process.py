@@ -35,6 +35,7 @@ _Besides = (
     | ef.HoldReads
     | ef.Connect
     | ef.Disconnect
+    | ef.EndLink
     | ef.Stopped
 )
 
@@ -309,6 +310,8 @@ class Process:
                 self.links.connect(node)
             case ef.Disconnect(node):
                 self.links.disconnect(node)
+            case ef.EndLink(place, reason):
+                raise AssertionError(f"an honest node at place {place} was cut off: {reason}")
             case ef.Stopped():
                 self.stopped = True
             case _:

@@ -80,8 +80,17 @@ _BEAT_SENT, _CLOCK_TOLD = int(FrameKind.BEAT), int(FrameKind.CLOCK)
 _FULL_TOLD = int(FrameKind.FULL)
 
 
+#: No term, index, round or stamp is above this. It lies 2^63 below the end of their fields, so what
+#: was adopted from a frame can be counted up, and written, for ever.
+NUMBER_MAX = (1 << 63) - 1
+
+
 class BadMessage(Exception):
     """A frame of a link that its sender did not mean so, or that this release does not know."""
+
+
+class ImpossibleMessage(BadMessage):
+    """A sound frame that says what cannot be true: its sender is broken, or means harm."""
 
 
 class ClockTold(NamedTuple):
@@ -146,10 +155,12 @@ def unpack_link(frame: LinkFrame) -> Told:
             number, version, fence, is_new, count = _BEAT.unpack_from(body)
             fits(body, _BEAT.size + count * _LED.size)
             led = tuple(_LED.iter_unpack(body[_BEAT.size :])) if is_new else None
+            within(number, version, fence, *(term for _, term, _ in led or ()))
             return m.Beat(number, version, led, fence)
         number, version, fence, count = _BEAT_REPLY.unpack_from(body)
         fits(body, _BEAT_REPLY.size + count * _DROPPED.size)
         dropped = tuple(_DROPPED.iter_unpack(body[_BEAT_REPLY.size :]))
+        within(number, version, fence, *(term for _, term in dropped))
         return m.BeatReply(number, version, dropped, fence)
     except struct.error as error:
         raise BadMessage(f"frame of kind {frame.kind}: {error}") from error
@@ -183,6 +194,7 @@ def _unpack_append(frame: LinkFrame) -> m.Append:
     end = U32.size + _APPEND.size + count * _ENTRY.size
     head = checked(body, end)
     _, to, sender, term, prev_index, prev_term, commit, spared = _APPEND.unpack_from(head)
+    within(term, prev_index, prev_term, commit, prev_index + count)
     entries = []
     at, index = end, prev_index
     for entry_term, size, crc, kind in _ENTRY.iter_unpack(head[_APPEND.size :]):
@@ -191,6 +203,7 @@ def _unpack_append(frame: LinkFrame) -> m.Append:
             raise BadMessage(f"an entry of {size:,} bytes, of which {len(data):,} are there")
         if kind != _BATCHES and crc32c(data) != crc:
             raise BadMessage("an entry fails its CRC-32C")
+        within(entry_term)
         index += 1
         at += size
         payload = read_back(kind_of(kind), data, group)
@@ -229,6 +242,7 @@ def _unpack_snapshot(frame: LinkFrame) -> m.InstallSnapshot:
     head = checked(body, start + size)
     configuration = raft.Configuration.unpack(bytes(head[_SNAPSHOT.size :]))
     to, sender, term, index, index_term, base_index, base_term, whole, position = fields
+    within(*fields)
     data = bytes(body[start + size :])
     if crc32c(data) != crc:
         raise BadMessage("a piece of a snapshot fails its CRC-32C")
@@ -283,7 +297,9 @@ _PACK: dict[type, Callable[[Any], tuple[FrameKind, bytes, tuple[Buffer, ...]]]] 
 def _small(layout: struct.Struct, frame: LinkFrame) -> tuple[Any, ...]:
     body = checked(frame.body, U32.size + layout.size)
     fits(frame.body, U32.size + layout.size)
-    return layout.unpack(body)
+    found = layout.unpack(body)
+    within(*found)
+    return found
 
 
 def _vote_request(frame: LinkFrame) -> m.VoteRequest:
@@ -326,6 +342,12 @@ def framed(kind: FrameKind, group: int, head: bytes, *payloads: Buffer) -> tuple
     """Return a frame with a CRC-32C before its head; payloads are not copied."""
     size = U32.size + len(head) + (total(payloads) if payloads else 0)
     return (encode_header(kind, group, size) + U32.pack(crc32c(head)) + head, *payloads)
+
+
+def within(*numbers: int) -> None:
+    """Raise `ImpossibleMessage` for a number that no field of its kind ever has."""
+    if max(numbers) > NUMBER_MAX or min(numbers) < 0:
+        raise ImpossibleMessage(f"a frame says {max(numbers):,}: at most {NUMBER_MAX:,} can be")
 
 
 def checked(body: memoryview, end: int) -> memoryview:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
 
 from weir import raft
-from weir.broker.effects import SendToPeer
+from weir.broker.effects import EndLink, SendToPeer
 from weir.broker.events import LinkClosed, LinkOpened, PeerSent
 from weir.broker.layout import Layout
 from weir.broker.outbox import Outbox
@@ -21,6 +23,7 @@ from weir.broker.peers.peer_frames import (
     ClockTold,
     FrameKind,
     FullTold,
+    ImpossibleMessage,
     Told,
     pack,
     pack_link,
@@ -33,6 +36,7 @@ from weir.broker.replica.group import Group
 from weir.broker.replica.replication import Replication
 from weir.broker.replica.slots import Slots
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
+from weir.model.stamp import stamp_at
 from weir.wire.link import LinkFrame
 
 #: Of groups that are not here yet, so many candidates are remembered: a group is opened on its
@@ -43,6 +47,14 @@ _EARLY_MS = 2_000
 _BEAT, _REFILL_ASK = int(FrameKind.BEAT), int(FrameKind.REFILL_ASK)
 #: These carry entries or a state, and may take long.
 _LARGE = (raft.Append, raft.InstallSnapshot)
+
+
+#: No set holds more elections while one of its nodes is away: four billion.
+_TERMS_AHEAD_MAX = 1 << 32
+#: Nor does a log grow by more entries meanwhile.
+_INDEXES_AHEAD_MAX = 1 << 40
+#: A promised stamp follows the clock of the leader that asked for it.
+_FENCE_AHEAD_MS_MAX = 24 * 3_600 * 1_000
 
 
 class Peers:
@@ -108,7 +120,10 @@ class Peers:
         since = self._time.monotonic_ms() - _EARLY_MS
         for when, frame in [self._early.pop(key) for key in found]:
             if when >= since:
-                group.step(unpack(frame))
+                message = unpack(frame)
+                with suppress(ImpossibleMessage):
+                    _check(group.node, message)
+                    group.step(message)
 
     def remove(self, group: int) -> None:
         """A group is gone from here."""
@@ -151,8 +166,11 @@ class Peers:
                     self.refill.take(place, frame)
                 else:
                     self._message(place, frame)
-            except BadMessage:
+            except BadMessage as error:
                 self._outbox.counts.bad_frames += 1
+                if isinstance(error, ImpossibleMessage):
+                    self._outbox.put(EndLink(place, str(error)))
+                    return
 
     def _link_message(self, place: int, message: Told) -> None:
         if isinstance(message, ClockTold):
@@ -160,13 +178,35 @@ class Peers:
         elif isinstance(message, FullTold):
             self.rooms.told(place_node(place))
         else:
+            self._check_link(message)
             self.multi.step_link(place, message)
+
+    def _check_link(self, message: raft.LinkMessage) -> None:
+        """Raise `ImpossibleMessage` for a term or a promise that cannot be true."""
+        self._check_fence(message.fence)
+        if isinstance(message, raft.Beat):
+            terms = [(group, term) for group, term, _ in message.led or ()]
+        else:
+            terms = [*message.dropped]
+        for number, term in terms:
+            if (group := self._groups.get(number)) is not None:
+                _check_term(group.node, term)
+
+    def _check_fence(self, fence: int) -> None:
+        latest = max(self._time.wall_ms(), self._time.own_ms()) + _FENCE_AHEAD_MS_MAX
+        if fence > stamp_at(latest):
+            raise ImpossibleMessage(
+                "a promised stamp is more than a day ahead of this clock: see that the clocks of "
+                "both nodes are right"
+            )
 
     def _message(self, place: int, frame: LinkFrame) -> None:
         group = self._groups.get(frame.group)
         message = unpack(frame)
         if node_of(message.sender) != place_node(place) or node_of(message.to) != self._node:
             raise BadMessage("a message of another node than the one at the other end")
+        if isinstance(message, raft.VoteReply):
+            self._check_fence(message.fence)
         if group is not None and group.damage is not None:
             if group.id == REGISTRY_GROUP and message.to > group.voter:
                 if group.knows_its_voter:
@@ -176,6 +216,7 @@ class Peers:
             group.overheard.take(message)
         elif group is not None:
             if message.to == group.voter:
+                _check(group.node, message)
                 group.step(message)
         elif frame.kind == FrameKind.VOTE_REQUEST:
             self._early[frame.group, message.sender] = self._time.monotonic_ms(), frame
@@ -217,3 +258,34 @@ class Peers:
     def _serve(self) -> None:
         for id in self.multi.take_active():
             self._groups[id].advance()
+
+
+def _check_term(node: raft.Node, term: int) -> None:
+    if term > node.term + _TERMS_AHEAD_MAX:
+        raise ImpossibleMessage(f"term {term:,} is told, where term {node.term:,} is known")
+
+
+def _check(node: raft.Node, message: raft.Message) -> None:
+    """Raise `ImpossibleMessage` for what no replica that follows Raft says to this one."""
+    _check_term(node, message.term)
+    terms: tuple[int, ...] = ()
+    index = 0
+    match message:
+        case raft.VoteRequest():
+            terms = (message.last_term,)
+            index = message.last_index
+        case raft.Append():
+            terms = (message.prev_term, *(entry.term for entry in message.entries))
+            index = max(message.commit, message.prev_index)
+        case raft.InstallSnapshot():
+            meta = message.snapshot
+            terms = (meta.base_term, meta.term)
+            index = meta.index
+            if meta.base_index > meta.index or message.position > meta.size:
+                raise ImpossibleMessage("a snapshot begins behind its end")
+    if any(earlier > later for earlier, later in pairwise((*terms, message.term))):
+        raise ImpossibleMessage("the terms of its log do not rise to the term of its sender")
+    if index > node.last_index + _INDEXES_AHEAD_MAX:
+        raise ImpossibleMessage(
+            f"entry {index:,} is told of, where the log ends with {node.last_index:,}"
+        )

@@ -13,7 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weir.broker.entries import Payload, read_back
-from weir.broker.peers.peer_frames import BadMessage, FrameKind, checked, fits, framed, kind_of
+from weir.broker.peers.peer_frames import (
+    BadMessage,
+    FrameKind,
+    checked,
+    fits,
+    framed,
+    kind_of,
+    within,
+)
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32, Buffer
 from weir.errors import WeirError
@@ -47,7 +55,10 @@ def unpack_ask(frame: LinkFrame) -> list[Name]:
         head = checked(frame.body, len(frame.body))
         (count,) = U32.unpack_from(head)
         fits(head, U32.size + count * _NAME.size)
-        return [(index, term) for index, term in _NAME.iter_unpack(head[U32.size :])]
+        names = [(index, term) for index, term in _NAME.iter_unpack(head[U32.size :])]
+        for name in names:
+            within(*name)
+        return names
     except struct.error as error:
         raise BadMessage(f"frame of kind {frame.kind}: {error}") from error
 
@@ -73,6 +84,7 @@ def unpack_give(frame: LinkFrame) -> list[Given]:
             data, kind = body[at : at + size], kind_of(number)
             if len(data) != size or (kind is not Kind.BATCHES and crc32c(data) != crc):
                 raise BadMessage("an entry is cut short, or fails its CRC-32C")
+            within(index, term)
             found.append(Given((index, term), read_back(kind, data, frame.group)))
             at += size
         fits(body, at)
