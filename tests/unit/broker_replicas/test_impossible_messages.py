@@ -136,6 +136,7 @@ def rolled(dice: random.Random) -> bytes:
         for _ in range(dice.randrange(3))
     )
     meta = r.SnapshotMeta(pick(), pick(), raft.Configuration((TO, SENDER)), pick(), pick(), pick())
+    data = b"x" * dice.randrange(9)
     message = dice.choice([
         lambda: r.VoteRequest(TO, SENDER, pick(), pick(), pick(), flag(), flag()),
         lambda: r.VoteReply(TO, SENDER, pick(), flag(), flag(), pick()),
@@ -143,7 +144,7 @@ def rolled(dice: random.Random) -> bytes:
         lambda: r.AppendReply(TO, SENDER, pick(), pick(), flag(), pick(), pick(), pick()),
         lambda: r.Heartbeat(TO, SENDER, pick(), pick(), pick()),
         lambda: r.HeartbeatReply(TO, SENDER, pick(), pick()),
-        lambda: r.InstallSnapshot(TO, SENDER, pick(), meta, pick(), b"x" * dice.randrange(9), flag(), flag()),
+        lambda: r.InstallSnapshot(TO, SENDER, pick(), meta, pick(), data, flag(), flag()),
         lambda: r.SnapshotReply(TO, SENDER, pick(), pick(), flag()),
         lambda: r.TimeoutNow(TO, SENDER, pick()),
         lambda: r.Beat(pick(), pick(), ((0, pick(), SENDER),) if flag() else None, pick()),
