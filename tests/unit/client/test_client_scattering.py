@@ -351,3 +351,15 @@ async def scatter(w: weir.Client, topic: str, value: bytes) -> None:
     async with w.scatter() as s:
         for partition in range(2):
             s.publish(topic, value, partition=partition)
+
+
+@in_loop
+async def test_each_scattering_of_a_producer_id_has_a_number_of_its_own(node: Node) -> None:
+    """By it a broker tells a repeat from the next one."""
+    async with weir.connect(node.url) as w:
+        await w.create_topic("orders", partitions=2)
+        for expected in range(1, 4):
+            await scatter(w, "orders", b"x")
+            (seat,) = w._scatterings._idle
+            assert seat.number == expected
+            assert [*seat.sequences.values()] == [expected] * 2

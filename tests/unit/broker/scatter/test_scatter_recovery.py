@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from weir.broker.scatter.asks import Asks, Ways
+from weir.broker.scatter.overdue import Overdue
 from weir.broker.scatter.participant import Participant
 from weir.broker.scatter.recovery import Recovery
 from weir.errors import Refused, Unavailable
 from weir.model.batch import encode
 from weir.model.ids import group_of
 from weir.model.scattered import Attempt, Scattered, batch_part
+from weir.model.stamp import stamp_at
 from weir.wire import messages as m
 from weir.wire.scattering import Decide, PartState, Prepare, Standing, Step
 
@@ -158,3 +161,20 @@ def test_a_shard_asks_no_more_about_what_is_committed_and_closed(
     assert told[Step.ASK] == 0
     settle(600)
     assert asked == told, "it asks for ever"
+
+
+def test_what_is_not_finished_is_tried_again_later_each_time() -> None:
+    """A participant that is cut off for long is not asked ten times a second."""
+    time, begun = Time(), list[int]()
+
+    class Known:
+        def unfinished(self) -> list[Any]:
+            return [(ATTEMPT._replace(stamp=stamp_at(1_000)), False, PARTS, True)]
+
+    known: Any = Known()
+    overdue = Overdue(known, time, lambda *_: begun.append(time.now))
+    for _ in range(400):
+        time.now += 50
+        overdue.tick()
+    waits = [after - before for before, after in pairwise(begun)]
+    assert waits == [500, 1_000, 2_000, 4_000, 8_000]
