@@ -198,6 +198,11 @@ class Shard:
         return self._time.own_ms() - self._time.wall_ms()
 
     @property
+    def needed_bytes(self) -> int:
+        """The free space that full disks need before publishes are taken again; 0 if they are."""
+        return sum(writer.needed_bytes for writer in self._writers)
+
+    @property
     def partitions_led(self) -> int:
         """How many partitions this shard leads."""
         return sum(p.leads for p in self.topics.partitions())

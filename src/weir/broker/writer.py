@@ -166,6 +166,15 @@ class Writer:
                 "the disk is full: free space or add a disk; acks and reads go on", SPARE_RETRY_MS
             )
 
+    @property
+    def needed_bytes(self) -> int:
+        """The free space that its disk needs before publishes are taken again; 0 if they are."""
+        settings = self.log.settings
+        left = self.log.room_bytes - settings.segment_bytes
+        if self._full and left < settings.entry_bytes_max:
+            return settings.segment_bytes
+        return 0
+
     def forget(self, group: int) -> None:
         """A group is gone from here: nothing of it is needed any more."""
         if (over := self.groups.pop(group, None)) is not None:

@@ -25,6 +25,7 @@ from weir.errors import (
     Disconnected,
     NotLeader,
     PartitionEnded,
+    Refused,
     SequenceGap,
     StampTooFar,
     TooLarge,
@@ -86,6 +87,7 @@ class Lane:
         "address",
         "large",
         "partition",
+        "refused",
     )
 
     def __init__(
@@ -107,6 +109,8 @@ class Lane:
         self._level = level
         self.partition = partition
         self.address = address
+        #: The last refusal since the last confirm: it says why nothing is confirmed.
+        self.refused: Refused | None = None
         #: Held while a large value is sent.
         self.large = asyncio.Lock()
         self._link = link
@@ -275,6 +279,7 @@ class Lane:
     def _answered(self, correlation: int, answer: m.Reply | Disconnected) -> None:
         if isinstance(answer, m.Confirm):  # as nearly all are
             self._link.saw(answer.stamp)
+            self.refused = None
             self._settle(self._sequencer.answered(correlation, answer))
             # One at the node that answers, as an address without a node is, is never astray.
             if self.address.node and self._link.is_astray(self.address):
@@ -343,6 +348,7 @@ class Lane:
 
     def _retry(self, retry: Retry) -> None:
         error, strikes = retry.error, retry.strikes
+        self.refused = error
         if self._link.retry.spent(strikes):
             self.fail(error)
             return

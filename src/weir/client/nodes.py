@@ -93,7 +93,10 @@ class Nodes:
         )
 
     async def add(self, host: str, port: int, node: int = 0) -> n.NodeList:
-        """Register a node, as number `node` or the next; groups come to it once it runs."""
+        """Register a node, as number `node` or the next; groups come to it once it runs.
+
+        Asked again for the same address before the node ran, it returns the same registration.
+        """
         return await self._change("add", node, host, port)
 
     async def activate(self, node: int) -> n.NodeList:
@@ -182,7 +185,7 @@ class Nodes:
 
     async def _change(self, verb: str, node: int, host: str = "", port: int = 0) -> n.NodeList:
         request = n.ChangeNode(verb, node, host, port)
-        return await self._link.request(request, n.NodeList, again=verb != "add")
+        return await self._link.request(request, n.NodeList)
 
     async def _shard(self, place: int) -> n.ShardInfo | None:
         try:

@@ -360,10 +360,16 @@ class Outgoing:
         return lane.error is not None or (lane.room and fits)
 
     def _stalled(self) -> Disconnected:
+        refused = next((lane.refused for lane in self._lanes if lane.refused is not None), None)
+        advice = (
+            "Check that the broker is up and has a majority"
+            if refused is None
+            else f"The broker refused it last with: {type(refused).__name__}: {refused}. Mend that"
+        )
         return Disconnected(
             f"nothing sent to {self.topic} was confirmed for {self._link.request_timeout:g} s; "
-            f"{len(self._unsettled)} batches are still tried. Check that the broker is up and "
-            f"has a majority, or give a longer request_timeout{self._doubt}"
+            f"{len(self._unsettled)} batches are still tried. {advice}, or give a longer "
+            f"request_timeout{self._doubt}"
         )
 
 

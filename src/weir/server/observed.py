@@ -9,6 +9,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from weir.broker.shard import Shard
+from weir.model.limits import MIB
 from weir.server.addresses import in_words
 from weir.server.config import Config, split_address
 from weir.server.driver import Driver
@@ -19,6 +20,7 @@ from weir.server.metrics import Metrics
 from weir.server.metrics_http import PLAIN, Answer, Pages
 from weir.server.notify import Notifier
 from weir.server.recent import Recent
+from weir.server.troubles_told import TroublesTold
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ async def observed(
     Raises `BadAddress` if that cannot be listened on.
     """
     notifier = Notifier(os.environ)
-    with contextlib.closing(notifier), LeadsTold(shard):
+    with contextlib.closing(notifier), LeadsTold(shard), TroublesTold(shard):
         if not config.metrics.listen:
             yield notifier
             return
@@ -74,6 +76,9 @@ def _pages(
         if shards := away():
             # The shared port leads to any shard, and any of them asks the others.
             return 503, PLAIN, f"shards that do not serve: {', '.join(map(str, shards))}\n"
+        if needed := shard.needed_bytes:
+            more = f"{-(-needed // MIB):,} MiB"
+            return 503, PLAIN, f"not ready for writes: the disk is full, free {more} or more\n"
         return 200, PLAIN, "ready\n"
 
     cheap = ("/healthz", "/readyz")

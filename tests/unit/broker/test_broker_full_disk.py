@@ -80,7 +80,9 @@ def test_publishes_are_refused_before_the_reserve_is_touched(founded: Any) -> No
     rig.device(50, d.hello(7, 1, "t"))
     disk = FullDisk(rig)
     files = set(rig.disk.names())
+    assert rig.shard.needed_bytes == 0
     confirmed = fill(disk, info, grant)
+    assert rig.shard.needed_bytes == rig.log_settings.segment_bytes
     assert confirmed >= 6, "all of the spare but the reserve is used"
     log = rig.shard._writers[0].log
     assert log.room_bytes > rig.log_settings.segment_bytes // 2
@@ -108,6 +110,7 @@ def test_publishes_are_refused_before_the_reserve_is_touched(founded: Any) -> No
     rig.tick(SPARE_RETRY_MS)
     disk.settle()
     assert disk.publish(info, grant, confirmed).offset == confirmed
+    assert rig.shard.needed_bytes == 0
 
 
 def test_nothing_is_refused_while_files_can_be_made(founded: Any) -> None:

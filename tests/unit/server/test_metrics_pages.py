@@ -181,13 +181,17 @@ def test_no_shard_is_ready_while_one_of_the_node_is_away() -> None:
     away: list[int] = []
 
     async def run() -> None:
-        shard: Any = SimpleNamespace(ready=True)
+        shard: Any = SimpleNamespace(ready=True, needed_bytes=0)
         metrics: Any = SimpleNamespace(text=None)
         pages = _pages(metrics, shard, asyncio.Event(), lambda: away)
         async with pages.listening("127.0.0.1", 0) as port:
             assert await get(port, "/readyz") == (200, "ready\n")
             away.append(1)
             assert await get(port, "/readyz") == (503, "shards that do not serve: 1\n")
+            away.clear()
+            shard.needed_bytes = 64 * 1024 * 1024
+            full = "not ready for writes: the disk is full, free 64 MiB or more\n"
+            assert await get(port, "/readyz") == (503, full)
 
     asyncio.run(run())
 

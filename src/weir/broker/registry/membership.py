@@ -292,7 +292,11 @@ class Membership:
             raise BadRequest("to add a node, say where it listens: HOST:PORT")
         nodes = self._catalog.nodes
         there = nodes.all()
-        taken = [n.id for n in there if (n.host, n.port) == (request.host, request.port)]
+        same = [n for n in there if (n.host, n.port) == (request.host, request.port)]
+        if same and not request.node and not same[0].shards:
+            # Whoever asked before did not get the answer: the node is registered and never ran.
+            return NodeJoined(same[0].id, request.host, request.port)
+        taken = [n.id for n in same]
         if taken and taken != [request.node]:
             raise BadRequest(f"node {taken[0]} listens at {request.host}:{request.port} already")
         unknown = [n.id for n in there if not n.port and n.id != request.node]

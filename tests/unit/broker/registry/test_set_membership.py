@@ -259,6 +259,19 @@ def test_the_last_node_cannot_go() -> None:
             replica.change(verb, 1)
 
 
+def test_a_node_is_added_again_by_whoever_did_not_get_the_answer() -> None:
+    replica = a_set(3)
+    replica.change("add", 0, "host4", 6800)
+    replica.settle()
+    replica.change("add", 0, "host4", 6800)
+    replica.settle()
+    assert [node.id for node in replica.catalog.nodes.all()] == [1, 2, 3, 4]
+    replica.membership.report(ReportNode(4, 2, 1))  # it runs
+    replica.settle()
+    with pytest.raises(BadRequest, match="node 4 listens at host4:6800 already"):
+        replica.change("add", 0, "host4", 6800)
+
+
 @pytest.mark.parametrize(
     ("verb", "node", "host", "port", "error"),
     [
