@@ -164,10 +164,14 @@ class Scan:
             for segment in behind:
                 self._take(segment, read(segment))
         if self.tail < self.mark:
-            reason = "the header of this segment is unreadable"
+            name, reason = self._marked_in, "the header of this segment is unreadable"
             if self._missing:
-                reason = "what was written behind this segment is missing"
-            raise self._damaged(self._marked_in, self.tail, reason)
+                later = (n for n, base in self._unnamed.items() if (base or 0) >= self.tail)
+                if (found := next(later, None)) is not None:
+                    name = found
+                else:
+                    reason = "what was written behind this segment is missing"
+            raise self._damaged(name, self.tail, reason)
         self._finish()
 
     def unsure(self) -> Iterator[tuple[Segment, int, memoryview]]:

@@ -10,6 +10,7 @@ import pytest
 
 from weir.log.checkpoint import Checkpoint, load, save
 from weir.log.errors import LogDamaged
+from weir.log.frame import frame_size
 from weir.log.index_file import index_name
 from weir.log.log import Log
 from weir.log.record import Record
@@ -195,6 +196,20 @@ def test_rot_of_a_closed_segment_is_no_torn_tail_though_no_mark_covers_it(
         kept = found.log.stored(GROUP, index)
         assert kept is not None
         assert found.log.load(kept) == b"c" * 1000
+
+
+def test_a_last_segment_with_a_rotten_header_is_named(
+    disk: SimDisk, log: Log, small: Settings, control: Make, settle: Settle
+) -> None:
+    """Only the flush that began it was written: its mark is below the segment."""
+    (*_, last) = sorted(name for name in closed(disk, log, control, settle) if "segment" in name)
+    replace_checkpoint(disk, small)
+    behind = BLOCK + frame_size(1000)  # its first entry
+    disk.write(last, behind, [bytes(small.segment_bytes - behind)])
+    disk.flip(last, 0, 1)
+    with pytest.raises(LogDamaged, match="the header of this segment is unreadable") as refused:
+        recover(disk, small)
+    assert refused.value.segment == last
 
 
 @pytest.mark.parametrize("left", [8192, 0])
