@@ -21,7 +21,7 @@ def seconds(duration: str | float) -> float:
         if _NUMBER.fullmatch(text):
             raise ValueError(
                 f"{duration!r} has no unit: write {text}s, {text}m, {text}h or {text}d "
-                "(seconds, minutes, hours, days)"
+                f"(seconds, minutes, hours, days), or {text}ms"
             )
     elif math.isfinite(duration) and duration >= 0:
         return float(duration)
