@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +33,7 @@ def this_machine() -> Machine:
         cpus=len(affinity(0)) if affinity else os.cpu_count() or 1,
         cpu=_cpu(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        system=platform.platform(),
+        system=_system(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
         weir=weir.__version__,
         uvloop=find_spec("uvloop") is not None,
@@ -96,6 +97,15 @@ def filesystem_of(folder: Path) -> str | None:
     points = {Path(row[1].replace("\\040", " ")): row[2] for row in rows}
     whole = folder.resolve()
     return next((points[place] for place in (whole, *whole.parents) if place in points), None)
+
+
+def _system() -> str:
+    """Return system, kernel version and processor; not the suffix that a distributor or a local
+    build gave the kernel, which says nothing of speed and may name a machine.
+    """
+    version = re.match(r"[\d.]+", platform.release())
+    kernel = version[0].rstrip(".") if version else ""
+    return "-".join(part for part in (platform.system(), kernel, platform.machine()) if part)
 
 
 def _cpu() -> str:

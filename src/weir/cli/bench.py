@@ -94,12 +94,12 @@ def codec(
     import msgspec
 
     from weir.bench.codec import Settings, measure
-    from weir.cli.output import print_json, print_table
+    from weir.cli.output import print_measured, print_table
 
     settings = Settings(messages, size, mixed)
     result = measure(settings)
     if as_json:
-        print_json("weir.bench.codec/1", settings, msgspec.structs.asdict(result))
+        print_measured("weir.bench.codec/1", settings, msgspec.structs.asdict(result))
         return
     print(f"a batch of {messages:,} messages of {size} bytes takes {result.batch_bytes:,} bytes")
     print_table(

@@ -79,9 +79,9 @@ def order(
     if as_json:
         import msgspec
 
-        from weir.cli.output import print_json
+        from weir.cli.output import print_measured
 
-        print_json("weir.bench.order/1", plans, msgspec.structs.asdict(report))
+        print_measured("weir.bench.order/1", plans, msgspec.structs.asdict(report))
     else:
         _show(report)
     if not report.clean:

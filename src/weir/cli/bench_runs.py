@@ -81,11 +81,11 @@ def finish(
     import msgspec
 
     from weir.bench.runs import as_one
-    from weir.cli.output import print_json
+    from weir.cli.output import print_measured
 
     if as_json:
         found = [msgspec.to_builtins(result) for result in results]
-        print_json(
+        print_measured(
             schema, settings[0] if len(settings) == 1 else settings, as_one(found, key, most)
         )
     else:

@@ -197,7 +197,7 @@ def _tell(
 
     from weir.bench.chaos.picture import heading, line, summary
     from weir.bench.chaos.rounds import COLUMNS
-    from weir.cli.output import print_json
+    from weir.cli.output import print_measured
 
     rate, say = wanted.rate, _say if wanted.as_json else print
     for text in heading(fault.name, nodes, rate, fault.drawn_s * 1e3 / (COLUMNS * 5 // 6)):
@@ -205,7 +205,7 @@ def _tell(
     with stop_as_by_ctrl_c():
         result = run(lambda one: say(line(one, rate)))
     if wanted.as_json:
-        print_json(_SCHEMA, _settings(wanted, fault.name), msgspec.to_builtins(result))
+        print_measured(_SCHEMA, _settings(wanted, fault.name), msgspec.to_builtins(result))
     else:
         print("\n".join(summary(result)))
     if not result.clean:

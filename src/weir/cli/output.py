@@ -18,17 +18,24 @@ _LINE_SECONDS = 2.0
 
 
 def print_json(schema: str, settings: object, results: Mapping[str, Any]) -> None:
-    """Print the one object of `--json`: what this is, how and where it was made, and `results`."""
-    import msgspec
+    """Print the one object of a product verb's `--json`: what was asked, and `results`."""
+    _print_object(schema, {}, settings, results)
 
+
+def print_measured(schema: str, settings: object, results: Mapping[str, Any]) -> None:
+    """Print the one object of a benchmark's `--json`, with the machine that it was measured on."""
     from weir.bench.machine import this_machine
 
-    head = {
-        "schema": schema,
-        "command": _utf8(shlex.join(["weir", *sys.argv[1:]])),
-        "machine": this_machine(),
-        "settings": _utf8(settings),
-    }
+    _print_object(schema, {"machine": this_machine()}, settings, results)
+
+
+def _print_object(
+    schema: str, where: Mapping[str, Any], settings: object, results: Mapping[str, Any]
+) -> None:
+    import msgspec
+
+    command = _utf8(shlex.join(["weir", *sys.argv[1:]]))
+    head = {"schema": schema, "command": command, **where, "settings": _utf8(settings)}
     print(msgspec.json.format(msgspec.json.encode({**head, **results})).decode())
 
 

@@ -47,7 +47,7 @@ def run(
     A seed decides everything, so that it plays the same way wherever the code is the same. What
     broke a promise is printed with all that is needed to see it again. Exit code 1 if any did.
     """
-    from weir.cli.output import hint, print_json, print_table, progress
+    from weir.cli.output import hint, print_measured, print_table, progress
     from weir.sim.run import run_many
     from weir.sim.shape import SHAPES
 
@@ -82,7 +82,7 @@ def run(
             "least": least,
             "failed": failed,
         }
-        print_json("weir.sim.run/1", settings, results)
+        print_measured("weir.sim.run/1", settings, results)
     else:
         columns = ("SEEDS", "FAULTS", "OPERATIONS", "VIOLATIONS", "SECONDS")
         print_table(columns, [(done, faults, operations, violations, seconds)])
@@ -112,7 +112,7 @@ def mutants(
     for the code has changed, with others; --redraw keeps what is found. Exit code 1 if one is
     missed.
     """
-    from weir.cli.output import print_json, print_table, progress
+    from weir.cli.output import print_measured, print_table, progress
     from weir.sim.mutants.redraw import hunt_many, keep
     from weir.sim.mutants.registry import MUTANTS
 
@@ -136,7 +136,7 @@ def mutants(
             "missed": len(missed),
             "mutants": hunts,
         }
-        print_json("weir.sim.mutants/1", {"only": only, "more": more}, results)
+        print_measured("weir.sim.mutants/1", {"only": only, "more": more}, results)
     else:
         print_table(
             ("MUTANT", "SEED", "BREAKS", "SECONDS", "THE RULE THAT IS GONE"),

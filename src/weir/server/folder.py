@@ -33,6 +33,9 @@ _NODE = "node.json"
 _ENDPOINT = "endpoint.json"
 _LOCK = "lock"
 _OF_A_BACKUP = "manifest.json"
+#: What may lie in a folder before a node is founded there: what an interrupted founding left, and
+#: what a new file system has.
+_BEFORE_FOUNDING = frozenset({_LOCK, f"{_NODE}.new", "lost+found"})
 
 
 class BadFolder(WeirError):
@@ -179,6 +182,13 @@ class NodeFolder:
         if any(self.path.glob("log-*")) and self.founded() is None:
             raise BadFolder(
                 f"{self.path / _NODE} is missing, but there are logs: restore it from a backup"
+            )
+        foreign = sorted({one.name for one in self.path.iterdir()} - _BEFORE_FOUNDING)
+        if foreign and self.founded() is None:
+            raise BadFolder(
+                f"{self.path} holds other files ({', '.join(foreign[:3])}"
+                f"{', ...' * (len(foreign) > 3)}) and no node: give --data an empty folder, or one "
+                "that does not exist yet"
             )
 
     def _draw(self, logs: int, folders: Mapping[int, str], part: Part) -> Founded:

@@ -24,6 +24,21 @@ def test_a_folder_with_logs_and_no_identity_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [folder.log(0)]
 
 
+def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    for name in ("passwd", "hosts", "fstab", "shadow"):
+        (tmp_path / name).write_text("not a node's")
+    with pytest.raises(BadFolder, match=r"other files \(fstab, hosts, passwd, \.\.\.\)"):
+        NodeFolder(tmp_path).found()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_what_an_interrupted_founding_left_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "lock").touch()
+    (tmp_path / "node.json.new").write_text("{")
+    assert NodeFolder(tmp_path).found().node == 1
+
+
 def test_the_number_of_logs_is_fixed_when_it_is_founded(tmp_path: Path) -> None:
     folder = NodeFolder(tmp_path)
     founded = folder.found(3)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from weir.cli.demo.folders import check, keep, scratch_folder
 from weir.cli.demo.signals import Interrupted, Signals
-from weir.cli.output import print_json
+from weir.cli.output import print_measured
 from weir.errors import WeirError
 
 SCHEMA = "weir.demo/1"
@@ -71,7 +71,7 @@ def _perform(
     carriers = worst.by_carrier(rows)
     if as_json:
         settings = {"flights": limit, "out": None if out is None else str(out)}
-        print_json(SCHEMA, settings, results(outcome, carriers, parquet, report))
+        print_measured(SCHEMA, settings, results(outcome, carriers, parquet, report))
     else:
         tell(Console(highlight=False), outcome, carriers, airlines(), parquet, report)
     return 0 if outcome.clean else 1
