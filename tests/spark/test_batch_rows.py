@@ -1,12 +1,12 @@
-"""`spark.read.format("weir")` in a real Spark: bounds, push-down, and that they tile."""
+"""`spark.read.format("weir")` in a real Spark: bounds that tile, and selections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -15,7 +15,6 @@ from weir.model.stamp import milliseconds_of
 if TYPE_CHECKING:
     from conftest import Node, Stream
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 TOPIC = "table"
 
 
@@ -77,33 +76,65 @@ def test_barriers_and_times_tile(spark: SparkSession, node: Node, stamps: list[i
     assert sorted((r.partition, r.offset) for r in before + since) == whole
 
 
-@pytest.fixture
-def pushing(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(PUSHDOWN, "true")
-    yield
-    spark.conf.unset(PUSHDOWN)
-
-
-@pytest.mark.usefixtures("pushing")
-def test_pushed_filters_change_the_cost_and_not_the_rows(
+def test_options_select_what_a_condition_would(
     spark: SparkSession, node: Node, stamps: list[int]
 ) -> None:
-    middle = stamps[len(stamps) // 2]
-    conditions = [
-        (F.col("partition") == 1) & (F.col("offset") >= 250) & (F.col("offset") < 260),
-        F.col("stamp") > middle,
-        (F.col("tag") == "odd") & (F.col("key") == F.lit(b"k1")),
-        F.col("tag").isin("even", "nobody") & (F.col("value") != F.lit(b"t0")),
-        F.col("key").isNull() & (F.col("partition") == 0),
-    ]
-    for condition in conditions:
-        plain = table(spark, node).where(condition).orderBy("partition", "offset").collect()
-        pushed = table(spark, node, pushdown="true").where(condition)
-        assert pushed.orderBy("partition", "offset").collect() == plain
-        assert plain, condition
-    # A range that is not wanted is not even fetched: no task is planned for it.
-    none = table(spark, node, pushdown="true").where("partition = 7")
-    assert none.rdd.getNumPartitions() == 0 or none.count() == 0
+    key, tag, partition = F.col("key"), F.col("tag"), F.col("partition")
+    selections = [
+        ({"partitions": "[1]"}, partition == 1),
+        ({"tags": '["odd"]'}, tag == "odd"),
+        ({"tags": '[""]', "partitions": "[0]"}, tag.isNull() & (partition == 0)),
+        ({"tags": '["even", "nobody"]', "keys": '["k1", {"hex": "6B32"}]'},
+         (tag == "even") & key.isin(F.lit(b"k1"), F.lit(b"k2"))),
+        ({"keys": "[null]"}, key.isNull()),
+    ]  # fmt: skip
+    for options, condition in selections:
+        expected = table(spark, node).where(condition).orderBy("partition", "offset").collect()
+        assert expected, options
+        found = table(spark, node, **options).orderBy("partition", "offset").collect()
+        assert found == expected, options
+
+
+def test_one_frame_gives_each_query_its_own_rows(
+    spark: SparkSession, node: Node, stamps: list[int]
+) -> None:
+    """Spark plans one read for a loaded frame, and may ask for it once for all its queries."""
+    for options in ({}, {"tags": '["odd", "even"]'}, {"keys": '["k0", "k1", "k2"]'}):
+        frame = table(spark, node, **options)
+        total = 630 if not options else 30
+        assert frame.where("tag = 'odd'").count() == 15
+        assert frame.count() == total
+        assert frame.where("partition = 7").count() == 0
+        odd, even = frame.where("tag = 'odd'"), frame.where("tag = 'even'")
+        assert odd.union(even).count() == 30
+        assert odd.alias("a").join(frame.alias("b"), ["partition", "offset"]).count() == 15
+        assert even.crossJoin(odd.select(F.col("offset").alias("o"))).count() == 15 * 15
+        kept = frame.cache()
+        assert kept.count() == total
+        assert kept.where("tag = 'even'").count() == 15
+        assert odd.count() == 15
+        kept.unpersist()
+
+
+def test_pushdown_is_refused_with_what_works(spark: SparkSession, node: Node) -> None:
+    with pytest.raises(AnalysisException, match="load options keys, tags or partitions"):
+        table(spark, node, pushdown="true")
+
+
+def test_a_stream_selects_and_its_checkpoint_remembers(
+    stream: Stream, node: Node, stamps: list[int]
+) -> None:
+    stream = type(stream)(stream.spark, stream.url, TOPIC, stream.folder)
+    odd = {"tags": '["odd"]', "keys": '["k0"]'}
+    expected = table(stream.spark, node, **odd).orderBy("partition", "offset").collect()
+    drained = stream.drain(**odd, maxRowsPerBatch=100)
+    assert drained.rows == expected
+    assert len(expected) == 5
+    with pytest.raises(StreamingQueryException, match="other options keys, tags or partitions"):
+        stream.drain(tags='["even"]', keys='["k0"]')
+    node.send(TOPIC, [{"value": b"new", "key": b"k0", "tag": tag} for tag in ("odd", "even")])
+    again = stream.drain(**odd)
+    assert [row.value for row in again.rows if row not in expected] == [b"new"]
 
 
 def test_a_stream_begins_and_ends_at_a_bound(stream: Stream, node: Node, stamps: list[int]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from weir.spark import planning
 from weir.spark.bounds import Latest
@@ -15,7 +15,6 @@ from weir.spark.cuts import Cuts
 from weir.spark.fetching import Source, record_batches
 from weir.spark.options import Options
 from weir.spark.planning import Cut, Range
-from weir.spark.selection import Selection
 from weir.wire.messages import TopicInfo
 
 
@@ -42,7 +41,6 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Options) -> None:
         """Keep the options; no socket, since this is pickled."""
         self._options = options
-        self._selection: Selection | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. Raises `BadOption` for bounds that are not there."""
@@ -51,8 +49,6 @@ class BatchReader(DataSourceReader):
         begin = complete.resolve("startingOffsets", options.starting)
         behind = complete.resolve("endingOffsets", options.ending or Latest())
         planning.check_order(options.topic, begin, behind)
-        if self._selection is not None:
-            begin, behind = self._selection.narrow(cuts, begin, behind)
         return tasks(options, cuts.describe(), begin, behind)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -63,22 +59,5 @@ class BatchReader(DataSourceReader):
             partition.source,
             partition.range,
             self._options.fetch_bytes_max,
-            None if self._selection is None else self._selection.where,
+            self._options.selection,
         )
-
-
-class FilteringReader(BatchReader):
-    """A `BatchReader` that takes filters over: Spark then sees only the rows that pass them."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep the filters that can be kept to exactly; return the others to Spark."""
-        selection = Selection()
-        left = []
-        for given in filters:
-            narrowed = selection.taking(given)
-            if narrowed is None:
-                left.append(given)
-            else:
-                selection = narrowed
-        self._selection = selection
-        return left

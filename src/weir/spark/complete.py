@@ -69,6 +69,7 @@ class Complete:
                 info, p, stamp, before.get(p, nothing).through, behind[p].through
             )
             for p in sorted(behind)
+            if self.cuts.options.selection.reads(p)
         }
         begins = self.cuts.standing().begin.positions
         return Cut(info.id, positions, begins, stamp)

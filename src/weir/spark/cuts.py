@@ -18,8 +18,9 @@ from weir.model.limits import KIB, MIB
 from weir.spark.bounds import Bound, Earliest, Latest, Offsets, Stamped
 from weir.spark.connections import ask
 from weir.spark.errors import BadOption
-from weir.spark.options import Options
+from weir.spark.options import EVERYTHING, Options
 from weir.spark.planning import Cut
+from weir.spark.selection import Selection
 from weir.wire.messages import PositionsReply, TopicInfo
 
 T = TypeVar("T")
@@ -34,16 +35,23 @@ class Standing:
 
     info: TopicInfo
     places: list[PositionsReply]
+    #: Of them, those that the query reads.
+    selection: Selection = EVERYTHING
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that the query reads."""
+        return [p for p in range(len(self.places)) if self.selection.reads(p)]
 
     @property
     def begin(self) -> Cut:
         """The first offsets that are still there."""
-        return Cut(self.info.id, {p: place.start for p, place in enumerate(self.places)})
+        return Cut(self.info.id, {p: self.places[p].start for p in self.partitions})
 
     @property
     def end(self) -> Cut:
         """The offsets behind the last committed messages."""
-        return Cut(self.info.id, {p: place.end for p, place in enumerate(self.places)})
+        return Cut(self.info.id, {p: self.places[p].end for p in self.partitions})
 
 
 @dataclass
@@ -55,8 +63,18 @@ class Cuts:
     _found: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def standing(self, stamp: int = 0) -> Standing:
-        """Ask where the topic stands; `at` of each place is meant for `stamp`."""
-        return Standing(*self.ask(lambda client: client.positions(self.options.topic, stamp)))
+        """Ask where the topic stands; `at` of each place is meant for `stamp`.
+
+        Raises `BadOption` if the query selects partitions that are not there.
+        """
+        info, places = self.ask(lambda client: client.positions(self.options.topic, stamp))
+        selection = self.options.selection
+        if missing := sorted((selection.partitions or frozenset()) - set(range(len(places)))):
+            raise BadOption(
+                f"option partitions names partition {missing[0]}; {self.options.topic} has "
+                f"partitions 0 to {len(places) - 1}"
+            )
+        return Standing(info, places, selection)
 
     def describe(self) -> TopicInfo:
         """Ask where the topic's partitions are served. Raises `UnknownTopic`."""
@@ -87,8 +105,7 @@ class Cuts:
         `standing` must have been asked for this stamp.
         """
         return {
-            partition: self._exact(standing, partition, stamp)
-            for partition in range(len(standing.places))
+            partition: self._exact(standing, partition, stamp) for partition in standing.partitions
         }
 
     def _exact(self, standing: Standing, partition: int, stamp: int) -> int:
@@ -126,6 +143,10 @@ class Cuts:
                 raise BadOption(
                     f"{name} names partition {partition}; {topic} has partitions 0 to "
                     f"{len(places) - 1}"
+                )
+            if not standing.selection.reads(partition):
+                raise BadOption(
+                    f"{name} names partition {partition}, which the option partitions leaves out"
                 )
             first, behind = places[partition].start, places[partition].end
             if not first <= offset <= behind:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -16,14 +15,14 @@ from weir.client.blocking import BlockingClient
 from weir.client.delivered import Delivered, LargeDelivered, deliver
 from weir.errors import NotLeader, OffsetOutOfRange
 from weir.model.arrow import record_batch
-from weir.model.batch import Batch
 from weir.model.ids import Address
 from weir.model.limits import MIB
 from weir.spark.connections import ask
 from weir.spark.errors import RangeLost
 from weir.spark.large import LARGE_VALUES, LargeValues, load
-from weir.spark.options import Hosts
+from weir.spark.options import EVERYTHING, Hosts
 from weir.spark.planning import Range
+from weir.spark.selection import Selection
 
 #: Handing a record batch to Spark costs the same whatever is in it: smaller ones are combined.
 COMBINED_ROWS_MIN = 16_384
@@ -43,24 +42,14 @@ class Source:
     large: LargeValues = LARGE_VALUES
 
 
-class Rows(Protocol):
-    """Which rows to pass on; nothing is opened that it does not want."""
-
-    def wants(self, batch: Batch) -> bool:
-        """Return whether a row of `batch` may pass."""
-
-    def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that pass."""
-
-
 def record_batches(
-    source: Source, part: Range, fetch_bytes_max: int, where: Rows | None = None
+    source: Source, part: Range, fetch_bytes_max: int, selection: Selection = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of `part` in offset order, as `weir.model.arrow.SCHEMA`: all, or `where`.
+    """Yield the wanted messages of `part` in offset order, as `weir.model.arrow.SCHEMA`.
 
     Raises `RangeLost` unless every offset of it arrives, once.
     """
-    return combined(_opened(source, part, fetch_bytes_max, where))
+    return combined(_opened(source, part, fetch_bytes_max, selection))
 
 
 def combined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,7 +72,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _opened(
-    source: Source, part: Range, fetch_bytes_max: int, where: Rows | None
+    source: Source, part: Range, fetch_bytes_max: int, selection: Selection
 ) -> Iterator[pa.RecordBatch]:
     leader = _Leader(source, part.partition)
     at = part.first
@@ -96,10 +85,10 @@ def _opened(
         for delivered in found:
             rows += delivered.batch.header.count
             size += delivered.batch.header.total_size
-            if where is None:
+            if not selection.filters_rows:
                 yield leader.columns(delivered)
-            elif where.wants(delivered.batch):
-                wanted = where.filter(leader.columns(delivered))
+            elif selection.wants(delivered.batch):
+                wanted = leader.wanted(delivered, selection)
                 if wanted.num_rows:
                     yield wanted
 
@@ -161,6 +150,14 @@ class _Leader:
         return record_batch(
             part.batch, part.topic, part.partition, part.skip, len(part), large=value
         )
+
+    def wanted(self, part: Delivered, selection: Selection) -> pa.RecordBatch:
+        """Return the rows of `part` that pass; the value of a row that does not is not fetched."""
+        if isinstance(part, LargeDelivered):
+            row = record_batch(part.batch, part.topic, part.partition, part.skip, len(part))
+            if not selection.filter(row).num_rows:
+                return row.slice(0, 0)
+        return selection.filter(self.columns(part))
 
     def _value(self, client: BlockingClient, part: LargeDelivered) -> bytes:
         try:

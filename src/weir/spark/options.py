@@ -16,8 +16,12 @@ endingBarrier       instead: messages stamped at or below this barrier
 order               total: each micro-batch ends at a barrier, the next one at least, however many
                     rows that is: what lies before it is all that was stamped up to then, in all
                     partitions; partition: each ends by itself (default: as the topic has it)
-pushdown            true: `read` takes filters on partition, offset, stamp, key and tag over from
-                    Spark; needs spark.sql.python.filterPushdown.enabled=true (default: false)
+keys                only messages with one of these keys: a JSON list such as
+                    ["EWR", {"hex": "00ff"}, null]; text stands for its UTF-8, hex for any bytes,
+                    null for no key
+tags                only messages with one of these tags: a JSON list such as ["late", ""]; ""
+                    stands for no tag
+partitions          only these partitions, a JSON list: [0, 2]
 maxRowsPerBatch     most messages in a micro-batch (default: all there are)
 maxBytesPerFetch    most bytes asked for at once (default 8 MiB)
 minPartitions       split ranges until there are so many tasks (default: one a partition)
@@ -39,6 +43,7 @@ from weir.model.topic import check_order, split_name
 from weir.spark.bounds import EARLIEST, Bound, parse_ending, parse_starting
 from weir.spark.errors import BadOption
 from weir.spark.large import LARGE_VALUES, LargeValues
+from weir.spark.selection import Selection
 
 Hosts = tuple[tuple[str, int], ...]
 
@@ -55,7 +60,9 @@ NAMES = (
     "endingTime",
     "endingBarrier",
     "order",
-    "pushdown",
+    "keys",
+    "tags",
+    "partitions",
     "maxRowsPerBatch",
     "maxBytesPerFetch",
     "minPartitions",
@@ -64,6 +71,8 @@ NAMES = (
     "largeValues",
 )
 _ROWS_MAX = (1 << 63) - 1
+#: No option leaves messages out.
+EVERYTHING = Selection()
 #: A record batch holds offsets of 32 bits.
 VALUE_BYTES_MAX = 1 << 30
 
@@ -76,7 +85,7 @@ class Options:
     hosts: Hosts
     starting: Bound = EARLIEST
     ending: Bound | None = None
-    pushdown: bool = False
+    selection: Selection = EVERYTHING
     batch_rows_max: int | None = None
     fetch_bytes_max: int = FETCH_BYTES_MAX
     partitions_min: int = 1
@@ -89,6 +98,13 @@ class Options:
         """Read the user's options, names in any case. Raises `BadOption`."""
         options = {name.lower(): str(value) for name, value in given.items()}
         known = {name.lower() for name in NAMES}
+        if "pushdown" in options:
+            raise BadOption(
+                "format('weir') takes no filters over from Spark, which keeps one read plan for "
+                "each loaded DataFrame, so one query's filter would reach the next: instead of "
+                "pushdown give the load options keys, tags or partitions, such as "
+                ".option('tags', '[\"late\"]')"
+            )
         # A misspelt limit or start that is silently ignored would show only in production.
         if unknown := sorted(options.keys() - known):
             raise BadOption(f"format('weir') has no option {unknown[0]!r}: it has {_list(NAMES)}")
@@ -97,7 +113,7 @@ class Options:
             hosts=_hosts(options),
             starting=parse_starting(options),
             ending=parse_ending(options),
-            pushdown=_flag(options, "pushdown"),
+            selection=Selection.parse(options),
             batch_rows_max=_number(options, "maxRowsPerBatch", _ROWS_MAX),
             fetch_bytes_max=_number(options, "maxBytesPerFetch", FETCH_BYTES_MAX)
             or FETCH_BYTES_MAX,
@@ -161,10 +177,3 @@ def _order(options: Mapping[str, str]) -> str | None:
     except BadRequest as error:
         raise BadOption(f"option {error}") from None
     return text.strip().lower()
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name.lower(), "false").strip().lower()
-    if text not in ("true", "false"):
-        raise BadOption(f"option {name} is {text!r}: give true or false")
-    return text == "true"

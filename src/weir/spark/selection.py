@@ -1,149 +1,127 @@
-"""Filters taken over from Spark: which ranges to read at all, and which rows of them to pass on.
+"""The load options `keys`, `tags` and `partitions`: which messages of a topic a query reads.
 
-Partition, offset and stamp narrow what is fetched. Key and tag are looked for in what was fetched:
+They belong to the options of a load, so every use of one DataFrame (a union, a self-join, a cache,
+a stream) reads the same rows. A stream stores their `digest` in its checkpoint, because the offsets
+there say nothing about rows that were left out. Keys and tags are looked for in what was fetched:
 a batch lists its tags, so one without a wanted tag is passed over with its columns closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
 
 from weir.model.batch import Batch
-from weir.spark.cuts import Cuts
-from weir.spark.planning import Cut
+from weir.spark.errors import BadOption
 
-_MOST = (1 << 63) - 1
-_NUMBERS = ("partition", "offset", "stamp")
-_NEVER_NULL = (*_NUMBERS, "topic", "time", "value")
+#: Bytes of the digest in a checkpoint: enough to tell any two selections apart.
+_DIGEST_BYTES = 8
 
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Whole numbers [first, behind)."""
+class Selection:
+    """Messages to read; None means any. A key of None is no key, and a tag of "" is no tag."""
 
-    first: int = 0
-    behind: int = _MOST
-
-    def within(self, first: int, behind: int) -> Span:
-        """Return what this and another span have in common."""
-        return Span(max(self.first, first), min(self.behind, behind))
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Rows to pass on, by key and tag; None means whatever it is."""
-
-    keys: frozenset[bytes] | None = None
+    keys: frozenset[bytes | None] | None = None
     tags: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Selection:
+        """Read the options; their names are in lower case. Raises `BadOption`."""
+        return cls(
+            _listed(options, "keys", _key, 'keys such as ["EWR", {"hex": "00ff"}, null]'),
+            _listed(options, "tags", _tag, 'tags such as ["late", ""]'),
+            _listed(options, "partitions", _partition, "partitions such as [0, 2]"),
+        )
+
+    @property
+    def filters_rows(self) -> bool:
+        """Whether some messages of a partition may be left out."""
+        return self.keys is not None or self.tags is not None
+
+    @property
+    def digest(self) -> str:
+        """A short text that is the same for the same selection; "" if all messages are read."""
+        if not self.filters_rows and self.partitions is None:
+            return ""
+        parts = {
+            "keys": None if self.keys is None else sorted(map(_spelt, self.keys)),
+            "tags": None if self.tags is None else sorted(self.tags),
+            "partitions": None if self.partitions is None else sorted(self.partitions),
+        }
+        text = json.dumps(parts, sort_keys=True).encode()
+        return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+    def reads(self, partition: int) -> bool:
+        """Return whether messages of a partition are wanted."""
+        return self.partitions is None or partition in self.partitions
 
     def wants(self, batch: Batch) -> bool:
         """Return whether a row of `batch` may pass: told by its list of tags alone."""
         if self.tags is None:
             return True
         column = batch.tag_column
-        return column is not None and not self.tags.isdisjoint(column[0])
+        return not self.tags.isdisjoint([""] if column is None else column[0])
 
     def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that pass."""
-        for name, wanted in (("key", self.keys), ("tag", self.tags)):
-            if wanted is not None:
-                column = rows.column(name)
-                among = pa.array(sorted(wanted), column.type)
-                rows = rows.filter(pc.is_in(column, value_set=among))
+        if self.keys is not None:
+            keys = pa.array(list(self.keys), pa.binary())
+            rows = rows.filter(pc.is_in(rows.column("key"), value_set=keys))
+        if self.tags is not None:
+            tags = pa.array([tag or None for tag in self.tags], pa.string())
+            rows = rows.filter(pc.is_in(rows.column("tag"), value_set=tags))
         return rows
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What a query asks for beyond its options' bounds; all of it must hold."""
-
-    partitions: frozenset[int] | None = None
-    offsets: Span = field(default_factory=Span)
-    stamps: Span = field(default_factory=Span)
-    where: Where = field(default_factory=Where)
-
-    def taking(self, given: Filter) -> Selection | None:
-        """Return this and `given`; None if Spark must go on with `given` itself."""
-        match given:
-            case IsNotNull((name,)) if name in _NEVER_NULL:
-                return self
-            case EqualTo((name,), value):
-                return self._among(name, [value])
-            case In((name,), values):
-                return self._among(name, values)
-            case GreaterThan((name,), int(value)):
-                return self._between(name, value + 1, _MOST)
-            case GreaterThanOrEqual((name,), int(value)):
-                return self._between(name, value, _MOST)
-            case LessThan((name,), int(value)):
-                return self._between(name, 0, value)
-            case LessThanOrEqual((name,), int(value)):
-                return self._between(name, 0, value + 1)
+def _listed(
+    options: Mapping[str, str], name: str, read: Callable[[object], V], example: str
+) -> frozenset[V] | None:
+    text = options.get(name)
+    if text is None:
         return None
-
-    def narrow(self, cuts: Cuts, begin: Cut, behind: Cut) -> tuple[Cut, Cut]:
-        """Return what of [begin, behind) this selection needs."""
-        first, last = dict(begin.positions), dict(behind.positions)
-        if self.stamps.first > 0:
-            self._raise_to(first, self._stamped(cuts, self.stamps.first))
-        if self.stamps.behind < _MOST:
-            found = self._stamped(cuts, max(self.stamps.behind, 0))
-            last = {p: min(at, found.get(p, at)) for p, at in last.items()}
-        for partition, at in last.items():
-            span = self.offsets.within(first.get(partition, 0), at)
-            if self.partitions is not None and partition not in self.partitions:
-                span = Span(at, at)
-            first[partition], last[partition] = min(span.first, at), span.behind
-        return Cut(begin.epoch, first), Cut(behind.epoch, last)
-
-    def _stamped(self, cuts: Cuts, stamp: int) -> dict[int, int]:
-        return cuts.first_from(cuts.standing(stamp), stamp)
-
-    def _raise_to(self, first: dict[int, int], found: dict[int, int]) -> None:
-        for partition, at in found.items():
-            first[partition] = max(first.get(partition, 0), at)
-
-    def _between(self, name: str, first: int, behind: int) -> Selection | None:
-        if name == "offset":
-            return replace(self, offsets=self.offsets.within(first, behind))
-        if name == "stamp":
-            return replace(self, stamps=self.stamps.within(first, behind))
-        return None
-
-    def _among(self, name: str, values: Sequence[Any]) -> Selection | None:
-        if name == "partition" and _all(int, values):
-            return replace(self, partitions=_both(self.partitions, frozenset(values)))
-        if name in ("offset", "stamp") and len(values) == 1 and _all(int, values):
-            return self._between(name, values[0], values[0] + 1)
-        if name == "key" and _all((bytes, bytearray), values):
-            keys = _both(self.where.keys, frozenset(map(bytes, values)))
-            return replace(self, where=replace(self.where, keys=keys))
-        if name == "tag" and _all(str, values):
-            tags = _both(self.where.tags, frozenset(values))
-            return replace(self, where=replace(self.where, tags=tags))
-        return None
+    try:
+        given = json.loads(text)
+        if not isinstance(given, list) or not given:
+            raise ValueError
+        return frozenset(map(read, given))
+    except ValueError:
+        raise BadOption(f"option {name} is {text!r}: give a JSON list of {example}") from None
 
 
-def _all(kind: type | tuple[type, ...], values: Sequence[Any]) -> bool:
-    return all(isinstance(value, kind) for value in values)
+def _key(given: object) -> bytes | None:
+    match given:
+        case None:
+            return None
+        case str():
+            return given.encode()
+        case {"hex": str(digits), **rest} if not rest:
+            return bytes.fromhex(digits)
+    raise ValueError
 
 
-def _both(one: frozenset[V] | None, other: frozenset[V]) -> frozenset[V]:
-    return other if one is None else one & other
+def _tag(given: object) -> str:
+    if not isinstance(given, str):
+        raise ValueError
+    given.encode()  # a lone surrogate is no text, and no message has it
+    return given
+
+
+def _partition(given: object) -> int:
+    # bool is an int to isinstance, and true is no partition.
+    if type(given) is not int or given < 0:
+        raise ValueError
+    return given
+
+
+def _spelt(key: bytes | None) -> str:
+    return "" if key is None else f"x{key.hex()}"

@@ -28,16 +28,18 @@ from pyspark.sql.types import StructType
 
 from weir.model.arrow import SCHEMA
 from weir.spark import planning
-from weir.spark.batch import BatchReader, FilteringReader, Task, tasks
+from weir.spark.batch import BatchReader, Task, tasks
 from weir.spark.bounds import Latest, Offsets, Stamped
 from weir.spark.complete import Complete
 from weir.spark.cuts import Cuts
-from weir.spark.errors import BadOption
+from weir.spark.errors import BadOption, CheckpointMismatch
 from weir.spark.fetching import record_batches
 from weir.spark.options import Options
 from weir.spark.planning import Cut
 
 Offset = dict[str, Any]
+#: Beside the fields of a cut: the digest of what the query selects; not there if it is everything.
+_SELECTION = "f"
 
 
 class WeirDataSource(DataSource):
@@ -59,9 +61,7 @@ class WeirDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of what is there now; no broker is asked yet."""
-        # Spark refuses a reader that could take filters unless its own setting allows that.
-        kind = FilteringReader if self._checked.pushdown else BatchReader
-        return kind(self._checked)
+        return BatchReader(self._checked)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader of a stream; no broker is asked yet."""
@@ -85,7 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a query without a checkpoint begins; the same however often it is asked."""
         if self._initial is None:
             self._initial = self._first_cut()
-        return self._initial.bare.to_json()
+        return self._told(self._initial.bare)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that the options set; Spark hands it to `latestOffset`."""
@@ -102,7 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Two round trips to the broker; in total order a few more, for the cut lies at a barrier.
         Raises `RangeLost` and `CheckpointMismatch`.
         """
-        begin = Cut.from_json(start)
+        begin = self._heard(start)
         if self._target is None and self._complete.wanted and not self._complete.moved(begin):
             return start
         end = self._target or self._end()
@@ -113,16 +113,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         rows_max = _rows_max(limit)
         if end.stamp:
-            return self._complete.within(begin, end, rows_max).to_json()
-        return planning.advance(begin, end, rows_max).to_json()
+            return self._told(self._complete.within(begin, end, rows_max))
+        return self._told(planning.advance(begin, end, rows_max))
 
     def reportLatestOffset(self) -> Offset:
         """Return the committed end, which the query's progress shows beside its own position."""
-        return self._committed().bare.to_json()
+        return self._told(self._committed().bare)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the tasks of the micro-batch [start, end); a replay gets the same ranges."""
-        begin, behind = Cut.from_json(start), Cut.from_json(end)
+        begin, behind = self._heard(start), self._heard(end)
         info = self._cuts.describe()
         # Whether the messages are still there shows when they are read; here, whether the topic is.
         there = {p: behind.positions.get(p, 0) for p in range(len(info.addresses))}
@@ -135,13 +135,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield a task's messages as record batches; Spark gives None for a batch without tasks."""
         if not isinstance(partition, Task):
             return iter(())
-        return record_batches(partition.source, partition.range, self._options.fetch_bytes_max)
+        return record_batches(
+            partition.source,
+            partition.range,
+            self._options.fetch_bytes_max,
+            self._options.selection,
+        )
 
     def commit(self, end: Offset) -> None:
         """Do nothing: it comes one batch late, and for the last batch never.
 
         So nothing may hang on it (counterexample 28); the checkpoint is the query's position.
         """
+
+    def _told(self, cut: Cut) -> Offset:
+        """Return a cut as Spark stores it, with what the query leaves out."""
+        digest = self._options.selection.digest
+        return cut.to_json() | ({_SELECTION: digest} if digest else {})
+
+    def _heard(self, offset: Offset) -> Cut:
+        """Read a cut that Spark stored. Raises `CheckpointMismatch` if it is another query's."""
+        cut = Cut.from_json(offset)
+        # What was left out before lies behind the offsets of the checkpoint and would not come.
+        if offset.get(_SELECTION, "") != self._options.selection.digest:
+            raise CheckpointMismatch(
+                f"the checkpoint was written with other options keys, tags or partitions than "
+                f"this query of {self._options.topic!r} has: give those again, or use a new "
+                "checkpointLocation"
+            )
+        return cut
 
     def _first_cut(self) -> Cut:
         # A pinned end counts as the latest, lest a query begin behind where it must end.

@@ -188,3 +188,21 @@ def test_an_option_decides_against_the_topic(patch: pytest.MonkeyPatch) -> None:
     assert made.latestOffset(made.initialOffset(), ReadMaxRows(2)) == {"e": 1, "p": {"00000": 2}}
     with pytest.raises(BadOption, match="option order='causal': give 'partition'"):
         reader(order="causal")
+
+
+def test_only_selected_partitions_are_in_a_cut(patch: pytest.MonkeyPatch) -> None:
+    broker = use(patch, Broker(3))
+    for stamp in range(10, 22):
+        broker.publish(stamp % 3, stamp)
+    wanted = {p: at for p, at in broker.below(1 << 60).items() if p != 1}
+    for limit in (ALL, ReadMaxRows(5)):
+        made = reader(partitions="[0, 2]")
+        at, read = made.initialOffset(), set()
+        while (end := made.latestOffset(at, limit)) is not at:
+            tasks = [task for task in made.partitions(at, end) if isinstance(task, Task)]
+            read |= {task.range.partition for task in tasks}
+            at = end
+        assert cut_of(at).positions == wanted
+        assert read == {0, 2}
+        broker.publish(1, 90)
+        assert made.latestOffset(at, limit) is at, "the partition that moved is not read"

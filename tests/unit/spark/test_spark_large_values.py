@@ -13,9 +13,13 @@ from weir.model.batch import encode
 from weir.model.chunks import References, chained
 from weir.model.header import parse
 from weir.model.ids import Address, group_of
+from weir.spark import fetching
 from weir.spark.errors import BadOption, ValueTooLarge
+from weir.spark.fetching import Source, record_batches
 from weir.spark.large import LargeValues, load
 from weir.spark.options import Options
+from weir.spark.planning import Range
+from weir.spark.selection import Selection
 from weir.wire import messages as m
 
 ADDRESS = Address(0, 0, group_of(1, 0))
@@ -75,6 +79,20 @@ def test_over_the_limit_a_query_ends_or_gets_null() -> None:
     assert not LargeValues(size - 1, null=True).loads(part)
     with pytest.raises(ValueTooLarge, match="t/0 offset 0 has 101 bytes, over maxValueBytes=100"):
         LargeValues(size - 1).loads(part)
+
+
+def test_a_value_that_is_not_selected_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = closing()
+    source = Source((("broker", 1),), "t", ADDRESS, LargeValues(len(WHOLE) - 1))
+    monkeypatch.setattr(fetching._Leader, "fetch", lambda *_: ([part], 1))
+
+    def read(key: bytes) -> list[Any]:
+        selection = Selection(keys=frozenset([key]))
+        return list(record_batches(source, Range(0, 0, 1), 1 << 20, selection))
+
+    assert read(b"other") == []
+    with pytest.raises(ValueTooLarge):
+        read(b"k")
 
 
 def test_both_are_options() -> None:

@@ -10,6 +10,7 @@ from weir.model.limits import FETCH_BYTES_MAX
 from weir.spark.bounds import Offsets
 from weir.spark.errors import BadOption
 from weir.spark.options import NAMES, Options
+from weir.spark.selection import Selection
 
 
 def test_a_topic_is_enough() -> None:
@@ -22,14 +23,17 @@ def test_every_option_is_read_in_any_case() -> None:
         "URL": "weir://a:1,b",
         "STARTINGOFFSETS": '{"0": 12, "3": 0}',
         "endingoffsets": '{"0": 90}',
-        "PushDown": "True",
+        "KEYS": '["k"]',
+        "tags": '[""]',
+        "Partitions": "[1]",
         "maxrowsperbatch": "10",
         "MaxBytesPerFetch": "65536",
         "minPartitions": "4",
         "maxRowsPerPartition": "5",
     }
     expected = Options(
-        "shop/orders", (("a", 1), ("b", 6800)), Offsets({0: 12, 3: 0}), Offsets({0: 90}), True,
+        "shop/orders", (("a", 1), ("b", 6800)), Offsets({0: 12, 3: 0}), Offsets({0: 90}),
+        Selection(frozenset([b"k"]), frozenset([""]), frozenset([1])),
         10, 65_536, 4, 5,
     )  # fmt: skip
     assert Options.parse(given) == expected
@@ -51,6 +55,9 @@ def test_every_option_is_read_in_any_case() -> None:
         ({"topic": "t", "startingOffsets": '{"0": -1}'}, "earliest, latest"),
         ({"topic": "t", "startingOffsets": '{"0": true}'}, "earliest, latest"),
         ({"topic": "t", "startingOffsets": '{"x": 1}'}, "earliest, latest"),
+        ({"topic": "t", "pushdown": "true"}, "load options keys, tags or partitions"),
+        ({"topic": "t", "pushDown": "false"}, "load options keys, tags or partitions"),
+        ({"topic": "t", "keys": "EWR"}, "JSON list of keys"),
         ({"topic": "t", "maxRowsPerBatch": "0"}, "from 1 to"),
         ({"topic": "t", "maxRowsPerBatch": "-5"}, "maxRowsPerBatch is '-5'"),
         ({"topic": "t", "minPartitions": "many"}, "minPartitions"),

@@ -1,128 +1,108 @@
-"""Filters that a reader takes over from Spark, and those that it leaves."""
+"""The load options keys, tags and partitions: how they are read, and which rows pass."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
 
 from weir.model.arrow import record_batch
 from weir.model.batch import Batch, encode
-from weir.spark.batch import FilteringReader
-from weir.spark.cuts import Standing
-from weir.spark.options import Options
-from weir.spark.planning import Cut
+from weir.spark.errors import BadOption
 from weir.spark.selection import Selection
-from weir.wire.messages import PositionsReply, TopicInfo
-
-INFO = TopicInfo(1, "default", "t", "partition", [])
 
 
-class Cuts:
-    """Partitions in which a message's stamp is ten times its offset."""
-
-    def standing(self, stamp: int = 0) -> Standing:
-        return Standing(INFO, [PositionsReply(0, 100, 0)] * 3)
-
-    def first_from(self, standing: Standing, stamp: int) -> dict[int, int]:
-        return {p: min(-(-stamp // 10), 100) for p in range(len(standing.places))}
-
-
-def selection(*filters: Filter) -> Selection:
-    taken = Selection()
-    for given in filters:
-        narrowed = taken.taking(given)
-        assert narrowed is not None, given
-        taken = narrowed
-    return taken
-
-
-def narrowed(*filters: Filter) -> dict[int, tuple[int, int]]:
-    begin, end = Cut(1, dict.fromkeys(range(3), 20)), Cut(1, dict.fromkeys(range(3), 100))
-    first, behind = selection(*filters).narrow(Cuts(), begin, end)  # type: ignore[arg-type]
-    return {
-        p: (first.positions[p], at) for p, at in behind.positions.items() if first.positions[p] < at
-    }
+def test_lists_are_read() -> None:
+    found = Selection.parse(
+        {
+            "keys": '["EWR", "Zürich", {"hex": "00FF"}, "", null]',
+            "tags": '["late", ""]',
+            "partitions": "[0, 2]",
+        }
+    )
+    assert found.keys == frozenset([b"EWR", "Zürich".encode(), b"\x00\xff", b"", None])
+    assert found.tags == frozenset(["late", ""])
+    assert found.partitions == frozenset([0, 2])
+    assert Selection.parse({"topic": "t"}) == Selection()
 
 
 @pytest.mark.parametrize(
-    ("filters", "expected"),
+    ("name", "text"),
     [
-        ([], {0: (20, 100), 1: (20, 100), 2: (20, 100)}),
-        ([EqualTo(("partition",), 1)], {1: (20, 100)}),
-        ([In(("partition",), (0, 2)), In(("partition",), (2, 7))], {2: (20, 100)}),
-        ([In(("partition",), (0,)), GreaterThan(("offset",), 30)], {0: (31, 100)}),
-        ([In(("partition",), (0,)), LessThanOrEqual(("offset",), 30)], {0: (20, 31)}),
-        ([EqualTo(("partition",), 0), EqualTo(("offset",), 50)], {0: (50, 51)}),
-        ([EqualTo(("partition",), 0), EqualTo(("offset",), 500)], {}),
-        ([EqualTo(("partition",), 0), LessThan(("offset",), -5)], {}),
-        ([EqualTo(("partition",), 0), GreaterThanOrEqual(("stamp",), 450)], {0: (45, 100)}),
-        ([EqualTo(("partition",), 0), GreaterThan(("stamp",), 450)], {0: (46, 100)}),
-        ([EqualTo(("partition",), 0), LessThan(("stamp",), 450)], {0: (20, 45)}),
-        ([EqualTo(("partition",), 0), LessThan(("stamp",), -1)], {}),
-        (
-            [
-                EqualTo(("partition",), 0),
-                GreaterThan(("stamp",), 300),
-                LessThan(("stamp",), 600),
-                LessThan(("offset",), 40),
-            ],
-            {0: (31, 40)},
-        ),
+        ("keys", "EWR"),
+        ("keys", "[]"),
+        ("keys", '{"hex": "00"}'),
+        ("keys", '[{"hex": "0"}]'),
+        ("keys", '[{"hex": "00", "more": 1}]'),
+        ("keys", "[7]"),
+        ("keys", '["\\ud800"]'),
+        ("tags", "late"),
+        ("tags", "[null]"),
+        ("tags", '["\\ud800"]'),
+        ("partitions", "0,1"),
+        ("partitions", "[-1]"),
+        ("partitions", "[true]"),
+        ("partitions", '["0"]'),
     ],
 )
-def test_ranges_shrink_to_what_is_asked_for(
-    filters: list[Filter], expected: dict[int, tuple[int, int]]
-) -> None:
-    assert narrowed(*filters) == expected
+def test_what_is_no_list_of_them_is_refused(name: str, text: str) -> None:
+    with pytest.raises(BadOption, match=f"option {name} is .*give a JSON list of {name} such as"):
+        Selection.parse({name: text})
 
 
 def test_rows_are_chosen_by_key_and_tag() -> None:
     raw = encode(
         [b"0", b"1", b"2", b"3"],
-        keys=[b"a", None, b"b", b"a"],
+        keys=[b"a", None, b"", b"a"],
         tags=["red", "red", None, "blue"],
         group=65_536,
     )
     batch = Batch(bytes(raw))
     rows = record_batch(batch, "t", 0)
 
-    def passing(*filters: Filter) -> Any:
-        where = selection(*filters).where
-        return where.filter(rows).column("value").to_pylist() if where.wants(batch) else None
+    def passing(**options: str) -> Any:
+        selection = Selection.parse(options)
+        if not selection.wants(batch):
+            return None
+        return selection.filter(rows).column("value").to_pylist()
 
     assert passing() == [b"0", b"1", b"2", b"3"]
-    assert passing(EqualTo(("key",), bytearray(b"a"))) == [b"0", b"3"]
-    assert passing(EqualTo(("key",), b"a"), EqualTo(("tag",), "blue")) == [b"3"]
-    assert passing(In(("tag",), ("red", "green"))) == [b"0", b"1"]
-    assert passing(EqualTo(("key",), b"nobody")) == []
-    assert passing(EqualTo(("tag",), "green")) is None, "told by the list of tags alone"
+    assert passing(keys='["a"]') == [b"0", b"3"]
+    assert passing(keys='["a"]', tags='["blue"]') == [b"3"]
+    assert passing(tags='["red", "green"]') == [b"0", b"1"]
+    assert passing(tags='[""]') == [b"2"]
+    assert passing(tags='["", "blue"]') == [b"2", b"3"]
+    assert passing(keys="[null]") == [b"1"]
+    assert passing(keys='[""]') == [b"2"]
+    assert passing(keys='["nobody"]') == []
+    assert passing(tags='["green"]') is None, "told by the list of tags alone"
 
 
-def test_what_cannot_be_kept_to_exactly_stays_with_spark() -> None:
-    reader = FilteringReader(Options("t", (("broker", 1),)))
-    mine = [EqualTo(("partition",), 1), IsNotNull(("offset",)), EqualTo(("key",), b"a")]
-    theirs = [
-        IsNotNull(("key",)),
-        EqualTo(("value",), b"x"),
-        EqualNullSafe(("key",), b"a"),
-        Not(EqualTo(("partition",), 2)),
-        GreaterThan(("partition",), 1),
-        In(("offset",), (1, 2)),
-        EqualTo(("key",), "text"),
-        EqualTo(("headers", "x"), b"1"),
+def test_a_batch_without_tags_and_keys_is_all_untagged() -> None:
+    batch = Batch(bytes(encode([b"0", b"1"], group=65_536)))
+    assert Selection(tags=frozenset([""])).wants(batch)
+    assert not Selection(tags=frozenset(["late"])).wants(batch)
+    rows = record_batch(batch, "t", 0)
+    assert Selection(tags=frozenset([""])).filter(rows).num_rows == 2
+    assert Selection(keys=frozenset([None])).filter(rows).num_rows == 2
+    assert Selection(keys=frozenset([b""])).filter(rows).num_rows == 0
+
+
+def test_each_selection_has_a_digest_of_its_own() -> None:
+    texts = [
+        {},
+        {"keys": '["a"]'},
+        {"keys": "[null]"},
+        {"keys": '[""]'},
+        {"tags": '["a"]'},
+        {"tags": '[""]'},
+        {"partitions": "[0]"},
+        {"keys": '["a"]', "partitions": "[0]"},
     ]
-    left = reader.pushFilters([*mine, *theirs])
-    assert [id(given) for given in left] == [id(given) for given in theirs]
+    digests = [Selection.parse(options).digest for options in texts]
+    assert digests[0] == ""
+    assert len(set(digests)) == len(texts)
+    one, other = ({"keys": text} for text in ('["a", "b"]', '[{"hex": "62"}, "a", "a"]'))
+    assert Selection.parse(one).digest == Selection.parse(other).digest
+    # Checkpoints hold it: it must not change from release to release.
+    assert Selection.parse(one).digest == "6363c9744941f90b"

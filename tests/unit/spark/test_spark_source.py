@@ -188,3 +188,39 @@ def test_tasks_are_the_same_on_a_replay(broker: Broker) -> None:
     assert pickle.loads(pickle.dumps(first)) == first
     assert reader().partitions(offset(10, 4), offset(10, 4)) == []
     assert [*reader().read(None)] == []
+
+
+def test_a_selection_belongs_to_the_checkpoint(broker: Broker) -> None:
+    keyed = reader(keys='["a"]')
+    start = keyed.initialOffset()
+    end = keyed.latestOffset(start, ALL)
+    assert keyed.latestOffset(end, ALL) == end
+    assert {k: v for k, v in end.items() if k != "f"} == offset(10, 4)
+    assert reader(keys='[{"hex": "61"}]').partitions(start, end)
+    plain = reader()
+    assert "f" not in plain.initialOffset(), "what is not filtered is stored as it always was"
+    for other in (plain, reader(keys='["b"]'), reader(keys='["a"]', tags='["t"]')):
+        with pytest.raises(CheckpointMismatch, match="other options keys, tags or partitions"):
+            other.latestOffset(end, ALL)
+        with pytest.raises(CheckpointMismatch):
+            other.partitions(start, end)
+    with pytest.raises(CheckpointMismatch):
+        keyed.latestOffset(offset(10, 4), ALL)
+
+
+def test_only_selected_partitions_are_planned(broker: Broker) -> None:
+    one = reader(partitions="[1]")
+    start = one.initialOffset()
+    assert start["p"] == {"00001": 2}
+    end = one.latestOffset(start, ReadMaxRows(1))
+    assert end["p"] == {"00001": 3}, "what is not read uses nothing of the limit"
+    tasks = one.partitions(start, one.latestOffset(start, ALL))
+    assert [task.range for task in tasks if isinstance(task, Task)] == [Range(1, 2, 4)]
+    # Other partitions that move are no news.
+    behind = one.latestOffset(start, ALL)
+    broker.ends[0] = 90
+    assert one.latestOffset(behind, ALL) == behind
+    with pytest.raises(BadOption, match="option partitions names partition 7; t has partitions 0"):
+        reader(partitions="[1, 7]").initialOffset()
+    with pytest.raises(BadOption, match="names partition 0, which the option partitions leaves"):
+        reader(partitions="[1]", startingOffsets='{"0": 1}').initialOffset()
