@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -11,6 +12,11 @@ if TYPE_CHECKING:
     from weir.client.client import Client
 
 R = TypeVar("R")
+
+Timeout = Annotated[
+    str, typer.Option(help="Give up if no broker is reached for so long at the start.")
+]
+_LOOK_SECONDS = 0.5
 
 #: A person waits at a terminal: long enough for a broker that is starting, and no longer.
 TIMEOUT_SECONDS = 5.0
@@ -22,14 +28,50 @@ Url = Annotated[
 DEFAULT_URL = "weir://localhost:6800"
 
 
-def connected(url: str, work: Callable[[Client], Awaitable[R]]) -> R:
+def connected_for_ever(url: str, timeout: str, work: Callable[[Client], Awaitable[R]]) -> R:
+    """Do as `connected` does, with `timeout` for the first connection; a broker that goes later is
+    waited for without end, and stderr says so.
+    """
+    import asyncio
+
+    from weir.cli.retention import duration
+
+    async def patiently(client: Client) -> R:
+        client.wait_without_end()
+        telling = asyncio.create_task(_tell_when_away(client, url))
+        try:
+            return await work(client)
+        finally:
+            telling.cancel()
+
+    seconds = duration("--timeout", timeout)
+    if not seconds:
+        raise typer.BadParameter("give more than 0s, as in 5s", param_hint="--timeout")
+    return connected(url, patiently, seconds)
+
+
+async def _tell_when_away(client: Client, url: str) -> None:
+    import asyncio
+
+    away = False
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        if client.is_connected == away:
+            away = not away
+            words = "is away: waiting for it (Ctrl-C ends)" if away else "is back"
+            print(f"{url} {words}", file=sys.stderr, flush=True)
+
+
+def connected(
+    url: str, work: Callable[[Client], Awaitable[R]], timeout: float = TIMEOUT_SECONDS
+) -> R:
     """Connect, do `work`, close; return what it returned. A wrong URL is a usage error."""
     import asyncio
 
     from weir.client.connect import connect
 
     try:
-        connecting = connect(url, name="weir-cli", request_timeout=TIMEOUT_SECONDS)
+        connecting = connect(url, name="weir-cli", request_timeout=timeout)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli.connecting import DEFAULT_URL, Url, connected
+from weir.cli.connecting import DEFAULT_URL, Timeout, Url, connected_for_ever
 from weir.cli.tail import Form, as_json, as_text, ending_quietly
 
 if TYPE_CHECKING:
@@ -36,11 +36,13 @@ def sub(
     form: Annotated[
         Form, typer.Option("-o", "--output", help="json: an object a line.")
     ] = Form.text,
+    timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
     """Take a share of a topic's messages until Ctrl-C; each is acked once it is printed.
 
-    A cluster that is new begins at the earliest message. `weir tail` looks without taking.
+    A cluster that is new begins at the earliest message. A broker that goes is waited for.
+    `weir tail` looks without taking.
     """
 
     async def work(client: Client) -> None:
@@ -58,6 +60,6 @@ def sub(
     from weir.cli.output import hint
 
     with ending_quietly():
-        connected(url, work)
+        connected_for_ever(url, timeout, work)
     if form is Form.text:
         hint(f"Next: weir cluster lag {topic} {cluster}")

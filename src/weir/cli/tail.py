@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.connecting import DEFAULT_URL, Url, connected
+from weir.cli.connecting import DEFAULT_URL, Timeout, Url, connected_for_ever
 
 if TYPE_CHECKING:
     from weir.client.client import Client
@@ -64,9 +64,10 @@ def tail(
     form: Annotated[
         Form, typer.Option("-o", "--output", help="json: an object a line.")
     ] = Form.text,
+    timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the messages of a topic until Ctrl-C."""
+    """Show the messages of a topic until Ctrl-C. A broker that goes meanwhile is waited for."""
     # At the latest there is nothing before today's end.
     begin = start or ("latest" if follow else "earliest")
     place = _place(begin)
@@ -85,7 +86,7 @@ def tail(
 
     try:
         with ending_quietly():
-            connected(url, work)
+            connected_for_ever(url, timeout, work)
     except OffsetOutOfRange as error:
         raise OffsetOutOfRange(
             f"{topic} does not hold what --from {begin} asks for; the nearest offset is "

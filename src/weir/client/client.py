@@ -27,6 +27,9 @@ from weir.errors import WeirError
 from weir.model.limits import GRANT_MS_DEFAULT, MIB, VALUE_BYTES_LOADED_MAX
 from weir.wire import messages as m
 
+#: Ten years: a number that timers and arithmetic still take.
+_WITHOUT_END_SECONDS = 10 * 365 * 24 * 3_600.0
+
 
 class Client:
     """One link to a system of brokers. Get one from `weir.client.connect.connect`."""
@@ -44,6 +47,15 @@ class Client:
         """Who answered last, and its limits."""
         assert self._link.welcome is not None
         return self._link.welcome
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a node is reached just now."""
+        return self._link.is_up
+
+    def wait_without_end(self) -> None:
+        """Let requests from now on wait for the broker for as long as it is away."""
+        self._link.request_timeout = _WITHOUT_END_SECONDS
 
     # Messages.
 

@@ -96,6 +96,11 @@ class Link:
         #: The host that answered last.
         self._home = ""
 
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection just now."""
+        return self._connection is not None
+
     async def start(self) -> None:
         """Return once connected. Raises `Disconnected` after `request_timeout` without."""
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="weir link")
