@@ -1,15 +1,17 @@
-"""`session`: a local Spark that runs weir's queries, with settings that suit one machine."""
+"""`session`: the Spark that runs weir's queries: the one that is given, or else a local one."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import weir
 from weir.errors import MissingLibrary
 
 try:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 except ModuleNotFoundError:
     raise MissingLibrary("PySpark is not here: pip install 'weir-mq[spark]'") from None
@@ -19,17 +21,24 @@ from weir.spark.source import WeirDataSource
 
 #: Tries of a task: a broker that restarts while a task reads must not end the query.
 TASK_TRIES = 4
+#: spark-submit sets it for the Python program that it runs: the port of its JVM.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 def session(
     app: str = "weir", cores: int = 2, memory: str = "2g", **conf: str | int | bool
 ) -> SparkSession:
-    """Return a Spark session on this machine that knows `format("weir")`.
+    """Return a Spark session that knows `format("weir")`.
 
-    It finds Java by itself (`weir.spark.java`). `conf` overrides settings: pass dotted names as
-    `**{"spark.ui.enabled": "true"}`. One that is running already is returned with `conf` applied.
-    Raises `NoJava`.
+    A session that is running already is returned, and under spark-submit one with the master and
+    the settings that spark-submit was given; both only with `conf` applied, and `app`, `cores` and
+    `memory` are ignored. Otherwise Spark is started on this machine, and Java is found for it
+    (`weir.spark.java`). `conf` overrides settings: pass dotted names as
+    `**{"spark.ui.enabled": "true"}`. Raises `NoJava`.
     """
+    # A context, unlike an active session, is there for every thread.
+    if SparkContext._active_spark_context is not None or _SUBMITTED in os.environ:
+        return _made(SparkSession.builder, conf)
     _prepare_environment()
     settings: dict[str, str | int | bool] = {
         "spark.ui.enabled": "false",
@@ -45,7 +54,10 @@ def session(
         "spark.sql.streaming.metricsEnabled": "false",
     }
     settings.update(conf)
-    builder = SparkSession.builder.appName(app).master(f"local[{cores},{TASK_TRIES}]")
+    return _made(SparkSession.builder.appName(app).master(f"local[{cores},{TASK_TRIES}]"), settings)
+
+
+def _made(builder: SparkSession.Builder, settings: Mapping[str, str | int | bool]) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
     spark = builder.getOrCreate()

@@ -2,8 +2,12 @@
 
     python -m weir.spark.jobs.delays weir://localhost:6800 flights ./delays ./delays-checkpoint
 
-Messages are JSON: {"carrier": "UA", "sched": "2013-01-01T05:15", "dep_delay": 2.0 or null, ...}; a
-flight without a departure delay was cancelled. Two steps make the result exact:
+`spark-submit --master ... src/weir/spark/jobs/delays.py` with the same arguments runs it there.
+
+A flight is JSON: {"carrier": "UA", "sched": "2013-01-01T05:15", "dep_delay": 2.0 or null, ...}. A
+carrier is two or three letters and digits, and `dep_delay` null means that the flight was
+cancelled. Any other message is left out, and the result says how many were. Two steps make it
+exact:
 
 1. Each micro-batch is aggregated and written to a folder of its own, named by query and batch id. A
    batch that is replayed after a crash has the same number and the same messages, so it overwrites
@@ -26,8 +30,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 #: How often a running query is asked how far it is.
 LOOK_EVERY_SECONDS = 1
 
-FLIGHT = "carrier string, sched string, dep_delay double"
-#: Of one micro-batch: `flights` of which `departed` have a delay; `cancelled` ones have none.
+FLIGHT = "carrier string, sched string, dep_delay double, malformed string"
+_CARRIER = "^[A-Z0-9]{2,3}$"
+_SCHED = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}"
+#: Of one micro-batch: `flights` of which `departed` have a delay; `cancelled` ones have none. Rows
+#: without a carrier count messages that are no flights.
 PARTIAL = (
     "carrier string, hour int, flights long, departed long, cancelled long, "
     "delay_sum double, delay_max double"
@@ -37,12 +44,15 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run came to: flights counted, of them cancelled, table rows, and the table's path."""
+    """What a run came to: flights counted, of them cancelled, table rows, and the table's path;
+    and how many messages were left out because they are no flights.
+    """
 
     flights: int
     cancelled: int
     rows: int
     path: str
+    left_out: int = 0
 
 
 def run(
@@ -88,11 +98,28 @@ def _write(batch: DataFrame, number: int, out: str) -> None:
 
 def _aggregate(messages: DataFrame) -> DataFrame:
     """Reduce messages to a row per carrier and hour; what is no flight counts under no carrier."""
-    parsed = F.from_json(F.col("value").cast("string"), FLIGHT)
-    flight = messages.select(parsed.alias("flight")).select("flight.*")
+    text = F.col("value").try_cast("string")
+    parsed = F.from_json(text, FLIGHT, {"columnNameOfCorruptRecord": "malformed"})
+    read = messages.select(parsed.alias("flight"), F.json_object_keys(text).alias("names"))
     # The time is local to the airport and has no zone: its hour is taken as it is written.
-    hour = F.hour(F.col("sched").try_cast("timestamp_ntz"))
-    return flight.groupBy("carrier", hour.alias("hour")).agg(
+    hour = F.hour(F.col("flight.sched").try_cast("timestamp_ntz"))
+    delay = F.col("flight.dep_delay")
+    is_flight = F.coalesce(
+        F.col("flight.malformed").isNull()
+        & F.col("flight.carrier").rlike(_CARRIER)
+        & F.col("flight.sched").rlike(_SCHED)
+        & hour.isNotNull()
+        # A flight without the field is not a cancelled one; NaN is above any number.
+        & F.array_contains("names", "dep_delay")
+        & (delay.isNull() | (F.abs(delay) < float("inf"))),
+        F.lit(False),
+    )
+    checked = read.select(
+        F.when(is_flight, F.col("flight.carrier")).alias("carrier"),
+        F.when(is_flight, hour).alias("hour"),
+        F.when(is_flight, delay).alias("dep_delay"),
+    )
+    return checked.groupBy("carrier", "hour").agg(
         F.count("*").alias("flights"),
         F.count("dep_delay").alias("departed"),
         F.count_if(F.col("carrier").isNotNull() & F.col("dep_delay").isNull()).alias("cancelled"),
@@ -118,8 +145,9 @@ def _wait(query: StreamingQuery, progress: Progress | None) -> None:
 
 def _add_up(spark: SparkSession, partials: str, path: str) -> Result:
     """Add the micro-batches up into one table, and return its totals."""
+    partial = _read(spark, partials)
     delays = (
-        _read(spark, partials)
+        partial.where(F.col("carrier").isNotNull())
         .groupBy("carrier", "hour")
         .agg(
             F.sum("flights").alias("flights"),
@@ -137,7 +165,8 @@ def _add_up(spark: SparkSession, partials: str, path: str) -> Result:
         .agg(F.sum("flights"), F.sum("cancelled"), F.count("*"))
         .collect()[0]
     )
-    return Result(totals[0] or 0, totals[1] or 0, totals[2], path)
+    others = partial.where(F.col("carrier").isNull()).agg(F.sum("flights")).collect()[0]
+    return Result(totals[0] or 0, totals[1] or 0, totals[2], path, others[0] or 0)
 
 
 def _read(spark: SparkSession, partials: str) -> DataFrame:
@@ -162,11 +191,15 @@ def main() -> None:
     if len(sys.argv) != 5:
         sys.exit("usage: python -m weir.spark.jobs.delays URL TOPIC OUT CHECKPOINT")
     url, topic, out, checkpoint = sys.argv[1:]
-    result = run(session("delays"), url, topic, out, checkpoint, progress=_show)
+    spark = session("delays")
+    print(f"Spark {spark.version} at {spark.sparkContext.master}", flush=True)
+    result = run(spark, url, topic, out, checkpoint, progress=_show)
     print(
         f"{result.flights:,} flights ({result.cancelled:,} cancelled) in {result.rows:,} rows: "
         f"{result.path}"
     )
+    if result.left_out:
+        print(f"{result.left_out:,} messages of {topic} are no flights and were left out")
 
 
 def _show(messages: int) -> None:
