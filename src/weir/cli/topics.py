@@ -312,8 +312,11 @@ def _together(names: list[str] | None) -> list[str] | None:
 
 
 def _held_by(part: Part) -> str:
-    late = f" ({_listed(part.behind)} behind)" if part.behind else ""
-    return _listed(part.nodes) + late
+    if not part.behind:
+        return _listed(part.nodes)
+    nodes = "nodes" if len(part.behind) > 1 else "node"
+    are = "are" if len(part.behind) > 1 else "is"
+    return f"{_listed(part.nodes)} ({nodes} {_listed(part.behind)} {are} behind)"
 
 
 def _state(info: TopicInfo, partition: int) -> str:

@@ -159,6 +159,11 @@ class Client:
         options = ReaderOptions(
             start, partitions, max_bytes, follow, until, key, tag, value_bytes_max, order, read_from
         )
+        if not isinstance(topic, str):
+            raise TypeError(
+                f"a reader reads one topic, named by text, not {type(topic).__name__}: open one "
+                "reader for each topic"
+            )
         return Reader(self._link, topic, options)
 
     def consumer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from random import Random
 from types import TracebackType
+from typing import NoReturn
 
 from weir.client.backoff import Backoff
 from weir.client.client import Client
@@ -39,6 +40,12 @@ class Connecting:
         await link.start()
         return Client(link)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"this is no client yet, so it has no {name!r}: write `async with weir.connect(...) "
+            "as w:`, or `w = await weir.connect(...)`"
+        )
+
     def __await__(self) -> Generator[object, None, Client]:
         return self._connect().__await__()
 
@@ -70,6 +77,11 @@ def connect(
     request waits for it up to `request_timeout` ("5s", or seconds) and then raises `Disconnected`.
     `name` is what the broker calls this client. Raises `ValueError` for what is no address.
     """
+    if not isinstance(retry, Backoff):
+        raise TypeError(
+            f"retry={retry!r}: give weir.Backoff(attempts={retry if type(retry) is int else 3}), "
+            "which says how often and how long to wait"
+        )
     timeout = seconds(request_timeout)
     if not timeout:
         raise ValueError("request_timeout=0: nothing is answered at once, give more")

@@ -100,6 +100,11 @@ def check_columns(tag: str | None, time: int | None, headers: Mapping[str, bytes
             )
         if not -_TIMES <= time < _TIMES:
             raise BadRequest(f"time={time}: give microseconds since 1970, in 64 bits")
+    if headers is not None and not isinstance(headers, Mapping):
+        raise TypeError(
+            f"headers are a mapping of text to bytes, as in {{'trace': b'1'}}, not "
+            f"{type(headers).__name__}"
+        )
     for name, value in (headers or {}).items():
         if not (isinstance(name, str) and isinstance(value, bytes)):
             raise TypeError(

@@ -13,7 +13,10 @@ from weir import sync, testing
 from weir.cli.clusters import _summary
 from weir.cli.main import main
 from weir.cli.retention import duration_of, shown_retention, size_of
+from weir.cli.topics import _held_by
+from weir.client.administration import Part
 from weir.client.shares import Cluster, Share
+from weir.model.ids import Address
 from weir.model.topic import TopicSettings
 
 Weir = Callable[..., tuple[int, str, str]]
@@ -204,3 +207,15 @@ def test_retention_is_shown_as_it_is_written() -> None:
     assert shown_retention(TopicSettings(90_000, 1_536)) == "1.5m, 1.5KiB a partition"
     assert [duration_of(s) for s in (0.25, 59, 3_600, 604_800)] == ["0.25s", "59s", "1h", "7d"]
     assert [size_of(n) for n in (5, 1 << 20, 3 << 40)] == ["5B", "1MiB", "3TiB"]
+
+
+@pytest.mark.parametrize(
+    ("behind", "shown"),
+    [
+        ((), "1, 2, 3"),
+        ((2,), "1, 2, 3 (node 2 is behind)"),
+        ((2, 3), "1, 2, 3 (nodes 2, 3 are behind)"),
+    ],
+)
+def test_nodes_that_are_behind_are_named(behind: tuple[int, ...], shown: str) -> None:
+    assert _held_by(Part(0, Address(1, 0, 0), 0, 0, 0, (), (1, 2, 3), behind)) == shown
