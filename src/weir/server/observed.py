@@ -20,6 +20,7 @@ from weir.server.metrics import Metrics
 from weir.server.metrics_http import PLAIN, Answer, Pages
 from weir.server.notify import Notifier
 from weir.server.recent import Recent
+from weir.server.stages import Stages
 from weir.server.troubles_told import TroublesTold
 
 log = logging.getLogger(__name__)
@@ -60,10 +61,17 @@ async def observed(
 def _pages(
     metrics: Metrics, shard: Shard, stopping: asyncio.Event, away: Callable[[], Sequence[int]]
 ) -> Pages:
-    recent = Recent(metrics.text)
+    recent, stages = Recent(metrics.text), Stages()
 
     async def figures() -> Answer:
         return 200, CONTENT_TYPE, await recent.text()
+
+    async def sampled() -> Answer:
+        if (found := await stages.sample()) is None:
+            return 503, PLAIN, "somebody else samples the stages: try again in 2 s\n"
+        rows = [f"works {found.works:.4f}\n", f"waits {found.waits:.4f}\n"]
+        rows += [f"{stage} {seen}\n" for stage, seen in found.stages.items()]
+        return 200, PLAIN, "".join(rows)
 
     async def healthy() -> Answer:
         return 200, PLAIN, "alive\n"
@@ -82,4 +90,5 @@ def _pages(
         return 200, PLAIN, "ready\n"
 
     cheap = ("/healthz", "/readyz")
-    return Pages({"/metrics": figures, "/healthz": healthy, "/readyz": ready}, cheap)
+    pages = {"/metrics": figures, "/healthz": healthy, "/readyz": ready, "/stages": sampled}
+    return Pages(pages, cheap)

@@ -1,0 +1,44 @@
+"""The stages of a loop are seen while it works, and nothing while it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from weir.model.batch import encode
+from weir.server.stages import Stages, stage_of
+
+
+def test_the_deepest_package_of_a_stack_is_its_stage() -> None:
+    seen = []
+
+    class Values(list[bytes]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            seen.append(stage_of(sys._getframe()))
+            return super().__iter__()
+
+    encode(Values([b"v"]), group=65_536, producer=1, epoch=1, sequence=0)
+    assert set(seen) == {"model"}
+    assert stage_of(sys._getframe()) == ""
+    assert stage_of(None) == ""
+
+
+def test_a_loop_that_works_is_seen_at_work_and_one_that_waits_is_not() -> None:
+    async def sampled(works: bool) -> tuple[float, int]:
+        stages = Stages()
+        sampling = asyncio.create_task(stages.sample(0.6))
+        values = [b"v" * 100] * 500
+        while not sampling.done():
+            if works:
+                encode(values, group=65_536, producer=1, epoch=1, sequence=0)
+            await asyncio.sleep(0 if works else 0.01)
+            assert await stages.sample(0.1) is None or sampling.done(), "one at a time"
+        found = await sampling
+        assert found is not None
+        return found.works, found.stages["model"]
+
+    works, seen = asyncio.run(sampled(True))
+    idle, unseen = asyncio.run(sampled(False))
+    assert seen > 3
+    assert unseen == 0
+    assert works > 4 * idle
