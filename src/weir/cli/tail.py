@@ -33,9 +33,9 @@ def tail(
         str | None,
         typer.Option(
             "--from",
-            metavar="earliest|latest|OFFSET|-1h|TIME",
-            help="Where to begin; a time as in -1h or 2026-11-22T10:00. [default: latest, or "
-            "earliest with --no-follow]",
+            metavar="earliest|latest|last|OFFSET|-1h|TIME",
+            help="Where to begin; a time as in -1h or 2026-11-22T10:00; last is the last message "
+            "of each partition, or of --key. [default: latest, or earliest with --no-follow]",
         ),
     ] = None,
     follow: Annotated[
@@ -115,7 +115,7 @@ def _place(begin: str) -> Start | int:
     from weir.client.start import at
     from weir.errors import BadRequest
 
-    if begin in ("earliest", "latest"):
+    if begin in ("earliest", "latest", "last"):
         return begin
     if begin.isdecimal():
         return int(begin)
@@ -123,7 +123,7 @@ def _place(begin: str) -> Start | int:
         return at(begin)
     except BadRequest:
         raise typer.BadParameter(
-            f"{begin!r}: give earliest, latest, an offset from 0 on, or a time as in -1h or "
+            f"{begin!r}: give earliest, latest, last, an offset from 0 on, or a time as in -1h or "
             "2026-11-22T10:00",
             param_hint="--from",
         ) from None

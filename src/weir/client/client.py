@@ -146,10 +146,11 @@ class Client:
     ) -> Reader:
         """Return a reader of all or some partitions, of some keys or tags only if they are given.
 
-        `start`: "earliest", "latest", "last" (message of each partition), "-1h", a datetime,
-        `weir.at(...)`, `weir.last(n)`, or {partition: offset} as `Reader.positions` gives it;
-        partitions it does not name begin at their earliest. `until`: a time that has passed, or
-        {partition: offset}; it ends there, with `follow=False` or a time at today's end.
+        `start`: "earliest", "latest", "last" (message of each partition; with one `key` the last
+        of that key, with several keys or with tags the last of each partition that passes), "-1h",
+        a datetime, `weir.at(...)`, `weir.last(n)`, or {partition: offset} as `Reader.positions`
+        gives it; partitions it does not name begin at their earliest. `until`: a time that has
+        passed, or {partition: offset}; it ends there, with `follow=False` or a time at today's end.
 
         `order`: "total", one order of all partitions, the same for every reader; "partition", each
         in its own, sooner; None: as the topic has it. `read_from="any"` spreads readers over the

@@ -94,6 +94,12 @@ class Pick:
             raise BadRequest("an empty list of keys or tags picks nothing: leave it out for all")
         self._hashes = {_HASH.pack(key_hash(key)) for key in self.keys or ()}
 
+    @property
+    def wants_all(self) -> bool:
+        """Whether no message is left out."""
+        bounded = self.floor > 0 or self.ceiling < STAMP_MAX
+        return self.keys is None and self.tags is None and not bounded
+
     def passes(self, delivered: list[Delivered]) -> tuple[list[Delivered], int | None]:
         """Return what may be wanted, by its stamp alone, so that nothing is opened yet; and the
         offset of the first message at the ceiling, if it came.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weir.client.barriers import Barriers, Moment
 from weir.client.link import Link
 from weir.client.picking import Pick
 from weir.client.places import Places
-from weir.client.seeking import exact
+from weir.client.seeking import exact, last_wanted
 from weir.client.start import Begin, End
 from weir.model.stamp import STAMP_MAX
+from weir.wire.messages import PositionsReply
 
 
 class Span:
@@ -87,12 +88,28 @@ class Span:
         else:
             found = await places.positions(stamp, mine)
             new = {p: reply for p, reply in found.items() if p not in self.positions}
-            begins = {p: self._begin.offset(p, reply) for p, reply in new.items()}
-            if stamp:
+            if self._begin.word == "last":
+                begins = await self._last(places, new)
+            elif stamp:
                 # Offsets say nothing of times: whoever goes on at them must get nothing older.
                 begins = await exact(places, stamp, new)
+            else:
+                begins = {p: self._begin.offset(p, reply) for p, reply in new.items()}
         self.positions.update(begins)
         self.found.update(begins)
+
+    async def _last(self, places: Places, new: Mapping[int, PositionsReply]) -> dict[int, int]:
+        """Return where the last messages that the reader wants begin, of those before its end."""
+        ends = {p: reply.end for p, reply in new.items()}
+        if self._moment is not None:
+            ends = {p: min(end, self._moment.ends.get(p, 0)) for p, end in ends.items()}
+        elif self._end is not None and self._end.offsets is not None:
+            given = self._end.offsets
+            ends = {p: min(end, given.get(p, end)) for p, end in ends.items()}
+        spans = {p: range(reply.start, max(ends[p], reply.start)) for p, reply in new.items()}
+        if self.pick.wants_all:
+            return {p: max(span.start, span.stop - self._begin.count) for p, span in spans.items()}
+        return await last_wanted(places, self.pick, self._begin.count, spans)
 
     async def _ends(self, places: Places, mine: Sequence[int]) -> dict[int, int]:
         end, moment = self._end or End(), self._moment

@@ -2,7 +2,8 @@
 
     "earliest"   the first message that is still there
     "latest"     behind the last one
-    "last"       the last message of each partition; `last(n)`: the last n of each
+    "last"       the last message of each partition; `last(n)`: the last n of each. With `key=` or
+                 `tag=` only messages that pass count, and with one key the last of that key
     "-1h"        stamped within the last hour; any duration with a minus
     datetime     stamped at that time or later; without a zone it is local time, as Python has it
     at(...)      the same, from text or seconds
@@ -132,8 +133,6 @@ class Begin:
             return self.offsets[partition]
         if self.word == "latest":
             return reply.end
-        if self.word == "last":
-            return max(reply.start, reply.end - self.count)
         return reply.at if self.stamp else reply.start
 
 

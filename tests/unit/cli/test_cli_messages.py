@@ -65,6 +65,10 @@ def test_a_tail_picks_by_key_tag_and_time(weir: Weir) -> None:
 
     assert shown("--key", "1") == ["a", "c"]
     assert shown("--key", "1", "--tag", "x") == ["a"]
+    assert shown("--from", "last") == ["c"]
+    assert shown("--from", "last", "--key", "2") == ["b"]
+    assert shown("--from", "last", "--tag", "x") == ["b"]
+    assert shown("--from", "last", "--key", "nobody") == []
     assert shown("--from", "-1h") == ["a", "b", "c"]
     assert shown("--from", "2000-01-01") == ["a", "b", "c"]
     assert shown("--from", "1") == ["b", "c"]

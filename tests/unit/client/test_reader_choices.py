@@ -54,6 +54,86 @@ def test_the_last_messages_of_each_partition() -> None:
     run(scenario)
 
 
+def test_the_last_messages_of_a_key() -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await w.create_topic("t", 3)
+        for i in range(30):
+            await w.publish("t", b"%d" % i, key=f"k{i % 5}", tag="even" if i % 2 == 0 else "odd")
+        for key in range(5):
+            assert await values(w, start="last", key=f"k{key}", follow=False) == [
+                b"%d" % (25 + key)
+            ]
+        assert await values(w, start=weir.last(3), key="k1", follow=False) == [b"16", b"21", b"26"]
+        assert len(await values(w, start=weir.last(100), key="k1", follow=False)) == 6
+        assert await values(w, start="last", key="k1", tag="odd", follow=False) == [b"21"]
+        assert await values(w, start="last", key="nobody", follow=False) == []
+        # Several keys, or tags: the last of each partition that pass.
+        two = await values(w, start="last", key=["k1", "k2"], follow=False)
+        assert b"27" in two
+        assert set(two) <= {b"26", b"27"}
+        odd = await values(w, start="last", tag="odd", follow=False)
+        assert b"29" in odd
+        assert len(odd) == len({*odd}) <= 3
+        # It goes on with what comes.
+        async with w.reader("t", start="last", key="k0") as reader:
+            assert (await anext(reader)).value == b"25"
+            await w.publish("t", b"other", key="k1")
+            await w.publish("t", b"news", key="k0")
+            assert (await anext(reader)).value == b"news"
+        async with w.reader("t", start="last", key="nobody") as reader:
+            await w.publish("t", b"somebody", key="nobody")
+            assert (await anext(reader)).value == b"somebody"
+
+    run(scenario)
+
+
+def test_the_last_of_a_key_far_back_and_in_several_partitions() -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await w.create_topic("t", 2)
+        await w.publish("t", b"old", key="k", partition=1)
+        for i in range(3):
+            await w.publish("t", b"%d" % i, key="k", partition=0)
+        for partition in (0, 1):
+            async with w.producer("t", partition=partition) as producer:
+                for i in range(2_000):
+                    producer.send(b"x", key=f"other {i}")
+        assert await values(w, start="last", key="k", follow=False) == [b"2"]
+        assert await values(w, start=weir.last(2), key="k", follow=False) == [b"1", b"2"]
+        assert set(await values(w, start=weir.last(9), key="k", follow=False)) == {
+            b"old", b"0", b"1", b"2",
+        }  # fmt: skip
+        assert await values(w, start="last", key="k", partitions=[1], follow=False) == [b"old"]
+        await w.publish("t", b"new", key="k", partition=1)
+        assert await values(w, start="last", key="k", follow=False) == [b"new"]
+        found = await values(w, start=weir.last(2), key="k", follow=False)
+        assert set(found) == {b"2", b"new"}
+
+    run(scenario)
+
+
+def test_the_last_before_an_end_and_in_total_order() -> None:
+    async def scenario(w: Client, node: testing.Node) -> None:
+        await w.create_topic("t", 2, order="total")
+        stamps = []
+        for i in range(12):
+            receipt = await w.publish("t", b"%d" % i, key=f"k{i % 3}", partition=i % 2)
+            stamps.append(receipt.stamp)
+            node.advance(1)
+        assert await values(w, start="last", key="k1", follow=False) == [b"10"]
+        assert await values(w, start=weir.last(2), key="k1", follow=False) == [b"7", b"10"]
+        assert await values(w, start="last", follow=False) == [b"10", b"11"]
+        for order in ("total", "partition"):
+            middle = datetime.fromtimestamp(milliseconds_of(stamps[7]) / 1_000, UTC)
+            before = await values(w, start="last", key="k1", until=middle, order=order)
+            assert before == [b"4"]
+            assert await values(
+                w, start="last", key="k1", until={0: 3, 1: 3}, order=order, follow=False
+            ) == [b"4"]
+            assert sorted(await values(w, start="last", until=middle, order=order)) == [b"5", b"6"]
+
+    run(scenario)
+
+
 def test_a_time_splits_the_messages_in_two() -> None:
     async def scenario(w: Client, node: testing.Node) -> None:
         await w.create_topic("t")
