@@ -92,6 +92,16 @@ def test_client_frames_are_read_from_the_golden_bytes(case: dict[str, Any]) -> N
         assert reply == expected
 
 
+def test_acks_of_an_earlier_release_are_read() -> None:
+    head = "02001300%02x0000000a00000000000000"
+    body = "93940301ce0001000202a66b65797061649293050003930504ce00011170"
+    (frame,) = ClientStream().receive(bytes.fromhex(head % 30 + body))
+    address = Address(3, 1, 65538, 2)
+    assert decode_request(frame) == m.Ack(address, "keypad", [(5, 0, 3), (5, 4, 70000)])
+    (frame,) = ClientStream().receive(bytes.fromhex("0201" + head[4:] % 2 + "9103"))
+    assert decode_reply(frame) == m.Acked(3)
+
+
 def test_the_golden_frames_cover_every_message() -> None:
     kinds = {case.values[0]["kind"] for case in CLIENT}
     assert kinds == {kind.__name__ for kind in (*m.Request.__args__, *m.Reply.__args__)}

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from weir.client.acks import Acks
 from weir.client.places import Places
-from weir.client.runs import Run
+from weir.client.runs import Run, within
 from weir.errors import BadRequest, StaleGrant, UnknownCluster
+from weir.model.clusters import AckOutcome
 from weir.model.ids import Address
 from weir.wire import messages as m
 
@@ -21,15 +22,63 @@ log = logging.getLogger(__name__)
 
 Range = tuple[int, int, int]
 
+#: What others do, or did, with messages that were settled too late.
+_FATES = {
+    AckOutcome.DONE_ELSEWHERE: "have done them",
+    AckOutcome.EXPIRED: "get them again",
+    AckOutcome.PARTLY: "have done them or get them again",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """Messages [offset, next_offset) that were settled after their lease had ended."""
+    """Messages [offset, next_offset) that were settled after their lease had ended, and whether
+    they are done: `DONE_ELSEWHERE`, `EXPIRED`, or `PARTLY` where that was not told one by one.
+    """
 
     topic: str
     partition: int
     offset: int
     next_offset: int
+    outcome: AckOutcome = AckOutcome.EXPIRED
+
+
+@dataclass(frozen=True, slots=True)
+class AckResult:
+    """What an ack did; true if this grant did all that was acked.
+
+    `late` are runs (first, next, outcome) of messages that it did not do. All others are `DONE`.
+    """
+
+    late: tuple[tuple[int, int, AckOutcome], ...] = ()
+    #: Of all that was acked together.
+    outcome: AckOutcome = AckOutcome.DONE
+
+    def __bool__(self) -> bool:
+        """Return whether the grant did all of it."""
+        return self.outcome is AckOutcome.DONE
+
+    def of(self, offset: int) -> AckOutcome:
+        """Return what became of one of the messages that were acked, by its offset."""
+        for first, behind, outcome in self.late:
+            if first <= offset < behind:
+                return outcome
+        return AckOutcome.DONE
+
+
+def result_of(runs: Sequence[Run], late: Sequence[tuple[int, int, AckOutcome]] = ()) -> AckResult:
+    """Return the result of an ack of `runs`, of which `late` was not done by their grant."""
+    outcomes = {outcome for *_, outcome in late}
+    count = sum(behind - first for first, behind in runs)
+    if sum(behind - first for first, behind, _ in late) < count:
+        outcomes.add(AckOutcome.DONE)
+    outcome = outcomes.pop() if len(outcomes) == 1 else AckOutcome.PARTLY
+    return AckResult(tuple(sorted(late)), outcome)
+
+
+def expired_result(runs: Sequence[Run]) -> AckResult:
+    """Return the result of an ack of `runs` whose grant is over."""
+    return result_of(runs, [(*run, AckOutcome.EXPIRED) for run in runs])
 
 
 class Acking:
@@ -47,7 +96,8 @@ class Acking:
         self._places: Places | None = None
         self._acks: dict[int, Acks] = {}
         self._locks: dict[int, asyncio.Lock] = {}
-        self._awaited: set[tuple[int, int]] = set()
+        #: By partition and fence, what came too late of the acks that somebody waits for.
+        self._awaited: dict[tuple[int, int], list[list[tuple[int, int, AckOutcome]]]] = {}
 
     def begin(self, places: Places) -> None:
         """Send to these places from now on; what is not sent yet is kept, if it is of this topic
@@ -62,17 +112,29 @@ class Acking:
         """Note messages [first, behind) of a grant as done."""
         self._acks.setdefault(partition, Acks()).done(fence, first, behind)
 
-    async def ack(self, partition: int, fence: int, runs: Sequence[Run]) -> bool:
-        """Say that they are done; return when a majority knows, False if it was too late."""
+    async def ack(self, partition: int, fence: int, runs: Sequence[Run]) -> AckResult:
+        """Say that they are done; return when a majority knows."""
         key = (partition, fence)
-        self._awaited.add(key)
+        late: list[tuple[int, int, AckOutcome]] = []
+        waiting = self._awaited.setdefault(key, [])
+        waiting.append(late)
         try:
             for first, behind in runs:
                 self.done(partition, fence, first, behind)
             await self.flush(partition)
-            return key in self._awaited
         finally:
-            self._awaited.discard(key)
+            waiting[:] = [one for one in waiting if one is not late]
+            if not waiting:
+                self._awaited.pop(key, None)
+        return result_of(
+            runs,
+            [
+                (*part, outcome)
+                for first, behind, outcome in late
+                for run in runs
+                for part in within([(first, behind)], *run)
+            ],
+        )
 
     def waiting(self) -> list[int]:
         """Return the partitions with something to send."""
@@ -122,26 +184,29 @@ class Acking:
 
     async def _ack(self, partition: int, ranges: list[Range]) -> None:
         def request(address: Address) -> m.Request:
-            return m.Ack(address, self._cluster, ranges)
+            return m.Ack(address, self._cluster, ranges, exact=True)
 
         assert self._places is not None  # what is done was pulled from there
         acked = await self._places.ask(partition, request, m.Acked)
         self.cursors[partition] = max(acked.done, self.cursors.get(partition, 0))
+        for fence, first, behind, outcome in acked.late:
+            self.expired(partition, (fence, first, behind), AckOutcome(outcome))
 
-    def expired(self, partition: int, one: Range) -> None:
+    def expired(self, partition: int, one: Range, outcome: AckOutcome = AckOutcome.EXPIRED) -> None:
         """Tell of messages (fence, first, next) that were settled too late."""
         fence, first, behind = one
         self.stale += 1
-        self._awaited.discard((partition, fence))
+        for late in self._awaited.get((partition, fence), ()):
+            late.append((first, behind, outcome))
         if self._on_stale is not None:
             try:
-                self._on_stale(Stale(self._topic, partition, first, behind))
+                self._on_stale(Stale(self._topic, partition, first, behind, outcome))
             except Exception:
                 # Its error must not cost the reports, and acks, of the ranges behind this one.
                 log.exception("on_stale= of a consumer of %s raised", self._topic)
             return
         log.warning(
             "%s/%d: messages %d to %d were settled after their lease had ended; others of cluster "
-            "%s get them again: give a longer lease=, or a smaller max_messages=",
-            self._topic, partition, first, behind - 1, self._cluster,
+            "%s %s: give a longer lease=, or a smaller max_messages=",
+            self._topic, partition, first, behind - 1, self._cluster, _FATES[outcome],
         )  # fmt: skip

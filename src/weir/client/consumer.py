@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 
+from weir.client.acking import AckResult, expired_result
 from weir.client.chunked import loaded
 from weir.client.consuming import ConsumerOptions, lease_seconds
 from weir.client.delivered import Delivered
@@ -189,11 +190,12 @@ class Consumer:
 
     # Settling.
 
-    async def ack(self, what: Grant | Message) -> bool:
+    async def ack(self, what: Grant | Message) -> AckResult:
         """Say that a grant of `batches()`, or one of its messages, is done; return when a majority
         knows.
 
-        False: the lease had ended, and the messages go, or went, to another consumer.
+        The result is true if this grant did all of it. Otherwise the lease had ended, and `of`
+        tells for each offset whether another consumer did the message or it is done again.
         """
         acking = self._holdings.acking
         if isinstance(what, Grant):
@@ -201,10 +203,10 @@ class Consumer:
             runs: Sequence[Run] = what.leased
             if holding is not None:
                 runs = self._holdings.take_out(holding, runs)
-            return not runs or await acking.ack(what.partition, what.fence, runs)
+            return await acking.ack(what.partition, what.fence, runs) if runs else AckResult()
         holding = self._holder(what)
         if holding is None:
-            return False
+            return expired_result([_run_of(what)])
         runs = self._holdings.take_out(holding, [_run_of(what)])
         return await acking.ack(holding.partition, holding.fence, runs)
 

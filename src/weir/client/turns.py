@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from weir.client.acking import Acking
+from weir.client.acking import Acking, AckResult, expired_result, result_of
 from weir.client.consuming import ConsumerOptions
 from weir.client.delivered import Delivered
 from weir.client.delivery import Holding
@@ -212,15 +212,15 @@ class Turns:
         else:
             self._acking.expired(partition, (fence, first, behind))
 
-    async def ack(self, partition: int, fence: int, runs: Sequence[Run]) -> bool:
-        """Say that they are done; return when a majority knows, False if it was too late."""
+    async def ack(self, partition: int, fence: int, runs: Sequence[Run]) -> AckResult:
+        """Say that they are done; return when a majority knows."""
         if fence != self._fence:
-            return False
+            return expired_result(runs)
         for run in runs:
             self.done(partition, fence, *run)
         stale = self._acking.stale
         await self.flush(_HOME)
-        return stale == self._acking.stale
+        return result_of(runs) if stale == self._acking.stale else expired_result(runs)
 
     def back(self, partition: int, fence: int, run: Run, delay_ms: int, untried: bool) -> None:
         """Note that messages go back: the turn ends in front of them."""

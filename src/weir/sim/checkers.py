@@ -241,8 +241,25 @@ class AckedOnce:
             back = [r for r in history.returns if (r.partition, r.cluster) == place]
             seeks = [s for s in history.seeks if (s.partition, s.cluster) == place]
             yield from self._after_ack(grants, acks, seeks, history.starts.get(place[0], 0))
+            yield from self._told_twice(place, acks, seeks)
             yield from self._overlaps(grants, back, seeks)
             yield from self._left_out(place, history, grants, acks, seeks)
+
+    @staticmethod
+    def _told_twice(place: tuple[int, str], acks: list[Ack], seeks: list[Seek]) -> Iterator[str]:
+        """No two grants are told that they did the same message, unless an operator sought."""
+        if seeks:
+            return
+        done: dict[int, int] = {}
+        for ack in acks:
+            if ack.confirmed < 0 and ack.stale < 0:
+                continue
+            for offset in range(ack.first, ack.behind):
+                if offset not in ack.late and done.setdefault(offset, ack.fence) != ack.fence:
+                    yield (
+                        f"{place}: grants {done[offset]} and {ack.fence} were both told that they "
+                        f"did {offset}"
+                    )
 
     @staticmethod
     def _left_out(

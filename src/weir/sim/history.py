@@ -128,7 +128,8 @@ class Extension:
 @dataclass(slots=True)
 class Ack:
     """An ack of one range of a grant; `confirmed` is when the answer came, -1 while none has, and
-    `stale` when it was refused because the grant was over.
+    `stale` when some of it was not done because the grant was over. `late` are the offsets of which
+    an answer said that this grant did not do them.
     """
 
     partition: int
@@ -139,6 +140,7 @@ class Ack:
     sent: int
     confirmed: int = -1
     stale: int = -1
+    late: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)

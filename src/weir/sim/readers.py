@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
-from weir.model.clusters import Mode
+from weir.model.clusters import AckOutcome, Mode
 from weir.sim.hands import HOLD_MS_MAX, Hands
 from weir.sim.history import Ack, Grant, Look
 from weir.sim.network import Link
@@ -292,14 +292,21 @@ class Consumer(Client):
         self._acking += 1
         self._drained = False
         request = m.Ack(
-            self.addresses[self._partition], self.cluster, [(grant.fence, first, behind)]
+            self.addresses[self._partition],
+            self.cluster,
+            [(grant.fence, first, behind)],
+            exact=True,
         )
         self.ask(request, lambda reply: self._acked(ack, reply))
 
     def _acked(self, ack: Ack, reply: m.Reply) -> None:
         self._acking -= 1
         if isinstance(reply, m.Acked):
-            ack.confirmed = self.world.now
+            ack.late = frozenset(o for _, a, b, _ in reply.late for o in range(a, b))
+            if any(outcome != AckOutcome.DONE_ELSEWHERE for *_, outcome in reply.late):
+                ack.stale = self.world.now
+            else:
+                ack.confirmed = self.world.now
         elif isinstance(reply, m.Refusal):
             error = refusal(reply.code, reply.message, reply.detail)
             if isinstance(error, StaleGrant):

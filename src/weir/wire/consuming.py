@@ -66,19 +66,29 @@ class Withdrawn(Control, frozen=True, array_like=True):
 
 
 class Ack(Control, frozen=True, array_like=True):
-    """Done with ranges [first, next) of grants: (fence, first, next) each."""
+    """Done with ranges [first, next) of grants: (fence, first, next) each.
+
+    If `exact`, the answer is always `Acked`, and its `late` holds what these grants did not do.
+    Without it, `StaleGrant` refuses ranges that are not done, as earlier releases expect.
+    """
 
     address: Address
     cluster: str
     ranges: Annotated[
         list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)
     ]
+    exact: bool = False
 
 
 class Acked(Control, frozen=True, array_like=True):
-    """The acks are durable on a majority. `done` is the cluster's cursor: all below it is done."""
+    """The acks are durable on a majority. `done` is the cluster's cursor: all below it is done.
+
+    To an `exact` ack, `late` has rows (fence, first, next, outcome) of the messages that were acked
+    and that their grant did not do; `outcome` is an `AckOutcome`. All others are `DONE`.
+    """
 
     done: int
+    late: tuple[tuple[int, int, int, int], ...] = ()
 
 
 class Nack(Control, frozen=True, array_like=True):

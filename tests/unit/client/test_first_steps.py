@@ -122,7 +122,7 @@ def test_a_callback_that_raises_costs_no_report(caplog: pytest.LogCaptureFixture
             node.advance(31)
             assert (await anext(grants)).attempts == 2
             assert (await anext(grants)).attempts == 2
-            assert [await consumer.ack(grant) for grant in late] == [False, False]
+            assert not any([await consumer.ack(grant) for grant in late])
         assert [(stale.offset, stale.next_offset) for stale in told] == [(0, 2), (2, 4)]
 
     with caplog.at_level(logging.ERROR, "weir.client.acking"):

@@ -32,6 +32,7 @@ from weir.broker.partition.leading import Leading
 from weir.broker.replica.group import Group
 from weir.broker.state.state import PartitionState
 from weir.errors import Halted
+from weir.model.clusters import AckOutcome
 
 
 def apply_control(
@@ -81,9 +82,16 @@ def _apply_ack(
     cluster = state.clusters.get(record.cluster)
     if leading is not None and cluster is not None:
         leading.grants.pickers.acking(record)
-    stale = [r for r in record.ranges if cluster is not None and not cluster.ack(*r)]
+    late: list[tuple[int, int, int, AckOutcome]] = []
+    stale: list[tuple[int, int, int]] = []
+    if cluster is not None:
+        for one in record.ranges:
+            if leading is not None:
+                late += [(one[0], *row) for row in cluster.late(*one)]
+            if not cluster.ack(*one):
+                stale.append(one)
     if leading is not None:
-        leading.acks.applied(index, cluster, stale)
+        leading.acks.applied(index, cluster, stale, late)
         leading.grants.acked(record.cluster)
 
 

@@ -6,14 +6,14 @@ Time is the stamp in an entry; nobody's clock decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from weir.broker.control import MessagesGranted, MessagesReturned
 from weir.broker.state.holders import Holders
 from weir.broker.state.ranges import Ranges
-from weir.model.clusters import Mode
+from weir.model.clusters import AckOutcome, Mode
 from weir.model.stamp import STAMP_MAX
 
 #: The deadline of a grant whose consumer is gone: passed for every clock.
@@ -22,6 +22,8 @@ AT_ONCE = 0
 NOBODY = 0
 #: The deadline of what undecided acks hold: it ends by their decision alone.
 NEVER = STAMP_MAX
+#: Of how many grants a cluster remembers what they lost; beyond that the oldest is forgotten.
+LOST_GRANTS_MAX = 1_024
 
 
 @dataclass(slots=True)
@@ -41,6 +43,10 @@ class ClusterState:
     What lies between and is neither done nor in a grant is a *hole*: nobody has it, and it is to be
     granted. `skipped` counts messages that went past retention before they were done. A `paused`
     cluster is granted nothing. Its `mode` is chosen by its first grant.
+
+    `lost` has, by fence, what was taken from a grant before it was done, so that a repeated ack can
+    be told from a late one. Below `unknown_below` that is not known of all grants: of those, what
+    is done and not in the grant any more counts as done by another.
     """
 
     cursor: int = 0
@@ -50,6 +56,8 @@ class ClusterState:
     skipped: int = 0
     paused: bool = False
     mode: Mode | None = None
+    lost: dict[int, Ranges] = field(default_factory=dict)
+    unknown_below: int = NEVER
     #: The fences of each consumer's grants: derived, so that one that goes costs what it held.
     held: dict[int, dict[int, None]] = field(init=False, compare=False, default_factory=dict)
     holders: Holders = field(init=False, compare=False, repr=False, default_factory=Holders)
@@ -71,6 +79,7 @@ class ClusterState:
         An ack may have come between the proposal of a grant and its commit: what is done is never
         granted, and None is returned if all of it is. What lies behind the run stays where it is.
         """
+        self.unknown_below = min(self.unknown_below, fence)
         if self.mode is None:
             self.mode = Mode.SHARED
         if self.mode is Mode.ORDERED:
@@ -113,6 +122,7 @@ class ClusterState:
         for fence, begin, behind in self.holders.within(first, self.frontier):
             grant = self.grants[fence]
             if grant.consumer != NOBODY:
+                self._lose(fence, begin, behind)
                 self.take(fence, grant, begin, behind)
                 known = self.grants.get(-fence)
                 if known is None:
@@ -129,6 +139,8 @@ class ClusterState:
             for old, first, behind in self.holders.within(*run):
                 grant = self.grants[old]
                 attempts = max(attempts, grant.attempts + 1)
+                if grant.consumer != NOBODY:
+                    self._lose(old, first, behind)
                 self.take(old, grant, first, behind)
         return attempts
 
@@ -156,6 +168,36 @@ class ClusterState:
         self._advance()
         return self._is_done(first, behind)
 
+    def late(self, fence: int, first: int, behind: int) -> Iterator[tuple[int, int, AckOutcome]]:
+        """Yield runs [first, behind) that an ack of a grant, to be applied next, will find not to
+        be that grant's work, in their order, and why.
+        """
+        grant, lost = self.grants.get(fence), self.lost.get(fence)
+        mine = Ranges() if grant is None else grant.left
+        is_known = fence >= self.unknown_below
+        not_done = Ranges(self._not_done(first, behind))
+        for begin, end in _outside(mine, first, behind):
+            for undone in not_done.within(begin, end):
+                yield (*undone, AckOutcome.EXPIRED)
+            for done in _outside(not_done, begin, end):
+                if not is_known:
+                    yield (*done, AckOutcome.DONE_ELSEWHERE)
+                elif lost is not None:
+                    for run in lost.within(*done):
+                        yield (*run, AckOutcome.DONE_ELSEWHERE)
+
+    def _lose(self, fence: int, first: int, behind: int) -> None:
+        """Remember that a grant lost messages that it had not done."""
+        lost = self.lost.get(fence)
+        if lost is not None:
+            lost.add(first, behind)
+            return
+        self.lost[fence] = Ranges([(first, behind)])
+        if len(self.lost) > LOST_GRANTS_MAX:
+            oldest = next(iter(self.lost))
+            del self.lost[oldest]
+            self.unknown_below = max(self.unknown_below, oldest + 1)
+
     def give_back(self, fence: int, record: MessagesReturned) -> bool:
         """Let nobody have what a grant still holds of the record's ranges, under fencing number
         `fence`, until the record's deadline; False if some are neither that nor done.
@@ -169,6 +211,7 @@ class ClusterState:
             whole = whole and self._is_done(first, behind)
         if grant is not None and runs:
             for run in runs:
+                self._lose(record.fence, *run)
                 self.take(record.fence, grant, *run)
             attempts = grant.attempts - record.untried
             self.hold(fence, Grant(NOBODY, record.deadline, attempts, runs))
@@ -206,6 +249,8 @@ class ClusterState:
         """Go on at `offset`: nothing from there on is done, and nothing is with anybody."""
         self.cursor = self.frontier = offset
         self.done = Ranges()
+        self.lost.clear()
+        self.unknown_below = NEVER
         self.grants.clear()
         self.held.clear()
         self.holders = Holders()
@@ -219,6 +264,7 @@ class ClusterState:
         self.skipped += start - self.cursor - (done - self.done.count)
         self.cursor, self.frontier = start, max(self.frontier, start)
         for fence, first, behind in self.holders.within(0, start):
+            self._lose(fence, first, behind)
             self.take(fence, self.grants[fence], first, behind)
         self._advance()
 
@@ -287,7 +333,8 @@ class ClusterState:
         ]
         mode = -1 if self.mode is None else int(self.mode)
         return (
-            self.cursor, self.frontier, self.done.encode(), grants, self.skipped, self.paused, mode
+            self.cursor, self.frontier, self.done.encode(), grants, self.skipped, self.paused, mode,
+            [(fence, list(runs)) for fence, runs in self.lost.items()], self.unknown_below,
         )  # fmt: skip
 
     @classmethod
@@ -300,14 +347,30 @@ class ClusterState:
         skipped: int,
         paused: bool,
         mode: int,
+        lost: Any = (),
+        unknown_below: int = NEVER,
     ) -> ClusterState:
-        """Return the state of a snapshot."""
+        """Return the state of a snapshot; one of an earlier release does not say what was lost."""
         held = {
             fence: Grant(consumer, deadline, attempts, Ranges([(a, b) for a, b in left]))
             for fence, consumer, deadline, attempts, left in grants
         }
         chosen = Mode(mode) if mode >= 0 else None
-        return cls(cursor, frontier, Ranges.decode(*done), held, skipped, paused, chosen)
+        known = {fence: Ranges([(a, b) for a, b in runs]) for fence, runs in lost}
+        return cls(
+            cursor, frontier, Ranges.decode(*done), held, skipped, paused, chosen, known,
+            unknown_below,
+        )  # fmt: skip
+
+
+def _outside(ranges: Ranges, first: int, behind: int) -> Iterator[tuple[int, int]]:
+    """Yield what of [first, behind) is not in `ranges`."""
+    for begin, end in ranges.within(first, behind):
+        if first < begin:
+            yield first, begin
+        first = end
+    if first < behind:
+        yield first, behind
 
 
 def _not_aside(

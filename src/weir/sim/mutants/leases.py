@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from weir.broker.clusters.grants import Grants
 from weir.broker.clusters.leases import Leases
 from weir.broker.control import MessagesGranted, MessagesReturned
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
+from weir.model.clusters import AckOutcome
 from weir.sim.mutants.planting import Patch, mutant
 
 
@@ -43,6 +46,21 @@ def a_new_leader_forgets_an_extension(patch: Patch) -> None:
         return grant is not None and grant.consumer != NOBODY and grant.deadline != AT_ONCE
 
     patch.setattr(ClusterState, "extend", extend)
+
+
+@mutant(seed=0, breaks={"AckedOnce"})
+def a_late_ack_is_told_that_it_did_the_work(patch: Patch) -> None:
+    """An ack of what another did meanwhile is answered as if its own grant had done it."""
+    honest = ClusterState.late
+
+    def late(
+        self: ClusterState, fence: int, first: int, behind: int
+    ) -> Iterator[tuple[int, int, AckOutcome]]:
+        for row in honest(self, fence, first, behind):
+            if row[2] is not AckOutcome.DONE_ELSEWHERE:
+                yield row
+
+    patch.setattr(ClusterState, "late", late)
 
 
 @mutant(seed=13, breaks={"Leased"})

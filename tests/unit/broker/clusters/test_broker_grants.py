@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from weir.broker.clusters import caps
+from weir.broker.clusters import acks, caps
 from weir.broker.events import Closed
 from weir.errors import BadName, BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.batch import split
+from weir.model.clusters import AckOutcome
 from weir.model.limits import GRANT_MS_MAX
 from weir.model.stamp import stamp_at
 from weir.wire import messages as m
@@ -336,3 +337,41 @@ def test_what_is_to_be_granted_stays_where_it_lies_until_it_is_read(make_rig: An
     crew.rig.settle()
     assert span(crew.reply(1, number)) == (0, 3)
     assert not pins.total(), "nothing is held any more"
+
+
+def test_an_exact_ack_is_told_what_its_grant_did_and_an_old_client_what_it_knows(
+    crew: Crew,
+) -> None:
+    rig = crew.rig
+    first = rig.answer(1, crew.pull(3))
+    rig.time.pass_ms(LEASE_MS)
+    second = rig.answer(2, crew.pull(3))
+    rig.answer(2, crew.ack((second.fence, 0, 2)))
+    ranges = [(first.fence, 0, 3), (second.fence, 0, 2)]
+    address = crew.info.addresses[0]
+    exact = m.Ack(address, "crew", ranges, exact=True)
+    late = {
+        (first.fence, 0, 2, AckOutcome.DONE_ELSEWHERE),
+        (first.fence, 2, 3, AckOutcome.EXPIRED),
+    }
+    answer = rig.answer(1, exact)
+    assert (answer.done, set(answer.late)) == (2, late)
+    assert rig.answer(1, crew.ack((first.fence, 0, 2))) == m.Acked(2)
+    assert rig.answer(1, crew.ack((first.fence, 0, 3))).code == StaleGrant.code
+    assert rig.answer(2, m.Ack(address, "crew", [(second.fence, 0, 3)], exact=True)) == m.Acked(3)
+
+
+def test_an_exact_ack_of_what_is_in_shreds_is_answered_in_one_frame(
+    crew: Crew, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(acks, "_ROWS_MAX", 2)
+    rig = crew.rig
+    first = rig.answer(1, crew.pull(8))
+    rig.time.pass_ms(LEASE_MS)
+    second = rig.answer(2, crew.pull(8))
+    rig.answer(2, crew.ack(*((second.fence, n, n + 1) for n in (1, 3, 5))))
+    exact = m.Ack(crew.info.addresses[0], "crew", [(first.fence, 0, 8)], exact=True)
+    late = rig.answer(1, exact).late
+    assert len(late) == 3
+    assert late[-1][3] == AckOutcome.PARTLY
+    assert {o for _, a, b, _ in late for o in range(a, b)} == set(range(8))
