@@ -19,6 +19,7 @@ from weir.bench.machine import filesystem_of
 from weir.bench.own import Own, check_replicas
 from weir.bench.payload import SIZE_MIN, Checker
 from weir.bench.side import topic_name
+from weir.client.acking import AckResult
 from weir.client.client import Client
 from weir.client.connect import connect
 from weir.model.limits import BATCH_BYTES_MAX, MIB
@@ -171,7 +172,7 @@ class _Run:
 
     async def pull(self, topic: str, sink: Sink) -> None:
         """Pull all of the topic in whole grants, ack each, and wait until all are acked."""
-        acks: set[asyncio.Task[bool]] = set()
+        acks: set[asyncio.Task[AckResult]] = set()
         async with (
             connect(self._side.node.url, name="weir-bench") as client,
             client.consumer(

@@ -217,10 +217,10 @@ async def _settle(consumer: Consumer, message: Message, ledger: Ledger, dice: Ra
         await _told(consumer.nack(message, _DELAY))
 
 
-async def _told(answer: Awaitable[bool]) -> bool:
+async def _told(answer: Awaitable[object]) -> bool:
     """Return whether it was confirmed; what nobody answers was not."""
     try:
-        return await answer
+        return bool(await answer)
     except WeirError:
         return False
 
