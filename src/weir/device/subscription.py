@@ -86,7 +86,8 @@ class Subscription:
     def ack(self, messages: Sequence[Received]) -> None:
         """Be done with messages; returns when that is durable.
 
-        Raises `StaleGrant` if one went to another device meanwhile; the rest is done.
+        Raises `StaleGrant` if one went to another device meanwhile, also if that has done it; the
+        rest is done.
         """
         self._settle(DeviceAck(self._sn, *run) for run in _runs(messages))
 

@@ -16,7 +16,7 @@ from weir.broker.neighbours.passing import Passing
 from weir.broker.outbox import Outbox
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
-from weir.errors import BadRequest, NoHello, NotSubscribed, Overloaded, Refused
+from weir.errors import BadRequest, NoHello, NotSubscribed, Overloaded, Refused, StaleGrant
 from weir.model.ids import Address, group_of
 from weir.model.limits import DEVICE_WATCHES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS
 from weir.model.topic import Topic, check_name
@@ -162,6 +162,8 @@ class Receivers:
 
         def answer(reply: m.Reply) -> None:
             code = reply.code if isinstance(reply, m.Refusal) else 0
+            if isinstance(reply, m.Acked) and reply.late:
+                code = StaleGrant.code
             if isinstance(request, DeviceExtend) and not code:
                 self._pulling.extended(subscription, request)
             self._outbox.send(session.id, encode_settled(code, request))
@@ -205,7 +207,7 @@ def _asked(address: Address, cluster: str, request: DeviceSettle) -> m.Ack | m.N
     """Return a device's request as a client of the cluster would say it."""
     match request:
         case DeviceAck(_, _, fence, first, behind):
-            return m.Ack(address, cluster, [(fence, first, behind)])
+            return m.Ack(address, cluster, [(fence, first, behind)], exact=True)
         case DeviceNack(_, _, fence, first, behind, delay_ms):
             return m.Nack(address, cluster, fence, [(first, behind)], delay_ms)
         case DeviceExtend(_, _, fence, lease_ms):

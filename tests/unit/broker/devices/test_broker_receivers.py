@@ -93,6 +93,7 @@ def test_what_is_not_acked_comes_again_after_the_lease(doors: Any) -> None:
     assert doors.ack(first) == StaleGrant.code, "its lease is over"
     assert doors.ack(second) == 0
     assert doors.ack(second) == 0, "the reply may have been lost: an ack may be repeated"
+    assert doors.ack(first) == StaleGrant.code, "it is done, and another grant did it"
 
 
 def test_a_device_that_goes_leaves_its_messages_to_the_others_at_once(doors: Any) -> None:
@@ -206,7 +207,7 @@ def test_a_watch_outlives_its_time(doors: Any) -> None:
         (d.ack(2, 0, 1, 0, 1), NotSubscribed.code),
         (d.ack(1, 1, 1, 0, 1), BadRequest.code),
         (d.ack(1, 0, 1, 0, 2), BadRequest.code),
-        (d.ack(1, 0, 1, 0, 1), 0),  # done already, whoever says so
+        (d.ack(1, 0, 1, 0, 1), StaleGrant.code),  # it is done, and not by this grant
     ],
     ids=str,
 )
