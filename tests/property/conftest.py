@@ -14,6 +14,7 @@ import pytest
 from weir.codec.fields import U64
 from weir.errors import DiskFailed
 from weir.log.checkpoint import Kept, load, save
+from weir.log.durable_position import DurablePosition, Owner
 from weir.log.errors import LogDamaged
 from weir.log.frame import Kind
 from weir.log.log import Log
@@ -28,6 +29,7 @@ from weir.sim.disk import PowerCut, SimDisk
 from weir.testing.log_lives import Appended, Begun, Life, lives
 
 SETTINGS = Settings(log=3, system=0x5157, segment_bytes=8192, entry_bytes_max=1500, spares=1)
+OWNER = Owner(SETTINGS.log, SETTINGS.system, 1)
 GROUPS = (1 << 16, 2 << 16, 2 << 16 | 1)
 #: Gets few entries and keeps them for long, so that they outlive all others in their segments.
 SLOW = GROUPS[2]
@@ -41,6 +43,10 @@ class Driver:
     def __init__(self, seed: int, open_log: Open, disk: type[SimDisk]) -> None:
         self.dice = random.Random(seed)
         self.disk = disk(random.Random(seed + 1))
+        #: Another disk, with the durable position file, and dice of its own.
+        self.other = SimDisk(random.Random(seed + 2))
+        self.other_dice = random.Random(seed + 3)
+        self.saves = 0
         self.open_log = open_log
         # Half of the seeds stage long rows of frames of one size, so that a flush spans sectors
         # and what a later one leaves free begins exactly at a dropped frame.
@@ -70,7 +76,8 @@ class Driver:
             if self.dice.random() < 0.4:
                 self.disk.cut_after(self.dice.randrange(40))
             try:
-                recovered = self.open_log(self.disk, SETTINGS)
+                self.position = DurablePosition(self.other, OWNER)
+                recovered = self.open_log(self.disk, SETTINGS, self.position.position)
             except PowerCut:
                 self.stop()
             else:
@@ -81,8 +88,10 @@ class Driver:
     def stop(self) -> None:
         if self.dice.random() < 0.6:
             self.disk.crash()
+            self.other.crash()
         else:
             self.disk.kill()
+            self.other.kill()
 
     def compare(self, recovered: Recovered) -> None:
         """All that was promised is there; all that is there was appended, once, at that place."""
@@ -321,6 +330,22 @@ class Driver:
         self.disk.kill()
         self.log.flushed(flush)
         self.promised = self.log.durable
+        self.save_position()
+
+    def save_position(self) -> None:
+        """Name what is durable in the second file, unless that waits for a later flush."""
+        dice = self.other_dice
+        if dice.random() < 0.5:
+            if dice.random() < 0.2:
+                self.other.cut_after(dice.randrange(9))
+            elif dice.random() < 0.1:
+                self.other.fail_next(dice.choice(("write", "sync", "replace")), 5)
+            try:
+                self.position.save(self.promised)
+                self.saves += 1
+            except (OSError, DiskFailed):
+                pass  # nothing that was promised depends on it
+            self.other.kill()
 
     def step(self) -> None:
         try:

@@ -16,6 +16,7 @@ from weir.codec.fields import Buffer
 from weir.log import log as log_module
 from weir.log import snapshots
 from weir.log.checkpoint import Kept
+from weir.log.durable_position import DurablePosition
 from weir.log.frame import Frame
 from weir.log.index import GroupIndex
 from weir.log.recovery import Recovered, recover
@@ -74,10 +75,10 @@ class Unsynced(Careless):
             super().sync(name)
 
 
-def careless(disk: Careless, settings: Settings) -> Recovered:
+def careless(disk: Careless, settings: Settings, durable: int) -> Recovered:
     disk.recovering = True
     try:
-        return recover(disk, settings)
+        return recover(disk, settings, durable)
     finally:
         disk.recovering = False
 
@@ -97,6 +98,18 @@ def test_a_mark_ahead_of_what_is_durable_is_found(
 
     monkeypatch.setattr(log_module, "mark_frame", boastful)
     assert drive.caught(100)
+
+
+def test_a_durable_position_ahead_of_the_log_is_found(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = DurablePosition.save
+    monkeypatch.setattr(DurablePosition, "save", lambda self, end: honest(self, end + 512))
+    assert drive.caught(20)
+
+
+def test_positions_are_saved_in_these_runs(drive: Any) -> None:
+    assert sum(drive(seed).saves for seed in range(10)) > 60
 
 
 def test_a_segment_used_again_although_it_is_to_be_replayed_is_found(

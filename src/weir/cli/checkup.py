@@ -223,7 +223,11 @@ def damage(patient: Patient) -> Finding:
 
     advice = "copy what can be read (weir backup), replace the disk, restore a backup"
     try:
-        found = [survey(path) for path in log_folders(patient.folder)]
+        elsewhere = patient.config.log.position_folder
+        found = [
+            survey(path, positions=Path(elsewhere) / path.name if elsewhere else None)
+            for path in log_folders(patient.folder)
+        ]
     except FolderInUse:
         return _asked_for_damage(patient, advice)
     except NotALog:

@@ -18,8 +18,9 @@ from weir.broker.control import TopicCreated
 from weir.broker.registry.catalog import Catalog
 from weir.broker.replica.restore import decode_checkpoint
 from weir.errors import Damaged, WeirError
-from weir.log import checkpoint
+from weir.log import checkpoint, durable_position
 from weir.log.class_scan import FoundCopies
+from weir.log.durable_position import Owner
 from weir.log.errors import ForeignSegment, UnknownKind
 from weir.log.frame import HEADER_SIZE, BadFrame, Frame, Kind, frame_size, verify
 from weir.log.index import GroupIndex
@@ -29,6 +30,7 @@ from weir.log.scan import Scan
 from weir.log.segment import BLOCK, Segment, segment_number, unpack_header
 from weir.log.settings import Settings
 from weir.model.ids import REGISTRY_GROUP, partition_of, topic_of
+from weir.server.beginning import LIFE, generation_of
 from weir.server.disk import FolderInUse
 from weir.server.folder import NodeFolder
 
@@ -123,10 +125,14 @@ def _group_name(group: int, topics: Mapping[int, str]) -> str:
     return f"{topics.get(topic, f'topic {topic}')}/{partition_of(group)}"
 
 
-def survey(folder: Path, group: int | None = None, limit: int = 20) -> LogSurvey:
-    """Read a log folder; list the last `limit` entries of `group`. Raises `FolderInUse`."""
+def survey(
+    folder: Path, group: int | None = None, limit: int = 20, positions: Path | None = None
+) -> LogSurvey:
+    """Read a log folder; list the last `limit` entries of `group`. The durable position lies in
+    the folder `positions`, or beside the log. Raises `FolderInUse`.
+    """
     with held(folder):
-        return _Surveyor(folder, group, limit).run()
+        return _Surveyor(folder, group, limit, positions).run()
 
 
 @contextmanager
@@ -162,7 +168,8 @@ class Folder:
 
     def names(self) -> list[str]:
         """Return the names of all files."""
-        return [path.name for path in self._path.iterdir() if path.is_file()]
+        there = self._path.iterdir() if self._path.is_dir() else ()
+        return [path.name for path in there if path.is_file()]
 
     def size(self, name: str) -> int:
         """Return the file's size in bytes."""
@@ -184,12 +191,21 @@ def owner(disk: Folder) -> tuple[int, int]:
     return 0, 0
 
 
+def position_owner(disk: Folder, log: int, system: int) -> Owner | None:
+    """Return of which log a durable position must be; None where any may be, in an old folder."""
+    if LIFE not in disk.names():
+        return None
+    life = disk.read(LIFE, 0, disk.size(LIFE)).decode(errors="replace")
+    return Owner(log, system, generation_of(life))
+
+
 class _Surveyor:
     """Reads one log folder, segment by segment."""
 
-    def __init__(self, folder: Path, group: int | None, limit: int) -> None:
+    def __init__(self, folder: Path, group: int | None, limit: int, positions: Path | None) -> None:
         self._found = LogSurvey(folder)
         self._disk = Folder(folder)
+        self._positions = Folder(positions) if positions is not None else self._disk
         self._group = group
         self._entries: deque[Frame] = deque(maxlen=limit)
         self._catalog = Catalog()
@@ -229,6 +245,8 @@ class _Surveyor:
                     scan.take_unnamed(name, data)
                 spare = sound or not any(data[:BLOCK])
                 (found.spares if spare else found.unreadable).append(name)
+            whose = position_owner(disk, found.log, found.system)
+            scan.reach(durable_position.look(self._positions, whose).position)
             scan.judge(
                 lambda segment: disk.read(segment.name, 0, segment.size).ljust(segment.size, b"\0")
             )

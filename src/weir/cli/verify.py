@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from weir.cli.survey import Folder, held, owner
+from weir.cli.survey import Folder, held, owner, position_owner
 from weir.errors import Damaged
-from weir.log import checkpoint
+from weir.log import checkpoint, durable_position
 from weir.log.errors import BadIndexFile, UnknownKind
 from weir.log.index_file import index_name, read_index
 from weir.log.marks import highest_mark
@@ -54,6 +54,9 @@ def verify(folder: Path) -> Iterator[Verdict]:
         except Damaged:
             saved = None
         files = find_files(disk, Settings(log, system), saved)
+        position = durable_position.look(disk, position_owner(disk, log, system))
+        if durable_position.NAME in names:
+            yield _position(disk, position, files)
         for segment in files.missing:
             text = "missing, though the checkpoint needs it"
             yield Verdict(segment.name, text, 0, 0.0, (text,))
@@ -63,7 +66,8 @@ def verify(folder: Path) -> Iterator[Verdict]:
             durable = segment.end
             if segment is files.row[-1]:  # what lies behind the marks may be torn, and is no loss
                 data = disk.read(segment.name, 0, segment.size)
-                durable = max(highest_mark(data, 0, segment), saved.durable if saved else 0)
+                marks = highest_mark(data, 0, segment), saved.durable if saved else 0
+                durable = max(*marks, position.position)
             yield _segment(disk, log, segment, durable)
             if index_name(segment.name) in names and segment is not files.row[-1]:
                 yield _index(disk, segment)
@@ -78,6 +82,22 @@ def verify(folder: Path) -> Iterator[Verdict]:
         end = max(end, files.row[-1].end if files.row else 0)
         for name, sound in sorted(files.rest.items()):
             yield Verdict(name, _SPARE, 0, 0.0) if sound else _spare(disk, name, end)
+
+
+def _position(disk: Folder, found: durable_position.Found, files: Files) -> Verdict:
+    """Judge the durable position file, and whether the segments reach as far as it says."""
+    name, end = durable_position.NAME, max((one.end for one in files.row), default=0)
+    bad: tuple[str, ...] = ()
+    says = f"sound: all below position {found.position:,} had been synced"
+    if found.position > end:
+        says = "DAMAGED"
+        bad = (
+            f"says that all below position {found.position:,} had been synced, and the segments "
+            f"end at {end:,}: what was written last is missing",
+        )
+    elif found.bad:  # an older release, or a crash before the first save
+        says = f"not to be believed: {found.bad}" if not found.count else f"one block: {found.bad}"
+    return Verdict(name, says, disk.size(name), 0.0, bad)
 
 
 def _gaps(files: Files, end: int) -> Iterator[Verdict]:

@@ -16,6 +16,9 @@ synced, before any of it counts. Zeroed, because the next frames get the positio
 generation of the dropped ones: where boundaries align, a dropped frame would be believed after the
 next power cut.
 
+The mark lies in the log, so a tail that vanishes takes it along. The durable position file says in
+a second place how far the log had been synced: a log that ends below that is damaged there.
+
 A checkpoint bounds the work: of segments below its `replay` position only the index files are read,
 and no frame is verified before somebody reads it. What has to be applied again is verified here, so
 that a group which lost some of it is known before it takes part in anything.
@@ -109,8 +112,11 @@ class Files:
     closed: set[str]
 
 
-def recover(disk: Disk, settings: Settings) -> Recovered:
+def recover(disk: Disk, settings: Settings, durable: int = 0) -> Recovered:
     """Open the log in a folder, or begin one in an empty folder; blocks.
+
+    All below position `durable` had been synced, as a second file says
+    (`weir.log.durable_position`); 0 where nothing says so. A log that ends below it is damaged.
 
     When it returns, everything in the groups is durable; the first flush makes the mark current.
     Raises `LogDamaged`, `ForeignSegment`, `UnknownKind`, `BadSettings`, `OSError`, `DiskFailed`.
@@ -121,7 +127,7 @@ def recover(disk: Disk, settings: Settings) -> Recovered:
     copies = FoundCopies(settings.log, found.groups if found else {})
     copies.read(disk, found.copies if found else (), files.copies)
     scan = Scan(settings.log, found, copies)
-    unwritten = _scan(disk, files, scan, found)
+    unwritten = _scan(disk, files, scan, found, durable)
     groups = scan.groups
     found = _amended(disk, settings, found, scan)
     # Their blocks stay ours on a disk that is full by now; the host zeroes them off the loop.
@@ -282,7 +288,9 @@ def _foreign(name: str, log: int, system: int, settings: Settings) -> ForeignSeg
     )
 
 
-def _scan(disk: Disk, files: Files, scan: Scan, found: Checkpoint | None) -> list[IndexFile]:
+def _scan(
+    disk: Disk, files: Files, scan: Scan, found: Checkpoint | None, durable: int
+) -> list[IndexFile]:
     """Let the scan take all segments; return the index files that are still to be written."""
     replay = found.replay if found else 0
     unwritten: list[IndexFile] = []
@@ -307,6 +315,7 @@ def _scan(disk: Disk, files: Files, scan: Scan, found: Checkpoint | None) -> lis
     for name, sound in files.rest.items():
         if not sound:  # one with a sound header is not needed, or the checkpoint would name it
             scan.take_unnamed(name, disk.read(name, 0, disk.size(name)))
+    scan.reach(durable)
     scan.judge(read)
     # What is lost may be filled in, and the next start is to see it then: it reads these again.
     damaged = {hole.segment for hole in scan.holes}

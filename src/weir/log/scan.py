@@ -12,6 +12,7 @@ from typing import NamedTuple
 from weir.codec.fields import U64
 from weir.log.checkpoint import Checkpoint
 from weir.log.class_scan import FoundCopies
+from weir.log.durable_position import NAME
 from weir.log.errors import LogDamaged
 from weir.log.frame import (
     HEADER_SIZE,
@@ -134,6 +135,15 @@ class Scan:
         """
         if self.mark < segment.end:
             self.mark, self._marked_in, self._missing = segment.end, segment.name, True
+
+    def reach(self, durable: int) -> None:
+        """Note, behind the last segment, that all below position `durable` had been synced, as the
+        durable position file says. A log that reaches so far is judged by its own marks alone.
+        """
+        if self.tail < durable:
+            if self.mark <= self.tail:  # else a mark tells in which file more had been
+                self._marked_in, self._missing = (self.live[-1].name if self.live else NAME), True
+            self.mark = max(self.mark, durable)
 
     @property
     def stopped(self) -> bool:

@@ -43,7 +43,7 @@ def begin(folder: NodeFolder, founded: Founded, number: int, disk: FileDisk) -> 
         )
     elif not last:
         if not here:
-            here = _draw()
+            here = draw_life()
             disk.replace(LIFE, here.encode())
         folder.remember_life(number, here)
 
@@ -61,12 +61,23 @@ def _begin_anew(folder: NodeFolder, founded: Founded, number: int, disk: FileDis
         number,
         extra={"fields": {"log": number}},
     )
-    life = _draw()
+    life = draw_life()
     # In this order: after a crash in between it is gone still, and the log before it stays refused.
     folder.remember_life(number, life)
     begin_lost(disk, number, founded.system)
     disk.replace(LIFE, life.encode())
 
 
-def _draw() -> str:
+def generation_of(life: str) -> int:
+    """Return the number that a durable position has of a log with this life; 0 for one that no
+    release has drawn.
+    """
+    try:
+        return int(life, 16) % (1 << 64)
+    except ValueError:
+        return 0
+
+
+def draw_life() -> str:
+    """Draw what tells a log from all others of its number."""
     return f"{secrets.randbits(62) + 1:x}"

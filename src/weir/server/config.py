@@ -129,6 +129,13 @@ class LogConfig(msgspec.Struct, frozen=True):
         ),
     ] = SEGMENT_BYTES_DEFAULT // MIB
     spares: Annotated[int, Meta(ge=0, le=64, description="Segments that are prepared ahead.")] = 2
+    position_folder: Annotated[
+        str,
+        Meta(
+            description="Where the durable position of each log is kept, best on another disk; "
+            "empty: beside the log."
+        ),
+    ] = ""
 
 
 class ConnectionsConfig(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from weir.server.feeding import Feeding
 from weir.server.flushes import Flushes
 from weir.server.jobs import checkpoint_saved, chore_done, read_done
 from weir.server.links import Links, Own
+from weir.server.position_saver import PositionSaver
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
 from weir.wire.device import DeviceRequest
@@ -42,12 +43,13 @@ class Driver(Feeding):
         disks: Mapping[int, Disk],
         doors: Doors | None = None,
         own: Own | None = None,
+        positions: Mapping[int, PositionSaver] | None = None,
     ) -> None:
         """Drive `shard`, whose log number n lies on `disks[n]`; let peers in through `doors`. Other
-        nodes are told what `own` says of it.
+        nodes are told what `own` says of it. `positions[n]` saves how far log n is durable.
         """
         super().__init__(shard)
-        self._flushes = Flushes(disks, self, lambda: not self.links.nodes)
+        self._flushes = Flushes(disks, self, lambda: not self.links.nodes, positions)
         self._pool = DiskPool(disks, self._tell)
         self._doors = doors or Doors()
         self._lobby: Lobby[Peer] = Lobby(self._doors.accepts_per_second, self._loop.time())

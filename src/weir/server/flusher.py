@@ -45,10 +45,18 @@ class Flusher:
     """
 
     def __init__(
-        self, name: str, disk: Disk, done: Done, retry_seconds: float = RETRY_SECONDS
+        self,
+        name: str,
+        disk: Disk,
+        done: Done,
+        retry_seconds: float = RETRY_SECONDS,
+        reached: Callable[[int], None] = lambda position: None,
     ) -> None:
-        """Start the thread."""
+        """Start the thread. `reached` is told how far the log is durable, after each flush, in the
+        thread that ran it; it must not block.
+        """
         self._disk = disk
+        self._reached = reached
         self._done = done
         self._retry_seconds = retry_seconds
         #: How long each write and sync took. One flush is in flight at a time, so whoever runs it
@@ -76,7 +84,7 @@ class Flusher:
         except OSError:
             self.start(flush)
             return False
-        self._took(time.perf_counter() - began)
+        self._took(flush, time.perf_counter() - began)
         return True
 
     def stop(self) -> None:
@@ -93,12 +101,13 @@ class Flusher:
                 self._done(flush, error)
             else:
                 if took is not None:
-                    self._took(took)
+                    self._took(flush, took)
                     self._done(flush, None)
 
-    def _took(self, seconds: float) -> None:
+    def _took(self, flush: Flush, seconds: float) -> None:
         self.seconds.add(seconds)
         self.lone.took(seconds)
+        self._reached(flush.end)
 
     def _write(self, flush: Flush) -> float | None:
         """Run a flush until it has found room; return how long that took in the end, in seconds,

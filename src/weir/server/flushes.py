@@ -15,6 +15,7 @@ from weir.log.flush import Flush
 from weir.server.bell import Bell
 from weir.server.flusher import Flusher
 from weir.server.jobs import die
+from weir.server.position_saver import PositionSaver
 
 
 class Telling(Protocol):
@@ -38,22 +39,33 @@ class Flushes:
     """
 
     def __init__(
-        self, disks: Mapping[int, Disk], driver: Telling, alone: Callable[[], bool]
+        self,
+        disks: Mapping[int, Disk],
+        driver: Telling,
+        alone: Callable[[], bool],
+        positions: Mapping[int, PositionSaver] | None = None,
     ) -> None:
-        """Flush log number n on `disks[n]`; `alone` says that no other node listens."""
+        """Flush log number n on `disks[n]`; `alone` says that no other node listens. How far it is
+        durable is saved by `positions[n]`, if there is one.
+        """
+        self._positions = positions or {}
         self._driver = driver
         self._alone = alone
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self._loop)
-        self._flushers = {
-            n: Flusher(f"weir-flush-{n}", disk, self._in_loop(n)) for n, disk in disks.items()
-        }
+        self._flushers = {n: self._flusher(n, disk) for n, disk in disks.items()}
         #: By the log's number, of what flushes of crowds are under way.
         self._rests_until: dict[int, float] = {}
         #: What the loop is about to run itself, by the log's number.
         self.lone: dict[int, Flush] = {}
         #: How many things peers asked for since a flush was started; the driver counts.
         self.asked = 0
+
+    def _flusher(self, number: int, disk: Disk) -> Flusher:
+        name, done = f"weir-flush-{number}", self._in_loop(number)
+        if (saver := self._positions.get(number)) is None:
+            return Flusher(name, disk, done)
+        return Flusher(name, disk, done, reached=saver.reached)
 
     @property
     def seconds(self) -> dict[int, Histogram]:
@@ -80,6 +92,8 @@ class Flushes:
         self.lone.clear()
         for flusher in self._flushers.values():
             flusher.stop()
+        for saver in self._positions.values():
+            saver.stop()
         self._bell.close()
 
     def _run(self, number: int) -> None:

@@ -14,10 +14,12 @@ from typing import Any
 from weir.broker.layout import Layout
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
+from weir.log.durable_position import DurablePosition, Owner
 from weir.log.recovery import recover
+from weir.log.segment import segment_number
 from weir.log.settings import Settings
 from weir.model.limits import LISTEN_BACKLOG, MIB
-from weir.server.beginning import begin
+from weir.server.beginning import begin, generation_of
 from weir.server.clock import SystemTime
 from weir.server.config import Config, advertised
 from weir.server.crowd import Crowd, Door
@@ -27,6 +29,7 @@ from weir.server.driver import Driver
 from weir.server.folder import Founded, NodeFolder, Started
 from weir.server.links import Own
 from weir.server.observed import observed
+from weir.server.position_saver import PositionSaver
 from weir.server.signals import stop_by_signal
 from weir.server.stopping import drain
 
@@ -89,6 +92,15 @@ async def hosting(
             disk = await _disk(folder.log(number, founded))
             disks[number] = stack.enter_context(contextlib.closing(disk))
             begin(folder, founded, number, disk)
+        positions: dict[int, DurablePosition] = {}
+        for number in numbers:
+            place = disks[number]
+            if config.log.position_folder:
+                place = await _disk(Path(config.log.position_folder) / f"log-{number}")
+                stack.enter_context(contextlib.closing(place))
+            generation = generation_of(folder.life(number))
+            owner = Owner(number, founded.system, generation)
+            positions[number] = DurablePosition(place, owner)
         logs = [
             _open(
                 disk,
@@ -99,13 +111,17 @@ async def hosting(
                     cache_bytes_max=config.memory.cache_mib * MIB // len(numbers),
                     spares=config.log.spares,
                 ),
+                positions[number],
             )
             for number, disk in disks.items()
         ]
         settings = ShardSettings(config.memory.budget_mib * MIB, ports=share.ports)
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
         own = Own(shard.identity, founded.logs, share.shards, share.ports, *_reached(config, shard))
-        yield Driver(shard, disks, open_doors(config.connections.doors()), own), shard
+        savers = {n: PositionSaver(n, file) for n, file in positions.items()}
+        for opened in logs:
+            savers[opened.log.settings.log].reached(opened.log.tail)  # a start makes that durable
+        yield Driver(shard, disks, open_doors(config.connections.doors()), own, savers), shard
 
 
 @contextlib.asynccontextmanager
@@ -202,8 +218,17 @@ async def _disk(folder: Path) -> FileDisk:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _open(disk: FileDisk, settings: Settings) -> Opened:
-    recovered = recover(disk, settings)
+def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> Opened:
+    if not file.found.count and any(segment_number(name) is not None for name in disk.names()):
+        log.warning(
+            "log %d has no durable position that counts: %s. That is right at the first start of a "
+            "new release, after a restore, and with another log.position_folder; else look at that "
+            "folder. A tail of the log that vanished before now is not noticed",
+            settings.log,
+            file.found.bad,
+            extra={"fields": {"log": settings.log}},
+        )
+    recovered = recover(disk, settings, file.position)
     for hole in recovered.holes:
         fields = {"log": hole.log, "segment": hole.segment, "position": hole.position}
         log.error("found at the start: %s", hole, extra={"fields": fields})

@@ -15,12 +15,15 @@ import weir
 from weir.cli.backup import manifest as m
 from weir.cli.backup.manifest import BadBackup
 from weir.cli.survey import NotALog
-from weir.server.beginning import LIFE
+from weir.log import durable_position
+from weir.server.beginning import LIFE, draw_life
 from weir.server.disk import FolderInUse
 from weir.server.folder import NodeFolder, life_name
 
 _FILES = "files"
 _LOCK = "lock"
+#: A durable position would be above what an older copy of its log holds.
+_LEFT_OUT = (_LOCK, durable_position.NAME)
 #: Of a replacement that a crash cut short.
 _ASIDE = ".new"
 
@@ -45,7 +48,7 @@ def back_up(folder: Path, to: Path) -> m.Manifest:
             if life := home.life(number):
                 files.append(_copied(to, life_name(number), [life.encode()]))
             for path in sorted(log.iterdir()) if log.is_dir() else ():
-                if path.is_file() and path.name != _LOCK and path.suffix != _ASIDE:
+                if path.is_file() and path.name not in _LEFT_OUT and path.suffix != _ASIDE:
                     files.append(_copied(to, f"log-{number}/{path.name}", m.pieces(path)))
         made = datetime.now(UTC).isoformat(timespec="seconds")
         manifest = m.Manifest("folder", weir.__version__, made, f"{founded.system:x}", files)
@@ -101,12 +104,27 @@ def restore(backup: Path, manifest: m.Manifest, folder: Path) -> None:
                 raise BadBackup(f"{source} is missing: use another backup") from None
             if (done.bytes, done.xxh3) != (file.bytes, file.xxh3):
                 raise BadBackup(f"{source} is damaged: it is not what was written; use another")
+        _draw_lives(aside)
         for path in [aside, *(one for one in aside.rglob("*") if one.is_dir())]:
             m.sync_folder(path)
         if folder.exists():
             folder.rmdir()
         aside.rename(folder)
         m.sync_folder(folder.absolute().parent)
+
+
+def _draw_lives(folder: Path) -> None:
+    """Let each log of a restored folder be another one than it was: a durable position that was
+    saved elsewhere, of what the log held after the backup, is none of this log's.
+    """
+    for log in folder.glob("log-*"):
+        if (log / LIFE).exists():
+            life = draw_life()
+            for path in (folder / life_name(int(log.name.removeprefix("log-"))), log / LIFE):
+                with path.open("w") as file:
+                    file.write(life)
+                    file.flush()
+                    os.fsync(file.fileno())
 
 
 @contextmanager
