@@ -48,6 +48,7 @@ def test_nothing_is_lost_repeated_or_stale(
     assert said.err.count("✗") == told["rounds"]
     if words[0] == "pause-leader":
         assert all(one["asked"] == one["answered"] + one["refused"] for one in told["each"])
+        assert told["reader_lag_max_ms"] == max(one["reader_lag_ms"] for one in told["each"]) > 0
 
 
 @pytest.mark.timeout(120)

@@ -103,6 +103,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     a.DeleteTopic: st.builds(a.DeleteTopic, TEXT, NATURAL),
     a.EndPartition: st.builds(a.EndPartition, TEXT, NATURAL),
     a.DescribePartition: st.builds(a.DescribePartition, ADDRESS),
+    a.AskLeader: st.builds(a.AskLeader, ADDRESS),
     a.ListClusters: st.builds(a.ListClusters, ADDRESS, TEXT),
     a.SeekCluster: st.builds(a.SeekCluster, ADDRESS, TEXT, NATURAL),
     a.PauseCluster: st.builds(a.PauseCluster, ADDRESS, TEXT, st.booleans()),
@@ -209,6 +210,10 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     ),
     m.PartState: (Opcode.DECIDE, st.builds(m.PartState, st.sampled_from(Standing), *[NATURAL] * 2)),
     a.Deleted: (Opcode.DELETE_TOPIC, st.builds(a.Deleted, NATURAL)),
+    a.LeaderInfo: (
+        Opcode.ASK_LEADER,
+        st.builds(a.LeaderInfo, NATURAL, NATURAL, st.lists(NATURAL).map(tuple)),
+    ),
     a.PartitionInfo: (
         Opcode.DESCRIBE_PARTITION,
         st.builds(a.PartitionInfo, *[INT64] * 3, st.lists(TEXT), *[st.lists(NATURAL)] * 2),

@@ -8,16 +8,20 @@ _JUDGED = {
     name: Figure(name)
     for name in ("rounds", "lost", "repeated", "reordered", "misplaced", "strange", "stale")
 }
-_GAP = {"median ms without confirms": Figure("rto_median_ms"), "worst ms": Figure("rto_max_ms")}
+_GAP = {
+    "median ms without confirms": Figure("rto_median_ms"),
+    "worst ms": Figure("rto_max_ms"),
+    "ms that a reader in total order is behind its confirm, most": Figure("reader_lag_max_ms"),
+}
 _PEERS_OF_SETS = "rabbitmq,nats"
 
 
-def _chaos(verb: str, what: str, times: int, *goals: Goal) -> Proof:
+def _chaos(verb: str, what: str, times: int, *goals: Goal, words: tuple[str, ...] = ()) -> Proof:
     wrong = tuple(Goal(name, "=", 0) for name in _JUDGED if name != "rounds")
     return Proof(
         verb,
         what,
-        ("weir", "chaos", verb, "--times", str(times), "--json"),
+        ("weir", "chaos", verb, "--times", str(times), *words, "--json"),
         {**_GAP, **_JUDGED},
         (Goal("rounds", "=", times), *goals, *wrong),
     )
@@ -50,8 +54,12 @@ OF_SETS = (
     ),
     _chaos(
         "pause-leader",
-        "a leader that stands still for 10 s, 10 times; what it says when it wakes is not stale",
-        10,
+        "a leader that stands still for 8 s, 50 times; what it says when it wakes is not stale",
+        50,
+        Goal("median ms without confirms", "≤", 1_500),
+        Goal("worst ms", "≤", 2_500),
+        Goal("ms that a reader in total order is behind its confirm, most", "≤", 300),
+        words=("--seconds", "8"),
     ),
     _chaos(
         "partition",

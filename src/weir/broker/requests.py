@@ -29,7 +29,7 @@ from weir.errors import (
     WrongSystem,
 )
 from weir.model.header import Header
-from weir.model.ids import REGISTRY_GROUP, group_of
+from weir.model.ids import REGISTRY_GROUP, group_of, node_of
 from weir.model.limits import BATCH_BYTES_MAX, KIB, PIPELINE_WINDOW
 from weir.model.topic import split_name
 from weir.order.clock import Time
@@ -114,6 +114,7 @@ class Requests:
             a.DeleteTopic: self._delete,
             a.EndPartition: self._end_partition,
             a.DescribePartition: self._describe_partition,
+            a.AskLeader: self._tell_leader,
             a.ListClusters: self._list_clusters,
             a.SeekCluster: self._change_cluster,
             a.PauseCluster: self._change_cluster,
@@ -159,6 +160,8 @@ class Requests:
         address = None if kind in _OF_REGISTRY else getattr(request, "address", None)
         if address is not None:
             group = address.group
+            if kind is a.AskLeader:
+                return self._passing.routes.holder(group)
             partition = self._topics.find(group)
             if partition is not None and (
                 partition.leading is not None or (isinstance(request, m.Fetch) and request.replica)
@@ -237,6 +240,15 @@ class Requests:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "describe", topic.full_name)
         partition.describe(caller)
+
+    def _tell_leader(self, session: Session, caller: Caller, request: a.AskLeader) -> None:
+        group = request.address.group
+        topic = self._topics.topic_with(group)
+        self._authorize(session.principal, "describe", topic.full_name)
+        partition = self._topics.find(group)
+        node, term = partition.leader if partition is not None else (0, 0)
+        holders = tuple(sorted(map(node_of, self._registry.catalog.voters(group))))
+        self._outbox.reply(caller, a.LeaderInfo(node, term, holders))
 
     def _list_clusters(self, session: Session, caller: Caller, request: a.ListClusters) -> None:
         topic, partition = self._topics.partition(request.address.group)

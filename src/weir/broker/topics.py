@@ -86,6 +86,14 @@ class Topics:
 
     def partition(self, group: int) -> tuple[Topic, Partition]:
         """Return a group's topic and partition. Raises `UnknownTopic`, or `NotLeader` elsewhere."""
+        topic = self.topic_with(group)
+        partition = self._partitions.get(group)
+        if partition is None:
+            raise NotLeader(f"group {group} of {topic.full_name} is not served by this shard")
+        return topic, partition
+
+    def topic_with(self, group: int) -> Topic:
+        """Return the topic of a group, wherever that is served. Raises `UnknownTopic`."""
         topic = self.catalog.by_id(group >> PARTITION_BITS)
         if topic is None or group & PARTITIONS_MAX - 1 >= topic.partitions:
             deleted = self.catalog.was_deleted(topic_of(group))
@@ -95,7 +103,4 @@ class Topics:
                 else "no topic has this partition: ask where it is served",
                 topic_of(group),
             )
-        partition = self._partitions.get(group)
-        if partition is None:
-            raise NotLeader(f"group {group} of {topic.full_name} is not served by this shard")
-        return topic, partition
+        return topic

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import cast
 from weakref import WeakSet
@@ -20,8 +21,12 @@ from weir.wire import messages as m
 PING_AFTER = 10.0
 DEAD_AFTER = 30.0
 #: Where others can take over, who owes an answer is asked and given up sooner.
-PROMPT_PING_AFTER = 0.5
+PROMPT_PING_AFTER = 0.3
 PROMPT_DEAD_AFTER = 2.0
+#: Who owes an answer for so long may have been followed by another leader: see `on_silent`.
+SILENT_AFTER = 0.3
+#: How often `on_silent` is called from then on.
+SILENT_EVERY = 0.1
 #: The loop was busy for so long: what came meanwhile was not heard yet.
 _LATE = 0.5
 
@@ -40,21 +45,32 @@ OnAnswer = Callable[[int, m.Reply | Disconnected], None]
 class Connection(asyncio.Protocol):
     """Requests out, replies in. Pings after 10 s of silence; 30 s of silence end it.
 
-    If it is `prompt`, while answers are due, 0.5 s and 2 s.
+    If it is `prompt`, while answers are due, 0.3 s and 2 s.
     """
 
-    def __init__(self, on_writable: Callable[[], None]) -> None:
-        """Take whom to tell that writing goes on after a pause."""
+    def __init__(
+        self,
+        on_writable: Callable[[], None],
+        on_silent: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """Take whom to tell that writing goes on after a pause, and, if it is `prompt`, that it is
+        silent: that is told again and again.
+        """
         self._loop = asyncio.get_running_loop()
         self._on_writable = on_writable
+        self._on_silent = on_silent
         # Who sends over several connections knows an answer by its number alone.
         first = next(_numbers) % _CONNECTIONS * _REQUESTS + 1
         self._session: Session[OnAnswer] = Session(first)
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self.prompt = False
+        #: The node that answers, once it has said who it is.
+        self.node = 0
         #: Since when answers are due, if any are; and when `_listen` comes next.
         self._owed = self._next = self._heard = self._loop.time()
+        #: When the last ping was sent.
+        self._ping_at = 0.0
         self._beat: asyncio.TimerHandle | None = None
         self._why: Exception | None = None
         self.over = asyncio.Event()
@@ -67,6 +83,37 @@ class Connection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return False
         return not self._paused and len(self._session.pending) < REQUESTS_PENDING_MAX
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing came for 0.3 s while answers were due."""
+        return self.prompt and any(True for _ in self._overdue())
+
+    @property
+    def owed(self) -> list[m.Request]:
+        """The requests whose answers are due for 0.3 s, unless `answer` has answered them."""
+        return [request for request in self._overdue() if request is not None]
+
+    def _overdue(self) -> Iterator[m.Request | None]:
+        """Yield the requests that await an answer too long. What the broker may keep for a while
+        is due once that is over, or once a ping that came behind it has no answer either.
+        """
+        late_ms = (self._silence() - SILENT_AFTER) * 1_000
+        if self._ping_at > self._heard and self._loop.time() - self._ping_at >= SILENT_AFTER:
+            late_ms = math.inf
+        if late_ms >= 0:
+            for _, _, request in self._session.pending.values():
+                if getattr(request, "wait_ms", 0) <= late_ms:
+                    yield request
+
+    def answer(self, which: Callable[[m.Request], bool], answer: m.Reply | Disconnected) -> None:
+        """Give an answer to some of the requests that await one: what comes later is ignored."""
+        for on_answer, correlation in self._session.let_go(which, _ignore):
+            on_answer(correlation, answer)
+
+    def _silence(self) -> float:
+        """Return for how many seconds answers are due and nothing has come."""
+        return self._loop.time() - max(self._heard, self._owed)
 
     def send(self, request: m.Request, on_answer: OnAnswer) -> int:
         """Write a request; `on_answer` is called once. Raises `Disconnected`, `Overloaded`."""
@@ -132,7 +179,7 @@ class Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._listen_in(PROMPT_PING_AFTER)
+        self._listen_in(SILENT_AFTER)
 
     def data_received(self, data: bytes) -> None:
         """Hand each reply to whoever asked."""
@@ -180,15 +227,22 @@ class Connection(asyncio.Protocol):
         silence = now - self._heard
         ping_after, dead_after = PING_AFTER, DEAD_AFTER
         if self.prompt and len(self._session):
-            silence = now - max(self._heard, self._owed)
+            silence = self._silence()
             ping_after, dead_after = PROMPT_PING_AFTER, PROMPT_DEAD_AFTER
         if silence >= dead_after:
             self.abort(Disconnected(f"nothing heard for {silence:.0f} s"))
             return
-        if silence >= ping_after and not self._session.full:
+        most = PING_AFTER
+        if self.prompt:
+            is_silent = self.is_silent
+            most = SILENT_EVERY if is_silent else SILENT_AFTER
+            if is_silent and self._on_silent is not None:
+                self._on_silent(self)
+        pinged = self.prompt and self._ping_at > self._heard
+        if silence >= ping_after and not pinged and not self._session.full:
+            self._ping_at = now
             self.send(m.Ping(), _ignore)
         wait = ping_after - silence if silence < ping_after else dead_after - silence
-        most = PROMPT_PING_AFTER if self.prompt else PING_AFTER
         self._listen_in(max(min(wait, most), 0.001))
 
     def _listen_in(self, wait: float) -> None:

@@ -15,6 +15,7 @@ from weir.client.backoff import Backoff
 from weir.client.connection import Connection, OnAnswer
 from weir.client.duration import seconds
 from weir.client.failures import why_unreachable
+from weir.client.leaders import Leaders
 from weir.client.ways import Ways
 from weir.errors import (
     Disconnected,
@@ -89,6 +90,7 @@ class Link:
         self._name = name
         self._connection: Connection | None = None
         self._ways = Ways(self._greeted, self._writable)
+        self._leaders = Leaders(self._ways, lambda: self._connection)
         self._streams: dict[int, _Stream] = {}
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -129,6 +131,7 @@ class Link:
         self._end(Disconnected("the client is closed"))
         if self._connection is not None:
             await self._connection.close()
+        await self._leaders.close()
         await self._ways.close()
 
     def saw(self, stamp: int) -> None:
@@ -275,7 +278,7 @@ class Link:
             timeout = max(until - loop.time(), 0.0)
             if way.connection is not None and self.error is None:
                 return way.connection
-        return await self._connected(timeout)
+        return self._leaders.instead(request, await self._connected(timeout))
 
     async def _connected(self, timeout: float) -> Connection:
         if self._connection is None and self.error is None:
@@ -331,7 +334,7 @@ class Link:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout):
             _, connection = await loop.create_connection(
-                lambda: Connection(self._writable), host, port
+                lambda: Connection(self._writable, self._leaders.owes), host, port
             )
         system = self.welcome.system if self.welcome else 0
         try:
@@ -343,7 +346,7 @@ class Link:
         except BaseException as error:
             connection.abort(error if isinstance(error, Exception) else None)
             raise
-        connection.prompt = bool(welcome.nodes)
+        connection.prompt, connection.node = bool(welcome.nodes), welcome.node
         return connection, welcome
 
     async def _use(self, connection: Connection) -> None:

@@ -5,6 +5,7 @@ A `handle` is whatever the shell wants back with the answer. Requests run at bat
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -37,8 +38,9 @@ class Session(Generic[H]):
     def __init__(self, first: int = 1) -> None:
         """Start a connection: nothing asked, nothing read. Requests are numbered from `first`."""
         self._stream = ClientStream()
-        #: By their numbers, opcodes and handles of the requests that await an answer.
-        self.pending: dict[int, tuple[int, H]] = {}
+        #: By their numbers, opcodes and handles of the requests that await an answer, and the
+        #: requests; None instead of one that was answered here.
+        self.pending: dict[int, tuple[int, H, m.Request | None]] = {}
         self._last = first - 1
 
     def __len__(self) -> int:
@@ -63,7 +65,7 @@ class Session(Generic[H]):
         correlation = self._last + 1
         buffers = encode_request(request, correlation)
         self._last = correlation
-        self.pending[correlation] = (OPCODES[type(request)], handle)
+        self.pending[correlation] = (OPCODES[type(request)], handle, request)
         return correlation, buffers
 
     def receive(self, data: bytes) -> list[Answered[H]]:
@@ -74,7 +76,7 @@ class Session(Generic[H]):
         answered: dict[int, Answered[H]] = {}
         for frame in self._stream.receive(data):
             number = frame.correlation
-            opcode, handle = self.pending.get(number, (None, None))
+            opcode, handle, _ = self.pending.get(number, (None, None, None))
             is_reply = frame.flags & _RESPONSE and frame.opcode == opcode
             if handle is None or not is_reply or number in answered:
                 raise RemoteProtocolError(
@@ -86,11 +88,23 @@ class Session(Generic[H]):
             del self.pending[number]
         return [*answered.values()]
 
+    def let_go(self, which: Callable[[m.Request], bool], handle: H) -> list[tuple[H, int]]:
+        """Wait no more for the answers to some requests; return their handles and numbers.
+
+        Their answers may still come, and go to `handle`.
+        """
+        found = []
+        for number, (opcode, asking, request) in self.pending.items():
+            if request is not None and which(request):
+                found.append((asking, number))
+                self.pending[number] = (opcode, handle, None)
+        return found
+
     def end(self) -> list[tuple[H, int]]:
         """Forget every request without an answer; return their handles and numbers, in order.
 
         Each of them may or may not have happened: whoever asked decides whether to ask again.
         """
-        lost = [(handle, correlation) for correlation, (_, handle) in self.pending.items()]
+        lost = [(handle, correlation) for correlation, (_, handle, _) in self.pending.items()]
         self.pending.clear()
         return lost

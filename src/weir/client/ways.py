@@ -177,6 +177,22 @@ class Ways:
             if id == node and way.connection is not None:
                 way.connection.abort()
 
+    @property
+    def nodes(self) -> list[int]:
+        """All nodes that were told of."""
+        return [*self._nodes]
+
+    async def open_to(self, address: Address) -> Connection | None:
+        """Return the open way to the shard at an address, once that was tried; None if there is no
+        way of its own, or it cannot be reached.
+        """
+        way = self._way(address) if self._welcome is not None else None
+        if way is None:
+            return None
+        way.begin()
+        await way.decided()
+        return way.connection
+
     def lacks(self, addresses: Iterable[Address]) -> bool:
         """Whether one of these names a node that came to the set since it was told of."""
         home = self._welcome

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import cast
 
 from weir.broker import events as ev
+from weir.broker.peers.silence import Silence
 from weir.codec.fields import Buffer, total
 from weir.errors import RemoteProtocolError
 from weir.model.limits import (
@@ -24,11 +25,11 @@ from weir.wire.link import PING, Greeting, LinkStream, encode
 
 # Ticks are counted, not seconds: a process that was stopped and goes on has missed none of them,
 # and blames nobody for the time that it was not there.
-_SILENT_TICKS = LINK_SILENT_MS // ev.TICK_MS
 _STALLED_TICKS = LINK_STALLED_MS // ev.TICK_MS
-_PING_TICKS = _SILENT_TICKS // 4
+#: A quick lane is a heartbeat: it is asked whether anybody is there as often as leaders say so.
+_PING_TICKS = 100 // ev.TICK_MS
 #: Who serves waits longer than who dialled: only one of them is to say why a link ended.
-_UNHEARD_TICKS = _SILENT_TICKS * 3 // 2
+_UNHEARD_TICKS = LINK_SILENT_MS // ev.TICK_MS * 3 // 2
 
 #: A shard that reads no answers to its pings gets no more than so many bytes of them.
 _ANSWERS_UNREAD_MAX = 4 * KIB
@@ -95,6 +96,9 @@ class OutLane(Outlet):
         self._sent = 0
         self._stalled = 0  # ticks without a byte taken, of those that wait
         self._silent = 0  # ticks without a word
+        self._ticks = 0
+        self._silence = Silence()
+        self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection over."""
@@ -105,6 +109,8 @@ class OutLane(Outlet):
     def data_received(self, data: bytes) -> None:
         """Hear that the other side is there; nothing else is said on this way."""
         self._silent = 0
+        if self._quick:
+            self._silence.heard(int(self._loop.time() * 1_000))
         try:
             if any(frame.kind != PING for frame in self._stream.receive(data)):
                 raise RemoteProtocolError("frames came back on a lane that goes one way")
@@ -141,9 +147,11 @@ class OutLane(Outlet):
             self.end(f"it took nothing for {LINK_STALLED_MS // 1000} s")
         elif self._quick:
             self._silent += 1
-            if self._silent > _SILENT_TICKS:
-                self.end(f"it said nothing for {LINK_SILENT_MS / 1000:g} s")
-            elif self._silent % _PING_TICKS == 0:
+            self._ticks += 1
+            limit_ms = self._silence.limit_ms
+            if self._silent * ev.TICK_MS > limit_ms:
+                self.end(f"it said nothing for {limit_ms / 1000:g} s")
+            elif self._ticks % _PING_TICKS == 0:
                 self._ping()
 
     def end(self, why: str) -> None:

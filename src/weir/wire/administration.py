@@ -68,6 +68,25 @@ class PartitionInfo(Control, frozen=True, array_like=True):
     behind: list[int] = field(default_factory=list)
 
 
+class AskLeader(Control, frozen=True, array_like=True):
+    """Ask any node who leads a partition. It answers at once with what it knows itself: it asks no
+    other node, so a leader that stands still delays nobody.
+    """
+
+    address: Address
+
+
+class LeaderInfo(Control, frozen=True, array_like=True):
+    """The node that leads a partition in Raft term `term`, and the nodes that are to hold it.
+
+    `node` is 0 if no leader is known. `term` is 0 if the node that answers holds no replica.
+    """
+
+    node: Natural
+    term: Natural
+    nodes: tuple[Natural, ...] = ()
+
+
 class ListClusters(Control, frozen=True, array_like=True):
     """Ask how far the clusters of a partition are, or one of them."""
 
@@ -147,9 +166,10 @@ Request = (
     | EndPartition
     | DeleteTopic
     | DescribePartition
+    | AskLeader
     | ListClusters
     | SeekCluster
     | PauseCluster
     | DeleteCluster
 )
-Reply = Deleted | PartitionInfo | ClusterList | ClusterChanged
+Reply = Deleted | PartitionInfo | LeaderInfo | ClusterList | ClusterChanged

@@ -81,6 +81,7 @@ class Opcode(IntEnum):
     TAKE_TURN = 28
     MOVE_CURSOR = 29
     SEEK_CURSOR = 30
+    ASK_LEADER = 31
     FETCH_CHUNKS = 32
     SCATTER = 33
     PREPARE = 34

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from weir.bench.chaos.ledger import NOWHERE, Read, Sent, Verdict, judge
+from weir.bench.chaos.ledger import NOWHERE, Read, Sent, Taken, Verdict, judge
 from weir.bench.chaos.rounds import differing
 from weir.bench.payload import Block
 
@@ -98,3 +98,23 @@ def test_what_two_readers_found_otherwise_is_seen() -> None:
     assert differing(read(0, 1), whole) == 0
     assert differing(read(0, 2), whole) == 1
     assert differing(read(0, 1, 2, 3), whole) == 1
+
+
+def test_a_readers_lag_is_the_longest_time_from_a_confirm_to_its_message() -> None:
+    sent, taken = Sent(), Taken()
+    sent.confirm(2, 0, 1_000_000)
+    sent.confirm(1, 2, 5_000_000)
+    sent.confirm(1, 3, 20_000_000)
+    taken.note(1, 2_000_000)
+    taken.note(3, 9_000_000)
+    assert sent.lag_ms(taken, 0, 10_000_000) == 8.0
+    assert sent.lag_ms(taken, 2_000_000, 10_000_000) == 4.0
+    assert sent.lag_ms(taken, 0, 30_000_000) == 10.0, "what was not read is late until the end"
+    assert sent.lag_ms(taken, 40_000_000, 50_000_000) == 0.0
+
+
+def test_a_message_that_is_read_before_its_confirm_is_not_late() -> None:
+    sent, taken = Sent(), Taken()
+    taken.note(1, 1_000_000)
+    sent.confirm(1, 0, 3_000_000)
+    assert sent.lag_ms(taken, 0, 10_000_000) == 0.0

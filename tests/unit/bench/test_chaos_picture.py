@@ -9,7 +9,7 @@ from weir.bench.chaos.rounds import COLUMNS, Result, Round
 
 ROUND = Round(
     number=1, struck=2, led=2, leads=3, gap_ms=133.4, seconds=4.0, slot_ms=60.0, before=3,
-    slots=[60, 60, 60, 30, 0, 0, 200, 60],
+    slots=[60, 60, 60, 30, 0, 0, 200, 60], reader_lag_ms=12.0,
 )  # fmt: skip
 
 
@@ -17,7 +17,9 @@ def result(**wrong: int) -> Result:
     """Return a result of one round in which this is wrong."""
     counts = dict.fromkeys(("lost", "repeated", "reordered", "misplaced", "strange", "stale"), 0)
     return Result(
-        fault="kill-leader", rounds=1, rto_median_ms=133.4, rto_max_ms=133.4, **counts | wrong,
+        fault="kill-leader", rounds=1, rto_median_ms=133.4, rto_max_ms=133.4,
+        reader_lag_max_ms=12.0,
+        **counts | wrong,
         sent=1_000, confirmed=1_000, read=1_000, read_live=1_000, seconds=9.0, each=[ROUND],
     )  # fmt: skip
 
@@ -28,7 +30,7 @@ def test_a_strike_is_drawn_with_the_silence_behind_it() -> None:
 
 def test_a_round_is_one_line() -> None:
     assert line(ROUND, 1_000) == (
-        f"   1  node 2  leads 2→3  {'▅▅▅✗▂··█▅'.ljust(COLUMNS + 1)}     133 ms"
+        f"   1  node 2  leads 2→3  {'▅▅▅✗▂··█▅'.ljust(COLUMNS + 1)}     133 ms  read 12 ms later"
     )
 
 

@@ -183,3 +183,36 @@ def test_locks_publish_by_any_node_and_come_again_when_the_leader_moves(trio: An
     # Sent again after a confirm that might have been lost: each is there once.
     assert all(not reply.code for reply in publish(other, 51, 1, 2, 3))
     assert trio.same_everywhere(group) == [b"v0", b"v1", b"v2", b"v3"]
+
+
+def test_every_node_says_at_once_who_leads_in_which_term(trio: Any) -> None:
+    settled(trio)
+    address = trio.topic().addresses[0]
+    old = trio.leader(address.group)
+    trio.until(
+        lambda: all(trio.answer(node, a.AskLeader(address)).node == old.id for node in trio.live()),
+        "not all know who leads",
+    )
+    before = {trio.answer(node, a.AskLeader(address)) for node in trio.live()}
+    (told,) = before
+    assert told.nodes == (1, 2, 3)
+    assert told.term > 0
+    trio.isolate(old.id)
+    others = [node for node in trio.live() if node is not old]
+
+    def newer() -> bool:
+        found = [trio.answer(node, a.AskLeader(address)) for node in others]
+        return all(one.node not in (0, old.id) and one.term > told.term for one in found)
+
+    trio.until(newer, "the others name no newer leader")
+    # What the old leader says is older by its term, or that it knows of none.
+    last = trio.answer(old, a.AskLeader(address))
+    assert last.node in (0, old.id)
+    assert last.term <= told.term + 1
+
+
+def test_of_an_unknown_partition_nobody_says_who_leads(trio: Any) -> None:
+    settled(trio)
+    address = trio.topic().addresses[0]
+    asked = a.AskLeader(address._replace(group=address.group + 1))
+    assert trio.answer(trio.live()[0], asked).code == UnknownTopic.code

@@ -12,6 +12,7 @@ import pytest
 from weir.client.connect import connect
 from weir.errors import Unavailable
 from weir.model.ids import Address
+from weir.wire import administration as a
 from weir.wire import messages as m
 
 Brokers = Callable[[], AbstractAsyncContextManager[Any]]
@@ -263,6 +264,97 @@ def test_a_leader_that_says_nothing_is_given_up_for_another(
             await sent
             nodes.node(2)._answer = plain
         assert nodes.values == [b"0", b"1"]
+
+    of_three(fake_broker, body)
+
+
+def stand_still(nodes: Set, number: int) -> asyncio.Event:
+    """Let a node take requests and answer none of them; return what lets it answer again."""
+    woken, plain = asyncio.Event(), nodes.node(number)._answer
+
+    async def later(request: m.Request) -> m.Reply:
+        await woken.wait()
+        reply: m.Reply = await plain(request)
+        return reply
+
+    nodes.node(number)._answer = later
+    return woken
+
+
+def tell_leaders(nodes: Set, told: dict[int, tuple[int, int]]) -> list[int]:
+    """Let nodes say which node leads in which term; return who was asked, as it grows."""
+    asked: list[int] = []
+
+    def answer(number: int, plain: Callable[[m.Request], Awaitable[m.Reply]]) -> Any:
+        async def say(request: m.Request) -> m.Reply:
+            if isinstance(request, a.AskLeader):
+                asked.append(number)
+                return a.LeaderInfo(*told[number], (1, 2, 3))
+            return await plain(request)
+
+        return say
+
+    for number in told:
+        nodes.node(number)._answer = answer(number, nodes.node(number)._answer)
+        plain = nodes.node(number).script
+
+        def script(request: m.Request, plain: Any = plain) -> m.Refusal | None:
+            refused: m.Refusal | None = None if isinstance(request, a.AskLeader) else plain(request)
+            return refused
+
+        nodes.node(number).script = script
+    return asked
+
+
+def test_a_new_leader_is_found_while_the_old_one_stands_still_and_its_connection_stays(
+    fake_broker: Brokers,
+) -> None:
+    async def body(nodes: Set) -> None:
+        nodes.leader = 2
+        told = {1: (2, 7), 3: (2, 7)}
+        async with connect(nodes.url(1)) as client:
+            await client.publish("t", b"0")
+            asked = tell_leaders(nodes, told)
+            woken = stand_still(nodes, 2)
+            sent = asyncio.ensure_future(client.publish("t", b"1"))
+            while len(asked) < 4:  # as long as nobody names another leader, it is waited for
+                await asyncio.sleep(0.01)
+            assert nodes.produced(3) == 0
+            nodes.leader = 3
+            told[1] = 1, 6  # of an older term
+            told[3] = 3, 8
+            began = asyncio.get_running_loop().time()
+            await sent
+            assert asyncio.get_running_loop().time() - began < 1.0
+            assert nodes.produced(1) == 0, "an older leader was believed"
+            link = client._link
+            way = link._ways._ways[2, 0]
+            old = way.connection
+            assert old is not None
+            assert old.writable
+            woken.set()
+            await client.publish("t", b"2")
+            assert way.connection is old, "the old connection was given up"
+        assert nodes.values == [b"0", b"1", b"2"]
+
+    of_three(fake_broker, body)
+
+
+def test_a_leader_that_is_slow_is_waited_for_while_nobody_names_another(
+    fake_broker: Brokers,
+) -> None:
+    async def body(nodes: Set) -> None:
+        nodes.leader = 2
+        async with connect(nodes.url(1)) as client:
+            await client.publish("t", b"0")
+            asked = tell_leaders(nodes, {1: (2, 7), 3: (0, 8)})
+            woken = stand_still(nodes, 2)
+            sent = asyncio.ensure_future(client.publish("t", b"1"))
+            while len(asked) < 6:
+                await asyncio.sleep(0.01)
+            woken.set()
+            await sent
+        assert [nodes.produced(n) for n in (1, 2, 3)] == [0, 2, 0]
 
     of_three(fake_broker, body)
 

@@ -56,6 +56,15 @@ class Sent:
         told = offset >= 0
         self._offsets.extend(range(offset, offset + count) if told else [NOWHERE] * count)
 
+    def lag_ms(self, taken: Taken, since_ns: int, until_ns: int) -> float:
+        """Return how long after its confirm a message was taken, at most, of those confirmed in
+        [since, until]. One that was not taken at all counts as taken at `until_ns`.
+        """
+        first, last = bisect_left(self._ns, since_ns), bisect_right(self._ns, until_ns)
+        told = np.array(self._ns[first:last], np.int64)
+        late = taken.at(np.array(self._offsets[first:last], np.int64), until_ns) - told
+        return max(0.0, float(late.max(initial=0)) / 1e6)
+
     def gap_ms(self, since_ns: int, until_ns: int) -> float:
         """Return the longest time without a confirm that ended in [since, until], or goes on.
 
@@ -77,6 +86,25 @@ class Sent:
         """Return how many confirms came in each of `slots` slots of time from `since_ns` on."""
         edges = [bisect_left(self._ns, since_ns + slot_ns * n) for n in range(slots + 1)]
         return [b - a for a, b in pairwise(edges)]
+
+
+class Taken:
+    """When a reader of one partition got what lies below which offset."""
+
+    def __init__(self) -> None:
+        """Nothing came yet."""
+        self._ends = array("q")
+        self._ns = array("q")
+
+    def note(self, end: int, now_ns: int) -> None:
+        """Note that all below `end` has come."""
+        self._ends.append(end)
+        self._ns.append(now_ns)
+
+    def at(self, offsets: Numbers, otherwise: int) -> Numbers:
+        """Return when each of these offsets came; `otherwise` for those that did not."""
+        places = np.searchsorted(np.array(self._ends, np.int64), offsets, side="right")
+        return np.append(np.array(self._ns, np.int64), otherwise)[places]
 
 
 class Read:

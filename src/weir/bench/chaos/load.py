@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 
-from weir.bench.chaos.ledger import NOWHERE, Read, Sent
+from weir.bench.chaos.ledger import NOWHERE, Read, Sent, Taken
 from weir.bench.payload import Block
 from weir.client.client import Client
 from weir.client.connect import connect
@@ -113,6 +113,7 @@ class Follower:
         """Write into `read`."""
         self._read = read
         self._moved = asyncio.Event()
+        self.taken = Taken()
         self.end = 0
 
     async def run(self, reader: Reader) -> None:
@@ -123,6 +124,7 @@ class Follower:
             offsets = column.offsets[first : first + len(delivered) + 1]
             self._read.take(delivered.offset, offsets, column.data)
             self.end = delivered.next_offset
+            self.taken.note(self.end, time.monotonic_ns())
             self._moved.set()
 
     async def reach(self, end: int) -> None:
@@ -158,6 +160,10 @@ class Load:
         locks = {PRODUCER + 1 + at: lock.ledger for at, lock in enumerate(self._locks)}
         return {PRODUCER: self.produced, **locks}
 
+    def reader_lag_ms(self, since_ns: int, until_ns: int) -> float:
+        """Return how long after its confirm the reader got a message of [since, until], at most."""
+        return self.produced.lag_ms(self._follower.taken, since_ns, until_ns)
+
     @property
     def end(self) -> int:
         """The offset behind all that the open-loop producer knows to be confirmed."""
@@ -170,7 +176,7 @@ class Load:
             self._topic, linger=0, window=32, partition=0, on_confirm=self._pump.confirmed
         ).open()
         self._stack.push_async_callback(producer.close)
-        reader = await self._stack.enter_async_context(reading.reader(self._topic))
+        reader = await self._stack.enter_async_context(reading.reader(self._topic, order="total"))
         self._tasks = [
             asyncio.create_task(self._pump.run(producer, self._stop), name="weir pump"),
             asyncio.create_task(self._follower.run(reader), name="weir follower"),

@@ -39,7 +39,8 @@ def line(one: Round, rate: float) -> str:
     wider = f"  {one.slot_ms:,.0f} ms a column" if one.wider > 1 else ""
     said = f"  asked {one.asked}, refused {one.refused}, stale {one.stale}" if one.asked else ""
     gap, picture = f"{one.gap_ms:,.0f} ms", drawn(one, rate).ljust(COLUMNS + len(STRUCK))
-    return f"{one.number:4}  {who}  leads {leads:<3}  {picture}  {gap:>9}{wider}{said}"
+    read = f"  read {one.reader_lag_ms:,.0f} ms later"
+    return f"{one.number:4}  {who}  leads {leads:<3}  {picture}  {gap:>9}{read}{wider}{said}"
 
 
 def summary(result: Result) -> list[str]:
@@ -57,6 +58,8 @@ def summary(result: Result) -> list[str]:
         "",
         f"without confirms: {result.rto_median_ms:,.0f} ms median, {result.rto_max_ms:,.0f} ms at "
         f"most, in {result.rounds} {rounds} ({result.seconds:,.0f} s)",
+        "a reader in total order got each message at most "
+        f"{result.reader_lag_max_ms:,.0f} ms after its confirm",
         f"{result.sent:,} messages sent, {result.confirmed:,} confirmed; read {result.read:,} in "
         f"the end, {result.read_live:,} while it went on",
         ", ".join(f"{name} {count:,}" for name, count in wrong.items()),

@@ -68,6 +68,8 @@ class Round(msgspec.Struct, frozen=True):
     before: int
     slots: list[int]
     wider: int = 1
+    #: How long after its confirm a reader in total order got a message, at most.
+    reader_lag_ms: float = 0.0
     #: Of a node that lived on: what was asked of it meanwhile, and how it answered.
     asked: int = 0
     answered: int = 0
@@ -82,6 +84,7 @@ class Result(msgspec.Struct, frozen=True):
     rounds: int
     rto_median_ms: float
     rto_max_ms: float
+    reader_lag_max_ms: float
     lost: int
     repeated: int
     reordered: int
@@ -190,6 +193,7 @@ class _Stage:
         leads = await self.settled()
         await load.moves(had)
         over = time.monotonic_ns()
+        await load.caught_up(load.end)
         began, ended = load.produced.gap(at, over)
         drawn_ns = int(fault.drawn_s * 1e9)
         # The first confirms behind the gap are shown, too.
@@ -208,6 +212,7 @@ class _Stage:
             before=_BEFORE,
             slots=load.produced.a_slot(at - _BEFORE * slot_ns, slot_ns, drawn),
             wider=wider,
+            reader_lag_ms=load.reader_lag_ms(at, over),
             **_heard(witness),
         )
         self._rounds.append(found)
@@ -238,6 +243,7 @@ class _Stage:
             rounds=len(self._rounds),
             rto_median_ms=statistics.median(gaps),
             rto_max_ms=max(gaps),
+            reader_lag_max_ms=max(one.reader_lag_ms for one in self._rounds),
             lost=max(found.lost, live.lost),
             repeated=both.repeated,
             reordered=both.reordered,

@@ -75,6 +75,10 @@ class Routes:
             raise NotLeader(f"node {node} leads group {group}: ask it", node)
         return self.place(node, group)
 
+    def holder(self, group: int) -> int:
+        """Return the shard of this node that has a group's log."""
+        return self._layout.shard_of(group)
+
     def leader(self, group: int) -> int:
         """Return the node that leads a group, or may lead it if it has no replica here; 0: nobody
         is known to.

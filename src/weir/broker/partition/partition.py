@@ -172,6 +172,11 @@ class Partition:
         group, state = self.group, self.state
         assured(group, outbox, caller, lambda: outbox.reply(caller, info_of(group, state)))
 
+    @property
+    def leader(self) -> tuple[int, int]:
+        """The node that leads as far as this replica knows, 0 if none, and the Raft term."""
+        return node_of(self.group.leader), self.group.node.term
+
     def list_clusters(self, caller: Caller, request: ListClusters) -> None:
         """Say how far clusters are."""
         self._led()
