@@ -10,7 +10,8 @@ WeirError
 ├── MissingLibrary          an extra is not installed
 ├── Disconnected            no answer: it may or may not have happened
 └── Refused                 a numbered answer of the broker
-    ├── retry-able: Overloaded, NotLeader, Unavailable, BadChecksum; StampTooFar for a moment
+    ├── retry-able: Overloaded, Revoked, NotLeader, Unavailable, BadChecksum;
+    │               StampTooFar for a moment
     └── final: the rest
 """
 
@@ -160,6 +161,15 @@ class Overloaded(Refused):
 
     code = 15
     retryable = True
+
+
+class Revoked(Overloaded):
+    """The frame was not read to its end, because others waited for its memory and it was the
+    slowest; the connection is closed behind this answer. Connect and send it again after `detail`
+    milliseconds.
+    """
+
+    code = 55
 
 
 class NotLeader(Refused):

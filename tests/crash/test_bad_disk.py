@@ -30,7 +30,7 @@ from weir.server.main import run
 
 config = Config(
     node=NodeConfig(data=sys.argv[1], port=0),
-    memory=MemoryConfig(budget_mib=32, cache_mib=1),
+    memory=MemoryConfig(budget_mib=66, cache_mib=1),
     log=LogConfig(segment_mib=32, spares=0),
 )
 run(config, lambda host, port: print(port, flush=True))

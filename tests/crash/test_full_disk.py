@@ -54,7 +54,7 @@ if size:
     hosting.FileDisk = Limited
 config = Config(
     node=NodeConfig(data=str(folder), port=0, logs=1),
-    memory=MemoryConfig(budget_mib=32, cache_mib=0),
+    memory=MemoryConfig(budget_mib=66, cache_mib=0),
     log=LogConfig(segment_mib=32, spares=2),
 )
 main.run(config, lambda host, port: print(port, flush=True))

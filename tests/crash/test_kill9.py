@@ -48,7 +48,7 @@ data = "{data}"
 port = {port}
 
 [memory]
-budget_mib = 32
+budget_mib = 66
 cache_mib = 1
 
 [log]

@@ -166,7 +166,7 @@ def _link(data: bytes, dice: Dice, found: Counter[str]) -> None:
         for read in dice.cut(data):
             found["whole"] += len(stream.receive(read))
             assert stream.pending <= len(data)
-            assert stream.claimed <= LINK_FRAME_BYTES_MAX + 16
+            assert stream.pending <= LINK_FRAME_BYTES_MAX + 16
     except RemoteProtocolError:
         found["broken"] += 1
 

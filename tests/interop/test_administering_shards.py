@@ -12,7 +12,7 @@ from weir import sync
 from weir.bench.node import Node, start_node
 from weir.errors import UnknownTopic
 
-SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 64, "cache_mib": 4}
+SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 66, "cache_mib": 4}
 PARTITIONS = 4
 EACH = 25
 

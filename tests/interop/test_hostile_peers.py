@@ -15,7 +15,7 @@ import pytest
 
 import weir
 from weir.client.client import Client
-from weir.errors import BadChecksum, UnknownOpcode
+from weir.errors import BadChecksum, Revoked, UnknownOpcode
 from weir.model.limits import MIB
 from weir.server import doors, driver, transport
 from weir.server.config import (
@@ -28,11 +28,11 @@ from weir.server.config import (
 from weir.server.hosting import serve
 from weir.wire import device
 from weir.wire import messages as m
-from weir.wire.client import encode_request
+from weir.wire.client import ClientStream, decode_reply, encode_request
 from weir.wire.frame import CLIENT_HEADER
 from weir.wire.messages import Opcode
 
-BUDGET_MIB = 32
+BUDGET_MIB = 66
 #: A peer that speaks of a frame of 8 MiB and sends half of it.
 HALF_FRAME = CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, 8 * MIB, 1) + bytes(4 * MIB)
 
@@ -85,7 +85,7 @@ def test_half_frames_neither_fill_the_memory_nor_stop_the_node(tmp_path: Path) -
         before = resident_mib()
         held = [await asyncio.to_thread(send_all, port, HALF_FRAME) for _ in range(12)]
         assert resident_mib() - before < 2 * BUDGET_MIB
-        await client.create_topic("t")  # answered once those who stall are let go
+        await client.create_topic("t")
         assert (await client.publish("t", b"honest")).offset == 0
         for sock in held:
             sock.close()
@@ -93,7 +93,9 @@ def test_half_frames_neither_fill_the_memory_nor_stop_the_node(tmp_path: Path) -
     attack(tmp_path, body)
 
 
-def test_a_frame_is_charged_whole_though_its_first_byte_came_alone(tmp_path: Path) -> None:
+def test_half_frames_begun_by_one_byte_neither_fill_the_memory_nor_stop_the_node(
+    tmp_path: Path,
+) -> None:
     async def body(port: int, client: Client) -> None:
         before = resident_mib()
         held = [await asyncio.to_thread(send_all, port, HALF_FRAME[:1]) for _ in range(24)]
@@ -106,6 +108,91 @@ def test_a_frame_is_charged_whole_though_its_first_byte_came_alone(tmp_path: Pat
         assert (await client.publish("t", b"honest")).offset == 0
         for sock in held:
             sock.close()
+
+    attack(tmp_path, body)
+
+
+def test_a_thousand_claims_of_8_mib_cost_nobody_anything(tmp_path: Path) -> None:
+    """Before, 50 of them used the budget up, and nobody was read for 10 s."""
+
+    async def body(port: int, client: Client) -> None:
+        await client.create_topic("t")
+        await client.publish("t", b"the partition is led now")
+        before = resident_mib()
+        claims = HALF_FRAME[:1_024]
+        held = [await asyncio.to_thread(send_all, port, claims) for _ in range(1_000)]
+        try:
+            async with asyncio.timeout(8), client.producer("t", batch_bytes=MIB) as producer:
+                for n in range(1, 21):
+                    assert (await client.publish("t", b"honest")).offset == n
+                await producer.publish(bytes(MIB - 4_096))
+            # Sockets and sessions of both ends are in this process: 60 KB a pair.
+            assert resident_mib() - before < 100
+            for sock in held:
+                sock.setblocking(False)
+                assert sock.recv(65_536), "the answer to hello"
+                with pytest.raises(BlockingIOError):  # nobody is let go
+                    sock.recv(65_536)
+        finally:
+            for sock in held:
+                sock.close()
+
+    attack(tmp_path, body)
+
+
+def test_frames_that_hold_all_reservations_and_stop_are_revoked_with_a_code(
+    tmp_path: Path,
+) -> None:
+    async def body(port: int, client: Client) -> None:
+        await client.create_topic("t")
+        await client.publish("t", b"the partition is led now")
+        before = resident_mib()
+        begun = HALF_FRAME[: 512 * 1_024]
+        held = [await asyncio.to_thread(send_all, port, begun) for _ in range(40)]
+        async with asyncio.timeout(30), client.producer("t", batch_bytes=MIB) as producer:
+            for _ in range(10):
+                await producer.publish(bytes(MIB - 4_096))
+        assert resident_mib() - before < 2 * BUDGET_MIB
+
+        def last_word(sock: socket.socket) -> int | None:
+            """Return the code of the refusal that came before the end, if there was an end."""
+            stream, code = ClientStream(), None
+            with sock:
+                sock.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    while data := sock.recv(65_536):
+                        for frame in stream.receive(data):
+                            reply = decode_reply(frame)
+                            code = reply.code if isinstance(reply, m.Refusal) else None
+                    return code
+                return None
+
+        codes = [last_word(sock) for sock in held]
+        assert codes.count(Revoked.code) >= 32, "others waited for them"
+        assert set(codes) <= {None, Revoked.code}
+
+    attack(tmp_path, body)
+
+
+def test_large_batches_of_more_producers_than_there_are_reservations_all_get_through(
+    tmp_path: Path,
+) -> None:
+    """A producer whose frame was revoked sends it again by itself, and nothing is there twice."""
+
+    async def body(port: int, client: Client) -> None:
+        topic = await client.create_topic("t")
+        value = bytes(MIB - 4_096)
+
+        async def send() -> None:
+            async with (
+                weir.connect(f"weir://127.0.0.1:{port}", request_timeout=50) as one,
+                one.producer("t", batch_bytes=8 * MIB) as producer,
+            ):
+                await producer.send_many([value] * 7)
+
+        await asyncio.gather(*(send() for _ in range(8)))
+        _, ends = await client.positions("t")
+        assert sum(ends) == 8 * 7, topic
 
     attack(tmp_path, body)
 

@@ -33,7 +33,7 @@ Body = Callable[[int], Coroutine[Any, Any, None]]
 
 
 @asynccontextmanager
-async def node(folder: Path, budget_mib: int = 64, port: int = 0) -> AsyncIterator[int]:
+async def node(folder: Path, budget_mib: int = 66, port: int = 0) -> AsyncIterator[int]:
     """Run a node on this loop; yield its port, and stop it gracefully."""
     config = Config(
         node=NodeConfig(data=str(folder), port=port),

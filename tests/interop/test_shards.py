@@ -25,7 +25,7 @@ from weir.server.folder import NodeFolder
 from weir.wire import messages as m
 
 LOGS = 4
-SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 64, "cache_mib": 4}
+SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 66, "cache_mib": 4}
 Body = Callable[[Node], Coroutine[Any, Any, None]]
 Pids = Callable[[Node], list[int]]
 Landing = Callable[[Node, int], BlockingClient]

@@ -24,7 +24,7 @@ def test_a_shard_that_stands_still_is_left_and_joined_again(
     tmp_path: Path, landing: Landing, shard_pids: Pids
 ) -> None:
     """The other serves its own and the registry, and refuses what is not its; then all goes on."""
-    small = {"segment_mib": 32, "spares": 0, "budget_mib": 64, "cache_mib": 4}
+    small = {"segment_mib": 32, "spares": 0, "budget_mib": 66, "cache_mib": 4}
     with (
         running_node(tmp_path, shards=2, logs=2, **small) as node,
         landing(node, 0) as client,
@@ -61,7 +61,7 @@ def test_a_shard_that_stands_still_is_left_and_joined_again(
 
 def test_connections_are_dealt_out_to_all_shards(tmp_path: Path) -> None:
     """Also those that come one after the other, when all have time: no shard is left without."""
-    small = {"segment_mib": 32, "spares": 0, "budget_mib": 64, "cache_mib": 4}
+    small = {"segment_mib": 32, "spares": 0, "budget_mib": 66, "cache_mib": 4}
     met = Counter[int]()
     with running_node(tmp_path, shards=3, logs=3, **small) as node:
         for _ in range(120):

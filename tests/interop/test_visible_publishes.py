@@ -8,7 +8,7 @@ from typing import Any
 from weir import sync
 from weir.bench.node import Node, start_node
 
-SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 64, "cache_mib": 4}
+SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 66, "cache_mib": 4}
 PARTITIONS = 6
 
 

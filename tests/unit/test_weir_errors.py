@@ -13,11 +13,11 @@ NUMBERS = {
     "Refused": 1, "BadRequest": 2, "Unauthorized": 3, "UnknownTopic": 4, "TopicExists": 5,
     "BadName": 6, "TooLarge": 7, "BadChecksum": 8, "SequenceGap": 9, "SequenceReused": 10,
     "Fenced": 11, "ProducerExpired": 12, "UnknownProducer": 13, "StampTooFar": 14,
-    "Overloaded": 15, "NotLeader": 16, "Unavailable": 17, "OffsetOutOfRange": 18,
+    "Overloaded": 15, "Revoked": 55, "NotLeader": 16, "Unavailable": 17, "OffsetOutOfRange": 18,
     "UnknownCluster": 19, "StaleGrant": 20, "NoHello": 21, "UnknownOpcode": 22,
     "WrongSystem": 23, "Halted": 24,
 }  # fmt: skip
-RETRYABLE = {"Overloaded", "NotLeader", "Unavailable", "BadChecksum"}
+RETRYABLE = {"Overloaded", "Revoked", "NotLeader", "Unavailable", "BadChecksum"}
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type)]
 REFUSALS = [kind for kind in KINDS if issubclass(kind, Refused)]
 

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--node", type=int, required=True)
     parser.add_argument("--hosts", required=True, help="of all nodes, in their order")
     parser.add_argument("--system", type=int, required=True)
-    parser.add_argument("--budget-mib", type=int, default=32)
+    parser.add_argument("--budget-mib", type=int, default=66)
     parser.add_argument("--never-sync", action="store_true")
     parser.add_argument("--clock", help="the host to set this machine's clock by")
     wanted = parser.parse_args(arguments)

@@ -22,6 +22,7 @@ from weir.model.limits import (
     BATCH_BYTES_MAX,
     BUDGET_BYTES_DEFAULT,
     CACHE_BYTES_DEFAULT,
+    CLIENT_FRAME_BYTES_MAX,
     CONNECTIONS_MAX,
     FRAME_SECONDS,
     IDLE_SECONDS_DEFAULT,
@@ -39,6 +40,8 @@ _ALL = frozenset({"0.0.0.0", "::"})
 
 #: The largest frame must fit in a quarter of it, and the largest batch four times in a segment.
 _LEAST_MIB = 4 * BATCH_BYTES_MAX // MIB
+#: Half of the budget holds at least four of the largest frames.
+_LEAST_BUDGET_MIB = -(-2 * 4 * CLIENT_FRAME_BYTES_MAX // MIB) + 1
 
 
 class BadConfig(WeirError):
@@ -99,9 +102,10 @@ class MemoryConfig(msgspec.Struct, frozen=True):
     budget_mib: Annotated[
         int,
         Meta(
-            ge=_LEAST_MIB,
+            ge=_LEAST_BUDGET_MIB,
             le=1 << 20,
-            description="Messages under way, in and out: above it publishes are refused.",
+            description="Messages under way, in and out: above it publishes are refused. "
+            "Frames that are not whole yet have up to three quarters as much beside it.",
             extra={"unit": "MiB"},
         ),
     ] = BUDGET_BYTES_DEFAULT // MIB

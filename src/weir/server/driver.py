@@ -13,11 +13,13 @@ from itertools import count
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.counts import Histogram
+from weir.broker.reservations import Incoming, Reservations, Unfinished
 from weir.broker.shard import Shard
 from weir.log import checkpoint
 from weir.log.disk import Disk
 from weir.server.disk_pool import DiskPool
 from weir.server.doors import Doors, Lobby
+from weir.server.driving import Lane
 from weir.server.feeding import Feeding
 from weir.server.flushes import Flushes
 from weir.server.jobs import checkpoint_saved, chore_done, read_done
@@ -60,7 +62,10 @@ class Driver(Feeding):
         self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
-        self._doing = self._serves = False
+        self._serves = False
+        self._reservations = Reservations(shard.budget.limit, self._loop.time())
+        # Connections of other shards have a pool of their own, which holds the largest frames.
+        self._lanes: Unfinished[Lane] = Unfinished(self._reservations.limit // 2)
         self._ready = asyncio.Event()
         self._stopped = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
@@ -141,6 +146,11 @@ class Driver(Feeding):
         return len(self._peers)
 
     @property
+    def reservations(self) -> Reservations:
+        """Which frames of peers are read that are not whole yet."""
+        return self._reservations
+
+    @property
     def flush_seconds(self) -> dict[int, Histogram]:
         """By the log's number, how long its flushes took."""
         return self._flushes.seconds
@@ -196,12 +206,29 @@ class Driver(Feeding):
         if self._peers.pop(peer.session, None) is not None:
             self.handle(ev.Closed(peer.session))
 
-    def charge(self, size: int) -> None:
-        """Take bytes of the budget for what is being read, or give them back (below 0)."""
-        self._shard.budget.take(size)
-        # Effects keep their order: while some are done, the next event sees to it.
-        if not self._doing and self._shard.budget.is_news(self._held):
-            self.handle(ev.Ticked())
+    def arrived_of(self, frame: Incoming, came: int, size: int) -> None:
+        """Of a frame of `size` bytes, which is not whole, there are `came` now."""
+        self._reservations.arrived(frame, came, size)
+        if self._reservations.is_due:
+            self._settle_frames()
+
+    def ended_of(self, frame: Incoming) -> None:
+        """A frame is whole, or its connection is over."""
+        self._reservations.ended(frame)
+        if self._reservations.is_due:
+            self._settle_frames()
+
+    def _settle_frames(self) -> None:
+        for frame in self._reservations.advance(self.now()):
+            if (peer := self._peers.get(frame.connection)) is not None:
+                peer.settle_frame(frame)
+
+    def lane_brought(self, lane: Lane, size: int) -> None:
+        """Of the frame under way on a connection of another shard there are `size` bytes now."""
+        self._lanes.came(lane, size)
+        for slowest in self._lanes.overflow():
+            log.warning("a connection of another shard was cut: its frame waited longest")
+            slowest.cut()
 
     def take(self, size: int) -> None:
         """Take bytes of the budget while effects are done; the next event sees to the rest."""
@@ -222,10 +249,8 @@ class Driver(Feeding):
     # -- effects ------------------------------------------------------------------------------
 
     def _do(self, effects: list[ef.Effect]) -> None:
-        self._doing = True
         for effect in effects:
             self._actions[type(effect)](effect)
-        self._doing = False
         if not self._serves and (self._shard.ready or self.links.nodes):
             self._serves = True
             self._ready.set()
@@ -286,6 +311,8 @@ class Driver(Feeding):
                 self._watched.pop(peer.session, None)
         self.trunks.tick()
         self.links.tick()
+        if self._reservations.is_due:
+            self._settle_frames()
         self.handle(ev.Ticked())
         for peer in self._lobby.entering(self.now()):
             self._enter(peer)

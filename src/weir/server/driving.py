@@ -10,6 +10,13 @@ from weir.wire.device import DeviceRequest
 from weir.wire.frame import ClientFrame
 
 
+class Lane(Protocol):
+    """A connection of another shard or node."""
+
+    def cut(self) -> None:
+        """Close at once."""
+
+
 class Driving(Protocol):
     """A driver, as trunks, links and peers use it: it takes what came in, and keeps the budget."""
 
@@ -35,8 +42,10 @@ class Driving(Protocol):
     def new_session(self) -> int:
         """Return a number that no session ever had."""
 
-    def charge(self, size: int) -> None:
-        """Take bytes of the budget for what is being read, or give them back (below 0)."""
+    def lane_brought(self, lane: Lane, size: int) -> None:
+        """Of the frame under way on a connection of another shard there are `size` bytes now; 0 if
+        there is none.
+        """
 
     def release(self, size: int) -> None:
         """Give back bytes of the budget that were sent."""

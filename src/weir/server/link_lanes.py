@@ -169,8 +169,8 @@ class OutLane(Outlet):
 
 class InLane(asyncio.Protocol):
     """The receiving side. It is always read: what its frames mean may be what frees memory here,
-    and two nodes that both hold would wait for each other for ever. What a frame under way takes is
-    charged, so that clients wait instead.
+    and two nodes that both hold would wait for each other for ever. What has come of a frame is
+    bounded for all lanes together (see `Driving.lane_brought`).
     """
 
     def __init__(self, driver: Driving, place: int, over: Over) -> None:
@@ -180,7 +180,7 @@ class InLane(asyncio.Protocol):
         self._over = over
         self._stream = LinkStream()
         self._transport: asyncio.Transport | None = None
-        self._reserved = 0
+        self._pending = 0  # bytes told of the frame under way
         self._unheard = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -201,13 +201,12 @@ class InLane(asyncio.Protocol):
             self._answer()
         if frames:
             self._driver.handle(ev.PeerSent(self._place, frames))
-            self._reserve(0)
-        self._reserve(self._stream.claimed)
+        self._count(self._stream.pending)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The other side is gone; what it was about to say is not kept."""
         self._transport = None
-        self._reserve(0)
+        self._count(0)
         self._over(str(error) if error else "it hung up")
 
     def tick(self) -> None:
@@ -229,7 +228,7 @@ class InLane(asyncio.Protocol):
         else:
             self._transport.writelines(encode(PING, 0))
 
-    def _reserve(self, size: int) -> None:
-        grown, self._reserved = size - self._reserved, size
-        if grown:
-            self._driver.charge(grown)
+    def _count(self, pending: int) -> None:
+        if pending or self._pending:
+            self._pending = pending
+            self._driver.lane_brought(self, pending)

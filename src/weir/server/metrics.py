@@ -15,6 +15,7 @@ from typing import Protocol
 
 import weir
 from weir.broker.counts import Histogram, PartitionCounts
+from weir.broker.reservations import Reservations
 from weir.broker.shard import Shard
 from weir.broker.state.clusters import ClusterState
 from weir.errors import BY_CODE
@@ -32,6 +33,10 @@ class Host(Protocol):
     @property
     def connections(self) -> int:
         """Open connections."""
+
+    @property
+    def reservations(self) -> Reservations:
+        """Which frames of peers are read that are not whole yet."""
 
     @property
     def flush_seconds(self) -> Mapping[int, Histogram]:
@@ -144,6 +149,7 @@ class Metrics:
             ("weir_flushes_total", "Writes to a log that were made durable.", counts.flushes),
             ("weir_flushed_bytes_total", "Bytes of those.", counts.flushed_bytes),
         )
+        frames = self._host.reservations
         about = "Device publishes that were confirmed."
         yield Family("weir_device_confirms_total", "counter", about, one(counts.device_confirms))
         refused = [*_by_code(counts.refused, "client"), *_by_code(counts.device_refused, "device")]
@@ -162,6 +168,39 @@ class Metrics:
             ("weir_connections", "Open connections.", self._host.connections),
             ("weir_budget_used_bytes", "Messages under way, in memory.", shard.budget.used),
             ("weir_budget_limit_bytes", "How much of that is allowed.", shard.budget.limit),
+            (
+                "weir_frames_begun_bytes",
+                "Of frames that are not whole and have no reservation.",
+                frames.first_bytes,
+            ),
+            (
+                "weir_frames_begun_limit_bytes",
+                "How much of that is allowed.",
+                frames.first_bytes_limit,
+            ),
+            (
+                "weir_frames_reserved_bytes",
+                "Reserved for frames that are not whole.",
+                frames.reserved_bytes,
+            ),
+            ("weir_frames_reserved_limit_bytes", "How much of that is allowed.", frames.limit),
+            (
+                "weir_frames_waiting",
+                "Frames that wait for a reservation.",
+                frames.waiting,
+            ),
+        )
+        yield from _counters(
+            (
+                "weir_frames_evicted_total",
+                "Frames that lost their connection, for they waited longest for their next bytes.",
+                frames.evicted,
+            ),
+            (
+                "weir_frames_revoked_total",
+                "Frames that lost their reservation to others, for they were the slowest.",
+                frames.revoked,
+            ),
         )
 
     def _of_set(self) -> Iterator[Family]:

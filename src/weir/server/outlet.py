@@ -87,6 +87,7 @@ class End(Outlet):
         #: Small replies behind that.
         self._answers: list[tuple[int, bytes]] = []
         self._settles = False
+        self._pending = 0  # bytes told of the frame under way
 
     def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
         """Write buffers as they are, behind this turn of the loop; see `Outlet.write`."""
@@ -135,7 +136,19 @@ class End(Outlet):
             log.error("a trunk broke: %s", error)
             self.cut()
         else:
+            self._count(self._stream.pending)
             self.take(deque(frames))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Forget the frame under way, and give everything back."""
+        self._count(0)
+        super().connection_lost(error)
+
+    def _count(self, pending: int) -> None:
+        """Tell how much there is of the frame under way; most reads end with none."""
+        if pending or self._pending:
+            self._pending = pending
+            self._driver.lane_brought(self, pending)
 
     def take(self, frames: deque[TrunkFrame]) -> None:
         """Take whole frames, perhaps none; each end has its own use for them."""

@@ -9,16 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from weir.broker import events as ev
+from weir.broker.admission import ANONYMOUS
+from weir.broker.reservations import FIRST_BYTES, Incoming, State
 from weir.codec.fields import Buffer
-from weir.errors import RemoteProtocolError
-from weir.model.limits import KIB, MIB
+from weir.errors import Refused, RemoteProtocolError, Revoked
+from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
 from weir.server.doors import Doors
 from weir.server.driving import Driving
+from weir.wire.client import encode_reply
 from weir.wire.connection import Connection
-from weir.wire.device import DeviceRequest
+from weir.wire.device import DeviceHello, DeviceRequest
 from weir.wire.frame import ClientFrame
 from weir.wire.link import LINK_VERSION
-from weir.wire.messages import Opcode
+from weir.wire.messages import Opcode, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +38,10 @@ _UNSENT_BYTES_MAX = 16 * MIB
 _UNCHARGED_BYTES_MAX = 64 * KIB
 #: How long a peer that is hung up on may take to read what was sent to it before.
 _GRACE_SECONDS = 5.0
-#: While the budget is used up: who holds some of it and does not move for so long is let go.
+#: While the budget is used up, a peer that takes none of its replies for so long is cut.
 _STALL_SECONDS = 10.0
+#: How long a peer that lost its frame may take to read why.
+_LAST_WORD_SECONDS = 1.0
 
 
 class TakesLinks(Protocol):
@@ -71,12 +76,18 @@ class Admitting(Driving, Protocol):
     def take(self, size: int) -> None:
         """Take bytes of the budget while effects are done; the next event sees to the rest."""
 
+    def arrived_of(self, frame: Incoming, came: int, size: int) -> None:
+        """Of a frame of `size` bytes, which is not whole, there are `came` now."""
+
+    def ended_of(self, frame: Incoming) -> None:
+        """A frame is whole, or its connection is over."""
+
 
 class Peer(asyncio.Protocol):
     """Reads frames and hands them to the driver in order; writes what the driver sends.
 
-    What it holds is charged to the shard's budget: a frame under way at its full size, so that a
-    frame that was begun can always be finished; and messages until they are out of this process.
+    A frame that is not whole is told to the driver's reservations, which decide whether it is read.
+    Messages are charged to the shard's budget until they are out of this process.
     """
 
     def __init__(self, driver: Admitting, session: int) -> None:
@@ -89,9 +100,10 @@ class Peer(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: Frames = ()  # taken from the socket, not served: the peer is full
         self._full = False
-        self._leaving = False
+        self._leaving = self._has_said_last = False
         self._inside = False
-        self._reserved = 0  # bytes charged for the frame under way
+        self._frame: Incoming | None = None  # the one that is not whole
+        self._greeted = False
         self._unsent = 0  # bytes charged for what the transport holds
         self._moved = self._heard = self._began = driver.now()
 
@@ -111,6 +123,8 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Cut frames; a peer that breaks its dialect is dropped."""
+        if self._leaving:
+            return
         self._heard = now = self._driver.now()
         connection = self._connection
         if connection.stream is None and data[:1] == _LINK:
@@ -126,10 +140,17 @@ class Peer(asyncio.Protocol):
             self._began = now
         if frames:
             self._moved = now
-            if self._reserved:
-                self._reserve(0)
-        if connection.pending or self._driver.held:  # else nothing is under way
-            self._claim()
+            self._greeted = self._greeted or _is_hello(frames[0])
+            if self._frame is not None:
+                self._end_frame()
+        if connection.pending:
+            if not self._greeted and connection.claimed > FIRST_BYTES:
+                reason = f"a frame of {connection.claimed:,} bytes before hello"
+                self._driver.handle(ev.LetGo(self.session, reason))
+                return
+            self._count(connection)
+        elif self._driver.held:
+            self.update()
         if self.may_link:
             self.may_link = False
             self.update()
@@ -150,7 +171,8 @@ class Peer(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Give everything back, and tell the driver."""
         self._transport = None
-        self._reserve(0)
+        if self._frame is not None:
+            self._end_frame()
         self._driver.release(self._unsent)
         self._unsent = 0
         self._driver.closed(self)
@@ -184,7 +206,7 @@ class Peer(asyncio.Protocol):
 
     def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
         """Write buffers as they are, in order; `charged` bytes are given back once they are out."""
-        if self._transport is None:
+        if self._transport is None or self._has_said_last:
             self._driver.release(charged)
             return
         if charged:
@@ -204,14 +226,14 @@ class Peer(asyncio.Protocol):
     def tick(self) -> bool:
         """Give back what was sent; return whether some of it is still here.
 
-        While the budget is used up, a peer that takes none of its replies, or that does not finish
-        a frame, is let go: others wait for the memory that it holds.
+        While the budget is used up, a peer that takes none of its replies is cut: others wait for
+        the memory that it holds.
         """
         if self._transport is None:
             return False
         self._settle(self._transport)
         stalled = self._driver.now() - self._moved > _STALL_SECONDS
-        if stalled and self._driver.held and (self._unsent or self._reserved):
+        if stalled and self._driver.held and self._unsent:
             log.warning("session %d holds memory that others wait for: cut", self.session)
             self.cut()
         return self._unsent > 0
@@ -221,7 +243,7 @@ class Peer(asyncio.Protocol):
         now = self._driver.now()
         if self.gone:
             self.cut()
-        elif self._full or self._driver.held or not self._inside:
+        elif self._full or self._driver.held or not self._inside or not self._is_admitted:
             self._began = now  # it is not read from: what is missing may be in the socket
         elif not self._connection.pending:
             if self._connection.is_device and now - self._heard > doors.idle_seconds:
@@ -231,22 +253,60 @@ class Peer(asyncio.Protocol):
             self.cut()
 
     def update(self) -> None:
-        """Read from the socket, or not: never while the peer is full or waits to be let in, and
-        while the budget is used up only to finish a frame whose bytes are charged already.
+        """Read from the socket, or not: never while the peer is full or waits to be let in, nor
+        while its frame waits for a reservation. While the budget is used up, only frames that have
+        a reservation are read.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if not self._driver.held:
-            self._claim()
-        hold = self._driver.held and not self._reserved
+        has_reservation = self._frame is not None and self._frame.state is State.RESERVED
+        hold = (self._driver.held and not has_reservation) or not self._is_admitted
         if (self._full or hold or not self._inside) and not self.may_link:
             transport.pause_reading()
         else:
             transport.resume_reading()
 
+    def settle_frame(self, frame: Incoming) -> None:
+        """Do what was decided about a frame: read it or not, or close the connection."""
+        if frame is not self._frame:
+            return
+        if frame.state is State.EVICTED:
+            reason = "this frame waited longest for its next bytes, and others need its memory"
+        elif frame.state is State.REVOKED:
+            reason = "this frame was the slowest of those that have memory, and others wait for it"
+        else:
+            self.update()
+            return
+        self._lose(Revoked(f"{reason}: send it again", RETRY_AFTER_MS))
+
+    def _lose(self, error: Refused) -> None:
+        """Forget the frame under way, tell the peer why, and close.
+
+        To close at once what holds unread bytes is to reset it, and the peer would hear of nothing.
+        So only this direction is closed, and the other one once the peer has had time to read.
+        """
+        transport, unfinished = self._transport, self._connection.unfinished
+        self._end_frame()
+        self._connection, self._waiting = Connection(), ()
+        if transport is None or transport.is_closing() or self._leaving:
+            return
+        self._leaving = True
+        log.info("session %d closed: %s", self.session, error)
+        transport.pause_reading()
+        if unfinished is None or not transport.can_write_eof():
+            self.cut()
+            return
+        reply = Refusal(error.code, str(error), error.detail)
+        transport.writelines(encode_reply(reply, *unfinished))
+        transport.write_eof()
+        self._has_said_last = True
+        self._driver.later(_LAST_WORD_SECONDS, self.cut)
+
     def hang_up(self, reason: str) -> None:
         """Close once everything sent is out, or the time for that is up."""
+        if self._has_said_last:
+            self.cut()
         if self._transport is None or self._leaving:
             return
         self._leaving = True
@@ -293,18 +353,26 @@ class Peer(asyncio.Protocol):
         if waiting:
             self._serve(waiting)
 
-    def _claim(self) -> None:
-        """Charge the frame under way at its full size, unless the budget is used up already."""
+    @property
+    def _is_admitted(self) -> bool:
+        """Whether the frame under way may be read, if there is one."""
+        return not self._leaving and (self._frame is None or self._frame.is_read)
+
+    def _count(self, connection: Connection) -> None:
+        """Tell how much there is of the frame under way."""
+        frame, claimed = self._frame, connection.claimed
+        if frame is None:
+            frame = self._frame = Incoming(self.session, ANONYMOUS, "")
+        if claimed > FIRST_BYTES and not frame.address:
+            frame.address = self.host
+        self._driver.arrived_of(frame, connection.pending, claimed)
         if self._driver.held:
             self.update()
-        elif self._connection.claimed > self._reserved:
-            self._reserve(self._connection.claimed)
 
-    def _reserve(self, size: int) -> None:
-        self._moved = self._driver.now()
-        grown, self._reserved = size - self._reserved, size
-        if grown:
-            self._driver.charge(grown)
+    def _end_frame(self) -> None:
+        frame, self._frame = self._frame, None
+        if frame is not None:
+            self._driver.ended_of(frame)
 
     def _settle(self, transport: asyncio.Transport) -> None:
         """Give back what has left this process since the last time."""
@@ -313,3 +381,9 @@ class Peer(asyncio.Protocol):
             self._unsent -= sent
             self._driver.release(sent)
             self._moved = self._driver.now()
+
+
+def _is_hello(frame: ClientFrame | DeviceRequest) -> bool:
+    if isinstance(frame, ClientFrame):
+        return frame.opcode == Opcode.HELLO
+    return isinstance(frame, DeviceHello)

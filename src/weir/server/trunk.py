@@ -74,13 +74,10 @@ class ServingEnd(End):
         self._numbers: dict[int, int] = {}
         self._waiting: deque[TrunkFrame] = deque()
         self._full = False
-        self._reserved = 0
 
     def take(self, frames: deque[TrunkFrame]) -> None:
-        """Serve what can be served now; charge for the frame under way."""
-        if frames:
-            self._reserve(0)
-            self._waiting += frames
+        """Serve what can be served now."""
+        self._waiting += frames
         self.update()
         self._serve()
 
@@ -103,12 +100,10 @@ class ServingEnd(End):
         self.update()
 
     def update(self) -> None:
-        """Read, or not: under a used-up budget only to finish what is charged already."""
+        """Read, or not: under a used-up budget only to finish a frame that was begun."""
         if self._transport is None or self._transport.is_closing():
             return
-        if not self._driver.held and self._stream.claimed > self._reserved:
-            self._reserve(self._stream.claimed)
-        if self._full or (self._driver.held and not self._reserved):
+        if self._full or (self._driver.held and not self._stream.pending):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -116,7 +111,6 @@ class ServingEnd(End):
     def connection_lost(self, error: Exception | None) -> None:
         """All of the other shard's peers are gone."""
         super().connection_lost(error)
-        self._reserve(0)
         self._waiting.clear()
         for remote in list(self._numbers):
             self._closed(remote)
@@ -165,11 +159,6 @@ class ServingEnd(End):
         number = self._numbers.pop(remote, None)
         if number is not None:
             self._trunks.closed(number)
-
-    def _reserve(self, size: int) -> None:
-        grown, self._reserved = size - self._reserved, size
-        if grown:
-            self._driver.charge(grown)
 
 
 class Trunks:

@@ -330,6 +330,14 @@ class ClientStream:
         """Bytes that the frame under way will take when it is whole; 0 until its header is."""
         return self._reassembler.claimed
 
+    @property
+    def unfinished(self) -> tuple[int, int] | None:
+        """Opcode and correlation of the frame under way; None until its header has come."""
+        if (start := self._reassembler.header) is None:
+            return None
+        _, _, opcode, _, correlation = CLIENT_HEADER.unpack_from(start)
+        return int(opcode), int(correlation)
+
     def receive(self, data: bytes) -> Sequence[ClientFrame]:
         """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""
         if not self.pending and (size := len(data) - CLIENT_HEADER.size) >= 0:

@@ -29,6 +29,11 @@ class Connection:
         """Bytes that the frame under way will take when it is whole; 0 until its header is."""
         return self.stream.claimed if self.stream else 0
 
+    @property
+    def unfinished(self) -> tuple[int, int] | None:
+        """Opcode and correlation of the client frame under way, if its header has come."""
+        return self.stream.unfinished if isinstance(self.stream, ClientStream) else None
+
     def receive(self, data: bytes) -> Sequence[ClientFrame | DeviceRequest]:
         """Take bytes as they come; return what is whole. Raises `RemoteProtocolError`."""
         if self.stream is None:

@@ -90,6 +90,11 @@ class Reassembler:
         """Bytes that the frame under way will take when it is whole; 0 until its header is."""
         return 0 if self._frame is None else self._size
 
+    @property
+    def header(self) -> bytes | None:
+        """The header of the frame under way; None until it has come."""
+        return None if self._frame is None else bytes(self._frame[: self._header_size])
+
     def receive(self, data: bytes) -> list[memoryview]:
         """Take the next bytes of the stream; return the frames that are whole now, in order."""
         frames: list[memoryview] = []

@@ -170,11 +170,6 @@ class LinkStream:
         """Bytes held for a frame that is not whole yet."""
         return self._reassembler.pending
 
-    @property
-    def claimed(self) -> int:
-        """Bytes that the frame under way will take when it is whole; 0 until its header is."""
-        return self._reassembler.claimed
-
     def receive(self, data: bytes) -> Sequence[LinkFrame]:
         """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""
         found = []

@@ -167,9 +167,9 @@ class TrunkStream:
         self._reassembler = Reassembler(_HEADER.size, _size)
 
     @property
-    def claimed(self) -> int:
-        """Bytes that the frame under way will take when it is whole; 0 until its header is."""
-        return self._reassembler.claimed
+    def pending(self) -> int:
+        """Bytes held for a frame that is not whole yet."""
+        return self._reassembler.pending
 
     def receive(self, data: bytes) -> Sequence[TrunkFrame]:
         """Take bytes as they come, return whole frames. Raises `RemoteProtocolError`."""

@@ -104,7 +104,7 @@ def test_what_is_no_quantity_is_refused(text: str, unit: str) -> None:
         ("[log]\nsegment_mib = 1\n", "log.segment_mib is 1: it must be 32 to 4096"),
         ('[log]\nsegment_mib = "33.5MiB"\n', "that is no whole number of MiB"),
         ("[memory]\nbudget_mib = 1\n", "memory.budget_mib is 1"),
-        ("[memory]\nbudget_mib = 64\n", "cache_mib is 128, above memory.budget_mib 64: lower"),
+        ("[memory]\nbudget_mib = 66\n", "cache_mib is 128, above memory.budget_mib 66: lower"),
         ('[node]\ndata = ""\n', "node.data must not be empty"),
         ('[status]\nformat = "xml"\n', "status.format is 'xml'"),
         ('[metrics]\nlisten = "6801"\n', "metrics.listen is '6801': write HOST:PORT"),
@@ -115,7 +115,7 @@ def test_what_is_no_quantity_is_refused(text: str, unit: str) -> None:
         ("[node]\nport = ", r":2: invalid value"),
         ('[status]\nformat = "xml"\n', "format is 'xml': write text or json"),
         ("[memory]\nbudget_mib = 512.5\n", "budget_mib is 512.5: write a whole number of MiB"),
-        ("[memory]\nbudget_mib = 1\n", "it must be 32 to 1048576 MiB"),
+        ("[memory]\nbudget_mib = 1\n", "it must be 66 to 1048576 MiB"),
         ('[node]\nhost = "not a host!!"\n', ":2: node.host is 'not a host!!': that is no name"),
         ("[node]\nlogs = 2\nshards = 8\n", ":3: node.shards is 8, above node.logs 2"),
     ],
@@ -137,7 +137,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
 
 def test_a_bad_value_hides_no_problem_of_others(tmp_path: Path) -> None:
     text = (
-        '[node]\nhost = "a b"\n[memory]\nbudget_mib = 64\ncache_mib = 65\n'
+        '[node]\nhost = "a b"\n[memory]\nbudget_mib = 66\ncache_mib = 67\n'
         '[metrics]\nlisten = "6801"\n[stop]\ndrain_seconds = nan\n'
     )
     file = write(tmp_path, text)
@@ -145,7 +145,7 @@ def test_a_bad_value_hides_no_problem_of_others(tmp_path: Path) -> None:
         load(file)
     places = sorted(problem.split(": ")[0] for problem in refused.value.problems)
     assert places == [f"{file}:{line}" for line in (2, 5, 7, 9)]
-    file.write_text(text.replace("= 64", '= "x"'))
+    file.write_text(text.replace("= 66", '= "x"'))
     with pytest.raises(BadConfig) as refused:
         load(file)
     assert "cache_mib" not in str(refused.value), "nobody knows what it is to be compared with"

@@ -42,34 +42,6 @@ class Noting:
         return []
 
 
-class Claiming:
-    """A peer that charges a frame as soon as reading goes on."""
-
-    def __init__(self, driver: Driver, shard: Noting) -> None:
-        self._driver, self._shard = driver, shard
-
-    def update(self) -> None:
-        self._driver.charge(90)
-
-    def send(self, buffers: tuple[bytes, ...], charged: int) -> None:
-        self._shard.heard.append(buffers)
-
-
-def test_what_is_charged_while_effects_are_done_is_heard_of_behind_them() -> None:
-    async def body() -> None:
-        shard = Noting()
-        driver = Driver(cast(Shard, shard), {})
-        driver._peers[7] = cast(Any, Claiming(driver, shard))
-        shard.said = [ef.HoldReads(False), ef.Send(7, (b"reply",))]
-        driver.handle(ev.Closed(1))
-        assert shard.heard == [ev.Closed(1), (b"reply",)]
-        driver.charge(1)
-        assert shard.heard[2:] == [ev.Ticked()]
-        driver._pool.shutdown()
-
-    asyncio.run(body())
-
-
 def test_what_is_gathered_is_fed_in_order_and_settled_once() -> None:
     class Counting(Noting):
         def take(self, *events: Any) -> list[ef.Effect]:

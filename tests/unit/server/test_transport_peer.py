@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, cast
 
 import pytest
 
+from weir.broker.reservations import FIRST_BYTES, Incoming, Reservations, State
+from weir.errors import Revoked
 from weir.model.limits import KIB, MIB
 from weir.server.doors import Doors
 from weir.server.transport import Peer
 from weir.wire import device
+from weir.wire import messages as m
+from weir.wire.client import ClientStream, decode_reply, encode_request
 from weir.wire.frame import CLIENT_HEADER
 from weir.wire.messages import Opcode
 
@@ -25,6 +29,14 @@ class FakeTransport:
         self.unsent = 0
         self.reading = True
         self.end = ""
+        self.written = b""
+        self.is_half_closed = False
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.is_half_closed = True
 
     def set_write_buffer_limits(self, high: int) -> None:
         self.high = high
@@ -37,6 +49,7 @@ class FakeTransport:
 
     def writelines(self, buffers: Sequence[bytes]) -> None:
         self.unsent += sum(map(len, buffers))
+        self.written += b"".join(buffers)
 
     def get_write_buffer_size(self) -> int:
         return self.unsent
@@ -67,6 +80,25 @@ class FakeDriver:
         self.used = 0
         self.frames: list[Any] = []
         self.watched: set[Peer] = set()
+        self.reservations = Reservations(0, 0.0)
+        self.peers: dict[int, Peer] = {}
+        self.events: list[Any] = []
+        self.alarms: list[tuple[float, Any]] = []
+
+    def arrived_of(self, frame: Incoming, came: int, size: int) -> None:
+        self.reservations.arrived(frame, came, size)
+        self.settle_frames()
+
+    def ended_of(self, frame: Incoming) -> None:
+        self.reservations.ended(frame)
+        self.settle_frames()
+
+    def settle_frames(self) -> None:
+        for frame in self.reservations.advance(self.time):
+            self.peers[frame.connection].settle_frame(frame)
+
+    def handle(self, event: Any) -> None:
+        self.events.append(event)
 
     def now(self) -> float:
         return self.time
@@ -80,10 +112,8 @@ class FakeDriver:
     def closed(self, peer: Peer) -> None:
         pass
 
-    def charge(self, size: int) -> None:
+    def take(self, size: int) -> None:
         self.used += size
-
-    take = charge
 
     def release(self, size: int) -> None:
         self.used -= size
@@ -92,17 +122,22 @@ class FakeDriver:
         self.watched.add(peer)
 
     def later(self, seconds: float, act: Any) -> None:
-        pass
+        self.alarms.append((seconds, act))
 
 
 class Scene:
     """One peer and what is around it."""
 
-    def __init__(self) -> None:
-        self.driver = FakeDriver()
+    def __init__(self, driver: FakeDriver | None = None) -> None:
+        self.driver = driver or FakeDriver()
         self.transport = FakeTransport()
-        self.peer = Peer(cast(Any, self.driver), 1)
+        self.peer = Peer(cast(Any, self.driver), len(self.driver.peers) + 1)
+        self.driver.peers[self.peer.session] = self.peer
         self.peer.connection_made(cast(Any, self.transport))
+
+    def greet(self) -> None:
+        """Say hello, as a client does."""
+        self.peer.data_received(b"".join(encode_request(m.Hello("client"), 1)))
 
     def sweep_after(self, seconds: float) -> str:
         """Let time pass and sweep; return how the connection ended, or nothing."""
@@ -162,30 +197,128 @@ def test_a_frame_has_its_whole_time_however_long_the_peer_was_silent(scene: Scen
     assert scene.sweep_after(3) == "cut"
 
 
+def claim(size: int, brings: int, correlation: int = 1) -> bytes:
+    """Return the beginning of a publish of `size` bytes."""
+    return CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, size, correlation) + bytes(brings)
+
+
 @pytest.mark.parametrize("cuts", [(1,), (15,), (16,), (1, 15, 16, 700)], ids=str)
-def test_a_frame_under_way_is_charged_whole_however_its_header_came(
+def test_a_frame_under_way_costs_what_came_however_its_header_came(
     scene: Scene, cuts: tuple[int, ...]
 ) -> None:
-    data = CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, MIB, 1) + bytes(1_000)
+    scene.greet()
+    data = claim(8 * MIB, 1_000)
     for first, behind in pairwise((0, *cuts, len(data))):
         scene.peer.data_received(data[first:behind])
-    assert scene.driver.used == CLIENT_HEADER.size + MIB
+    left = scene.driver.reservations
+    assert (left.first_bytes, left.reserved_bytes, scene.driver.used) == (len(data), 0, 0)
+    scene.peer.data_received(bytes(FIRST_BYTES))
+    assert (left.first_bytes, left.reserved_bytes) == (0, CLIENT_HEADER.size + 8 * MIB)
     scene.driver.held = True
     scene.peer.update()
-    assert scene.transport.reading, "what is charged is finished"
-    scene.peer.data_received(bytes(MIB - 1_000))
-    assert scene.driver.used == 0
-    assert len(scene.driver.frames) == 1
+    assert scene.transport.reading, "a frame with a reservation can always finish"
+    scene.peer.data_received(bytes(8 * MIB - 1_000 - FIRST_BYTES))
+    assert (left.first_bytes, left.reserved_bytes) == (0, 0)
+    assert not scene.transport.reading, "the next one has no reservation"
+    assert len(scene.driver.frames) == 2
 
 
-def test_who_has_sent_but_a_part_of_a_header_is_not_read_while_the_node_holds(scene: Scene) -> None:
-    scene.peer.data_received(CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, MIB, 1)[:7])
+def test_a_frame_without_a_reservation_is_not_read_while_the_node_holds(scene: Scene) -> None:
+    scene.greet()
+    scene.peer.data_received(claim(MIB, 0)[:7])
     scene.driver.held = True
     scene.peer.update()
     assert not scene.transport.reading
     scene.driver.held = False
     scene.peer.update()
-    assert (scene.transport.reading, scene.driver.used) == (True, 0)
+    assert scene.transport.reading
+
+
+def crowd() -> tuple[FakeDriver, list[Scene], Scene]:
+    """Return who has all reservations, and a client whose frame waits for one."""
+    driver = FakeDriver()
+    scenes = [Scene(driver) for _ in range(5)]
+    for number, scene in enumerate(scenes):
+        scene.peer.enter()
+        scene.greet()
+        scene.peer.data_received(claim(8 * MIB, FIRST_BYTES, correlation=70 + number))
+    return driver, scenes[:4], scenes[4]
+
+
+def test_a_frame_that_waits_for_a_reservation_is_not_read_until_it_has_one() -> None:
+    driver, full, waiting = crowd()
+    assert [scene.transport.reading for scene in full] == [True] * 4
+    assert not waiting.transport.reading
+    assert waiting.sweep_after(1_000) == "", "its time does not run while it is not read"
+    full[2].peer.connection_lost(None)
+    assert waiting.transport.reading
+    waiting.peer.data_received(bytes(8 * MIB - FIRST_BYTES))
+    assert len(driver.frames) == 6
+
+
+def test_a_revoked_frame_is_refused_with_a_code_and_its_connection_closed() -> None:
+    driver, full, waiting = crowd()
+    for scene in full[1:]:
+        scene.peer.data_received(bytes(100))
+    for _ in range(6):
+        driver.time += 0.05
+        driver.settle_frames()
+    loser = full[0]
+    (frame,) = ClientStream().receive(loser.transport.written)
+    refusal = decode_reply(frame)
+    assert isinstance(refusal, m.Refusal)
+    assert (refusal.code, frame.correlation) == (Revoked.code, 70)
+    assert loser.transport.is_half_closed
+    assert not loser.transport.reading
+    assert waiting.transport.reading
+    loser.peer.data_received(bytes(1_000))
+    loser.peer.send((b"a confirm that comes too late",), 5)
+    assert driver.used == -5, "it is given back, not written"
+    ((_, act),) = driver.alarms
+    act()
+    assert loser.transport.end == "cut"
+
+
+def test_first_bytes_of_many_end_with_the_connection_that_waited_longest() -> None:
+    driver, numbers = FakeDriver(), count(1)
+    quiet = Scene(driver)
+    quiet.peer.enter()
+    quiet.greet()
+    quiet.peer.data_received(claim(60_000, 50_000))
+    while driver.reservations.evicted == 0:
+        assert next(numbers) < 100
+        other = Scene(driver)
+        other.peer.enter()
+        other.greet()
+        other.peer.data_received(claim(60_000, 50_000))
+        assert other.transport.end == ""
+    (frame,) = ClientStream().receive(quiet.transport.written)
+    refusal = decode_reply(frame)
+    assert isinstance(refusal, m.Refusal)
+    assert refusal.code == Revoked.code
+
+
+def test_a_device_that_loses_its_memory_is_cut() -> None:
+    driver = FakeDriver()
+    scene = Scene(driver)
+    scene.peer.enter()
+    scene.peer.data_received(PING[:3])
+    frame = scene.peer._frame
+    assert frame is not None
+    frame.state = State.EVICTED
+    scene.peer.settle_frame(frame)
+    assert scene.transport.end == "cut"
+
+
+def test_nobody_has_more_than_64_kib_before_hello(scene: Scene) -> None:
+    scene.peer.data_received(claim(64 * KIB + 1_008, 100))
+    assert scene.driver.events == []
+    assert scene.driver.reservations.first_bytes == 100 + CLIENT_HEADER.size
+    other = Scene()
+    other.peer.enter()
+    other.peer.data_received(claim(64 * KIB + 1_009, 100))
+    (event,) = other.driver.events
+    assert "before hello" in event.reason
 
 
 def test_time_does_not_count_against_a_peer_that_is_not_read_from(scene: Scene) -> None:

@@ -54,7 +54,7 @@ def test_frames_do_not_depend_on_the_cuts(step: int) -> None:
         (Kind.CLOSED, 2**64 - 1, b""),
         (Kind.REPLIES, 6, b"a" * 500 + b"b"),
     ]
-    assert stream.claimed == 0
+    assert stream.pending == 0
 
 
 def test_a_clients_frame_passes_uncopied() -> None:
@@ -89,7 +89,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_kept() -> None:
     stream = TrunkStream()
     with pytest.raises(RemoteProtocolError, match="allowed"):
         stream.receive(header[:4] + (TRUNK_FRAME_BYTES_MAX + 1).to_bytes(4, "little") + header[8:])
-    assert stream.claimed == 0
+    assert stream.pending == 0
 
 
 def test_confirms_are_counted_and_nothing_else_is() -> None:
