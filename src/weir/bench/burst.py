@@ -52,6 +52,8 @@ class Result(msgspec.Struct, frozen=True):
 
     devices: int
     seconds: float
+    #: To the last confirm, beyond the time over which the devices wake up.
+    beyond_ms: float
     delivery_seconds: float
     share_confirmed: float
     share_delivered: float
@@ -148,6 +150,7 @@ def _result(
     result = Result(
         devices=settings.devices,
         seconds=seconds,
+        beyond_ms=(seconds - settings.over_s) * 1e3,
         delivery_seconds=max(0, last_ns - began) / 1e9,
         share_confirmed=len(latencies) / settings.devices,
         share_delivered=1 - checker.lost / settings.devices,

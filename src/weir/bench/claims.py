@@ -10,7 +10,12 @@ from typing import Literal
 Compare = Callable[[float, float], bool]
 #: No step of a proof lasts longer.
 STEP_SECONDS_MAX = 900.0
-_COMPARE: dict[str, Compare] = {"≥": operator.ge, "≤": operator.le, "=": operator.eq}
+_COMPARE: dict[str, Compare] = {
+    "≥": operator.ge,
+    "≤": operator.le,
+    "<": operator.lt,
+    "=": operator.eq,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +23,8 @@ class Figure:
     """A number in a command's output: the path to it, perhaps divided by what another one names.
 
     A path goes through JSON by names and places, as in runs.0.seconds; `*` stands for every place,
-    and the lowest number counts, or the highest if `highest`. The figure of a sweep is made of
-    those of its steps as `whole` says.
+    and the lowest number counts, or the highest if `highest`; [NAME] stands for the places whose
+    `side` is NAME. The figure of a sweep is made of those of its steps as `whole` says.
     """
 
     path: str
@@ -45,7 +50,7 @@ class Goal:
     """What a figure must reach."""
 
     figure: str
-    relation: Literal["≥", "≤", "="]
+    relation: Literal["≥", "≤", "<", "="]
     value: float
 
     def met(self, value: float | None) -> bool:

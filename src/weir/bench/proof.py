@@ -323,6 +323,10 @@ def _at(found: Any, path: Sequence[str]) -> Iterator[float]:
                 yield from _at(item, rest)
         elif step.isdigit() and int(step) < len(found):
             yield from _at(found[int(step)], rest)
+        elif step.startswith("["):
+            for item in found:
+                if isinstance(item, dict) and item.get("side") == step[1:-1]:
+                    yield from _at(item, rest)
     elif isinstance(found, dict) and step in found:
         yield from _at(found[step], rest)
 

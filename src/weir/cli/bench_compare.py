@@ -162,6 +162,9 @@ def _show(result: Comparison) -> None:
     with_shares = result.unit == "s to the last reply"
     if with_shares:
         headings.insert(4, "RECORDED")
+    is_burst = result.unit == "s to the last confirm"
+    if is_burst:
+        headings[4:4] = ["MS BEYOND", "CONFIRM P99 MS"]
     for one in result.rounds:
         print(f"{one.amount:,}: {result.unit}")
         table: list[list[object]] = []
@@ -173,6 +176,9 @@ def _show(result: Comparison) -> None:
             if with_shares:
                 share = getattr(row.result, "share_recorded", None)
                 cells.insert(4, None if share is None else f"{share:.1%}")
+            if is_burst:
+                names = ("beyond_ms", "confirm_p99_ms")
+                cells[4:4] = [getattr(row.result, name, None) for name in names]
             table.append(cells)
         print_table(headings, table)
         for row in one.rows:

@@ -27,5 +27,7 @@ def barrier_at(fenced: int, committed: int, undecided: int, through: int) -> Bar
     has given and that is not committed, 0 if there is none; `through` lies behind its last
     committed message.
     """
-    stamp = max(fenced, committed)
-    return Barrier(min(stamp, undecided - 1) if undecided else stamp, through)
+    stamp = committed if committed > fenced else fenced
+    if undecided and undecided <= stamp:
+        stamp = undecided - 1
+    return Barrier(stamp, through)

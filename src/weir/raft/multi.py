@@ -181,13 +181,16 @@ class Multi:
         and a leader without a committed entry of its own term has nothing that it could promise.
         """
         seat = self._seats.all[group]
-        ground, state = seat.node.core.ground, seat.node.core.state
+        core = seat.node.core
+        ground, state = core.ground, core.state
         if not isinstance(state, Leader) or not _is_settled(ground, state):
             return 0
         if seat.configuration is not ground.configuration or seat.state is not state:
             self._seats.settle()
-        own = min(self.fence_asked, self.fence_bound)
-        self._pledge.raise_to(own)
+        asked, bound = self.fence_asked, self.fence_bound
+        own = bound if bound < asked else asked
+        if own > self._pledge.fence:
+            self._pledge.raise_to(own)
         if not seat.peers:  # alone, as on a single node, where all groups are asked in a row
             return own
         return min(

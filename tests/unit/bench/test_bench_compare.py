@@ -85,7 +85,7 @@ def test_a_peer_that_fails_once_has_another_go(
 
 
 def test_what_a_peer_lost_is_told() -> None:
-    lossy = burst.Result(9, 1.0, 1.0, 0.5, 0.5, 1, 2, 4, 0, 0, {"reset": 4}, 0.1, 0.1, "")
+    lossy = burst.Result(9, 1.0, 0.0, 1.0, 0.5, 0.5, 1, 2, 4, 0, 0, {"reset": 4}, 0.1, 0.1, "")
     row = Row("redis", "", "", True, 9, None, lossy.clean, None, lossy)
     result = Comparison("s", None, None, [Round(9, 1.0, None, None, None, None, [row])])
     assert result.failures == ["redis, 9: 0.00, NOT CLEAN: lost 4, problems {'reset': 4}"]

@@ -37,6 +37,17 @@ def test_figures_are_found_by_their_paths() -> None:
     }  # fmt: skip
 
 
+def test_a_side_of_a_comparison_is_found_by_its_name() -> None:
+    output = json.dumps({"rows": [{"side": "weir", "p": 3}, {"side": "a:b", "p": 4}]})
+    figures = {
+        "own": Figure("rows.[weir].p"),
+        "peer": Figure("rows.[a:b].p"),
+        "no": Figure("rows.[c].p"),
+    }
+    proof = Proof("p", "", ("weir",), figures)
+    assert read(proof, output) == {"own": 3, "peer": 4, "no": None}
+
+
 def test_lines_of_json_are_a_list_and_other_lines_are_left_out() -> None:
     assert parsed('warming up\n{"n": 1}\n{"n": 2}\n') == [{"n": 1}, {"n": 2}]
     assert parsed("nothing") is None

@@ -89,7 +89,8 @@ class Domain:
             self._behind = [p for p in self.plan.others if not self._is_at(p, asker)]
         here, others, stamp = self._behind_here, self._behind, asker.stamp
         while here:
-            if self.see(here[-1], fenced).stamp < stamp and here[-1].partition not in self.ends:
+            led = here[-1]
+            if self.see(led, fenced).stamp < stamp and led.partition not in self.ends:
                 return True
             here.pop()
         while others and self._is_at(others[-1], asker):
@@ -98,12 +99,15 @@ class Domain:
 
     def see(self, led: Led, fenced: Callable[[int], int]) -> Barrier:
         """Take what a partition says that is led here, and return it."""
-        barrier = led.leading.barrier(fenced(led.group))
-        self.take(led.partition, barrier)
-        if led.state.roster:  # at once: with a barrier above it, a floor must be known
-            self.learn(led.state.roster)
-        for partition, end in led.state.ends.items():
-            self.learn_end(partition, *end)
+        partition, group, leading, state = led
+        barrier = leading.barrier(fenced(group))
+        if barrier.stamp > self.registers.get(partition, NO_BARRIER).stamp:
+            self.registers[partition] = barrier
+        if state.roster:  # at once: with a barrier above it, a floor must be known
+            self.learn(state.roster)
+        if state.ends:
+            for ended, end in state.ends.items():
+                self.learn_end(ended, *end)
         return barrier
 
     def to_ask(self) -> tuple[bool, set[int]]:

@@ -7,7 +7,7 @@ after `PROMISE_EVERY_MS`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from weir import raft
@@ -31,13 +31,15 @@ class Bounded(Protocol):
 class Promises:
     """Lets all clocks of this shard go above a stamp, and asks the voters to remember that."""
 
-    __slots__ = ("_asked_ms", "_highest", "_logs", "_multi", "_next", "_time", "_wanted")
+    __slots__ = ("_asked_ms", "_highest", "_logs", "_multi", "_next", "_time", "_wanted", "fenced")
 
     def __init__(
         self, multi: raft.Multi, highest: Highest, logs: Sequence[Bounded], time: Time
     ) -> None:
         """Nobody asks for anything yet; what was promised before this start holds."""
         self._multi = multi
+        #: Returns the highest stamp that the voters of a group led here promised to stand by.
+        self.fenced: Callable[[int], int] = multi.fenced
         self._highest = highest
         self._logs = logs
         self._time = time
@@ -55,10 +57,6 @@ class Promises:
         wall = self._time.wall_ms()
         self._next = max(stamp_at(wall), min(stamp, stamp_at(wall + MAX_AHEAD_MS)), self._next)
         self._go_on()
-
-    def fenced(self, group: int) -> int:
-        """Return the highest stamp that the voters of a group led here promised to stand by."""
-        return self._multi.fenced(group)
 
     @property
     def unheard(self) -> int:

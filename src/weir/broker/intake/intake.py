@@ -126,6 +126,11 @@ class Intake:
         return self._next_offset
 
     @property
+    def is_flying(self) -> bool:
+        """Whether something was given a stamp that is not committed yet."""
+        return bool(self._flying)
+
+    @property
     def lowest_under_way(self) -> int:
         """The lowest stamp that was given and is not committed yet; 0 if there is none."""
         for pending in self._flying.values():
