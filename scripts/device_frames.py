@@ -79,6 +79,13 @@ def _requests() -> list[dict[str, Any]]:
         return _case("request", "subscribe", meaning, frame, sn=sn, partition=partition,
                      lease=lease, cluster=crew.encode(), topic=topic.encode())  # fmt: skip
 
+    def limited(
+        meaning: str, sn: int, hand: int, partition: int, lease: int, crew: str, topic: str
+    ) -> Any:
+        frame = d.subscribe(sn, crew, topic, partition, lease, hand)
+        return _case("request", "limited", meaning, frame, sn=sn, hand=hand, partition=partition,
+                     lease=lease, cluster=crew.encode(), topic=topic.encode())  # fmt: skip
+
     def pull(meaning: str, sn: int, messages: int, size: int) -> Any:
         frame = d.pull(sn, messages, size)
         return _case("request", "pull", meaning, frame, sn=sn, messages=messages, bytes=size)
@@ -112,6 +119,7 @@ def _requests() -> list[dict[str, Any]]:
         _case("request", "ping", "are you there?", ping, sn=9),
         subscribe("lock 7 receives", 7, BY_HUB, 30_000, "firmware", "commands"),
         subscribe("all partitions", 0, ALL_PARTITIONS, 1, "c", "home/commands"),
+        limited("a hub that works on 16 at a time", 7, 16, BY_HUB, 30_000, "firmware", "commands"),
         pull("up to 16 messages, as many as fit", 7, 16, 0),
         pull("one message, for a device with little memory", 7, 1, 256),
         ack("messages 40 to 42 are done", 7, 3, 77, 40, 43),
@@ -175,6 +183,7 @@ def _replies() -> list[dict[str, Any]]:
         number("ping before hello", op.PING, 9, NoHello.code),
         number("subscribed", op.SUBSCRIBE, 7, 0),
         number("subscribed as another already", op.SUBSCRIBE, 7, BadRequest.code),
+        number("subscribed with a limit", op.SUBSCRIBE_LIMITED, 7, 0),
         number("notify: there is something to pull", op.NOTIFY, 7, 0),
         number("notify: the subscription is over, its topic is gone", op.NOTIFY, 7, 4),
         delivery("nothing there", 7, Delivery()),

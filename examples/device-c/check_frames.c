@@ -77,6 +77,12 @@ static size_t encode(const char *kind, uint8_t *out)
         return weir_subscribe(out, ROOM, sn, partition, (uint32_t)number("lease"), (char *)one,
                               cluster, (char *)two, topic);
     }
+    if (strcmp(kind, "limited") == 0) {
+        size_t cluster = bytes_of("cluster", one), topic = bytes_of("topic", two);
+        return weir_subscribe_limited(out, ROOM, sn, (uint16_t)number("hand"), partition,
+                                      (uint32_t)number("lease"), (char *)one, cluster, (char *)two,
+                                      topic);
+    }
     if (strcmp(kind, "pull") == 0)
         return weir_pull(out, ROOM, sn, (uint16_t)number("messages"), (uint32_t)number("bytes"));
     if (strcmp(kind, "ack") == 0)

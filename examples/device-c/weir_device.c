@@ -92,20 +92,42 @@ size_t weir_ping(uint8_t *out, size_t room, uint8_t sn)
     return weir_encode(out, room, WEIR_PING, sn, NULL, 0);
 }
 
-size_t weir_subscribe(uint8_t *out, size_t room, uint8_t sn, uint16_t partition, uint32_t lease_ms,
-                      const char *cluster, size_t cluster_size, const char *topic,
-                      size_t topic_size)
+/* A limit of 0 is not written: the frame is a plain subscribe. */
+static size_t subscribe(uint8_t *out, size_t room, uint8_t sn, uint16_t in_hand, uint16_t partition,
+                        uint32_t lease_ms, const char *cluster, size_t cluster_size,
+                        const char *topic, size_t topic_size)
 {
     if (cluster_size > 255 || topic_size > WEIR_BODY_MAX)
         return 0;
-    uint8_t *at = begin(out, room, WEIR_SUBSCRIBE, sn, 7 + cluster_size + topic_size);
+    uint8_t *at = begin(out, room, in_hand ? WEIR_SUBSCRIBE_LIMITED : WEIR_SUBSCRIBE, sn,
+                        (in_hand ? 9 : 7) + cluster_size + topic_size);
     if (at == NULL)
         return 0;
+    if (in_hand)
+        at = put(at, in_hand, 2);
     at = put(at, partition, 2);
     at = put(at, lease_ms, 4);
     at = put(at, cluster_size, 1);
     at = put_bytes(at, cluster, cluster_size);
     return end(out, put_bytes(at, topic, topic_size));
+}
+
+size_t weir_subscribe(uint8_t *out, size_t room, uint8_t sn, uint16_t partition, uint32_t lease_ms,
+                      const char *cluster, size_t cluster_size, const char *topic,
+                      size_t topic_size)
+{
+    return subscribe(out, room, sn, 0, partition, lease_ms, cluster, cluster_size, topic,
+                     topic_size);
+}
+
+size_t weir_subscribe_limited(uint8_t *out, size_t room, uint8_t sn, uint16_t in_hand,
+                              uint16_t partition, uint32_t lease_ms, const char *cluster,
+                              size_t cluster_size, const char *topic, size_t topic_size)
+{
+    if (in_hand == 0)
+        return 0;
+    return subscribe(out, room, sn, in_hand, partition, lease_ms, cluster, cluster_size, topic,
+                     topic_size);
 }
 
 size_t weir_pull(uint8_t *out, size_t room, uint8_t sn, uint16_t messages, uint32_t bytes)

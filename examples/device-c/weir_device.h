@@ -24,7 +24,8 @@ enum weir_opcode {
     WEIR_ACK = 7,
     WEIR_NOTIFY = 8,
     WEIR_NACK = 9,
-    WEIR_EXTEND = 10
+    WEIR_EXTEND = 10,
+    WEIR_SUBSCRIBE_LIMITED = 11
 };
 
 /* Codes that a device meets; docs/DEVICE.md says what to do about each. */
@@ -86,6 +87,10 @@ size_t weir_ping(uint8_t *out, size_t room, uint8_t sn);
 size_t weir_subscribe(uint8_t *out, size_t room, uint8_t sn, uint16_t partition, uint32_t lease_ms,
                       const char *cluster, size_t cluster_size, const char *topic,
                       size_t topic_size);
+/* As weir_subscribe, for a device that holds up to `in_hand` messages (1 to 1,024) without an ack. */
+size_t weir_subscribe_limited(uint8_t *out, size_t room, uint8_t sn, uint16_t in_hand,
+                              uint16_t partition, uint32_t lease_ms, const char *cluster,
+                              size_t cluster_size, const char *topic, size_t topic_size);
 size_t weir_pull(uint8_t *out, size_t room, uint8_t sn, uint16_t messages, uint32_t bytes);
 size_t weir_ack(uint8_t *out, size_t room, uint8_t sn, uint16_t partition, uint64_t fence,
                 uint64_t first, uint64_t next);

@@ -64,6 +64,9 @@ def expected_request(kind: str, f: dict[str, Any]) -> Any:
         case "subscribe":
             names = (text["cluster"], text["topic"])
             return DeviceSubscribe(f["sn"], f["partition"], f["lease"], *names)
+        case "limited":
+            names = (text["cluster"], text["topic"])
+            return DeviceSubscribe(f["sn"], f["partition"], f["lease"], *names, f["hand"])
         case "pull":
             return DevicePull(f["sn"], f["messages"], f["bytes"])
         case _:

@@ -55,7 +55,7 @@ def values(messages: list[Received]) -> list[bytes]:
 def test_a_device_is_told_pulls_and_acks(tmp_path: Path) -> None:
     def body(port: int, publish: Publish) -> None:
         with Client("127.0.0.1", port, hub=1, boot=1, topic="t") as hub:
-            lock = hub.subscribe("locks", "t", sn=3)
+            lock = hub.subscribe("locks", "t", sn=3, in_hand=8)
             assert lock.take(0.05) == []
             publish(b"open 12", b"close 12")
             messages = lock.take(30)
@@ -97,7 +97,8 @@ def test_messages_are_given_back_and_kept_longer(tmp_path: Path) -> None:
             Client("127.0.0.1", port, hub=1, boot=1, topic="t") as first,
             Client("127.0.0.1", port, hub=2, boot=1, topic="t") as second,
         ):
-            lock, other = first.subscribe("locks", "t", 0), second.subscribe("locks", "t", 0)
+            lock = first.subscribe("locks", "t", 0, in_hand=8)
+            other = second.subscribe("locks", "t", 0)
             publish(b"a", b"b", b"c")
             pulled = lock.take(30)
             while len(pulled) < 3:
@@ -111,6 +112,28 @@ def test_messages_are_given_back_and_kept_longer(tmp_path: Path) -> None:
                 lock.ack(pulled[1:])
             other.ack([again])
             assert other.take(0.05) == []
+
+    on_a_node(tmp_path, body)
+
+
+def test_a_device_acks_before_it_pulls_the_next(tmp_path: Path) -> None:
+    def body(port: int, publish: Publish) -> None:
+        with (
+            Client("127.0.0.1", port, hub=1, boot=1, topic="t") as first,
+            Client("127.0.0.1", port, hub=2, boot=1, topic="t") as second,
+        ):
+            publish(b"a", b"b", b"c", b"d")
+            lock = first.subscribe("locks", "t", lease=60.0)
+            pulled = lock.take(30)
+            assert values(pulled) == [b"a"]
+            assert lock.take(0.2) == []
+            hub = second.subscribe("locks", "t", lease=60.0, in_hand=2)
+            assert values(hub.take(30) + hub.take(30)) == [b"b", b"c"]
+            assert hub.take(0.2) == []
+            lock.ack(pulled)
+            assert values(lock.take(30)) == [b"d"]
+            with pytest.raises(BadRequest, match=r"1 to 1,024 messages"):
+                hub = second.subscribe("locks", "t", sn=1, in_hand=1_025)
 
     on_a_node(tmp_path, body)
 
@@ -160,7 +183,7 @@ def test_a_subscription_ends_with_its_topic_and_the_hub_goes_on(tmp_path: Path) 
 def test_what_does_not_fit_is_skipped_when_it_is_acked(tmp_path: Path) -> None:
     def body(port: int, publish: Publish) -> None:
         with Client("127.0.0.1", port, hub=1, boot=1, topic="t") as hub:
-            lock = hub.subscribe("locks", "t")
+            lock = hub.subscribe("locks", "t", in_hand=2)
             publish(bytes(PULL_VALUE_BYTES_MAX + 1), bytes(PULL_VALUE_BYTES_MAX), b"small")
             with pytest.raises(TooLarge, match="more than fit"):
                 lock.take(30)

@@ -46,6 +46,7 @@ from weir.errors import Unavailable
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import (
     BUDGET_BYTES_DEFAULT,
+    DEVICE_IN_HAND_DEFAULT,
     FORMAT_LEVEL,
     RETENTION_EVERY_MS,
 )
@@ -72,6 +73,8 @@ class ShardSettings:
     replication: Replication = REPLICATION_DEFAULT
     #: Draws from [0, 1), so that replicas do not all seek to lead at once; None: always the same.
     random: Callable[[], float] | None = None
+    #: How many messages a device holds at most, unless its subscription says so.
+    device_in_hand: int = DEVICE_IN_HAND_DEFAULT
 
 
 class Shard:
@@ -158,7 +161,10 @@ class Shard:
         requests = Requests(
             identity, topics, registry, outbox, authorize, neighbours, settings.ports, time
         )
-        self._devices = Devices(identity, topics, outbox, authorize, time, neighbours, self.budget)
+        self._devices = Devices(
+            identity, topics, outbox, authorize, time, neighbours, self.budget,
+            settings.device_in_hand,
+        )  # fmt: skip
         self._reception = Reception(
             sessions, outbox, self.budget, time, topics, neighbours, requests, self._devices
         )

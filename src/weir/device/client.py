@@ -13,7 +13,12 @@ from weir.device.pipeline import Pipeline, Publish
 from weir.device.subscription import Subscription
 from weir.errors import BadChecksum, BadRequest, Disconnected
 from weir.model.columns import NO_SEQUENCE
-from weir.model.limits import DEVICE_BODY_BYTES_MAX, DEVICE_WINDOW, GRANT_MS_DEFAULT
+from weir.model.limits import (
+    DEVICE_BODY_BYTES_MAX,
+    DEVICE_IN_HAND_MAX,
+    DEVICE_WINDOW,
+    GRANT_MS_DEFAULT,
+)
 from weir.wire import device as wire
 from weir.wire.deliveries import BY_HUB
 from weir.wire.device import DeviceOpcode, DeviceReply
@@ -129,14 +134,19 @@ class Client:
         sn: int = 0,
         partition: int = BY_HUB,
         lease: float = GRANT_MS_DEFAULT / 1_000,
+        in_hand: int = 0,
     ) -> Subscription:
         """Join a cluster as the lock `sn`, once; what is pulled is its own for `lease` seconds.
 
-        `partition` may be `ALL_PARTITIONS`. Raises what the broker refused.
+        `partition` may be `ALL_PARTITIONS`. At most `in_hand` messages are pulled and not acked at
+        a time: 1 to 1,024, or 0 for the broker's default, which is 1 unless it is set otherwise.
+        Raises what the broker refused.
         """
+        if not 0 <= in_hand <= DEVICE_IN_HAND_MAX:
+            raise BadRequest(f"a device holds 1 to {DEVICE_IN_HAND_MAX:,} messages, not {in_hand}")
         if self._line.is_subscribed(sn):
             raise BadRequest(f"lock {sn} is subscribed: connect again to change it")
-        frame = wire.subscribe(sn, cluster, topic, partition, round(lease * 1_000))
+        frame = wire.subscribe(sn, cluster, topic, partition, round(lease * 1_000), in_hand)
         self._line.ask(frame, again=True)
         self._line.subscribed(sn, frame)
         return Subscription(self._line, sn)

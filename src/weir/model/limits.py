@@ -101,6 +101,9 @@ REQUESTS_PENDING_MAX = 1_024
 PARKED_BYTES_MAX = 16 * MIB
 # How many partitions the devices of one connection may watch.
 DEVICE_WATCHES_MAX = 256
+# How many messages a device holds at most, unless it or the operator allows more; the most of that.
+DEVICE_IN_HAND_DEFAULT = 1
+DEVICE_IN_HAND_MAX = 1_024
 # How many that watch for messages are told at a time.
 WATCHED_MAX = 64
 

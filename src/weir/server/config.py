@@ -24,6 +24,8 @@ from weir.model.limits import (
     CACHE_BYTES_DEFAULT,
     CLIENT_FRAME_BYTES_MAX,
     CONNECTIONS_MAX,
+    DEVICE_IN_HAND_DEFAULT,
+    DEVICE_IN_HAND_MAX,
     FRAME_SECONDS,
     IDLE_SECONDS_DEFAULT,
     LOGS_MAX,
@@ -174,6 +176,14 @@ class ConnectionsConfig(msgspec.Struct, frozen=True):
             extra={"unit": "s"},
         ),
     ] = FRAME_SECONDS
+    device_in_hand: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=DEVICE_IN_HAND_MAX,
+            description="Messages that a device may hold without an ack, unless it asks for more.",
+        ),
+    ] = DEVICE_IN_HAND_DEFAULT
 
     def doors(self) -> Doors:
         """Return them as the driver takes them."""

@@ -115,7 +115,11 @@ async def hosting(
             )
             for number, disk in disks.items()
         ]
-        settings = ShardSettings(config.memory.budget_mib * MIB, ports=share.ports)
+        settings = ShardSettings(
+            config.memory.budget_mib * MIB,
+            ports=share.ports,
+            device_in_hand=config.connections.device_in_hand,
+        )
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
         own = Own(shard.identity, founded.logs, share.shards, share.ports, *_reached(config, shard))
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}

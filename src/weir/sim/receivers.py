@@ -16,6 +16,8 @@ _LEASES_MS = (40, 100, 250)
 _MOST = (1, 3, 10)
 _AGAIN = (1 * MS, 20 * MS)
 _ROOMS = (0, 60, 2_000)
+#: Messages in hand at most, as a subscription asks; 0: the broker's default, which is 1.
+_IN_HAND = (0, 2, 20)
 #: How an ack may be refused that comes late, or on a new connection before the subscription.
 _LATE_CODES = (StaleGrant.code, NotSubscribed.code)
 #: How long there was nothing new when all is over: what is there may be heard of late, and of
@@ -47,6 +49,11 @@ class Receiver(Program):
         self._hub = hub
         self._partition = partition
         self._lease_ms = scene.world.dice.choice(_LEASES_MS)
+        self._in_hand = scene.world.dice.choice(_IN_HAND)
+        #: What the device holds: each grant, and when its lease is over at the latest.
+        self._held: list[tuple[Grant, int]] = []
+        #: By fence: when a lease is over at the latest.
+        self._leases: dict[int, int] = {}
         self._replies = d.DeviceReplies()
         self._pull: Operation | None = None
         self._pulled = 0
@@ -74,6 +81,8 @@ class Receiver(Program):
                 operation.ended = self.world.now
         self._pull = None
         self._acks.clear()
+        self._held.clear()
+        self._leases.clear()
 
     def end(self) -> None:
         """Work off what is left."""
@@ -91,11 +100,17 @@ class Receiver(Program):
                     self.soon(link.cut)
                 case d.DeviceOpcode.HELLO:
                     self._send(
-                        d.subscribe(_SN, self.cluster, TOPIC, self._partition, self._lease_ms)
+                        d.subscribe(
+                            _SN, self.cluster, TOPIC, self._partition, self._lease_ms, self._in_hand
+                        )
                     )
-                case d.DeviceOpcode.SUBSCRIBE if reply.code:
+                case d.DeviceOpcode.SUBSCRIBE | d.DeviceOpcode.SUBSCRIBE_LIMITED if reply.code:
                     self.soon(link.cut)
-                case d.DeviceOpcode.SUBSCRIBE | d.DeviceOpcode.NOTIFY:
+                case (
+                    d.DeviceOpcode.SUBSCRIBE
+                    | d.DeviceOpcode.SUBSCRIBE_LIMITED
+                    | d.DeviceOpcode.NOTIFY
+                ):
                     self._news, self._drained = self.world.now, False
                     self._ask()
                 case d.DeviceOpcode.PULL:
@@ -158,6 +173,8 @@ class Receiver(Program):
             self.world.now,
         )
         self.history.grants.append(grant)
+        if not delivery.too_large:
+            self._hold(grant)
         if self.ending:
             self._ack(grant)
         elif self.world.chance(_FORGET):
@@ -167,6 +184,18 @@ class Receiver(Program):
             self.world.after(delay, self._ack, grant)
         else:
             self.soon(self._ack, grant)
+
+    def _hold(self, grant: Grant) -> None:
+        """Complain if more is in hand than was asked for, by what the device knows for certain."""
+        now, lease = self.world.now, self._lease_ms * MS
+        self._held = [(one, over) for one, over in self._held if over > now]
+        # The lease began when the broker granted, which was not before the first pull was sent.
+        over = self._leases.setdefault(grant.fence, self._pulled + lease)
+        self._held.append((grant, over))
+        count = sum(one.behind - one.first for one, _ in self._held)
+        if count > max(self._in_hand, 1):
+            text = f"{self.name}: {count} messages in hand, {max(self._in_hand, 1)} asked for"
+            self.history.complaints.append(("Honest", text))
 
     # -- acks ----------------------------------------------------------------------------------
 
@@ -191,6 +220,12 @@ class Receiver(Program):
             ack, operation = pending
             if (ack.fence, ack.first, ack.behind) == (content.fence, content.first, content.next):
                 self._acks.remove(pending)
+                settled = (content.partition, content.fence, content.first, content.next)
+                self._held = [
+                    (one, over)
+                    for one, over in self._held
+                    if (one.partition, one.fence, one.first, one.behind) != settled
+                ]
                 operation.ended = self.world.now
                 if not reply.code:
                     ack.confirmed = self.world.now

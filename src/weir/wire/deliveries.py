@@ -6,7 +6,7 @@ byte.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weir.errors import BadRequest, RemoteProtocolError, TooLarge
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
@@ -16,6 +16,7 @@ BY_HUB = 0xFFFF
 ALL_PARTITIONS = 0xFFFE
 
 _SUBSCRIBE = struct.Struct(">HIB")
+_IN_HAND = struct.Struct(">H")
 _PULL = struct.Struct(">HI")
 _ACK = struct.Struct(">HQQQ")
 _NACK = struct.Struct(">HQQQI")
@@ -34,7 +35,7 @@ _NAME_BYTES_MAX = 255
 @dataclass(frozen=True, slots=True)
 class DeviceSubscribe:
     """The device `sn` joins a cluster that reads one partition of a topic, or all; what it pulls is
-    its own for `lease_ms`.
+    its own for `lease_ms`. It holds at most `in_hand` messages at a time; 0: the broker's default.
     """
 
     sn: int
@@ -42,25 +43,38 @@ class DeviceSubscribe:
     lease_ms: int
     cluster: str
     topic: str
+    in_hand: int = 0
 
     def pack(self) -> bytes:
-        """Return the body. Raises `BadRequest` where the cluster's name is over 255 bytes."""
+        """Return the body; it begins with `in_hand` if that is not 0.
+
+        Raises `BadRequest` where the cluster's name is over 255 bytes.
+        """
         cluster = self.cluster.encode()
         if len(cluster) > _NAME_BYTES_MAX:
             raise BadRequest(
                 f"the name of a cluster is at most {_NAME_BYTES_MAX} bytes: shorten it"
             )
-        head = _SUBSCRIBE.pack(self.partition, self.lease_ms, len(cluster))
+        head = _IN_HAND.pack(self.in_hand) if self.in_hand else b""
+        head += _SUBSCRIBE.pack(self.partition, self.lease_ms, len(cluster))
         return head + cluster + self.topic.encode()
 
     @classmethod
     def unpack(cls, sn: int, body: bytes) -> DeviceSubscribe:
-        """Read a body. Raises `struct.error` or `UnicodeDecodeError`."""
+        """Read a body without `in_hand`. Raises `struct.error` or `UnicodeDecodeError`."""
         partition, lease_ms, size = _SUBSCRIBE.unpack_from(body)
         if _SUBSCRIBE.size + size > len(body):
             raise struct.error("the cluster's name leaves the body")
         names = body[_SUBSCRIBE.size :]
         return cls(sn, partition, lease_ms, names[:size].decode(), names[size:].decode())
+
+    @classmethod
+    def unpack_limited(cls, sn: int, body: bytes) -> DeviceSubscribe:
+        """Read a body that begins with `in_hand`. Raises as `unpack`, also where that is 0."""
+        (in_hand,) = _IN_HAND.unpack_from(body)
+        if not in_hand:
+            raise struct.error("a device that may hold no message receives none")
+        return replace(cls.unpack(sn, body[_IN_HAND.size :]), in_hand=in_hand)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ its `sn`; every reply's body begins with a number: 0, or an error code of `weir.
     opcode 5  subscribe     u16 partition (65,535: by hub; 65,534: all), u32 lease in ms, u8 size of
               the cluster's name, its name, topic UTF-8
               -> u16 code
+    opcode 11 subscribe with a limit: u16 messages in hand at most, then as a subscribe
+              -> u16 code
     opcode 6  pull          u16 messages at most, u32 bytes of the reply's body at most (0: 64 KiB)
               -> u16 code, u16 partition, u64 fence, u16 attempts, u16 count, and for each message
               u64 offset, u32 size, value; after an error other than 7 the code alone
@@ -91,6 +93,7 @@ class DeviceOpcode(IntEnum):
     NOTIFY = 8
     NACK = 9
     EXTEND = 10
+    SUBSCRIBE_LIMITED = 11
 
 
 #: Plain numbers: each frame of a crowd is compared with them, or carries one.
@@ -158,6 +161,7 @@ _BODIES: dict[int, Callable[[int, bytes], DeviceRequest]] = {
     DeviceOpcode.HELLO: DeviceHello.unpack,
     DeviceOpcode.PING: lambda sn, _: DevicePing(sn),
     DeviceOpcode.SUBSCRIBE: DeviceSubscribe.unpack,
+    DeviceOpcode.SUBSCRIBE_LIMITED: DeviceSubscribe.unpack_limited,
     DeviceOpcode.PULL: DevicePull.unpack,
     **{opcode: kind.unpack for opcode, kind in _SETTLES.items()},
 }
@@ -311,11 +315,21 @@ def encode_confirms(
 
 
 def subscribe(
-    sn: int, cluster: str, topic: str, partition: int = BY_HUB, lease_ms: int = GRANT_MS_DEFAULT
+    sn: int,
+    cluster: str,
+    topic: str,
+    partition: int = BY_HUB,
+    lease_ms: int = GRANT_MS_DEFAULT,
+    in_hand: int = 0,
 ) -> bytes:
-    """Return a subscribe frame."""
-    body = DeviceSubscribe(sn, partition, lease_ms, cluster, topic).pack()
-    return frame(DeviceOpcode.SUBSCRIBE, sn, body)
+    """Return a subscribe frame, with a limit of messages in hand where one is given."""
+    request = DeviceSubscribe(sn, partition, lease_ms, cluster, topic, in_hand)
+    return frame(subscribe_opcode(request), sn, request.pack())
+
+
+def subscribe_opcode(request: DeviceSubscribe) -> DeviceOpcode:
+    """Return the opcode of a subscribe frame, with which it is also answered."""
+    return DeviceOpcode.SUBSCRIBE_LIMITED if request.in_hand else DeviceOpcode.SUBSCRIBE
 
 
 def pull(sn: int, max_messages: int, max_bytes: int = 0) -> bytes:

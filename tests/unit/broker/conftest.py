@@ -208,10 +208,13 @@ class Doors:
         assert self.replies(session)[0].code == 0
         return session
 
-    def subscribed(self, session: int = 50, sn: int = 1, partition: int = 0) -> int:
+    def subscribed(
+        self, session: int = 50, sn: int = 1, partition: int = 0, in_hand: int = 64
+    ) -> int:
         self.hub(session)
-        self.rig.device(session, d.subscribe(sn, "crew", "t", partition, LEASE_MS))
-        assert self.replies(session)[0] == DeviceReply(Op.SUBSCRIBE, sn, 0)
+        self.rig.device(session, d.subscribe(sn, "crew", "t", partition, LEASE_MS, in_hand))
+        opcode = Op.SUBSCRIBE_LIMITED if in_hand else Op.SUBSCRIBE
+        assert self.replies(session)[0] == DeviceReply(opcode, sn, 0)
         return session
 
     def publish(self, *values: bytes, partition: int = 0) -> None:

@@ -50,15 +50,20 @@ class Devices:
         time: Time,
         neighbours: Neighbours,
         budget: Budget,
+        in_hand: int,
     ) -> None:
-        """Serve what `topics` knows; pass on to `neighbours` what is published to theirs."""
+        """Serve what `topics` knows; pass on to `neighbours` what is published to theirs. For
+        `budget` and `in_hand` see `Receivers`.
+        """
         self._neighbours = neighbours
         self._identity = identity
         self._topics = topics
         self._outbox = outbox
         self._authorize = authorize
         self._time = time
-        self.receivers = Receivers(topics, outbox, authorize, time, neighbours.passing, budget)
+        self.receivers = Receivers(
+            topics, outbox, authorize, time, neighbours.passing, budget, in_hand
+        )
 
     def arriving(self, sessions: dict[int, Session]) -> Arriving:
         """Return who serves those that come at once, and keeps them in `sessions`."""

@@ -36,6 +36,10 @@ class Pulling:
         wanted, request, rest = subscription.pull, subscription.request, subscription.rest
         assert wanted is not None
         now_ms = self._time.monotonic_ms()
+        most = self._most(subscription)
+        if most <= 0:
+            self._deliver(receiver, subscription, Delivery())
+            return
         if rest is not None and rest.until_ms > now_ms:
             address = subscription.addresses[rest.partition]
             fetch = m.Fetch(address, rest.next, _room(wanted))
@@ -50,7 +54,7 @@ class Pulling:
         partition = next(iter(line))
         del line[partition]
         pull = m.Pull(
-            subscription.addresses[partition], request.cluster, wanted.max_messages,
+            subscription.addresses[partition], request.cluster, most,
             _room(wanted), 0, request.lease_ms,
         )  # fmt: skip
         # Counted from here, the lease ends before the leader says so. What one reply does not take
@@ -61,10 +65,18 @@ class Pulling:
 
     def extended(self, subscription: Subscription, request: DeviceExtend) -> None:
         """A grant goes on: what is left of it may be handed out for longer."""
-        rest = subscription.rest
+        rest, now_ms = subscription.rest, self._time.monotonic_ms()
+        ends_ms = now_ms + request.lease_ms
+        subscription.in_hand.extend(request.partition, request.fence, ends_ms)
         if rest is not None and (rest.partition, rest.fence) == (request.partition, request.fence):
-            until_ms = self._time.monotonic_ms() + request.lease_ms // 2
-            rest.until_ms = max(rest.until_ms, until_ms)
+            rest.until_ms = max(rest.until_ms, now_ms + request.lease_ms // 2)
+            rest.lease_ends_ms = max(rest.lease_ends_ms, ends_ms)
+
+    def _most(self, subscription: Subscription) -> int:
+        """Return how many messages the reply to the pull under way may have."""
+        assert subscription.pull is not None
+        room = subscription.in_hand.room(self._time.monotonic_ms())
+        return min(subscription.pull.max_messages, room)
 
     def _granted(
         self,
@@ -89,6 +101,7 @@ class Pulling:
             subscription.rest = Rest(
                 partition, reply.fence, reply.attempts, reply.offset, reply.next_offset,
                 until_ms, reply.stamp, reply.runs,
+                self._time.monotonic_ms() + subscription.request.lease_ms,
             )  # fmt: skip
             self._hand_out(receiver, subscription, subscription.rest, reply.batches)
         else:
@@ -133,7 +146,7 @@ class Pulling:
         try:
             room = _room(wanted) - PULL_BYTES_MIN
             now_us = milliseconds_of(rest.stamp) * 1000
-            taken = take(batches, *rest.run, wanted.max_messages, room, now_us)
+            taken = take(batches, *rest.run, self._most(subscription), room, now_us)
         except BadBatch:
             taken = Taken()
         if taken.expired:
@@ -145,6 +158,8 @@ class Pulling:
         if taken.values:
             counts = self._outbox.counts.partition(subscription.addresses[rest.partition].group)
             counts.gave(len(taken.values), sum(map(len, taken.values)))
+        if not taken.too_large:  # what has no value is not in the device's hand
+            subscription.in_hand.take(rest.partition, rest.fence, taken.offsets, rest.lease_ends_ms)
         rest.next = max(taken.offsets[-1] + 1, taken.passed)
         subscription.rest = rest if rest.next < rest.behind else None
         delivery = Delivery(

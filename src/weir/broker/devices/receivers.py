@@ -10,7 +10,13 @@ from __future__ import annotations
 from weir.broker.admission import Authorize, Budget
 from weir.broker.devices.asking import Asking
 from weir.broker.devices.pulling import Pulling
-from weir.broker.devices.subscriptions import WATCH_BYTES, Receiver, Subscription, partitions_of
+from weir.broker.devices.subscriptions import (
+    WATCH_BYTES,
+    InHand,
+    Receiver,
+    Subscription,
+    partitions_of,
+)
 from weir.broker.devices.watching import Watching
 from weir.broker.neighbours.passing import Passing
 from weir.broker.outbox import Outbox
@@ -18,7 +24,12 @@ from weir.broker.sessions import Session
 from weir.broker.topics import Topics
 from weir.errors import BadRequest, NoHello, NotSubscribed, Overloaded, Refused, StaleGrant
 from weir.model.ids import Address, group_of
-from weir.model.limits import DEVICE_WATCHES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS
+from weir.model.limits import (
+    DEVICE_IN_HAND_MAX,
+    DEVICE_WATCHES_MAX,
+    GRANT_MS_MAX,
+    RETRY_AFTER_MS,
+)
 from weir.model.topic import Topic, check_name
 from weir.order.clock import Time
 from weir.wire import messages as m
@@ -32,7 +43,7 @@ from weir.wire.deliveries import (
     DeviceSettle,
     DeviceSubscribe,
 )
-from weir.wire.device import DeviceOpcode, encode_code, encode_settled
+from weir.wire.device import DeviceOpcode, encode_code, encode_settled, subscribe_opcode
 
 #: Of the budget, all subscriptions of a shard together: they are held for as long as they last.
 _SHARE = 4
@@ -41,8 +52,8 @@ _SHARE = 4
 class Receivers:
     """All connections of devices that receive."""
 
-    __slots__ = ("_asking", "_authorize", "_budget", "_charged", "_of", "_outbox", "_pulling",
-                 "_topics", "_watching")  # fmt: skip
+    __slots__ = ("_asking", "_authorize", "_budget", "_charged", "_in_hand", "_of", "_outbox",
+                 "_pulling", "_topics", "_watching")  # fmt: skip
 
     def __init__(
         self,
@@ -52,10 +63,12 @@ class Receivers:
         time: Time,
         passing: Passing,
         budget: Budget,
+        in_hand: int,
     ) -> None:
         """Begin with none. What lies in other shards is asked by way of `passing`; subscriptions
-        are charged to `budget`.
+        are charged to `budget`. A device that sets no limit holds `in_hand` messages at most.
         """
+        self._in_hand = in_hand
         self._topics = topics
         self._outbox = outbox
         self._authorize = authorize
@@ -81,8 +94,7 @@ class Receivers:
                 raise BadRequest(f"device {request.sn} is subscribed: connect again to change it")
         except Refused as error:
             code, fresh = error.code, None
-        opcode = DeviceOpcode.SUBSCRIBE
-        self._outbox.send(session.id, encode_code(opcode, request.sn, code))
+        self._outbox.send(session.id, encode_code(subscribe_opcode(request), request.sn, code))
         if fresh is not None:
             receiver = self._of.setdefault(session.id, Receiver(session.id))
             receiver.subscriptions[request.sn] = fresh
@@ -98,12 +110,14 @@ class Receivers:
         check_name(request.cluster, "cluster")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a lease lasts 1 to {GRANT_MS_MAX:,} ms")
+        if request.in_hand > DEVICE_IN_HAND_MAX:
+            raise BadRequest(f"a device holds at most {DEVICE_IN_HAND_MAX:,} messages")
         partitions = partitions_of(topic, request.partition, session.hub)
         if len(partitions) + (known.watches if known else 0) > DEVICE_WATCHES_MAX:
             raise BadRequest(f"a connection watches at most {DEVICE_WATCHES_MAX} partitions")
         # The group names the partition; where it lies is for `Topics` to know.
         addresses = {p: Address(0, 0, group_of(topic.id, p)) for p in partitions}
-        return Subscription(request, addresses)
+        return Subscription(request, addresses, InHand(request.in_hand or self._in_hand))
 
     def _charge(self, subscription: Subscription) -> None:
         size = subscription.memory
@@ -164,9 +178,9 @@ class Receivers:
             code = reply.code if isinstance(reply, m.Refusal) else 0
             if isinstance(reply, m.Acked) and reply.late:
                 code = StaleGrant.code
-            if isinstance(request, DeviceExtend) and not code:
-                self._pulling.extended(subscription, request)
             self._outbox.send(session.id, encode_settled(code, request))
+            if code in (0, StaleGrant.code):
+                self._settled(receiver, subscription, request, code)
 
         try:
             receiver, subscription = self._subscribed(session.id, request.sn)
@@ -178,6 +192,21 @@ class Receivers:
             return
         asked = _asked(address, subscription.request.cluster, request)
         self._asking.ask(receiver, asked, answer)
+
+    def _settled(
+        self, receiver: Receiver, subscription: Subscription, request: DeviceSettle, code: int
+    ) -> None:
+        """Count what a device still holds; after a `StaleGrant` it holds nothing it asked for."""
+        match request:
+            case DeviceExtend(_, partition, fence, _) if code:
+                subscription.in_hand.drop(partition, fence)
+            case DeviceExtend():
+                self._pulling.extended(subscription, request)
+            case DeviceAck() | DeviceNack():
+                subscription.in_hand.settle(
+                    request.partition, request.fence, request.first, request.next
+                )
+        self._watching.notify(receiver, subscription)
 
     # -- time and replies --------------------------------------------------------------------
 

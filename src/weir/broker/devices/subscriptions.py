@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from weir.errors import UnknownTopic
@@ -15,16 +15,17 @@ from weir.wire.deliveries import ALL_PARTITIONS, BY_HUB, DevicePull, DeviceSubsc
 
 Then = Callable[[m.Reply], None]
 
-#: What a subscription takes in memory, about, and each watch of it.
+#: What a subscription takes in memory, about, each watch of it, and each message in hand but one.
 SUBSCRIPTION_BYTES = KIB // 2
 WATCH_BYTES = KIB + KIB // 2
+IN_HAND_BYTES = 128
 
 
 @dataclass(slots=True)
 class Rest:
     """What is left of a grant that one reply did not take: the next pulls get it first, until
     monotonic time `until_ms`. Of [next, behind) the `runs` are granted, and what had not expired
-    by the grant's `stamp` is handed out.
+    by the grant's `stamp` is handed out. The lease ends at `lease_ends_ms`, or just before.
     """
 
     partition: int
@@ -35,6 +36,7 @@ class Rest:
     until_ms: int
     stamp: int = 0
     runs: tuple[tuple[int, int], ...] = ()
+    lease_ends_ms: int = 0
 
     @property
     def run(self) -> tuple[int, int]:
@@ -43,6 +45,58 @@ class Rest:
             if behind > self.next:
                 return max(first, self.next), behind
         return self.next, self.behind
+
+
+class InHand:
+    """The messages that a device holds: handed out, and neither settled nor past their lease.
+
+    There are at most `limit` of them: a pull beyond it brings nothing.
+    """
+
+    __slots__ = ("_grants", "limit")
+
+    def __init__(self, limit: int) -> None:
+        """Begin with none."""
+        self.limit = limit
+        #: By partition and fence: the offsets, and when the lease ends.
+        self._grants: dict[tuple[int, int], tuple[set[int], int]] = {}
+
+    def room(self, now_ms: int) -> int:
+        """Return how many messages may be handed out now."""
+        over = [grant for grant, (_, ends_ms) in self._grants.items() if ends_ms <= now_ms]
+        for grant in over:
+            del self._grants[grant]
+        return self.limit - sum(len(offsets) for offsets, _ in self._grants.values())
+
+    @property
+    def next_end_ms(self) -> int:
+        """When the first lease ends. Some message must be in hand."""
+        return min(ends_ms for _, ends_ms in self._grants.values())
+
+    def take(self, partition: int, fence: int, offsets: Iterable[int], ends_ms: int) -> None:
+        """Hold messages of a grant whose lease ends at `ends_ms`."""
+        held, known_ms = self._grants.get((partition, fence), (set(), 0))
+        held.update(offsets)
+        self._grants[partition, fence] = held, max(known_ms, ends_ms)
+
+    def settle(self, partition: int, fence: int, first: int, behind: int) -> None:
+        """Hold messages [first, behind) of a grant no more."""
+        held, _ = self._grants.get((partition, fence), (set(), 0))
+        if behind - first > len(held):
+            held.difference_update([one for one in held if first <= one < behind])
+        else:
+            held.difference_update(range(first, behind))
+        if not held:
+            self._grants.pop((partition, fence), None)
+
+    def extend(self, partition: int, fence: int, ends_ms: int) -> None:
+        """The lease of a grant ends at `ends_ms`, unless it lasts longer already."""
+        if (partition, fence) in self._grants:
+            self.take(partition, fence, (), ends_ms)
+
+    def drop(self, partition: int, fence: int) -> None:
+        """The lease of a grant is over."""
+        self._grants.pop((partition, fence), None)
 
 
 @dataclass(slots=True)
@@ -55,6 +109,7 @@ class Subscription:
 
     request: DeviceSubscribe
     addresses: dict[int, Address]
+    in_hand: InHand
     ready: dict[int, None] = field(default_factory=dict)
     quiet: dict[int, None] = field(default_factory=dict)
     lost: int = 0
@@ -66,6 +121,8 @@ class Subscription:
     #: Whether it is among those that `Resting` knows.
     rests: bool = False
     pause_ms: int = 0
+    #: Whether it is among those that are told of messages when a lease ends.
+    full: bool = False
     #: Whether it is no subscription any more: replies may still come for it.
     over: bool = False
 
@@ -77,7 +134,8 @@ class Subscription:
     @property
     def memory(self) -> int:
         """What it is charged to the budget, in bytes."""
-        return SUBSCRIPTION_BYTES + WATCH_BYTES * len(self.addresses)
+        held = IN_HAND_BYTES * (self.in_hand.limit - 1)
+        return SUBSCRIPTION_BYTES + held + WATCH_BYTES * len(self.addresses)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from functools import partial
 
@@ -18,7 +19,7 @@ from weir.wire.device import DeviceOpcode, encode_code
 class Watching:
     """Watches partitions for subscriptions, and notifies."""
 
-    __slots__ = ("_asking", "_forget", "_outbox", "_resting", "_time")
+    __slots__ = ("_asking", "_forget", "_full", "_outbox", "_resting", "_time")
 
     def __init__(
         self, asking: Asking, outbox: Outbox, time: Time, forget: Callable[[Subscription], None]
@@ -29,10 +30,20 @@ class Watching:
         self._time = time
         self._forget = forget
         self._resting = Resting()
+        #: Subscriptions that hold as much as they may, by the time that a lease of theirs ends.
+        self._full: list[tuple[int, int, int]] = []
 
     def tick(self, receivers: dict[int, Receiver]) -> None:
-        """Try again what was refused, where its pause is over."""
-        for session, sn in self._resting.over(self._time.monotonic_ms()):
+        """Try again what was refused, where its pause is over; notify where a lease is over."""
+        now_ms, due = self._time.monotonic_ms(), []
+        while self._full and self._full[0][0] <= now_ms:
+            due.append(heapq.heappop(self._full))
+        for _, session, sn in due:
+            receiver = receivers.get(session)
+            if receiver is not None and (waiting := receiver.subscriptions.get(sn)) is not None:
+                waiting.full = False
+                self.notify(receiver, waiting)
+        for session, sn in self._resting.over(now_ms):
             receiver = receivers.get(session)
             subscription = receiver.subscriptions.get(sn) if receiver is not None else None
             if receiver is None or subscription is None or not subscription.rests:
@@ -79,13 +90,20 @@ class Watching:
         self._resting.add(receiver.session, subscription, self._time.monotonic_ms())
 
     def notify(self, receiver: Receiver, subscription: Subscription) -> None:
-        """Say that there is something, once, until the device pulls."""
+        """Say that there is something, once, until the device pulls; not before it may have it."""
         something = subscription.ready or subscription.rest is not None
         silent = subscription.told or subscription.hushed or subscription.over
-        if something and not silent and subscription.pull is None:
-            subscription.told = True
-            notify = encode_code(DeviceOpcode.NOTIFY, subscription.request.sn, 0)
-            self._outbox.send(receiver.session, notify)
+        if not something or silent or subscription.pull is not None:
+            return
+        sn = subscription.request.sn
+        if subscription.in_hand.room(self._time.monotonic_ms()) <= 0:
+            if not subscription.full:
+                subscription.full = True
+                ends_ms = subscription.in_hand.next_end_ms
+                heapq.heappush(self._full, (ends_ms, receiver.session, sn))
+            return
+        subscription.told = True
+        self._outbox.send(receiver.session, encode_code(DeviceOpcode.NOTIFY, sn, 0))
 
     def end(self, receiver: Receiver, subscription: Subscription, code: int) -> None:
         """There is nothing to receive any more, and never will be: say so, and forget it."""
