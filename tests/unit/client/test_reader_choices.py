@@ -11,6 +11,7 @@ import pytest
 
 import weir
 from weir import testing
+from weir.client.barriers import Barriers, Moment
 from weir.client.client import Client
 from weir.errors import BadRequest
 from weir.model.stamp import milliseconds_of
@@ -107,6 +108,39 @@ def test_the_last_of_a_key_far_back_and_in_several_partitions() -> None:
         assert await values(w, start="last", key="k", follow=False) == [b"new"]
         found = await values(w, start=weir.last(2), key="k", follow=False)
         assert set(found) == {b"2", b"new"}
+
+    run(scenario)
+
+
+def test_the_last_of_a_key_lie_far_apart() -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await w.create_topic("t")
+        async with w.producer("t") as producer:
+            for i in range(3_000):
+                producer.send(b"%d" % i, key="rare" if i % 300 == 0 else "often")
+        rare = [b"%d" % i for i in range(0, 3_000, 300)]
+        for count in (1, 2, 3, 7, 10, 11):
+            found = await values(w, start=weir.last(count), key="rare", follow=False)
+            assert found == rare[-count:]
+
+    run(scenario)
+
+
+def test_what_is_published_beside_does_not_hide_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(w: Client, node: testing.Node) -> None:
+        await w.create_topic("t", order="total")
+        await w.publish("t", b"last", key="k")
+        now = Barriers.now
+
+        async def and_publish(barriers: Barriers) -> Moment:
+            moment = await now(barriers)
+            node.advance(1)
+            await w.publish("t", b"behind the end", key="k")
+            return moment
+
+        monkeypatch.setattr(Barriers, "now", and_publish)
+        assert await values(w, start="last", follow=False) == [b"last"]
+        assert await values(w, start="last", key="k", follow=False) == [b"behind the end"]
 
     run(scenario)
 
