@@ -144,6 +144,32 @@ def test_a_leader_is_not_moved_to_a_node_that_is_dead(
     assert f"node {leader} still leads it" in said.err
 
 
+def test_a_list_of_topics_says_which_partition_is_silent(
+    dev: DevSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def create(client: Client) -> int:
+        await client.create_topic("everywhere", 3)
+        await client.create_topic("single", replicas=1)
+        await until(client, lambda status: status.settled)
+        await client.publish("everywhere", b"x")
+        return (await client.describe("single")).addresses[0].node
+
+    dev.kill([run(dev.url, create)])
+
+    def listed() -> dict[str, Any]:
+        assert main(["topic", "list", "--url", dev.url, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["topics"]
+        return {one["name"]: [row["next_offset"] for row in one["partitions"]] for one in found}
+
+    deadline = time.monotonic() + _WAIT
+    while None in (found := listed())["everywhere"]:  # others are elected first
+        assert time.monotonic() < deadline, found
+    assert sum(found["everywhere"]) == 1
+    assert found["single"] == [None]
+    assert main(["topic", "list", "--url", dev.url]) == 0
+    assert "0 (1 of 1 partitions silent)" in capsys.readouterr().out
+
+
 def test_every_node_is_restarted_under_load_and_nothing_is_lost(dev: DevSet) -> None:
     confirmed: list[int] = []
 

@@ -68,6 +68,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Ping: st.just(m.Ping()),
     m.DescribeTopic: st.builds(m.DescribeTopic, TEXT),
     m.ListTopics: st.builds(m.ListTopics, TEXT, TEXT),
+    m.ListOffsets: st.builds(m.ListOffsets, TEXT, TEXT, NATURAL, st.lists(NATURAL, max_size=3)),
     m.CreateTopic: st.builds(m.CreateTopic, TEXT, NATURAL, TEXT, st.booleans(), CHANGE),
     m.OpenProducer: st.builds(m.OpenProducer, NATURAL),
     m.Follow: st.builds(m.Follow, NATURAL),
@@ -152,6 +153,15 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     m.TopicList: (
         Opcode.LIST_TOPICS,
         st.builds(m.TopicList, st.lists(INFO, max_size=3), st.booleans()),
+    ),
+    m.OffsetList: (
+        Opcode.LIST_OFFSETS,
+        st.builds(
+            m.OffsetList,
+            st.lists(INFO, max_size=3),
+            st.lists(st.tuples(NATURAL, NATURAL, NATURAL), max_size=3),
+            st.booleans(),
+        ),
     ),
     m.RegistryReached: (Opcode.REACH_REGISTRY, st.builds(m.RegistryReached, NATURAL)),
     m.ProducerGrant: (Opcode.OPEN_PRODUCER, st.builds(m.ProducerGrant, NATURAL, NATURAL)),

@@ -9,7 +9,6 @@ from typing import Any
 from weir.broker.admission import Authorize
 from weir.broker.clusters.steering import Change
 from weir.broker.identity import Identity
-from weir.broker.leaderless import no_registry
 from weir.broker.neighbours.neighbours import Neighbours
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.partition.partition import Partition
@@ -30,7 +29,7 @@ from weir.errors import (
 )
 from weir.model.header import Header
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of
-from weir.model.limits import BATCH_BYTES_MAX, KIB, PIPELINE_WINDOW
+from weir.model.limits import BATCH_BYTES_MAX, PIPELINE_WINDOW
 from weir.model.topic import split_name
 from weir.order.clock import Time
 from weir.wire import administration as a
@@ -58,8 +57,8 @@ _OF_REGISTRY = frozenset[type](
 )
 #: What only another shard may ask.
 _OF_SHARDS = frozenset[type]({m.Follow, m.ReachRegistry, m.Prepare, m.Decide, m.ReportDone})
-#: A list of topics is cut where it gets about so long; a single topic is far below it.
-_PAGE_BYTES = 512 * KIB
+#: What lists all there is: it is asked again when this shard's copy of the registry is up to date.
+_LISTS = frozenset[type]({m.ListTopics, m.ListOffsets})
 
 
 class Requests:
@@ -93,7 +92,6 @@ class Requests:
             m.Hello: self._hello,
             m.Ping: self._ping,
             m.DescribeTopic: self._describe,
-            m.ListTopics: self._list,
             m.CreateTopic: self._create,
             m.OpenProducer: self._open_producer,
             m.Follow: self._follow,
@@ -139,7 +137,11 @@ class Requests:
                 session.check_welcomed()
             if kind in _OF_SHARDS and not session.is_shard:
                 raise UnknownOpcode("only a shard may ask that", caller.opcode)
-            if kind is m.ListTopics and self._neighbours.may_be_news() and not final:
+            if (
+                kind in _LISTS
+                and not (session.is_shard or final)
+                and self._neighbours.may_be_news()
+            ):
                 return False
             place = self._place(session, request)
             if place != self._passing.shard:
@@ -199,23 +201,6 @@ class Requests:
         topic = self._topics.named(request.name)
         self._authorize(session.principal, "describe", topic.full_name)
         self._outbox.reply(caller, self._registry.describe(topic))
-
-    def _list(self, session: Session, caller: Caller, request: m.ListTopics) -> None:
-        self._authorize(session.principal, "list", request.namespace)
-        if not self._neighbours.in_sync:
-            raise no_registry()
-        namespace, _, name = request.after.rpartition("/")
-        found: list[m.TopicInfo] = []
-        size = 0
-        for topic in self._registry.catalog.topics(request.namespace):
-            if request.after and (topic.namespace, topic.name) <= (namespace, name):
-                continue
-            if size > _PAGE_BYTES:
-                self._outbox.reply(caller, m.TopicList(found, True))
-                return
-            found.append(self._registry.describe(topic))
-            size += len(topic.namespace) + len(topic.name) + 16 * (topic.partitions + 4)
-        self._outbox.reply(caller, m.TopicList(found))
 
     def _create(self, session: Session, caller: Caller, request: m.CreateTopic) -> None:
         namespace, _ = split_name(request.name)

@@ -21,6 +21,7 @@ from weir.broker.effects import Effect, HoldReads, Stopped
 from weir.broker.groups import Groups
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
+from weir.broker.listing import Listing
 from weir.broker.neighbours.neighbours import Neighbours
 from weir.broker.neighbours.routes import Routes
 from weir.broker.outbox import Outbox
@@ -178,6 +179,8 @@ class Shard:
             self._peers.multi, self.writers,
         )  # fmt: skip
         requests.serve(self._orders.handlers())
+        self._listing = Listing(topics, registry, neighbours, self._shared, authorize)
+        requests.serve(self._listing.handlers())
         self._sweep = Sweep(topics, neighbours.passing, outbox, time, settings.retention_every_ms)
         requests.serve({ReportDone: self._sweep.reported})
         parts = Scatterings(topics, registry, neighbours.passing, self._shared, authorize)
@@ -306,6 +309,7 @@ class Shard:
         self._shared.tick()
         self._orders.tick()
         self._coordinator.tick()
+        self._listing.tick()
         self._devices.receivers.tick()
         self._neighbours.tick()
         if self._stopping:

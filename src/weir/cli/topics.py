@@ -18,7 +18,7 @@ from weir.cli.retention import (
 )
 
 if TYPE_CHECKING:
-    from weir.client.administration import Part
+    from weir.client.administration import Held, Part
     from weir.client.client import Client
     from weir.client.shares import Cluster
     from weir.wire.messages import TopicInfo
@@ -102,23 +102,20 @@ def list_topics(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
     from weir.cli.output import hint, print_json, print_table
     from weir.cli.retention import shown_retention
 
-    async def work(client: Client) -> list[tuple[TopicInfo, list[int], list[int]]]:
-        return [
-            (info, *await client.positions(f"{info.namespace}/{info.name}"))
-            for info in await client.topics()
-        ]
+    async def work(client: Client) -> list[Held]:
+        return await client.held()
 
     topics = connected(url, work)
     if as_json:
         rows = [
             {
-                **_settings(info),
+                **_settings(held.info),
                 "partitions": [
-                    {"partition": partition, "first_offset": first, "next_offset": behind}
-                    for partition, (first, behind) in enumerate(zip(starts, ends, strict=True))
+                    dict(zip(("partition", "first_offset", "next_offset"), row, strict=True))
+                    for row in _offsets(held)
                 ],
             }
-            for info, starts, ends in topics
+            for held in topics
         ]
         print_json("weir.topics/1", {"url": url}, {"topics": rows})
     elif topics:
@@ -126,13 +123,13 @@ def list_topics(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
             ("TOPIC", "PARTITIONS", "ORDER", "MESSAGES", "KEPT"),
             [
                 (
-                    full_name(info),
-                    len(starts),
-                    info.order,
-                    sum(ends) - sum(starts),
-                    shown_retention(info.settings),
+                    full_name(held.info),
+                    len(held.offsets),
+                    held.info.order,
+                    _messages(held),
+                    shown_retention(held.info.settings),
                 )
-                for info, starts, ends in topics
+                for held in topics
             ],
         )
         hint("Next: weir topic describe TOPIC")
@@ -304,6 +301,18 @@ def delete(
             raise typer.Exit(1)
     connected(url, work)
     print(f"topic {name} is deleted; it held {messages}")
+
+
+def _offsets(held: Held) -> list[tuple[int, int | None, int | None]]:
+    """Return partition, first offset and next offset; None for those that are not known."""
+    return [(number, *(row or (None, None))) for number, row in enumerate(held.offsets)]
+
+
+def _messages(held: Held) -> int | str:
+    """Return how many messages a topic holds, as far as its partitions answer."""
+    known = [row for row in held.offsets if row is not None]
+    count, silent = sum(end - start for start, end in known), len(held.offsets) - len(known)
+    return f"{count} ({silent} of {len(held.offsets)} partitions silent)" if silent else count
 
 
 def _together(names: list[str] | None) -> list[str] | None:

@@ -28,6 +28,8 @@ R = TypeVar("R")
 #: A place that was asked for may be past retention by the time it is sought.
 _SEEK_TRIES = 5
 _ASKED_TOGETHER = 256
+#: A list does not wait longer for a partition of which nobody answers.
+_SILENT_MS = 1_000
 #: What sets no limit on a retention.
 _KEPT_FOR_EVER = "forever"
 
@@ -94,6 +96,16 @@ def _limit(value: int | str, advice: str) -> int:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A topic, and by partition the offsets [start, end) that it holds; None of a partition whose
+    leader did not answer in time.
+    """
+
+    info: m.TopicInfo
+    offsets: list[tuple[int, int] | None]
+
+
 class Administration:
     """What operators ask of one system of brokers."""
 
@@ -111,6 +123,20 @@ class Administration:
             more = page.more and bool(page.topics)
             if found:
                 after = f"{found[-1].namespace}/{found[-1].name}"
+        return found
+
+    async def held(self, namespace: str) -> list[Held]:
+        """Return the topics of a namespace, or of all (""), and what their partitions hold."""
+        found: list[Held] = []
+        after, more = "", True
+        while more:
+            request = m.ListOffsets(namespace, after, _SILENT_MS)
+            page = await self._link.request(request, m.OffsetList, wait=_SILENT_MS / 1_000)
+            known = {group: (start, end) for group, start, end in page.offsets}
+            for info in page.topics:
+                found.append(Held(info, [known.get(at.group) for at in info.addresses]))
+                after = f"{info.namespace}/{info.name}"
+            more = page.more and bool(page.topics)
         return found
 
     async def alter(self, name: str, change: SettingsChange, partitions: int) -> m.TopicInfo:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from weir.client.acking import Stale
-from weir.client.administration import Administration, Part, change_of
+from weir.client.administration import Administration, Held, Part, change_of
 from weir.client.batching import BATCH_BYTES
 from weir.client.consumer import Consumer
 from weir.client.consuming import ConsumerOptions
@@ -265,6 +265,13 @@ class Client:
     async def topics(self, namespace: str = "") -> list[m.TopicInfo]:
         """Return the topics of a namespace, or of all ("")."""
         return await self._administration.topics(namespace)
+
+    async def held(self, namespace: str = "") -> list[Held]:
+        """Return the topics of a namespace, or of all (""), and the offsets that their partitions
+        hold: one request a page of topics. A partition that no leader answers for within 1 s has
+        None.
+        """
+        return await self._administration.held(namespace)
 
     async def describe(self, name: str) -> m.TopicInfo:
         """Return a topic and where its partitions are served. Raises `UnknownTopic`."""

@@ -337,6 +337,7 @@ class Client(Twin[asynchronous.Client]):
     end_partition = _waits(asynchronous.Client.end_partition)
     delete_topic = _waits(asynchronous.Client.delete_topic)
     topics = _waits(asynchronous.Client.topics)
+    held = _waits(asynchronous.Client.held)
     parts = _waits(asynchronous.Client.parts)
     clusters = _waits(asynchronous.Client.clusters)
     seek_cluster = _waits(asynchronous.Client.seek_cluster)

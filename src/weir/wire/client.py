@@ -57,6 +57,7 @@ _REQUESTS: dict[int, type[Any]] = {
     Opcode.PING: m.Ping,
     Opcode.DESCRIBE_TOPIC: m.DescribeTopic,
     Opcode.LIST_TOPICS: m.ListTopics,
+    Opcode.LIST_OFFSETS: m.ListOffsets,
     Opcode.CREATE_TOPIC: m.CreateTopic,
     Opcode.OPEN_PRODUCER: m.OpenProducer,
     Opcode.POSITIONS: m.Positions,
@@ -102,6 +103,7 @@ _REPLIES: dict[int, type[Any]] = {
     Opcode.PING: m.Pong,
     Opcode.DESCRIBE_TOPIC: m.TopicInfo,
     Opcode.LIST_TOPICS: m.TopicList,
+    Opcode.LIST_OFFSETS: m.OffsetList,
     Opcode.CREATE_TOPIC: m.TopicInfo,
     Opcode.OPEN_PRODUCER: m.ProducerGrant,
     Opcode.REACH_REGISTRY: m.RegistryReached,
@@ -253,6 +255,8 @@ def _bare(reply: m.ControlReply) -> object:
             return msgspec.structs.astuple(reply)[:-1]
         case m.TopicList(topics, more):
             return [_bare(topic) for topic in topics], more
+        case m.OffsetList(topics, offsets, more):
+            return [_bare(topic) for topic in topics], offsets, more
     return reply
 
 

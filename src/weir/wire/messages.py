@@ -63,6 +63,7 @@ class Opcode(IntEnum):
     FOLLOW = 8
     REACH_REGISTRY = 9
     ASK_BARRIERS = 10
+    LIST_OFFSETS = 11
     ALTER_TOPIC = 12
     DELETE_TOPIC = 13
     DESCRIBE_PARTITION = 14
@@ -188,6 +189,29 @@ class TopicList(Control, frozen=True, array_like=True):
     """Topics asked for, by name; if there are `more`, ask again after the last."""
 
     topics: list[TopicInfo]
+    more: bool = False
+
+
+class ListOffsets(Control, frozen=True, array_like=True):
+    """Ask for topics as `ListTopics` does, and for the offsets of all their partitions.
+
+    The answer comes once all of them are known, or after `wait_ms` with those that are. Any shard
+    of any node gathers them. Shards ask each other with `groups`: for these partitions alone.
+    """
+
+    namespace: str = ""
+    after: str = ""
+    wait_ms: Natural = 0
+    groups: list[Natural] = msgspec.field(default_factory=list)
+
+
+class OffsetList(Control, frozen=True, array_like=True):
+    """Topics by name, and (group, first offset, offset behind the last committed message) of each
+    partition whose leader answered; if there are `more` topics, ask again after the last.
+    """
+
+    topics: list[TopicInfo]
+    offsets: list[tuple[Natural, Natural, Natural]]
     more: bool = False
 
 
@@ -350,6 +374,7 @@ ControlRequest = (
     | Ping
     | DescribeTopic
     | ListTopics
+    | ListOffsets
     | CreateTopic
     | OpenProducer
     | Follow
@@ -381,6 +406,7 @@ ControlReply = (
     | Pong
     | TopicInfo
     | TopicList
+    | OffsetList
     | ProducerGrant
     | RegistryReached
     | PositionsReply

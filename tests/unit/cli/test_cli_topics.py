@@ -14,10 +14,13 @@ from weir.cli.clusters import _summary
 from weir.cli.main import main
 from weir.cli.retention import duration_of, shown_retention, size_of
 from weir.cli.topics import _held_by
-from weir.client.administration import Part
+from weir.client.administration import Held, Part
+from weir.client.client import Client
+from weir.client.link import Link
 from weir.client.shares import Cluster, Share
 from weir.model.ids import Address
 from weir.model.topic import TopicSettings
+from weir.wire.messages import TopicInfo
 
 Weir = Callable[..., tuple[int, str, str]]
 
@@ -219,3 +222,46 @@ def test_retention_is_shown_as_it_is_written() -> None:
 )
 def test_nodes_that_are_behind_are_named(behind: tuple[int, ...], shown: str) -> None:
     assert _held_by(Part(0, Address(1, 0, 0), 0, 0, 0, (), (1, 2, 3), behind)) == shown
+
+
+def test_a_list_is_one_request_whatever_it_lists(
+    weir: Weir, w: sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t", "ns/u", "v"):
+        w.create_topic(name, 3)
+    w.publish("t", b"x", partition=1)
+    asked: list[str] = []
+    request = Link.request
+
+    async def counted(self: Link, of: Any, *more: Any, **named: Any) -> Any:
+        asked.append(type(of).__name__)
+        return await request(self, of, *more, **named)
+
+    monkeypatch.setattr(Link, "request", counted)
+    found: Any = json.loads(weir("topic", "list", "--json")[1])
+    assert asked == ["ListOffsets"]
+    rows = {one["name"]: one["partitions"] for one in found["topics"]}
+    assert sorted(rows) == ["ns/u", "t", "v"]
+    assert [(one["first_offset"], one["next_offset"]) for one in rows["t"]] == [
+        (0, 0),
+        (0, 1),
+        (0, 0),
+    ]
+
+
+def test_a_silent_partition_is_a_cell(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = TopicInfo(1, "default", "t", "partition", [Address(0, 0, 65_536, 0)] * 3)
+
+    async def held(self: Client) -> list[Held]:
+        return [Held(info, [(2, 7), None, (0, 4)])]
+
+    monkeypatch.setattr(Client, "held", held)
+    code, text, _ = weir("topic", "list")
+    assert code == 0
+    assert "9 (1 of 3 partitions silent)" in text
+    found: Any = json.loads(weir("topic", "list", "--json")[1])
+    assert found["topics"][0]["partitions"][1] == {
+        "partition": 1,
+        "first_offset": None,
+        "next_offset": None,
+    }
