@@ -19,6 +19,7 @@ from typing import Any
 
 from weir.errors import (
     BadRequest,
+    ErasedBoot,
     Fenced,
     NoHello,
     SequenceGap,
@@ -108,7 +109,7 @@ def _requests() -> list[dict[str, Any]]:
     ping = d.frame(d.DeviceOpcode.PING, 9, b"")
     return [
         hello("a hub, to the partition that its number chooses", 0, HUB, 1, BY_HUB, "locks"),
-        hello("partition 2 of a topic in a namespace", 0, U64, 0xFFFFFFFF, 2, "home/locks"),
+        hello("partition 2 of a topic in a namespace", 0, U64, 0xFFFFFFFE, 2, "home/locks"),
         hello("a name beyond ASCII", 255, 5, 0, 0, "größe"),
         publish("lock 7 says that it was opened", 7, b"open 2026-11-22 08:15:01"),
         publish("nothing is a message too", 0, b""),
@@ -174,6 +175,7 @@ def _replies() -> list[dict[str, Any]]:
     return [
         welcome("welcome to system 99", 0, 0, 99),
         welcome("no such topic, or no such partition of it", 0, UnknownTopic.code, 99),
+        welcome("the boot count is what erased flash reads as", 0, ErasedBoot.code, 99),
         confirm("durable, without a sequence", 7, NO_SEQUENCE, 0, 41),
         confirm("durable: sequence 5 lies at offset 42", 7, 5, 0, 42),
         confirm("durable since an earlier try; its place is not kept", 7, 5, 0, U64),

@@ -39,7 +39,8 @@ enum weir_code {
     WEIR_OVERLOADED = 15,
     WEIR_NOT_LEADER = 16,
     WEIR_UNAVAILABLE = 17,
-    WEIR_STALE_GRANT = 20
+    WEIR_STALE_GRANT = 20,
+    WEIR_ERASED_BOOT = 56
 };
 
 /* What weir_decode returns instead of a size. */

@@ -292,6 +292,14 @@ class PartitionEnded(Refused):
     code = 54
 
 
+class ErasedBoot(BadRequest):
+    """The boot count is 0xFFFFFFFF, which erased flash reads as: taken, it would fence the hub for
+    ever. Store a lower boot count, and send that.
+    """
+
+    code = 56
+
+
 def _tree(kind: type[Refused]) -> list[type[Refused]]:
     return [kind, *(k for child in kind.__subclasses__() for k in _tree(child))]
 

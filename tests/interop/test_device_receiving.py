@@ -12,7 +12,7 @@ import pytest
 import weir
 from weir.device import Client
 from weir.device.subscription import Received
-from weir.errors import BadRequest, StaleGrant, TooLarge, UnknownTopic
+from weir.errors import BadRequest, ErasedBoot, StaleGrant, TooLarge, UnknownTopic
 from weir.server.config import Config, LogConfig, NodeConfig
 from weir.server.hosting import serve
 from weir.wire.deliveries import ALL_PARTITIONS, PULL_BYTES_MIN, PULL_VALUE_BYTES_MAX
@@ -50,6 +50,19 @@ def on_a_node(folder: Path, body: Callable[[int, Publish], None], partitions: in
 
 def values(messages: list[Received]) -> list[bytes]:
     return [message.value for message in messages]
+
+
+def test_erased_flash_does_not_fence_a_hub(tmp_path: Path) -> None:
+    def body(port: int, publish: Publish) -> None:
+        with (
+            pytest.raises(ErasedBoot),
+            Client("127.0.0.1", port, hub=1, boot=0xFFFFFFFF, topic="t") as hub,
+        ):
+            hub.publish_sequenced(b"erased", sn=3)
+        with Client("127.0.0.1", port, hub=1, boot=1, topic="t") as hub:
+            hub.publish_sequenced(b"mended", sn=3)
+
+    on_a_node(tmp_path, body)
 
 
 def test_a_device_is_told_pulls_and_acks(tmp_path: Path) -> None:

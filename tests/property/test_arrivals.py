@@ -54,7 +54,7 @@ PUBLISHES = st.lists(PUBLISH, min_size=1, max_size=4).map(b"".join)
 HELLO = st.builds(
     device.hello,
     st.integers(1, 4),
-    st.integers(1, 2),
+    st.sampled_from((1, 1, 1, 2, 2, 2, 0xFFFFFFFF)),
     st.sampled_from(("locks", "locks", "locks", "doors", "none", "secret")),
     st.sampled_from((BY_HUB, BY_HUB, 0, 1, 7)),
     st.integers(0, 3),

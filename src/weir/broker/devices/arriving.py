@@ -17,6 +17,7 @@ from weir.broker.sessions import Session
 from weir.broker.topics import Topics
 from weir.errors import Refused
 from weir.model.ids import group_of, place_node
+from weir.model.limits import BOOT_MAX
 from weir.model.topic import Topic
 from weir.order.clock import Time
 from weir.wire.deliveries import BY_HUB
@@ -55,7 +56,7 @@ class Arriving:
             partition = hello.partition
             if topic is not None and partition == BY_HUB:
                 partition = topic.partition_of_hub(hello.hub)
-            if topic is None or partition >= topic.partitions:
+            if topic is None or partition >= topic.partitions or hello.boot > BOOT_MAX:
                 left.append(one)
                 continue
             group = group_of(topic.id, partition)

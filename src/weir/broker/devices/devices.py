@@ -11,8 +11,9 @@ from weir.broker.neighbours.neighbours import Neighbours
 from weir.broker.outbox import Outbox
 from weir.broker.sessions import Session
 from weir.broker.topics import Topics
-from weir.errors import NoHello, Refused, UnknownTopic
+from weir.errors import ErasedBoot, NoHello, Refused, UnknownTopic
 from weir.model.ids import group_of
+from weir.model.limits import BOOT_MAX
 from weir.order.clock import Time
 from weir.wire.deliveries import (
     BY_HUB,
@@ -99,6 +100,8 @@ class Devices:
     def _hello(self, session: Session, request: DeviceHello, final: bool, followed: bool) -> bool:
         code = 0
         try:
+            if request.boot > BOOT_MAX:
+                raise ErasedBoot(f"boot {request.boot:#x} is what erased flash reads as")
             topic = self._topics.named(request.topic)
             self._authorize(session.principal, "publish", topic.full_name)
             partition = request.partition

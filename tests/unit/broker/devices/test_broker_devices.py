@@ -10,7 +10,7 @@ from weir.broker import events as ev
 from weir.broker.effects import Hangup
 from weir.broker.intake import fan_in
 from weir.broker.intake.fan_in import OFFSET_UNKNOWN
-from weir.errors import BadRequest, NoHello, Overloaded, SequenceReused, UnknownTopic
+from weir.errors import BadRequest, ErasedBoot, NoHello, Overloaded, SequenceReused, UnknownTopic
 from weir.model.limits import DEDUPE_HORIZON_MS, DEVICE_WINDOW, MAX_AHEAD_MS, RETRY_AFTER_MS
 from weir.model.stamp import milliseconds_of
 from weir.wire import administration as a
@@ -219,3 +219,16 @@ def test_a_bad_clock_poisons_one_partition_and_closes_none(hub: Any) -> None:
         hub.handle(ev.Ticked())
         hub.boot()
         hub.connect()
+
+
+def test_the_boot_of_erased_flash_fences_nobody(hub: Any) -> None:
+    hub.device(51, d.hello(9, 0xFFFFFFFF, "t"), d.publish(0, b"erased", 0))
+    hub.settle()
+    assert [reply.code for reply in hub.device_replies[51]] == [ErasedBoot.code, NoHello.code]
+    # Neither does a later hello, and what this connection is stays as it was.
+    assert answers(hub, d.hello(HUB, 0xFFFFFFFF, "t")) == [(ErasedBoot.code, 0)]
+    assert answers(hub, d.publish(0, b"mine", 0)) == [(0, 0)]
+    assert answers(hub, d.hello(9, 0xFFFFFFFE, "t"), d.publish(0, b"flash", 0), session=52) == [
+        (0, 0),
+        (0, 1),
+    ]
