@@ -20,8 +20,10 @@ PAIRS: list[tuple[type, type]] = [
     (receipts.Sent, sync.Sent),
     (receipts.Handed, sync.Handed),
 ]
-#: What a producer's lanes, its link and its batches call: no part of what users call.
+#: What other parts of weir call: no part of what users call.
 INSIDE = {
+    # The command line's verbs that run until Ctrl-C, which wait in an event loop.
+    client.Client: {"is_connected", "wait_without_end"},
     producer.Producer: {
         "begun",
         "settled",
