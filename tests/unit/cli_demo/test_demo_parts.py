@@ -7,6 +7,8 @@ import os
 import signal
 from importlib import util
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -17,8 +19,10 @@ from weir.cli.demo import run as demo
 from weir.cli.demo.bars import Bars, Step
 from weir.cli.demo.crew import numbers_of
 from weir.cli.demo.folders import check, keep, scratch_folder
+from weir.cli.demo.play import Play
 from weir.cli.demo.signals import Interrupted, Signals
 from weir.cli.demo.tasks import PACED_FLIGHTS, paced_count
+from weir.cli.demo.worker import Status
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -104,3 +108,12 @@ def test_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda name: None if name == "pyspark" else found(name))
     with pytest.raises(demo.NotInstalled, match=r"needs pyspark: pip install 'weir-mq\[demo\]'"):
         demo.run(None)
+
+
+def test_readers_are_to_read_each_flight_of_both_topics_each() -> None:
+    readers, crew, airport = (SimpleNamespace(status=Status()) for _ in range(3))
+    play: Any = object.__new__(Play)
+    play._readers, play._airports = readers, [airport]
+    assert [play._of(part) for part in (readers, crew, airport)] == [None] * 3
+    airport.status = Status("flies", 5, 10)
+    assert [play._of(part) for part in (readers, crew, airport)] == [60, 10, 10]

@@ -24,6 +24,7 @@ from weir.cli.demo.signals import Signals
 from weir.cli.demo.tasks import (
     COUNTED,
     FULL_SPEED,
+    READINGS,
     AirportTask,
     Counted,
     CrewTask,
@@ -198,11 +199,17 @@ class Play:
             raise PartFailed(f"the node has ended: {self._node.said()[-500:]}")
         if self._spark.status.done and "spark_reads" not in self.seconds:
             self._mark("spark_reads")
-        known = all(airport.status.of is not None for airport in self._airports)
-        total = self._total if known else None
         self._bars.show(
             [
-                Step(part.name, part.status.state, part.status.done, part.status.of or total)
+                Step(part.name, part.status.state, part.status.done, self._of(part))
                 for part in self._parts
             ]
         )
+
+    def _of(self, part: Child) -> int | None:
+        """Return how many messages a part handles in all; None while that is not known."""
+        if part.status.of is not None:
+            return part.status.of
+        if any(airport.status.of is None for airport in self._airports):
+            return None
+        return self._total * (READINGS if part is self._readers else 1)

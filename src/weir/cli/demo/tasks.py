@@ -40,6 +40,8 @@ class CrewTask(msgspec.Struct, frozen=True):
 APART = "flights-apart"
 #: Of each topic: all but the last read live.
 READERS = 3
+#: How often all readers together read a flight: each of them both topics, from end to end.
+READINGS = 2 * READERS
 
 
 class OrderTask(msgspec.Struct, frozen=True):
