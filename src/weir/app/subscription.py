@@ -63,6 +63,7 @@ class Subscription:
             raise TypeError(f"{self.handler!r} is no function: decorate one that takes a message")
         if self._is(inspect.isgeneratorfunction) or self._is(inspect.isasyncgenfunction):
             raise TypeError(f"{self.handler!r} yields, so that calling it does nothing: return")
+        self._check_takes_one()
         if self.mode not in MODES:
             raise ValueError(f"mode={self.mode!r}: it must be one of {', '.join(MODES)}")
         if not 1 <= self.concurrency <= CONCURRENCY_MAX:
@@ -89,6 +90,22 @@ class Subscription:
     def awaited(self) -> bool:
         """Whether the handler is a coroutine function; any other runs in a thread."""
         return self._is(inspect.iscoroutinefunction)
+
+    def _check_takes_one(self) -> None:
+        """Raise `TypeError` unless the handler can be called with one argument."""
+        what, kind = ("messages", "a list of messages") if self.batch else ("message", "a message")
+        try:
+            signature = inspect.signature(self.handler)
+        except (TypeError, ValueError):
+            return  # some functions of extensions tell nothing of theirs
+        try:
+            signature.bind(None)
+        except TypeError as error:
+            name = getattr(self.handler, "__name__", "handler")
+            raise TypeError(
+                f"{name}{signature} is called with {kind} alone ({error}): write "
+                f"`def {name}({what})`"
+            ) from None
 
     def _is(self, kind: Callable[[object], bool]) -> bool:
         handler = inspect.unwrap(self.handler)

@@ -77,3 +77,21 @@ def test_a_function_that_returns_a_generator_has_failed(node: Any, kind: Any) ->
                     break
 
     asyncio.run(test())
+
+
+def test_what_takes_no_message_is_no_handler() -> None:
+    app = weir.App()
+
+    async def forgot() -> None: ...
+
+    def two(message: weir.Message, wanted: str) -> None: ...
+
+    def named(*, message: weir.Message) -> None: ...
+
+    for handler in (forgot, two, named):
+        with pytest.raises(TypeError, match=rf"write `def {handler.__name__}\(message\)`"):
+            app.subscribe("doors", cluster="crew")(handler)
+    with pytest.raises(TypeError, match=r"with a list of messages alone.*forgot\(messages\)"):
+        app.subscribe("doors", cluster="crew", batch=True)(forgot)
+    app.subscribe("doors", cluster="crew")(partial(two, wanted="x"))
+    app.subscribe("doors", cluster="any")(lambda *message: None)
