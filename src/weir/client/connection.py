@@ -145,6 +145,11 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(timeout):
                 reply = await waiter
         except TimeoutError:
+            if isinstance(request, m.Hello):
+                raise Disconnected(
+                    f"took the connection, and did not answer hello within {timeout:.1f} s: check "
+                    "that this is a broker's port, and the load of the broker"
+                ) from None
             raise Disconnected(
                 f"the broker did not answer within {timeout:.1f} s ({_in_words(request)}); it may "
                 "or may not have happened. Look at the load of the broker, or give a longer "

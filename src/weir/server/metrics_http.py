@@ -83,7 +83,11 @@ class Pages:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, crowded: bool
     ) -> bytes:
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
+            first = await reader.readexactly(1)
+            if not first.isalpha():  # another dialect; who speaks it waits for an answer
+                self._silent.pop(writer, None)
+                return _response("", (400, PLAIN, "this is HTTP/1.1: GET /metrics\n"))
+            head = first + await reader.readuntil(b"\r\n\r\n")
             self._silent.pop(writer, None)
         except asyncio.LimitOverrunError:
             return _response("", (400, PLAIN, f"a request of over {HEAD_BYTES_MAX} bytes\n"))

@@ -65,7 +65,7 @@ from weir.wire.deliveries import (
     DeviceSubscribe,
     pack_settled,
 )
-from weir.wire.frame import Reassembler
+from weir.wire.frame import Reassembler, check_no_http
 
 VERSION = 1
 REPLY = 0x8000
@@ -191,6 +191,7 @@ def frame_size(view: Buffer, at: int) -> int:
     """Return the size of the frame at `at`. Raises `RemoteProtocolError` if it cannot be one."""
     version, length, _, _ = HEADER.unpack_from(view, at)
     if version != VERSION:
+        check_no_http(view, at)
         raise RemoteProtocolError(f"a device frame begins with version 1, not {version}")
     if length > DEVICE_BODY_BYTES_MAX:
         raise RemoteProtocolError(f"a device body of {length:,}; {DEVICE_BODY_BYTES_MAX:,} allowed")

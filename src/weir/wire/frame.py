@@ -12,7 +12,7 @@ from enum import IntFlag
 
 import msgspec
 
-from weir.codec.fields import compact
+from weir.codec.fields import Buffer, compact
 from weir.errors import RemoteProtocolError
 from weir.model.limits import CLIENT_FRAME_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 
@@ -46,10 +46,20 @@ def body_bytes_max(opcode: int) -> int:
     return CLIENT_FRAME_BYTES_MAX if data else CONTROL_FRAME_BYTES_MAX
 
 
+def check_no_http(view: Buffer, at: int) -> None:
+    """Raise `RemoteProtocolError` if the bytes at `at` begin an answer over HTTP."""
+    if bytes(memoryview(view)[at : at + 5]) == b"HTTP/":
+        raise RemoteProtocolError(
+            "this port answers over HTTP, so it is not a broker's port but perhaps that of its "
+            "metrics: give the port that `weir serve` says it listens on (6800 unless it is set)"
+        )
+
+
 def client_frame_size(view: memoryview, at: int) -> int:
     """Return the size of the client frame that begins at `at`, header included."""
     version, _, opcode, length, _ = CLIENT_HEADER.unpack_from(view, at)
     if version != CLIENT_VERSION:
+        check_no_http(view, at)
         raise RemoteProtocolError(f"a client frame begins with version 2, not {version}")
     limit = body_bytes_max(opcode)
     if length > limit:

@@ -16,7 +16,9 @@ import pytest
 
 import weir
 from weir.broker.counts import Histogram
-from weir.errors import UnknownTopic
+from weir.client.blocking import BlockingClient
+from weir.device.client import Client as Device
+from weir.errors import Disconnected, RemoteProtocolError, UnknownTopic
 from weir.server import metrics_http, recent
 from weir.server.config import Config, LogConfig, MetricsConfig, NodeConfig
 from weir.server.exposition import Family
@@ -324,3 +326,18 @@ def test_a_histogram_is_cumulative() -> None:
         's_seconds_sum{a="b"} 4.3',
         's_seconds_count{a="b"} 4',
     ]
+
+
+def test_who_takes_this_port_for_the_brokers_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with node(tmp_path / "data", caplog) as (_, port, _):
+            with pytest.raises(Disconnected, match=r"over HTTP.*that of its metrics"):
+                await weir.connect(f"weir://127.0.0.1:{port}", request_timeout=1.0)
+            with pytest.raises(RemoteProtocolError, match="answers over HTTP"):
+                await asyncio.to_thread(BlockingClient, "127.0.0.1", port, 5.0)
+            with pytest.raises(Disconnected, match="answers over HTTP"):
+                await asyncio.to_thread(Device, "127.0.0.1", port, 7, 1, "t", timeout=1.0)
+
+    asyncio.run(test())
