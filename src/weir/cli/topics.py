@@ -90,9 +90,7 @@ def create(
         )
 
     info = connected(url, work)
-    print(
-        f"topic {full_name(info)} has {_partitions(info)}; kept: {shown_retention(info.settings)}"
-    )
+    print(f"topic {info.full_name} has {_partitions(info)}; kept: {shown_retention(info.settings)}")
     hint(f"Next: weir tail {name}, and in a second terminal: weir pub {name} hello")
 
 
@@ -123,7 +121,7 @@ def list_topics(as_json: AsJson = False, url: Url = DEFAULT_URL) -> None:
             ("TOPIC", "PARTITIONS", "ORDER", "MESSAGES", "KEPT"),
             [
                 (
-                    full_name(held.info),
+                    held.info.full_name,
                     len(held.offsets),
                     held.info.order,
                     _messages(held),
@@ -169,7 +167,7 @@ def describe(name: Topic, as_json: AsJson = False, url: Url = DEFAULT_URL) -> No
         found = {**_settings(info), "partitions": rows, "clusters": cluster_rows(clusters)}
         print_json("weir.topic/1", {"url": url}, {"topic": found})
         return
-    print(f"topic {full_name(info)}, id {info.id}, order={info.order}")
+    print(f"topic {info.full_name}, id {info.id}, order={info.order}")
     print(f"kept: {shown_retention(info.settings)}")
     if info.settings.scatter_with:
         print(f"scatters with: {', '.join(info.settings.scatter_with)}")
@@ -241,9 +239,7 @@ def alter(
         return before, after
 
     before, info = connected(url, work)
-    print(
-        f"topic {full_name(info)} has {_partitions(info)}; kept: {shown_retention(info.settings)}"
-    )
+    print(f"topic {info.full_name} has {_partitions(info)}; kept: {shown_retention(info.settings)}")
     if len(info.addresses) > len(before.addresses):
         print(
             "keys fall into other partitions from now on: messages of one key that were published "
@@ -267,7 +263,7 @@ def end_partition(
     info = connected(url, work)
     left = len(info.addresses) - len(info.ends)
     print(
-        f"partition {partition} of {full_name(info)} has ended; {left} "
+        f"partition {partition} of {info.full_name} has ended; {left} "
         f"take{'s' if left == 1 else ''} messages"
     )
     print(
@@ -337,13 +333,6 @@ def _listed(nodes: tuple[int, ...]) -> str:
     return ", ".join(map(str, nodes))
 
 
-def full_name(info: TopicInfo) -> str:
-    """Return a topic's name as users write it."""
-    from weir.model.topic import DEFAULT_NAMESPACE
-
-    return info.name if info.namespace == DEFAULT_NAMESPACE else f"{info.namespace}/{info.name}"
-
-
 def _partitions(info: TopicInfo) -> str:
     count = len(info.addresses)
     return f"{count} partition{'s' if count > 1 else ''}"
@@ -352,7 +341,7 @@ def _partitions(info: TopicInfo) -> str:
 def _settings(info: TopicInfo) -> dict[str, object]:
     return {
         "id": info.id,
-        "name": full_name(info),
+        "name": info.full_name,
         "order": info.order,
         "retention_ms": info.settings.retention_ms,
         "retention_bytes": info.settings.retention_bytes,

@@ -160,11 +160,7 @@ class Client:
         options = ReaderOptions(
             start, partitions, max_bytes, follow, until, key, tag, value_bytes_max, order, read_from
         )
-        if not isinstance(topic, str):
-            raise TypeError(
-                f"a reader reads one topic, named by text, not {type(topic).__name__}: open one "
-                "reader for each topic"
-            )
+        _check_one_topic(topic, "reader")
         return Reader(self._link, topic, options)
 
     def consumer(
@@ -201,6 +197,7 @@ class Client:
             mode,
             extend,
         )
+        _check_one_topic(topic, "consumer")
         consumer = Consumer(self._link, topic, options)
         self._consumers = [*(old for old in self._consumers if not old.closed), consumer]
         return consumer
@@ -263,7 +260,9 @@ class Client:
         await self._administration.delete(name)
 
     async def topics(self, namespace: str = "") -> list[m.TopicInfo]:
-        """Return the topics of a namespace, or of all ("")."""
+        """Return the topics of a namespace, or of all (""). Their `full_name` is what all calls
+        take; `name` is without the namespace.
+        """
         return await self._administration.topics(namespace)
 
     async def held(self, namespace: str = "") -> list[Held]:
@@ -374,3 +373,11 @@ async def _leave(consumer: Consumer) -> None:
         ResourceWarning,
         stacklevel=3,
     )
+
+
+def _check_one_topic(topic: object, what: str) -> None:
+    if not isinstance(topic, str):
+        raise TypeError(
+            f"a {what} reads one topic, named by text, not {type(topic).__name__}: open one {what} "
+            "for each topic"
+        )

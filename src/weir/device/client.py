@@ -48,7 +48,7 @@ class Client:
     ) -> None:
         """Connect and say hello. Raises `Disconnected`, or what the broker refused hello with."""
         hello = wire.hello(hub, boot, topic, partition)
-        self._line = Line(host, port, hello, timeout, random or Random())
+        self._line = Line(host, port, hello, topic, timeout, random or Random())
         self._timeout = timeout
         #: By lock: the next sequence.
         self._next: dict[int, int] = {}
@@ -147,7 +147,7 @@ class Client:
         if self._line.is_subscribed(sn):
             raise BadRequest(f"lock {sn} is subscribed: connect again to change it")
         frame = wire.subscribe(sn, cluster, topic, partition, round(lease * 1_000), in_hand)
-        self._line.ask(frame, again=True)
+        self._line.ask(frame, again=True, topic=topic)
         self._line.subscribed(sn, frame)
         return Subscription(self._line, sn)
 

@@ -8,7 +8,14 @@ from collections import deque
 from collections.abc import Container
 from random import Random
 
-from weir.errors import Disconnected, Overloaded, RemoteProtocolError, refusal
+from weir.errors import (
+    Disconnected,
+    Overloaded,
+    Refused,
+    RemoteProtocolError,
+    UnknownTopic,
+    refusal,
+)
 from weir.wire import device as wire
 from weir.wire.device import DeviceOpcode, DeviceReply
 
@@ -26,8 +33,11 @@ class Line:
     Every call ends within `timeout` seconds, or at the deadline it is given.
     """
 
-    def __init__(self, host: str, port: int, hello: bytes, timeout: float, random: Random) -> None:
-        """Connect with the first call."""
+    def __init__(
+        self, host: str, port: int, hello: bytes, topic: str, timeout: float, random: Random
+    ) -> None:
+        """Connect with the first call. `topic` is the one that `hello` names."""
+        self._topic = topic
         self.timeout = timeout
         #: Replies that came, in order; notifies are not among them.
         self.unread: deque[DeviceReply] = deque()
@@ -62,10 +72,13 @@ class Line:
         self.ended[sn] = code
         self._subscribes.pop(sn, None)
 
-    def ask(self, frame: bytes, *, again: bool, fine: Container[int] = (0,)) -> DeviceReply:
+    def ask(
+        self, frame: bytes, *, again: bool, fine: Container[int] = (0,), topic: str = ""
+    ) -> DeviceReply:
         """Send one frame and return its reply; over a new connection if it may be sent `again`.
 
-        Raises what the broker refused, unless its code is `fine`.
+        Raises what the broker refused, unless its code is `fine`; the text tells the `topic` that
+        the frame names.
         """
         deadline = time.monotonic() + self.timeout
         attempt = 0
@@ -84,9 +97,7 @@ class Line:
             reply = self.unread.popleft()
             if reply.code in fine:
                 return reply
-            refused = refusal(
-                reply.code, f"the broker refused with code {reply.code}", reply.offset
-            )
+            refused = refusal(reply.code, _reason(reply.code, topic), reply.offset)
             if not refused.retryable:
                 raise refused
             attempt += 1
@@ -140,9 +151,7 @@ class Line:
         if code == 0:
             return
         self.close()
-        error = refusal(
-            code, f"the broker refused the hub with code {code}: check topic and partition"
-        )
+        error = refusal(code, f"hello: {_reason(code, self._topic)}")
         if not error.retryable:
             raise error
         raise Disconnected(str(error))
@@ -214,3 +223,16 @@ class Line:
     @property
     def _name(self) -> str:
         return f"{self._place[0]}:{self._place[1]}"
+
+
+def _reason(code: int, topic: str) -> str:
+    """Return what a refusal means. Devices are told a code alone; `topic` is what they named."""
+    kind = type(refusal(code, ""))
+    if kind is UnknownTopic and topic:
+        return (
+            f"the broker has no topic {topic!r}, or the topic has no such partition: "
+            f"`weir topic create {topic}` makes it, `weir topic describe {topic}` shows it"
+        )
+    named = f" ({kind.__name__})" if kind is not Refused else ""
+    about = f" about topic {topic!r}: check topic and partition" if topic else ""
+    return f"the broker refused with code {code}{named}{about}"

@@ -14,7 +14,7 @@ import msgspec
 
 from weir.codec.fields import Buffer
 from weir.model.ids import Address, Natural
-from weir.model.topic import SettingsChange, TopicSettings
+from weir.model.topic import DEFAULT_NAMESPACE, SettingsChange, TopicSettings
 from weir.wire import administration as a
 from weir.wire import nodes as n
 from weir.wire.consuming import Ack as Ack
@@ -178,6 +178,12 @@ class TopicInfo(Control, frozen=True, array_like=True):
     addresses: list[Address]
     settings: TopicSettings = TopicSettings()
     ends: tuple[tuple[Natural, Natural], ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """The name that all calls take: `namespace/topic`, or `topic` in the default one."""
+        is_default = self.namespace == DEFAULT_NAMESPACE
+        return self.name if is_default else f"{self.namespace}/{self.name}"
 
     @property
     def closed(self) -> frozenset[int]:

@@ -36,10 +36,21 @@ def test_headers_that_are_no_mapping_are_refused(fake_broker: Any) -> None:
     asyncio.run(scenario())
 
 
-def test_a_list_of_topics_for_a_reader_is_refused(fake_broker: Any) -> None:
+def test_a_list_of_topics_is_refused(fake_broker: Any) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, weir.connect(broker.url) as w:
             with pytest.raises(TypeError, match="not list: open one reader for each topic"):
                 w.reader(cast(Any, ["a", "b"]))
+            with pytest.raises(TypeError, match="not tuple: open one consumer for each topic"):
+                w.consumer(cast(Any, ("a", "b")), cluster="c")
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_of_a_namespace_has_its_full_name(fake_broker: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, weir.connect(broker.url) as w:
+            names = [(await w.create_topic(name)).full_name for name in ("t", "ns/t")]
+            assert names == ["t", "ns/t"]
 
     asyncio.run(scenario())
