@@ -24,10 +24,13 @@ log = logging.getLogger(__name__)
 #: So many sockets are looked at, and so many connections taken, before others have their turn.
 _EVENTS_MAX = 64
 _ACCEPTS_MAX = 64
-#: What is read in a turn, by all together, and the least of each: frames are small, and a thousand
-#: of each of 64 devices would be seconds in which nobody else is served.
+#: What is read in a turn from all together, and the least from each.
 _TURN_BYTES = 1 << 17
 _READ_BYTES_MIN = 1 << 11
+#: How many frames a turn takes. Small frames cost by their number: 128 KiB of pings are 9,300, and
+#: take most of a second in which nobody else is served.
+_TURN_FRAMES = 1_024
+_READ_FRAMES_BYTES_MIN = 1 << 7
 #: How long nobody is taken while no file descriptor is free.
 _PAUSE_SECONDS = 0.5
 _NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -45,6 +48,10 @@ class Guided(Protocol):
 
 class Gathering(Protocol):
     """Who is told what connections say."""
+
+    @property
+    def frames(self) -> int:
+        """How many frames have come from all connections so far."""
 
     def gather(self) -> None:
         """Keep what connections say, until `settle`: it is one to the shard."""
@@ -83,6 +90,9 @@ class Crowd:
         self._doors: dict[int, Door] = {}
         self._members: dict[int, PlainTransport] = {}
         self._ending: list[PlainTransport] = []
+        #: Sockets that had something and got no turn yet.
+        self._due: list[int] = []
+        self._frames_end = 0
         self._is_shut = False
         self._moves: set[asyncio.Task[None]] = set()
         self._loop.add_reader(self._epoll.fileno(), self._turn)
@@ -157,6 +167,7 @@ class Crowd:
     @contextlib.contextmanager
     def _gathered(self) -> Iterator[None]:
         self._gathering.gather()
+        self._frames_end = self._gathering.frames + _TURN_FRAMES
         try:
             yield
         finally:
@@ -164,19 +175,40 @@ class Crowd:
 
     def _turn(self) -> None:
         with self._gathered():
-            found = self._epoll.poll(0, _EVENTS_MAX)
-            most = READ_BYTES
-            if len(found) * most > _TURN_BYTES:
-                most = max(_READ_BYTES_MIN, _TURN_BYTES // len(found))
-            for handle, _ in found:
+            found = self._due or [handle for handle, _ in self._epoll.poll(0, _EVENTS_MAX)]
+            self._due = []
+            for at, handle in enumerate(found):
+                if self._is_over:
+                    self._due = found[at:]  # they are first in the next turn
+                    break
                 transport = self._members.get(handle)
                 if transport is not None:
-                    transport.turn(most)
+                    self._read(transport, len(found))
                 elif (door := self._doors.get(handle)) is not None:
                     if door.patience:
                         self._leave(door, door.patience)
                     else:
                         self._let_in(door)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether a turn has taken its frames."""
+        return self._gathering.frames >= self._frames_end
+
+    def _read(self, transport: PlainTransport, sharing: int) -> None:
+        """Read what is one connection's share of a turn, in bytes and in frames."""
+        most = READ_BYTES
+        if sharing * most > _TURN_BYTES:
+            most = max(_READ_BYTES_MIN, _TURN_BYTES // sharing)
+        frames = max(1, _TURN_FRAMES // sharing)
+        most = min(most, max(_READ_FRAMES_BYTES_MIN, frames * transport.frame_bytes))
+        before = self._gathering.frames
+        read = transport.turn(most)
+        came = self._gathering.frames - before
+        if came:
+            transport.frame_bytes = max(1, read // came)
+        elif read:
+            transport.frame_bytes = READ_BYTES  # it is within a large one
 
     def _end(self) -> None:
         ending, self._ending = self._ending, []
@@ -191,6 +223,8 @@ class Crowd:
 
     def _let_in(self, door: Door) -> None:
         for _ in range(_ACCEPTS_MAX):
+            if self._is_over:
+                return
             try:
                 sock = door.take()
             except (BlockingIOError, InterruptedError):

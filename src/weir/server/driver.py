@@ -27,7 +27,7 @@ from weir.server.links import Links, Own
 from weir.server.position_saver import PositionSaver
 from weir.server.transport import Peer
 from weir.server.trunk import Trunks
-from weir.wire.device import DeviceRequest
+from weir.wire.device import DevicePublishes, DeviceRequest
 from weir.wire.frame import ClientFrame
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class Driver(Feeding):
         # Unique over restarts, because a session's id outlives it as a grant's consumer.
         self._sessions = count(secrets.randbits(31) << 31)
         self._serves = False
+        self._frames = 0
         self._reservations = Reservations(shard.budget.limit, self._loop.time())
         # Connections of other shards have a pool of their own, which holds the largest frames.
         self._lanes: Unfinished[Lane] = Unfinished(self._reservations.limit // 2)
@@ -146,6 +147,11 @@ class Driver(Feeding):
         return len(self._peers)
 
     @property
+    def frames(self) -> int:
+        """How many frames of peers have come so far."""
+        return self._frames
+
+    @property
     def reservations(self) -> Reservations:
         """Which frames of peers are read that are not whole yet."""
         return self._reservations
@@ -193,6 +199,8 @@ class Driver(Feeding):
     def received(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
         """Whole frames came in."""
         self._flushes.asked += len(frames)
+        for frame in frames:
+            self._frames += len(frame.sns) if type(frame) is DevicePublishes else 1
         if not (len(frames) == 2 and self.greeted(session, *frames)):
             self.handle(ev.Received(session, frames))
 

@@ -15,6 +15,10 @@ from typing import Any, Protocol
 #: The system says of each connection that it was reset, whatever it was asked for.
 READS, WRITES = select.EPOLLIN, select.EPOLLOUT
 READ_BYTES = 1 << 14
+#: What is read of a connection as it is taken: a hello and what it has to say first.
+_FIRST_READ_BYTES = 1 << 11
+#: What frames are taken to be before any has come: the shortest there are.
+_FRAME_BYTES = 9
 _HIGH_DEFAULT = 1 << 16
 
 
@@ -41,7 +45,7 @@ class PlainTransport(asyncio.Transport):
     """What an asyncio protocol uses of a transport, on a socket that somebody else looks at."""
 
     __slots__ = ("_closing", "_error", "_full", "_high", "_new", "_reading", "_unsent",
-                 "_watching", "events", "moving", "protocol", "sock")  # fmt: skip
+                 "_watching", "events", "frame_bytes", "moving", "protocol", "sock")  # fmt: skip
 
     def __init__(self, watching: Watching, sock: SocketType, protocol: asyncio.Protocol) -> None:
         """Serve `protocol` on a connection; `open` begins."""
@@ -52,6 +56,8 @@ class PlainTransport(asyncio.Transport):
         self.events = 0
         #: Whether it becomes one of the loop's own: then nothing is read or written here any more.
         self.moving = False
+        #: How long its frames were the last time it was read.
+        self.frame_bytes = _FRAME_BYTES
         self._watching = watching
         self._new = self._reading = True
         self._closing = self._full = False
@@ -65,26 +71,28 @@ class PlainTransport(asyncio.Transport):
         try:
             self.protocol.connection_made(self)
             if self._reading and not self._closing:
-                self._receive(READ_BYTES)
+                self._receive(_FIRST_READ_BYTES)
         except Exception as error:
             self._watching.failed(self, error)
             self.abort()
         self._watch()
 
-    def turn(self, most: int = READ_BYTES) -> None:
+    def turn(self, most: int = READ_BYTES) -> int:
         """The socket has something, of which `most` bytes are read, or takes something, or is
-        broken.
+        broken. Return how many bytes were read.
         """
+        read = 0
         if self._closing and not self._unsent:
-            return
+            return read
         try:
             if self._unsent:
                 self._flush()
             if self._reading and not self._closing:
-                self._receive(most)
+                read = self._receive(most)
         except Exception as error:
             self._watching.failed(self, error)
             self.abort()
+        return read
 
     # -- what a protocol calls ----------------------------------------------------------------
 
@@ -179,22 +187,23 @@ class PlainTransport(asyncio.Transport):
         self.sock.close()
         self.protocol.connection_lost(self._error)
 
-    def _receive(self, most: int) -> None:
+    def _receive(self, most: int) -> int:
         try:
             data = self.sock.recv(most, MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
-            return
+            return 0
         except OSError as error:
             self._break(error)
-            return
+            return 0
         if not data:
             self.close()
-            return
+            return 0
         if self._new:
             self._new = False
             if not self._watching.sniff(self, data):
-                return
+                return len(data)
         self.protocol.data_received(data)
+        return len(data)
 
     def _flush(self) -> None:
         unsent = self._unsent

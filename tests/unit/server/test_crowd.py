@@ -82,6 +82,8 @@ class Scene:
         self.came.append(Listening(self))
         return self.came[-1]
 
+    frames = 0
+
     def gather(self) -> None:
         self.turns.append("gather")
 

@@ -12,20 +12,23 @@ from weir.wire import device
 PING = device.frame(device.DeviceOpcode.PING, 1, b"")
 DEVICES, PINGS = 40, 1_500
 TURN_BYTES = 128 << 10
+TURN_FRAMES = 1_024
 
 
 class Gathering:
     """Notes at the end of each turn how much was read until then."""
 
     def __init__(self) -> None:
-        self.read = 0
+        self.read = self.frames = 0
         self.until = [0]
+        self.frames_until = [0]
 
     def gather(self) -> None:
         pass
 
     def settle(self) -> None:
         self.until.append(self.read)
+        self.frames_until.append(self.frames)
 
 
 class Counting(asyncio.Protocol):
@@ -38,6 +41,7 @@ class Counting(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.read += len(data)
         self.gathering.read += len(data)
+        self.gathering.frames += self.read // len(PING) - (self.read - len(data)) // len(PING)
 
 
 def test_a_turn_is_short_though_many_have_much_to_say() -> None:
@@ -69,6 +73,9 @@ def test_a_turn_is_short_though_many_have_much_to_say() -> None:
         await until(DEVICES * (1 + PINGS) * len(PING))
         read = [after - before for before, after in itertools.pairwise(gathering.until)]
         assert max(read) <= TURN_BYTES
+        taken = [after - before for before, after in itertools.pairwise(gathering.frames_until)]
+        # The last one that is read in a turn may bring its whole share beyond.
+        assert max(taken) <= TURN_FRAMES + TURN_FRAMES // DEVICES + 2_048 // len(PING)
         assert {one.read for one in came} == {(1 + PINGS) * len(PING)}, "each had its turns"
         crowd.shut()
         for end in ends:
