@@ -133,6 +133,8 @@ class Begin:
             return self.offsets[partition]
         if self.word == "latest":
             return reply.end
+        if self.word == "last":
+            return max(reply.start, reply.end - self.count)
         return reply.at if self.stamp else reply.start
 
 

@@ -55,6 +55,17 @@ def test_the_last_messages_of_each_partition() -> None:
     run(scenario)
 
 
+def test_a_cluster_goes_on_at_the_last_messages() -> None:
+    async def scenario(w: Client, _: testing.Node) -> None:
+        await fill(w, 10)
+        await w.seek_cluster("t", "crew", "last", create=True)
+        assert [one.lag for one in await w.clusters("t", "crew")] == [1]
+        await w.seek_cluster("t", "crew", weir.last(4))
+        assert [one.lag for one in await w.clusters("t", "crew")] == [4]
+
+    run(scenario)
+
+
 def test_the_last_messages_of_a_key() -> None:
     async def scenario(w: Client, _: testing.Node) -> None:
         await w.create_topic("t", 3)
