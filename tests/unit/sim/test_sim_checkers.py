@@ -50,7 +50,7 @@ def honest() -> History:
     history.acks = [
         Ack(0, "c", 11, 0, 1, 65, confirmed=80),
         Ack(0, "c", 12, 1, 3, 75, confirmed=90),
-        Ack(0, "c", 11, 1, 2, 95, confirmed=99),
+        Ack(0, "c", 11, 1, 2, 95, confirmed=99, late=frozenset({1})),
     ]
     history.operations = [Operation("a batch", 10, 20), Operation("a fetch", 900, 1_500)]
     history.looks = [Look(0, 30, 2), Look(0, 45, 3), Look(0, 40, 2)]
@@ -94,6 +94,10 @@ def refused_within_a_lease(history: History) -> None:
 def granted_while_held_back(history: History) -> None:
     history.returns = [Return(0, "c", 11, 1, 2, 1, False, 66, confirmed=68)]
     history.grants[1].arrived = 100
+
+
+def told_twice(history: History) -> None:
+    history.acks[2].late = frozenset()
 
 
 def lost(history: History) -> None:
@@ -291,6 +295,7 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("Leased", granted_within_an_extension),
     ("Leased", refused_within_a_lease),
     ("HeldBack", granted_while_held_back),
+    ("AckedOnce", told_twice),
     ("KeyOrder", a_key_overtaken),
     ("OrderedOnce", a_standby_overtakes),
     ("NotBeforeDue", granted_too_early),
