@@ -18,7 +18,7 @@ before it. A block, little-endian:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from weir.codec.crc import crc32c
@@ -80,8 +80,13 @@ def look(disk: Readable, owner: Owner | None = None) -> Found:
     bad = "one of its blocks fails its CRC-32C" if torn else ""
     if not found:
         return Found(bad=bad or "it is about another log, or an earlier one")
-    best = max(found, key=lambda one: one.count)
+    best = newest(found)
     return Found(best.position, best.count, bad)
+
+
+def newest(found: Sequence[Found]) -> Found:
+    """Return what the sound block that was written last says."""
+    return max(found, key=lambda one: one.count)
 
 
 def _is_sound(block: bytes) -> bool:
@@ -109,7 +114,8 @@ class DurablePosition:
         #: What the file said when it was opened.
         self.found = look(disk, owner)
         self._count, self._position = self.found.count, self.found.position
-        self._is_made = NAME in disk.names() and disk.size(NAME) == 2 * BLOCK
+        #: Whether the file is known to be whole, and its name to be durable.
+        self._is_made = False
 
     @property
     def position(self) -> int:
@@ -124,11 +130,14 @@ class DurablePosition:
         """
         if position <= self._position:
             return
-        if not self._is_made:
-            self._disk.replace(NAME, bytes(2 * BLOCK))
-            self._is_made = True
         count = self._count + 1
         block = pack_block(self._owner, count, position)
-        self._disk.write(NAME, count % 2 * BLOCK, [block])
-        self._disk.sync(NAME)
+        if self._is_made:
+            self._disk.write(NAME, count % 2 * BLOCK, [block])
+            self._disk.sync(NAME)
+        else:  # what was found may be there only in a cache, its name too
+            last = pack_block(self._owner, self._count, self._position)
+            blocks = (block, last) if count % 2 == 0 else (last, block)
+            self._disk.replace(NAME, b"".join(blocks))
+            self._is_made = True
         self._count, self._position = count, position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from weir.broker.identity import Identity, Member
@@ -42,6 +43,8 @@ class Host:
         self.node = node
         self.time = SkewedTime(world)
         self.disks = {number: SimDisk(world.dice) for number in range(machine.logs)}
+        #: Other disks, which say how far each log had been durable; they have dice of their own.
+        self.others = {n: SimDisk(random.Random(node << 8 | n)) for n in range(machine.logs)}
         self.boots = 0
         #: What its release reads and writes; from when on, in µs, it starts in the next one.
         self.level = FORMAT_LEVEL
@@ -58,6 +61,7 @@ class Host:
             world,
             self.time,
             self.disks,
+            self.others,
             machine,
             self.faults,
             identity,
@@ -153,7 +157,7 @@ class Host:
         for process in self.running:
             process.end(power)
         self._processes = []
-        for disk in self.disks.values():
+        for disk in (*self.disks.values(), *self.others.values()):
             if power:
                 disk.crash()
             else:
@@ -186,6 +190,7 @@ class Host:
                 return
             self.world.note("begun anew", self.node, error.log)
             disk = self.disks[error.log] = SimDisk(self.world.dice)
+            self.others[error.log] = SimDisk(random.Random(error.log))
             begin_lost(disk, error.log, self._machine.log.system)
             self._end(power=False)
             self.restart()

@@ -19,6 +19,7 @@ from weir.sim.disk import PowerCut, SimDisk
 from weir.sim.world import MS
 
 if TYPE_CHECKING:
+    from weir.sim.positions import Positions
     from weir.sim.process import Process
 
 #: How work on a disk may fail and leave the process running.
@@ -63,6 +64,8 @@ class Jobs:
         self._flush_takes = flush
         self._faults = faults
         self._jobs: list[_Job] = []
+        #: By log, what saves how far it is durable.
+        self.positions: dict[int, Positions] = {}
 
     def start(self, effect: DiskEffect) -> None:
         """Do what a shard asks of a disk, in a while."""
@@ -88,6 +91,8 @@ class Jobs:
 
     def abandon(self) -> None:
         """The process has ended: each job got as far as it got, and nobody hears of it."""
+        for positions in self.positions.values():
+            positions.abandon()
         jobs, self._jobs = self._jobs, []
         for job in jobs:
             if self._world.chance(0.1):
@@ -104,6 +109,7 @@ class Jobs:
     def _flush(self, effect: ef.StartFlush) -> None:
         def done(_: None, error: Failed | None) -> None:
             if error is None:
+                self.positions[effect.log].reached(effect.flush.end)
                 self._process.handle(ev.Flushed(effect.log, effect.flush))
             else:  # no room for a new segment: as the real flusher does
                 self._flush(effect)

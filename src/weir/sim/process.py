@@ -17,11 +17,13 @@ from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.errors import RemoteProtocolError
 from weir.log import recovery
+from weir.log.durable_position import DurablePosition, Owner
 from weir.log.settings import Settings
 from weir.sim.disk import SimDisk
 from weir.sim.jobs import DiskEffect, Faults, Jobs
 from weir.sim.links import Dial, Links
 from weir.sim.network import End, Link, Way
+from weir.sim.positions import Positions
 from weir.sim.trunks import Trunks
 from weir.sim.witness import Witness
 from weir.sim.world import MS, SkewedTime, World
@@ -76,6 +78,8 @@ class Seat:
     world: World
     time: SkewedTime
     disks: Mapping[int, SimDisk]
+    #: Where it lies how far each log had been durable.
+    others: Mapping[int, SimDisk]
     machine: Machine
     faults: Faults
     identity: Identity
@@ -155,8 +159,12 @@ class Process:
         disk = self.disks[log]
         if self.world.chance(self._seat.faults.recoveries):
             disk.cut_after(self.world.dice.randrange(_RECOVERY_STEPS))
-        recovered = recovery.recover(disk, replace(self._seat.machine.log, log=log))
+        settings = replace(self._seat.machine.log, log=log)
+        other = self._seat.others[log]
+        file = DurablePosition(other, Owner(log, settings.system, 1))
+        recovered = recovery.recover(disk, settings, file.position)
         disk.kill()  # takes a cut back that has not come
+        self._jobs.positions[log] = Positions(self, other, file)
         return Opened(recovered.log, recovered.groups, recovered.body)
 
     def end(self, power: bool = False) -> None:

@@ -17,6 +17,7 @@ from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.errors import NotLeader, Unavailable
 from weir.log import checkpoint
+from weir.log.durable_position import DurablePosition, Owner
 from weir.log.errors import LogDamaged
 from weir.log.recovery import recover
 from weir.log.settings import Settings
@@ -45,6 +46,10 @@ class Node:
         self.trio = trio
         self.time = Skewed(trio.clock)
         self.disk = SimDisk(random.Random(id))
+        #: Another disk, which says how far the log had been durable.
+        self.other = SimDisk(random.Random(id + 100))
+        self.began_on = self.disk
+        self.generation = 1
         self.settings = settings
         self.birth = 0
         self.alive = False
@@ -57,7 +62,10 @@ class Node:
             log=0, system=SYSTEM, segment_bytes=64 * 1024, entry_bytes_max=16 * 1024,
             cache_bytes_max=1 << 16, spares=1,
         )  # fmt: skip
-        found = recover(self.disk, log)
+        if self.began_on is not self.disk:  # the log begins anew
+            self.began_on, self.generation = self.disk, self.generation + 1
+        self.position = DurablePosition(self.other, Owner(0, SYSTEM, self.generation))
+        found = recover(self.disk, log, self.position.position)
         opened = Opened(found.log, found.groups, found.body, found.holes)
         dice = random.Random(f"{self.id}/{self.trio.clock.monotonic}").random
         settings = ShardSettings(random=dice, **self.settings)
@@ -79,6 +87,7 @@ class Node:
         self.alive = False
         self.jobs.clear()
         self.disk.crash()
+        self.other.crash()
         self.trio.cut(self.id)
 
     def handle(self, event: ev.Event) -> None:
@@ -126,6 +135,7 @@ class Node:
         match job:
             case ef.StartFlush(log, flush):
                 flush.run(self.disk)
+                self.position.save(flush.end)
                 self.handle(ev.Flushed(log, flush))
             case ef.StartRead(log, ticket, reading):
                 try:

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from weir.codec.fields import Buffer
 from weir.log.durable_position import DurablePosition, Owner, look
 from weir.server import position_saver as module
 from weir.server.position_saver import EVERY_SECONDS, PositionSaver
@@ -18,7 +19,7 @@ OWNER = Owner(1, 1, 1)
 
 
 class Watched(SimDisk):
-    """Notes when it synced what, and may take long for it."""
+    """Notes what it made durable, and may take long for it."""
 
     def __init__(self) -> None:
         super().__init__(random.Random(1))
@@ -30,6 +31,14 @@ class Watched(SimDisk):
     def sync(self, name: str) -> None:
         self.free.wait(10)
         super().sync(name)
+        self.note()
+
+    def replace(self, name: str, data: Buffer) -> None:
+        self.free.wait(10)
+        super().replace(name, data)
+        self.note()
+
+    def note(self) -> None:
         with self.told:
             self.synced.append((time.monotonic(), look(self, OWNER).position))
             self.told.notify_all()
@@ -106,9 +115,8 @@ def test_a_disk_that_fails_is_told_of_once_and_tried_again(
     disk: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.001)
-    for _ in range(3):
-        disk.fail_next("replace", 28)
-    disk.fail_next("write", 5)
+    for operation in ("replace", "replace", "write"):
+        disk.fail_next(operation, 28)
     with caplog.at_level(logging.ERROR, module.__name__):
         saver = PositionSaver(4, DurablePosition(disk, OWNER))
         saver.reached(9)

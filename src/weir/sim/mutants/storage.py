@@ -10,7 +10,7 @@ from weir.broker.replica.staging import Token
 from weir.broker.state.state import PartitionState
 from weir.broker.writer import Writer
 from weir.errors import BadBatch
-from weir.log import index_file, recovery, scan
+from weir.log import durable_position, index_file, recovery, scan
 from weir.log.disk import Disk
 from weir.log.flush import Flush
 from weir.log.frame import HEADER_SIZE, BadFrame, BadPayload, Frame, Kind, place, verify
@@ -19,6 +19,7 @@ from weir.log.log import Log
 from weir.log.segment import Segment
 from weir.model.header import parse
 from weir.sim.lone_log import play_log
+from weir.sim.lost_tails import Life, play_tails
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.outcome import CRASH
 from weir.sim.shape import Shape
@@ -82,7 +83,7 @@ def ack_before_fsync(patch: Patch) -> None:
     patch.setattr(Writer, "flushed", flushed)
 
 
-@mutant(seed=58, breaks={"Durable"})
+@mutant(seed=104, breaks={"Durable"})
 def page_cache_believed(patch: Patch) -> None:
     """Recovery neither rewrites nor syncs what lies above the durable mark (counterexample 9)."""
 
@@ -182,7 +183,7 @@ def a_hole_is_mended_behind(patch: Patch) -> None:
     patch.setattr(GroupIndex, "mend", mend)
 
 
-@mutant(seed=1, breaks={"Durable", "Live", "Honest", CRASH}, shape=ROTTEN)
+@mutant(seed=5, breaks={"Durable", "Live", "Honest", CRASH}, shape=ROTTEN)
 def damaged_groups_take_part(patch: Patch) -> None:
     """A group that lost entries it has to apply leads as if nothing were (DESIGN §4 Damage)."""
     honest = scan.Scan.judge
@@ -192,3 +193,21 @@ def damaged_groups_take_part(patch: Patch) -> None:
         self.groups.damage.clear()
 
     patch.setattr(scan.Scan, "judge", judge)
+
+
+@mutant(seed=0, breaks={"Live"}, play=play_tails)
+def a_position_ahead_of_its_flush(patch: Patch) -> None:
+    """What is about to be flushed is named as durable (ADR 0035, rule 2)."""
+    patch.setattr(Life, "before_flush", Life.save)
+
+
+@mutant(seed=0, breaks={"Durable"}, play=play_tails)
+def the_older_position_is_taken(patch: Patch) -> None:
+    """Of two sound blocks the one with the lower count is believed (ADR 0035, rule 4)."""
+    patch.setattr(durable_position, "newest", lambda found: min(found, key=lambda one: one.count))
+
+
+@mutant(seed=0, breaks={"Durable"}, play=play_tails)
+def a_position_is_not_compared(patch: Patch) -> None:
+    """A log that ends below what the file names goes on as if nothing were (ADR 0035, rule 4)."""
+    patch.setattr(scan.Scan, "reach", lambda self, durable: None)
