@@ -12,7 +12,7 @@ from weir.app.scaling import Look, Scaling
 from weir.client.client import Client
 from weir.client.connect import connect
 from weir.client.shares import Share
-from weir.errors import UnknownTopic, WeirError
+from weir.errors import Disconnected, UnknownTopic, WeirError
 from weir.server.children import python
 
 LOOK_SECONDS = 1.0
@@ -28,7 +28,8 @@ _IN_TURN = 2
 class Plan:
     """What to run, `least` to `most` processes of it; times in seconds. `name` is MODULE:APP.
 
-    `output`: the file descriptor that their stdout goes to, if not to this one's.
+    `output`: the file descriptor that their stdout goes to, if not to this one's. `timeout` is for
+    the first connection alone: a broker that goes later is waited for without end.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Plan:
     cool_down: float
     grace: float
     output: int | None = None
+    timeout: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,17 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Blind:
-    """The cluster could not be looked at, so nothing is decided until it can."""
+    """The cluster could not be looked at, so nothing is decided until it can. The broker is `away`
+    if it is not reached at all.
+    """
 
     why: str
+    away: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The cluster is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,7 @@ class Figures:
     url: str
 
 
-Event = Happening | Scaled | Blind | Figures
+Event = Happening | Scaled | Blind | Seen | Figures
 
 
 class Supervisor:
@@ -99,7 +109,9 @@ class Supervisor:
         return self._crew.present if self._crew is not None else 0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop`, then let all processes end. Raises `UnknownTopic`."""
+        """Work until `stop`, then let all processes end. Raises `UnknownTopic`, and `Disconnected`
+        if no broker is reached at the start.
+        """
         plan = self._plan
         words = python("weir.app.worker", plan.name, plan.cluster, plan.url, f"{plan.grace:g}")
         crew = self._crew = Crew(words, plan.grace + _END_SECONDS, self._tell, plan.output)
@@ -117,6 +129,8 @@ class Supervisor:
 
     async def _look_on(self, crew: Crew) -> None:
         plan = self._plan
+        async with connect(plan.url, name="weir-work", request_timeout=plan.timeout):
+            pass
         self._tell(Scaled(0, plan.least, 0, 0, "these are the least"))
         crew.resize(plan.least)
         blind = False
@@ -127,13 +141,15 @@ class Supervisor:
                     while True:
                         self.seen = await self._look(client)
                         self._decide(self.seen, crew)
+                        if blind:
+                            self._tell(Seen())
                         blind = False
                         await asyncio.sleep(LOOK_SECONDS)
             except UnknownTopic:
                 raise
             except WeirError as error:
                 if not blind:
-                    self._tell(Blind(str(error)))
+                    self._tell(Blind(str(error), isinstance(error, Disconnected)))
                 blind, self.seen = True, None
                 await asyncio.sleep(LOOK_SECONDS)
 

@@ -34,8 +34,6 @@ def connected_for_ever(url: str, timeout: str, work: Callable[[Client], Awaitabl
     """
     import asyncio
 
-    from weir.cli.retention import duration
-
     async def patiently(client: Client) -> R:
         client.wait_without_end()
         telling = asyncio.create_task(_tell_when_away(client, url))
@@ -44,10 +42,17 @@ def connected_for_ever(url: str, timeout: str, work: Callable[[Client], Awaitabl
         finally:
             telling.cancel()
 
+    return connected(url, patiently, first_timeout(timeout))
+
+
+def first_timeout(timeout: str) -> float:
+    """Return what `--timeout` says, in seconds. Raises `typer.BadParameter`."""
+    from weir.cli.retention import duration
+
     seconds = duration("--timeout", timeout)
     if not seconds:
         raise typer.BadParameter("give more than 0s, as in 5s", param_hint="--timeout")
-    return connected(url, patiently, seconds)
+    return seconds
 
 
 async def _tell_when_away(client: Client, url: str) -> None:

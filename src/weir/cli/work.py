@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.cli.connecting import Timeout, first_timeout
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -37,6 +39,7 @@ def work(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve /metrics and /healthz there; port 0: any."),
     ] = None,
+    timeout: Timeout = "5s",
     url: Annotated[
         str | None,
         typer.Option("--url", envvar="WEIR_URL", show_envvar=True, help="[default: the app's own]"),
@@ -44,7 +47,8 @@ def work(
 ) -> None:
     """Run handlers in processes until Ctrl-C or SIGTERM: more while messages wait, then fewer.
 
-    One that ends is started again. With --json, what handlers print goes to stderr.
+    One that ends is started again. A broker that goes later is waited for. With --json, what
+    handlers print goes to stderr.
     """
     import asyncio
     import os
@@ -71,6 +75,7 @@ def work(
             seconds(cool_down),
             seconds(grace),
             sys.stderr.fileno() if as_json else None,
+            first_timeout(timeout),
         )
         parse_url(plan.url)
         place = _place(metrics) if metrics else None
@@ -178,15 +183,15 @@ def _telling(plan: Plan, as_json: bool) -> Callable[[Event], None]:
         if as_json:
             head = {"event": kind, "time": round(time.time(), 3), "cluster": plan.cluster}
             print(msgspec.json.encode({**head, **asdict(event)}).decode(), flush=True)
-        elif said := _words(event):
+        elif said := _words(event, plan.url):
             print(f"{time.strftime('%H:%M:%S')}  {said}", file=sys.stderr, flush=True)
 
     return tell
 
 
-def _words(event: Event) -> str:
+def _words(event: Event, url: str) -> str:
     from weir.app.crew import Ended, Killed, Refused, Started
-    from weir.app.supervising import Figures, Scaled
+    from weir.app.supervising import Figures, Scaled, Seen
 
     if isinstance(event, Figures):
         return f"figures at {event.url}"
@@ -201,4 +206,8 @@ def _words(event: Event) -> str:
         return f"no process can be started ({event.why}): again in {event.again:g} s"
     if isinstance(event, Started):
         return ""
+    if isinstance(event, Seen):
+        return f"{url} is back"
+    if event.away:
+        return f"{url} is away: waiting for it (Ctrl-C ends); {event.why}"
     return f"what waits is not known, so the processes stay as they are: {event.why}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import weir
 from weir.app import supervising
-from weir.app.supervising import Blind, Plan, Supervisor
+from weir.app.supervising import Blind, Plan, Scaled, Seen, Supervisor
+from weir.errors import Disconnected
 
 
 def plan(url: str) -> Plan:
@@ -73,22 +75,48 @@ def test_an_ordered_cluster_has_use_for_a_process_a_partition(node: Any) -> None
     asyncio.run(run())
 
 
-def test_a_broker_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_goes_is_waited_for(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervising, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(supervising, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(supervising, "python", lambda *_: ["/bin/cat"])
     told: list[object] = []
 
     async def run() -> None:
-        stop = asyncio.Event()
+        async with weir.connect(node.url) as w:
+            await w.create_topic("doors")
+        stop, blind = asyncio.Event(), asyncio.Event()
 
         def tell(event: object) -> None:
             told.append(event)
+            if isinstance(event, Scaled):
+                node.crash()
             if isinstance(event, Blind):
+                blind.set()
+            if isinstance(event, Seen):
                 stop.set()
 
-        supervisor = Supervisor(app_of("shared", "doors"), plan("weir://127.0.0.1:1"), tell)
+        supervisor = Supervisor(app_of("shared", "doors"), plan(node.url), tell)
         async with asyncio.timeout(30):
-            await supervisor.run(stop)
+            running = asyncio.ensure_future(supervisor.run(stop))
+            await blind.wait()
+            await asyncio.sleep(0.2)  # as it looks again, and again
+            node.restart()
+            await running
 
     asyncio.run(run())
-    assert sum(isinstance(event, Blind) for event in told) == 1
+    (away,) = [event for event in told if isinstance(event, Blind)]
+    assert away.away
+    assert sum(isinstance(event, Seen) for event in told) == 1
+
+
+def test_without_a_broker_at_the_start_no_process_begins() -> None:
+    told: list[object] = []
+
+    async def run() -> None:
+        first = replace(plan("weir://127.0.0.1:1"), timeout=0.1)
+        supervisor = Supervisor(app_of("shared", "doors"), first, told.append)
+        with pytest.raises(Disconnected, match=r"within 0\.1 s"):
+            await supervisor.run(asyncio.Event())
+
+    asyncio.run(run())
+    assert told == []

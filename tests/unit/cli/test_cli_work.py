@@ -13,7 +13,7 @@ import pytest
 import weir
 from weir.app.crew import Ended, Killed, Refused, Started
 from weir.app.scaling import Look
-from weir.app.supervising import Blind, Figures, Plan, Scaled, Supervisor
+from weir.app.supervising import Blind, Figures, Plan, Scaled, Seen, Supervisor
 from weir.cli.main import main
 from weir.cli.work import _telling, _while_heard
 from weir.cli.work_figures import text_of
@@ -96,6 +96,8 @@ def test_people_get_a_line_for_what_matters(capsys: pytest.CaptureFixture[str]) 
     tell(Killed(9, 15.0))
     tell(Refused("no memory", 30.0))
     tell(Blind("no broker"))
+    tell(Seen())
+    tell(Blind("no leader", away=False))
     tell(Figures("http://127.0.0.1:1/metrics"))
     out, err = capsys.readouterr()
     assert out == ""
@@ -105,7 +107,9 @@ def test_people_get_a_line_for_what_matters(capsys: pytest.CaptureFixture[str]) 
         "process 8 ended (code 1): another in 0.2 s",
         "process 9 did not end within 15 s, and was killed",
         "no process can be started (no memory): again in 30 s",
-        "what waits is not known, so the processes stay as they are: no broker",
+        "weir://localhost is away: waiting for it (Ctrl-C ends); no broker",
+        "weir://localhost is back",
+        "what waits is not known, so the processes stay as they are: no leader",
         "figures at http://127.0.0.1:1/metrics",
     ]
 
