@@ -71,6 +71,14 @@ class TopicDeleted(Record, frozen=True, array_like=True, tag="deleted"):
     topic: int
 
 
+class TopicClusterPaused(Record, frozen=True, array_like=True, tag="topic-pause"):
+    """Registry: a cluster of a topic is granted nothing in any partition, or again something."""
+
+    topic: int
+    cluster: str
+    paused: bool
+
+
 class ProducerOpened(Record, frozen=True, array_like=True, tag="producer"):
     """Registry: a producer id (the stamp of this record when new) has a new epoch."""
 
@@ -267,10 +275,13 @@ class ClusterSought(Record, frozen=True, array_like=True, tag="seek"):
 
 
 class ClusterPaused(Record, frozen=True, array_like=True, tag="pause"):
-    """Partition: a cluster is granted nothing, or again something."""
+    """Partition: a cluster is granted nothing, or again something, as the registry's change of
+    that `revision` says; 0 from releases in which each partition was asked by itself.
+    """
 
     cluster: str
     paused: bool
+    revision: int = 0
 
 
 class ClusterDeleted(Record, frozen=True, array_like=True, tag="forget"):
@@ -323,6 +334,7 @@ ControlRecord = (
     | TopicAltered
     | TopicGrown
     | TopicEnds
+    | TopicClusterPaused
     | TopicDeleted
     | ProducerOpened
     | NodeRecord

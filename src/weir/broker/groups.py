@@ -163,6 +163,8 @@ class Groups:
             floor, partition = topic.floor_of(partition_of(id)), self._topics.find(id)
             if floor and partition is not None:
                 partition.begin_above(floor)
+            if partition is not None:
+                partition.pause(topic.pauses)
 
     def _open_partition(self, id: int, snapshot: raft.Snapshot | None) -> None:
         nodes, own = self._topics.catalog.nodes, self._identity.node
@@ -177,7 +179,9 @@ class Groups:
         if group.is_read_as_it_lies:  # beyond what could be applied, too
             find_out(group, state)
             state.next_offset = max(state.next_offset, writer.log.next_offset(id))
-        partition = Partition(group, state, self._shared, writer.mark_dirty)
+        topic = self._topics.catalog.by_id(topic_of(id))
+        pauses = () if topic is None else topic.pauses
+        partition = Partition(group, state, self._shared, writer.mark_dirty, pauses)
         self._topics.add(partition)
         self.run(group, partition, not voters or voters[0] == voter)
         if snapshot is not None:

@@ -46,6 +46,7 @@ _OF_REGISTRY = frozenset[type](
         a.AlterTopic,
         a.DeleteTopic,
         a.EndPartition,
+        a.PauseCluster,
         n.ChangeNode,
         n.RaiseLevel,
         n.ReportNode,
@@ -115,7 +116,7 @@ class Requests:
             a.AskLeader: self._tell_leader,
             a.ListClusters: self._list_clusters,
             a.SeekCluster: self._change_cluster,
-            a.PauseCluster: self._change_cluster,
+            a.PauseCluster: self._pause_cluster,
             a.DeleteCluster: self._change_cluster,
         }
 
@@ -244,6 +245,11 @@ class Requests:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "steer", topic.full_name)
         partition.change_cluster(caller, request)
+
+    def _pause_cluster(self, session: Session, caller: Caller, request: a.PauseCluster) -> None:
+        topic = self._topics.of_group(request.address.group)
+        self._authorize(session.principal, "steer", topic.full_name)
+        self._registry.administration.pause(caller, topic, request)
 
     def _open_producer(self, session: Session, caller: Caller, request: m.OpenProducer) -> None:
         self._registry.open_producer(caller, session.principal, request)

@@ -15,7 +15,13 @@ from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.shares import Cluster, cluster_of
 from weir.client.start import Start, begin_of
-from weir.errors import BadRequest, ClusterInUse, OffsetOutOfRange, UnknownCluster
+from weir.errors import (
+    BadRequest,
+    ClusterInUse,
+    OffsetOutOfRange,
+    Unavailable,
+    UnknownCluster,
+)
 from weir.model.ids import LIMIT_MAX, Address
 from weir.model.limits import MAX_AHEAD_MS, TOPICS_TOGETHER_MAX, UNTIL_DONE_MAX
 from weir.model.stamp import milliseconds_of
@@ -30,6 +36,9 @@ _SEEK_TRIES = 5
 _ASKED_TOGETHER = 256
 #: A list does not wait longer for a partition of which nobody answers.
 _SILENT_MS = 1_000
+#: How long partitions may take to follow when a cluster is paused, and how often they are asked.
+_PAUSED_WITHIN = 10.0
+_PAUSED_LOOK = 0.01
 #: What sets no limit on a retention.
 _KEPT_FOR_EVER = "forever"
 
@@ -142,20 +151,15 @@ class Administration:
     async def alter(self, name: str, change: SettingsChange, partitions: int) -> m.TopicInfo:
         """Change a topic's settings or number of partitions.
 
-        A cluster that is paused is so in new partitions too, before this returns.
+        A cluster that is paused is so in new partitions too. Before they are asked for, the broker
+        is told of clusters again that were paused partition by partition, as releases did before.
         """
-        request = a.AlterTopic(name, change, partitions)
-        if not partitions:
-            return await self._link.request(request, m.TopicInfo)
-        places = await Places.find(self._link, name)
-        known = len(places)
-        found = await self._clusters(places, "")
-        paused = [one.name for one in found if one.paused and one.order == "partition"]
-        info = await self._link.request(request, m.TopicInfo)
-        await places.find_again()
-        for cluster in paused:
-            await self._pause(places, cluster, True, [*range(known, len(places))])
-        return info
+        if partitions:
+            places = await Places.find(self._link, name)
+            for cluster in await self._clusters(places, ""):
+                if cluster.paused:
+                    await self._set_paused(places, cluster.name, True)
+        return await self._link.request(a.AlterTopic(name, change, partitions), m.TopicInfo)
 
     async def end(self, name: str, partition: int) -> m.TopicInfo:
         """End a partition; one that has ended is answered the same."""
@@ -227,22 +231,29 @@ class Administration:
             )
 
     async def pause(self, topic: str, name: str, paused: bool) -> Cluster:
-        """Pause a cluster in every partition, or let it go on."""
-        places = await self._known(topic, name, create=False)
-        (cluster,) = await self._clusters(places, name)
-        await self._pause(places, name, paused, [0] if cluster.order == "total" else None)
-        (cluster,) = await self._clusters(places, name)
-        return cluster
+        """Pause a cluster, or let it go on; return when every partition does so.
 
-    async def _pause(
-        self, places: Places, name: str, paused: bool, partitions: list[int] | None = None
-    ) -> None:
-        await _each(
-            places,
-            lambda _, address: a.PauseCluster(address, name, paused),
-            a.ClusterChanged,
-            partitions,
-        )
+        One request decides it for all partitions, and for those to come. Raises `Unavailable` if a
+        partition does not follow in time: it will, as soon as it has a leader.
+        """
+        places = await self._known(topic, name, create=False)
+        await self._set_paused(places, name, paused)
+        try:
+            async with asyncio.timeout(_PAUSED_WITHIN):
+                while True:
+                    (cluster,) = await self._clusters(places, name)
+                    if all(share.paused == paused for share in cluster.shares):
+                        return cluster
+                    await asyncio.sleep(_PAUSED_LOOK)
+        except TimeoutError:
+            raise Unavailable(
+                f"cluster {name!r} is {'paused' if paused else 'resumed'}, but some partitions do "
+                "not know it yet: they follow by themselves once they have a leader"
+            ) from None
+
+    async def _set_paused(self, places: Places, name: str, paused: bool) -> None:
+        request = a.PauseCluster(places[0], name, paused)
+        await self._link.request(request, a.ClusterChanged)
 
     async def forget(self, topic: str, name: str) -> None:
         """Delete a cluster; nothing is deleted if it has consumers anywhere when this begins."""
@@ -253,6 +264,8 @@ class Administration:
                 f"{cluster.consumers} consumers of cluster {name!r} are at work: stop them first",
                 cluster.consumers,
             )
+        if cluster.paused:  # one of its name that comes later is not
+            await self.pause(topic, name, False)
         infos = await _each(places, lambda _, address: a.ListClusters(address, name), a.ClusterList)
         mine = [partition for partition, info in enumerate(infos) if info.clusters]
         await _each(

@@ -103,6 +103,8 @@ PARKED_BYTES_MAX = 16 * MIB
 DEVICE_WATCHES_MAX = 256
 # The highest boot count of a hub: the next one is what erased flash reads as.
 BOOT_MAX = 0xFFFFFFFE
+# How many clusters of a topic may be paused.
+CLUSTER_PAUSES_MAX = 1_024
 # How many messages a device holds at most, unless it or the operator allows more; the most of that.
 DEVICE_IN_HAND_DEFAULT = 1
 DEVICE_IN_HAND_MAX = 1_024

@@ -123,6 +123,14 @@ class End(NamedTuple):
     done: bool = False
 
 
+class ClusterPause(NamedTuple):
+    """Whether a cluster is paused, by the change of that number: those of a topic rise from 1."""
+
+    cluster: str
+    paused: bool
+    revision: int
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A named stream of partitions. `id` is never reused; `created` is the stamp of its entry.
@@ -130,7 +138,8 @@ class Topic:
     It was `founded_with` so many partitions: by these, and not by later ones, a hub has its place.
     Later ones join the topic's order one by one, until there are as many as `joining`, which is 0
     if there are; `floors` are what those that have joined are stamped above. `ends` are those that
-    have ended or are about to, by number.
+    have ended or are about to, by number. `pauses` are the clusters that were paused or resumed, by
+    name: a setting of the whole cluster, which each partition's leader brings to its partition.
     """
 
     id: int
@@ -144,6 +153,7 @@ class Topic:
     joining: int = 0
     floors: tuple[int, ...] = ()
     ends: tuple[End, ...] = ()
+    pauses: tuple[ClusterPause, ...] = ()
 
     @property
     def full_name(self) -> str:

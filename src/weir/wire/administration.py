@@ -141,7 +141,10 @@ class SeekCluster(Control, frozen=True, array_like=True):
 
 
 class PauseCluster(Control, frozen=True, array_like=True):
-    """Grant a cluster nothing from now on; or, with `paused` False, go on. Consumers wait."""
+    """Grant a cluster nothing from now on; or, with `paused` False, go on. Consumers wait.
+
+    Any address of the topic stands for all of its partitions, also for those to come.
+    """
 
     address: Address
     cluster: str

@@ -45,7 +45,8 @@ RECORDS: list[c.ControlRecord] = [
     c.ScatteringsBarred(90),
     c.AttemptBarred(5, 1, 2, 90),
     c.ClusterSought("c", 9),
-    c.ClusterPaused("c", True),
+    c.ClusterPaused("c", True, 7),
+    c.TopicClusterPaused(1, "c", True),
     c.ClusterDeleted("c"),
 ]
 

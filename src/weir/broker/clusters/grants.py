@@ -49,7 +49,7 @@ class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
     __slots__ = ("_caps", "_changing", "_draining", "_ground", "_intake", "_members", "_outbox",
-                 "_promised", "_queues", "leases", "pickers")  # fmt: skip
+                 "_paused", "_promised", "_queues", "leases", "pickers")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, intake: Intake, reads: Reads, outbox: Outbox,
@@ -68,6 +68,8 @@ class Grants:
         self._promised: Proposals[Payload, tuple[Wait[Pull], Pick]] = Proposals(group.propose)
         #: Clusters with a change under way, and how many.
         self._changing: Counter[str] = Counter()
+        #: Clusters that the registry says are paused.
+        self._paused: frozenset[str] = frozenset()
         #: The clusters in which each peer waits or was granted messages, so that one that goes
         #: costs what it had.
         self._members = _holders(state)
@@ -249,6 +251,10 @@ class Grants:
             self.pickers.begin_anew(name, name in self._queues)
         self.serve(name)
 
+    def pause(self, names: frozenset[str]) -> None:
+        """Grant these nothing, and no others more than their own state says."""
+        self._paused = names
+
     def end(self, error: Refused) -> None:
         """The topic is gone: refuse all who wait, and grant nothing any more."""
         self._draining = True
@@ -270,7 +276,7 @@ class Grants:
         if not self._ground.group.accepts:
             return
         state = self._ground.state.clusters.get(name)
-        if name in self._changing or (state is not None and state.paused):
+        if name in self._changing or name in self._paused or (state is not None and state.paused):
             return
         picker = self.pickers[name]
         while line.pulls and not self._caps.is_full(name, len(line.proposed)):

@@ -10,14 +10,16 @@ from weir.broker.clusters.commands import Commands
 from weir.broker.clusters.grants import Grants
 from weir.broker.clusters.turns import Turns
 from weir.broker.control import ClusterDeleted, ClusterPaused, ClusterRecord, ClusterSought
+from weir.broker.entries import of_control
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.replica.group import Group
+from weir.broker.state.clusters import ClusterState
 from weir.broker.state.cursors import Cursor
 from weir.broker.state.state import PartitionState
 from weir.errors import BadRequest, ClusterInUse, OffsetOutOfRange, Refused, UnknownCluster
 from weir.model.clusters import Mode
 from weir.model.stamp import milliseconds_of
-from weir.model.topic import check_name
+from weir.model.topic import ClusterPause, check_name
 from weir.order.clock import Time
 from weir.wire.administration import (
     ClusterChanged,
@@ -25,17 +27,17 @@ from weir.wire.administration import (
     ClusterList,
     DeleteCluster,
     ListClusters,
-    PauseCluster,
     SeekCluster,
 )
 
-Change = SeekCluster | PauseCluster | DeleteCluster
+Change = SeekCluster | DeleteCluster
 
 
 class Steering:
     """Lists and changes the clusters of one partition while this node leads it."""
 
-    __slots__ = ("_grants", "_group", "_outbox", "_state", "_time", "_turns", "commands")
+    __slots__ = ("_grants", "_group", "_outbox", "_pauses", "_proposed", "_state", "_time",
+                 "_turns", "commands")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, grants: Grants, turns: Turns, outbox: Outbox,
@@ -49,11 +51,46 @@ class Steering:
         self._outbox = outbox
         self._time = time
         self.commands = Commands(group, outbox)
+        #: What the registry says of the topic's clusters, and what of that is proposed here.
+        self._pauses: tuple[ClusterPause, ...] = ()
+        self._proposed: dict[str, int] = {}
+
+    def follow(self, pauses: tuple[ClusterPause, ...]) -> None:
+        """Bring to this partition what the registry says of its topic's clusters, as entries. A
+        cluster that is paused there is granted nothing meanwhile.
+        """
+        self._pauses = pauses
+        names = frozenset(row.cluster for row in pauses if row.paused)
+        self._grants.pause(names)
+        self._turns.pause(names)
+        self.tick()
+
+    @property
+    def behind(self) -> bool:
+        """Whether some of that is not proposed yet."""
+        return any(map(self._is_news, self._pauses))
+
+    def tick(self) -> None:
+        """Propose what could not be proposed before."""
+        for name, paused, revision in filter(self._is_news, self._pauses):
+            if self._group.accepts:
+                self._proposed[name] = revision
+                try:
+                    self._group.propose(of_control(ClusterPaused(name, paused, revision)))
+                except Refused:
+                    del self._proposed[name]
+                    return
+
+    def _is_news(self, row: ClusterPause) -> bool:
+        applied = self._state.pauses.get(row.cluster, (False, 0))[1]
+        return row.revision > max(applied, self._proposed.get(row.cluster, 0))
 
     def list(self, caller: Caller, request: ListClusters) -> None:
         """Say how far one cluster is, or all."""
         state = self._state
-        names = sorted(state.clusters.keys() | state.cursors.keys())
+        # One that is paused and did not begin here yet is told, too: it is paused here.
+        paused = (name for name, (is_paused, _) in state.pauses.items() if is_paused)
+        names = sorted({*state.clusters, *state.cursors, *paused})
         infos = [self._info(name) for name in names if request.cluster in ("", name)]
         self._outbox.reply(caller, ClusterList(state.log_start, state.decided_offset, infos))
 
@@ -75,13 +112,16 @@ class Steering:
 
     def applied(self, index: int, record: ClusterRecord) -> None:
         """Answer for a change that is committed, and let the cluster be granted again."""
+        if isinstance(record, ClusterPaused):
+            self._grants.serve(record.cluster)
+            return
         caller = self.commands.applied(index)
         if caller is None:
             return
         cluster = self._state.clusters.get(record.cluster)
         cursor = self._state.log_start if cluster is None else cluster.cursor
         self._outbox.reply(caller, ClusterChanged(cursor))
-        self._grants.let_go(record.cluster, forget=not isinstance(record, ClusterPaused))
+        self._grants.let_go(record.cluster, forget=True)
 
     def _record(self, name: str, request: Change) -> ClusterRecord:
         state = self._state
@@ -95,8 +135,6 @@ class Steering:
                 )
             return ClusterDeleted(name)
         self._grants.check_name(name)
-        if isinstance(request, PauseCluster):
-            return ClusterPaused(name, request.paused)
         if name in state.cursors:
             raise BadRequest(f"cluster {name!r} reads in total order: seek all partitions at once")
         start, behind = state.log_start, state.next_offset
@@ -111,7 +149,9 @@ class Steering:
         state = self._state
         if name in state.cursors:
             return self._cursor_info(name, state.cursors[name])
-        cluster = state.clusters[name]
+        cluster = state.clusters.get(name)
+        if cluster is None:
+            cluster = ClusterState(state.log_start, state.log_start, paused=True)
         oldest_ms = -1
         if cluster.cursor < state.next_offset:
             stamp = self._group.log.stamp_of(self._group.id, cluster.cursor)

@@ -35,8 +35,8 @@ from weir.wire.cursors import MoveCursor, Moved, SeekCursor, TakeTurn, Turn
 class Turns:
     """Gives turns of one topic's clusters while this node leads its partition 0."""
 
-    __slots__ = ("_draining", "_due", "_group", "_intake", "_lines", "_moves", "_outbox", "_state",
-                 "_takes", "_taking", "_time")  # fmt: skip
+    __slots__ = ("_draining", "_due", "_group", "_intake", "_lines", "_moves", "_outbox", "_paused",
+                 "_state", "_takes", "_taking", "_time")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, intake: Intake, outbox: Outbox, time: Time
@@ -48,6 +48,8 @@ class Turns:
         self._outbox = outbox
         self._time = time
         self._lines: dict[str, Waits[TakeTurn]] = {}
+        #: Clusters that the registry says are paused.
+        self._paused: frozenset[str] = frozenset()
         self._takes: Proposals[Payload, Wait[TakeTurn]] = Proposals(group.propose)
         self._moves: Proposals[Payload, Caller] = Proposals(group.propose)
         #: Clusters of which a turn is being given.
@@ -206,6 +208,10 @@ class Turns:
         else:
             self._free(name)
 
+    def pause(self, names: frozenset[str]) -> None:
+        """Give no turns of these, and of others as their own state says."""
+        self._paused = names
+
     def _free(self, name: str, delay_ms: int = 0) -> None:
         """The turn is anybody's by an entry, in so many ms; but one is being given already, if that
         was proposed before.
@@ -269,7 +275,9 @@ class Turns:
         line, cursor = self._lines.get(name), self._state.cursors.get(name)
         if not line or name in self._taking or not self._is_over(name):
             return
-        if not self._group.accepts or (cursor is not None and cursor.paused):
+        if name in self._paused or not self._group.accepts:
+            return
+        if cursor is not None and cursor.paused:
             return
         waiter = line.pop()
         self._retire(name)

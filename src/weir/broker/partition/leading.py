@@ -21,6 +21,7 @@ from weir.broker.scatter.participant import Participant
 from weir.broker.state.state import PartitionState
 from weir.broker.surroundings import Surroundings
 from weir.errors import Refused
+from weir.model.topic import ClusterPause
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.clock import HybridClock
 from weir.wire.cursors import MoveCursor, SeekCursor, TakeTurn
@@ -35,9 +36,12 @@ class Leading:
                  "turns")  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, clock: HybridClock, shared: Surroundings
-    ) -> None:
-        """Begin with nobody waiting; `clock` stamps above all that is in the log or promised."""
+        self, group: Group, state: PartitionState, clock: HybridClock, shared: Surroundings,
+        pauses: tuple[ClusterPause, ...],
+    ) -> None:  # fmt: skip
+        """Begin with nobody waiting; `clock` stamps above all that is in the log or promised;
+        `pauses` are what the registry says of the topic's clusters.
+        """
         reads, outbox, time = shared.reads, shared.outbox, shared.time
         self.intake = Intake(group, state, time, clock, outbox.counts)
         self.grants = Grants(group, state, self.intake, reads, outbox, time)
@@ -45,6 +49,7 @@ class Leading:
         self.returns = Returns(group, state, self.intake, self.grants, outbox, time)
         self.turns = Turns(group, state, self.intake, outbox, time)
         self.steering = Steering(group, state, self.grants, self.turns, outbox, time)
+        self.steering.follow(pauses)
         self.settling = Settling(group, self.intake, state, outbox, time)
         self.parts = Participant(
             group, state, self.intake, self.grants, shared.budget, time, shared.recover
@@ -137,7 +142,11 @@ class Leading:
     def waiting(self) -> bool:
         """Whether somebody waits for data or a deadline."""
         return (
-            self.grants.waiting or bool(self.settling) or self.parts.waiting or self.turns.waiting
+            self.grants.waiting
+            or bool(self.settling)
+            or self.parts.waiting
+            or self.turns.waiting
+            or self.steering.behind
         )
 
     @property
@@ -172,6 +181,7 @@ class Leading:
         self.settling.tick()
         self.parts.tick()
         self.turns.tick()
+        self.steering.tick()
 
     def closed(self, session: int) -> None:
         """A peer is gone."""

@@ -28,7 +28,7 @@ from weir.broker.surroundings import Surroundings
 from weir.errors import DamagedRange, Refused, Unavailable
 from weir.model.header import Header
 from weir.model.ids import node_of, partition_of
-from weir.model.topic import Topic
+from weir.model.topic import ClusterPause, Topic
 from weir.order.clock import HybridClock
 from weir.wire.administration import ListClusters
 from weir.wire.cursors import MoveCursor, SeekCursor, TakeTurn
@@ -49,16 +49,17 @@ from weir.wire.messages import (
 class Partition:
     """The machine of one partition's group."""
 
-    __slots__ = ("_dirty", "_fence", "_shared", "cursors_done", "fetches", "group", "leading",
-                 "rests_until", "state")  # fmt: skip
+    __slots__ = ("_dirty", "_fence", "_pauses", "_shared", "cursors_done", "fetches", "group",
+                 "leading", "rests_until", "state")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, shared: Surroundings,
-        dirty: Callable[[Partition], None],
+        dirty: Callable[[Partition], None], pauses: tuple[ClusterPause, ...] = (),
     ) -> None:  # fmt: skip
         """Join a restored state with its group. `dirty` is told when something waits to be `cut`
-        into an entry.
+        into an entry. `pauses` are what the registry says of the topic's clusters.
         """
+        self._pauses = pauses
         self.group = group
         self.state = state
         self.fetches = Fetches(group, state, shared.reads, shared.outbox, shared.time, self._order)
@@ -283,6 +284,14 @@ class Partition:
         if self.leading is not None:
             self.leading.intake.clock.raise_to(floor)
 
+    def pause(self, pauses: tuple[ClusterPause, ...]) -> None:
+        """The registry says which of the topic's clusters are paused, and which go on."""
+        if pauses != self._pauses:
+            self._pauses = pauses
+            if self.leading is not None:
+                self._may_wait()
+                self.leading.steering.follow(pauses)
+
     def changing(self) -> None:
         """See `Machine`: whoever is elected by the new members has all promises in its log."""
         promised = max(self._fence, self._shared.highest.promised)
@@ -332,7 +341,7 @@ class Partition:
         shared = self._shared
         shared.leads_changed += 1
         clock = HybridClock(max(self._fence, self.state.last_stamp), shared.highest)
-        self.leading = Leading(self.group, self.state, clock, shared)
+        self.leading = Leading(self.group, self.state, clock, shared, self._pauses)
         self._may_wait()  # there may be something that an earlier leader left behind
 
     def _fan_in(self) -> FanIn:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from weir.broker.control import TopicAltered, TopicDeleted, TopicGrown
+from weir.broker.control import TopicAltered, TopicClusterPaused, TopicDeleted, TopicGrown
 from weir.broker.outbox import Caller
 from weir.broker.registry.catalog import Catalog, more_partitions
 from weir.broker.replica.proposals import Proposals
 from weir.errors import Refused, Unavailable, UnknownTopic
-from weir.model.topic import Topic, check_settings, split_name
+from weir.model.limits import CLUSTER_PAUSES_MAX
+from weir.model.topic import Topic, check_name, check_settings, split_name
 from weir.order.clock import Time
-from weir.wire.administration import AlterTopic, Deleted, DeleteTopic
+from weir.wire.administration import (
+    AlterTopic,
+    ClusterChanged,
+    Deleted,
+    DeleteTopic,
+    PauseCluster,
+)
 from weir.wire.messages import Reply, TopicInfo
 from weir.wire.ordering import ReportJoined
 
@@ -41,7 +48,7 @@ class Administration:
         catalog: Catalog,
         outbox: Replies,
         time: Time,
-        propose: Callable[[TopicAltered | TopicGrown | TopicDeleted], int],
+        propose: Callable[[TopicAltered | TopicGrown | TopicClusterPaused | TopicDeleted], int],
         describe: Callable[[Topic], TopicInfo],
         altered: Callable[[Topic], None],
         deleted: Callable[[Topic], None],
@@ -54,7 +61,8 @@ class Administration:
         self._altered = altered
         self._deleted = deleted
         self._time = time
-        self._proposals: Proposals[TopicAltered | TopicDeleted, Caller] = Proposals(propose)
+        self._proposals: Proposals[TopicAltered | TopicClusterPaused | TopicDeleted, Caller]
+        self._proposals = Proposals(propose)
         #: By topic, who waits until all of its partitions are there, and how long at most.
         self._growing: dict[int, list[tuple[Caller, int]]] = {}
 
@@ -93,6 +101,19 @@ class Administration:
         record = TopicAltered(topic.id, request.partitions, request.settings)
         self._proposals.propose(record, caller)
 
+    def pause(self, caller: Caller, topic: Topic, request: PauseCluster) -> None:
+        """Propose that a cluster of a topic is paused or goes on. Raises `BadName`, or
+        `Unavailable` where too many are paused.
+        """
+        name = check_name(request.cluster, "cluster")
+        paused = [row.cluster for row in topic.pauses if row.paused]
+        if request.paused and name not in paused and len(paused) >= CLUSTER_PAUSES_MAX:
+            raise Unavailable(
+                f"{len(paused):,} clusters of topic {topic.full_name} are paused, the most there "
+                "can be: resume or delete one first"
+            )
+        self._proposals.propose(TopicClusterPaused(topic.id, name, request.paused), caller)
+
     def delete(self, caller: Caller, request: DeleteTopic) -> None:
         """Propose the end of a topic. Raises `UnknownTopic`.
 
@@ -122,7 +143,7 @@ class Administration:
         for caller, _ in self._growing.pop(topic.id, ()) if not topic.joining else ():
             self._outbox.reply(caller, self._describe(topic))
 
-    def apply(self, index: int, record: TopicAltered | TopicDeleted) -> None:
+    def apply(self, index: int, record: TopicAltered | TopicClusterPaused | TopicDeleted) -> None:
         """Apply a committed record; a topic that was deleted meanwhile stays as it is: gone."""
         caller = self._proposals.applied(index)
         try:
@@ -134,6 +155,9 @@ class Administration:
                     self._growing.setdefault(topic.id, []).append((caller, until_ms))
                     return
                 reply: Reply = self._describe(topic)
+            elif isinstance(record, TopicClusterPaused):
+                self._altered(self._catalog.pause(record))
+                reply = ClusterChanged(0)
             else:
                 self._deleted(self._catalog.delete(record))
                 reply = Deleted(record.topic)

@@ -10,6 +10,7 @@ import msgspec
 from weir.broker.control import (
     ProducerOpened,
     TopicAltered,
+    TopicClusterPaused,
     TopicCreated,
     TopicDeleted,
     TopicEnds,
@@ -17,12 +18,14 @@ from weir.broker.control import (
 )
 from weir.broker.registry.nodes import Nodes
 from weir.errors import BadRequest, UnknownTopic, UnknownVersion
-from weir.model.limits import DEDUPE_HORIZON_MS
+from weir.model.limits import CLUSTER_PAUSES_MAX, DEDUPE_HORIZON_MS
 from weir.model.stamp import stamp_at
-from weir.model.topic import End, Topic, TopicSettings
+from weir.model.topic import ClusterPause, End, Topic, TopicSettings
 
-_VERSION = 6
-#: What is written as long as no partition has ended: the release before reads that as well.
+_VERSION = 7
+#: What is written as long as no cluster was paused: the release before reads that as well.
+_WITHOUT_PAUSES = 6
+#: What is written as long as no partition has ended, either.
 _WITHOUT_ENDS = 5
 #: No partition has to know an id any more when only half of this has passed since its grant.
 _KEPT = stamp_at(2 * DEDUPE_HORIZON_MS)
@@ -194,6 +197,24 @@ class Catalog:
         self._add(more)
         return more
 
+    def pause(self, record: TopicClusterPaused) -> Topic:
+        """Pause a cluster or let it go on; return the topic as it is then. Of too many that go on
+        the one is forgotten that has done so for longest. Raises `UnknownTopic` if it is gone.
+        """
+        topic = self._known(record.topic)
+        known = {row.cluster: row for row in topic.pauses}
+        before = known.get(record.cluster)
+        if before is not None and before.paused == record.paused:
+            return topic
+        revision = 1 + max((row.revision for row in topic.pauses), default=0)
+        known[record.cluster] = ClusterPause(record.cluster, record.paused, revision)
+        if len(known) > CLUSTER_PAUSES_MAX:
+            oldest = min((row.paused, row.revision, row.cluster) for row in known.values())
+            del known[oldest[2]]
+        more = replace(topic, pauses=tuple(known[name] for name in sorted(known)))
+        self._add(more)
+        return more
+
     def delete(self, record: TopicDeleted) -> Topic:
         """Apply a deletion; return the topic as it was. Raises `UnknownTopic` if it is gone."""
         topic = self._known(record.topic)
@@ -266,14 +287,16 @@ class Catalog:
                 t.settings,
                 t.joining,
                 t.floors,
-                *((t.ends,) if t.ends else ()),
+                *((t.ends,) if t.ends or t.pauses else ()),
+                *((t.pauses,) if t.pauses else ()),
             )
             for t in self._topics.values()
         ]
         producers = [(producer, *holding) for producer, holding in self._producers.items()]
         has_ends = any(topic.ends for topic in self._topics.values())
+        has_pauses = any(topic.pauses for topic in self._topics.values())
         return (
-            _VERSION if has_ends else _WITHOUT_ENDS,
+            _VERSION if has_pauses else _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS,
             self._next_topic,
             self._forgot_at,
             self.last_stamp,
@@ -286,7 +309,7 @@ class Catalog:
     def decode(cls, data: Any) -> Catalog:
         """Return the state that `encode` gave."""
         version, *fields = data
-        if version not in (_WITHOUT_ENDS, _VERSION):
+        if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _VERSION):
             raise UnknownVersion(
                 f"the checkpoint holds the registry in version {version}; this release reads "
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
@@ -297,11 +320,12 @@ class Catalog:
         catalog.last_stamp = last_stamp
         catalog.nodes = Nodes.decode(nodes)
         for id, namespace, name, partitions, founded_with, order, created, *more in topics:
-            settings, joining, floors, *ended = more
+            settings, joining, floors, *later = more
             kept = msgspec.convert(settings, TopicSettings)
             named = id, namespace, name, partitions, founded_with, order, created
-            ends = tuple(End(*end) for known in ended for end in known)
-            catalog._add(Topic(*named, kept, joining, tuple(floors), ends))
+            ends = tuple(End(*end) for known in later[:1] for end in known)
+            pauses = tuple(ClusterPause(*row) for known in later[1:] for row in known)
+            catalog._add(Topic(*named, kept, joining, tuple(floors), ends, pauses))
         catalog._producers = {producer: Holding(*holding) for producer, *holding in producers}
         catalog._not_stamped = [
             producer for producer, h in catalog._producers.items() if h.granted == _NOT_STAMPED

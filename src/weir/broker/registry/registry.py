@@ -15,6 +15,7 @@ from weir.broker.control import (
     NodeRecord,
     ProducerOpened,
     TopicAltered,
+    TopicClusterPaused,
     TopicCreated,
     TopicDeleted,
     TopicEnds,
@@ -186,7 +187,7 @@ class Registry:
             case TopicCreated() as record:
                 self._clock.raise_to(record.stamp)
                 self._created(index, record)
-            case TopicAltered() | TopicDeleted() as record:
+            case TopicAltered() | TopicClusterPaused() | TopicDeleted() as record:
                 self.administration.apply(index, record)
             case TopicGrown() as record:
                 self.administration.grown(record)
@@ -277,6 +278,7 @@ class Registry:
         | TopicAltered
         | TopicGrown
         | TopicEnds
+        | TopicClusterPaused
         | TopicDeleted
         | ProducerOpened
         | NodeRecord,

@@ -43,8 +43,10 @@ from weir.model.limits import DEDUPE_HORIZON_MS, DELAYED_BATCHES_MAX
 from weir.model.scattered import Attempt
 from weir.model.stamp import milliseconds_of, stamp_at
 
-_VERSION = 8
-#: What is written as long as nothing has ended: the release before reads that as well.
+_VERSION = 9
+#: What is written as long as no cluster was paused: the release before reads that as well.
+_WITHOUT_PAUSES = 8
+#: What is written as long as nothing has ended, either.
 _WITHOUT_ENDS = 7
 _HORIZON = stamp_at(DEDUPE_HORIZON_MS)
 #: Each of the parts of its table is looked at once an hour, few of them at one entry.
@@ -62,6 +64,7 @@ _PARTS = (
     "log_start",
     "next_offset",
     "origins",
+    "pauses",
     "producers",
     "roster",
     "scatterings",
@@ -89,6 +92,8 @@ class PartitionState:
         self.clusters: dict[str, ClusterState] = {}
         #: Of partition 0: the topic's clusters that read in total order.
         self.cursors = Cursors()
+        #: By cluster: whether it is paused, and by which change of the registry's.
+        self.pauses: dict[str, tuple[bool, int]] = {}
         self.delays = Delays()
         self.scatterings = Scatterings()
         #: Of partition 0: those that joined the topic's order, each with what it is stamped above.
@@ -179,6 +184,7 @@ class PartitionState:
         state = self.clusters.get(name)
         if state is None:
             state = self.clusters[name] = ClusterState(self.log_start, self.log_start)
+            state.paused = self._is_paused(name)
             self._skip_voids(state)
         return state
 
@@ -191,11 +197,26 @@ class PartitionState:
                 self._skip_voids(cluster)
             case ClusterOpened(name, mode):
                 self.cluster(name).open(mode)
-            case ClusterPaused(name, paused):
-                (self.cursors.get(name) or self.cluster(name)).paused = paused
+            case ClusterPaused(name, paused, revision):
+                self._pause(name, paused, revision)
             case ClusterDeleted(name):
                 self.clusters.pop(name, None)
                 self.cursors.pop(name, None)
+
+    def _pause(self, name: str, paused: bool, revision: int) -> None:
+        """Pause a cluster, or let it go on, unless a newer change of the registry's is known."""
+        if revision and revision <= self.pauses.get(name, (False, 0))[1]:
+            return
+        known = self.cursors.get(name) or self.clusters.get(name)
+        if revision:
+            self.pauses[name] = paused, revision
+        elif known is None:
+            known = self.cluster(name)
+        if known is not None:
+            known.paused = paused
+
+    def _is_paused(self, name: str) -> bool:
+        return self.pauses.get(name, (False, 0))[0]
 
     def steer_cursor(self, index: int, record: CursorRecord) -> bool:
         """Apply what happens to a cursor by the entry at `index`; False if it came too late."""
@@ -205,15 +226,18 @@ class PartitionState:
         match record:
             case CursorTaken():
                 if cursor is None and not record.after:
-                    cursor = self.cursors[record.cluster] = Cursor()
+                    cursor = self.cursors[record.cluster] = self._cursor(record.cluster)
                 return cursor is not None and cursor.take(index, record)
             case CursorMoved():
                 return cursor is not None and cursor.move(record)
             case CursorSought():
                 if cursor is None:
-                    cursor = self.cursors[record.cluster] = Cursor()
+                    cursor = self.cursors[record.cluster] = self._cursor(record.cluster)
                 cursor.seek(record)
                 return True
+
+    def _cursor(self, name: str) -> Cursor:
+        return Cursor(paused=self._is_paused(name))
 
     def prepare_acks(self, record: AcksPrepared, fence: int) -> bool:
         """Put aside what acks of a scattering name, under `fence`; False if they are barred, or
@@ -299,11 +323,12 @@ class PartitionState:
                 record(hub, sn, boot, sequence, at, value)
 
     def encode(self) -> object:
-        """Return the state as MessagePack can hold it; of ends only where there are any."""
+        """Return the state as MessagePack can hold it: ends and pauses only where any are."""
         ends = [(partition, *end) for partition, end in self.ends.items()]
+        pauses = [(name, *pause) for name, pause in self.pauses.items()]
         has_ends = bool(self.sealed or ends)
         return (
-            _VERSION if has_ends else _WITHOUT_ENDS,
+            _VERSION if pauses else _WITHOUT_PAUSES if has_ends else _WITHOUT_ENDS,
             self.log_start,
             self.first_index,
             self.next_offset,
@@ -317,7 +342,8 @@ class PartitionState:
             self.scatterings.encode(),
             list(self.roster),
             self.cursors.encode(),
-            *((self.sealed, ends) if has_ends else ()),
+            *((self.sealed, ends) if has_ends or pauses else ()),
+            *((pauses,) if pauses else ()),
         )
 
     def become(self, other: PartitionState) -> None:
@@ -329,14 +355,14 @@ class PartitionState:
     def decode(cls, data: Any) -> PartitionState:
         """Return the state that `encode` gave."""
         version, *fields = data
-        if version not in (_WITHOUT_ENDS, _VERSION):
+        if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _VERSION):
             raise UnknownVersion(
                 f"the checkpoint holds a partition in version {version}; this release reads "
                 f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
             )
         start, first_index, *fields = fields
         next_offset, last_stamp, expired_at, producers, origins, clusters, *fields = fields
-        values, delays, scatterings, roster, cursors, *ended = fields
+        values, delays, scatterings, roster, cursors, *later = fields
         state = cls()
         state.log_start, state.first_index = start, first_index
         state.next_offset, state.last_stamp, state._expired_at = next_offset, last_stamp, expired_at
@@ -347,7 +373,8 @@ class PartitionState:
         state.scatterings = Scatterings.decode(*scatterings)
         state.roster = [(partition, floor) for partition, floor in roster]
         state.cursors = Cursors.decode(cursors)
-        state.sealed, ends = ended or (0, ())
+        state.sealed, ends = later[:2] or (0, ())
+        state.pauses = {name: (paused, by) for rows in later[2:] for name, paused, by in rows}
         state.ends = {partition: (stamp, offset) for partition, stamp, offset in ends}
         rows = map(opened, clusters)
         state.clusters = {name: ClusterState.decode(*row) for name, *row in rows}

@@ -276,7 +276,7 @@ def test_what_cannot_be_is_refused(line: Line) -> None:
     other = m.TakeTurn(line.info.addresses[1], "crew", (0,), LEASE_MS, 0)
     assert refused(line.rig.answer(1, other), BadRequest)
     line.rig.answer(1, m.Pull(line.address, "shared", 1, 1 << 20, 0, LEASE_MS))
-    line.rig.answer(1, a.PauseCluster(line.address, "shared", True))
+    line.rig.answer(1, a.SeekCluster(line.address, "shared", 0))
     taken = m.TakeTurn(line.address, "shared", (0, 0, 0), LEASE_MS, 0)
     assert refused(line.rig.answer(1, taken), BadRequest)
     line.take(1)

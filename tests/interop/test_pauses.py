@@ -1,0 +1,48 @@
+"""A paused cluster stays paused when partitions are added, whatever becomes of the client."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import weir
+from weir.server.config import Config, LogConfig, NodeConfig
+from weir.server.hosting import serve
+from weir.wire import administration as a
+from weir.wire import messages as m
+
+
+def test_a_client_that_dies_while_it_adds_partitions_leaves_them_paused(tmp_path: Path) -> None:
+    async def whole() -> None:
+        config = Config(
+            node=NodeConfig(data=str(tmp_path), port=0), log=LogConfig(segment_mib=32, spares=0)
+        )
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        stop = asyncio.Event()
+        node = asyncio.ensure_future(serve(config, lambda _, p: port.set_result(p), stop))
+        url = f"weir://127.0.0.1:{await port}"
+        async with weir.connect(url) as client:
+            await client.create_topic("t", partitions=1)
+            await client.publish("t", b"first")
+            async with client.consumer("t", cluster="crew") as consumer:
+                async for message in consumer:
+                    await consumer.ack(message)
+                    break
+            assert (await client.pause_cluster("t", "crew")).paused
+            # All that reaches the broker of `alter_topic`: the client dies behind it.
+            await client._link.request(a.AlterTopic("t", partitions=3), m.TopicInfo)
+        async with weir.connect(url) as client:
+            for partition in range(3):
+                await client.publish("t", b"held back", partition=partition)
+            async with client.consumer("t", cluster="crew") as consumer:
+                waiting = asyncio.ensure_future(anext(aiter(consumer)))
+                done, _ = await asyncio.wait([waiting], timeout=0.5)
+                assert not done, "a paused cluster was granted a message"
+                (crew,) = await client.clusters("t", "crew")
+                assert (crew.paused, crew.paused_in_part) == (True, False)
+                assert not (await client.resume_cluster("t", "crew")).paused
+                assert (await asyncio.wait_for(waiting, 30)).value == b"held back"
+        stop.set()
+        assert await node
+
+    asyncio.run(whole())
