@@ -36,6 +36,9 @@ DIAL_TIMEOUT = 5.0
 _FIRST_DIAL_TIMEOUT = 1.0
 #: Where several nodes can lead, one of them soon does: nobody waits longer for it to be asked.
 _ELECTED_WITHIN = 0.25
+#: Where several nodes can answer, nobody waits longer before all of them are dialled again: once
+#: a majority of them is back, it would be the client that keeps its messages waiting.
+_REDIALLED_WITHIN = 1.0
 #: After so many refusals in a row a node is left for another, which may know more.
 _TRIES_A_NODE = 8
 
@@ -321,7 +324,9 @@ class Link:
                 last = _unreached(self._places, 0, self._last_failure)
                 self._end(Disconnected(f"given up after {attempt - 1} attempts; {last}"))
                 return
-            await asyncio.sleep(self.retry.delay(attempt, self.random.random()))
+            await asyncio.sleep(
+                redial_pause(self.retry, attempt, len(self._places), self.random.random())
+            )
 
     async def _dial(self, host: str, port: int, timeout: float) -> Connection:
         connection, self.welcome = await self._greeted(host, port, timeout)
@@ -369,6 +374,17 @@ class Link:
             self._up.set()
             for sender in [*self.senders]:
                 sender.ended(error)
+
+
+def redial_pause(retry: Backoff, attempt: int, places: int, dice: float) -> float:
+    """Return the seconds to wait before a failed attempt is followed by the next one, which goes to
+    the next of so many places; `dice` is uniform in [0, 1). Waits grow from one round of all places
+    to the next.
+    """
+    if places < 2:
+        return retry.delay(attempt, dice)
+    delay = retry.delay((attempt - 1) // places + 1, dice)
+    return min(delay, _ELECTED_WITHIN if attempt % places else _REDIALLED_WITHIN)
 
 
 def _unreached(places: Sequence[tuple[str, int]], timeout: float, why: object) -> Disconnected:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from weir.client.backoff import Backoff
 from weir.client.connect import connect
+from weir.client.link import redial_pause
 from weir.errors import Unavailable
 from weir.model.ids import Address
 from weir.wire import administration as a
@@ -490,3 +492,21 @@ def test_a_named_leader_of_several_shards_is_asked_by_the_shard_of_the_log() -> 
     ways._nodes = {2: Node(2, "host", 6800, (1, 2, 3))}
     assert ways.led_by(Address(0, 7, 9, 1), 2) == Address(1, 7, 9, 2)
     assert ways.led_by(Address(0, 7, 9, 1), 5) == Address(0, 7, 9, 5)
+
+
+def test_a_client_of_several_nodes_tries_all_of_them_again_within_seconds() -> None:
+    retry = Backoff()
+    for places in (2, 3, 5):
+        for round_ in range(20):
+            first = round_ * places + 1
+            waits = [redial_pause(retry, first + n, places, 1.0) for n in range(places)]
+            assert max(waits[:-1]) <= 0.25
+            assert sum(waits) <= 0.25 * (places - 1) + 1.0
+    grown = [redial_pause(retry, attempt, 3, 1.0) for attempt in (1, 4, 7, 10, 300)]
+    assert grown == sorted(grown)
+    assert redial_pause(retry, 3 * 20, 3, 1.0) > redial_pause(retry, 3, 3, 1.0), "no backoff"
+
+
+def test_a_client_of_one_node_waits_as_long_as_it_is_told() -> None:
+    retry = Backoff()
+    assert [redial_pause(retry, n, 1, 1.0) for n in (1, 2, 30)] == [0.05, 0.1, 5.0]
