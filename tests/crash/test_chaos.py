@@ -83,3 +83,16 @@ def test_a_set_elsewhere_is_watched_while_a_command_does_the_harm(
         assert main(["topic", "list", "--url", nodes.url, "--json"]) == 0
         left = [one for one in capsys.readouterr().out.split('"') if one.startswith("chaos-")]
         assert len(left) == 1, "only what ended badly leaves its topic to be looked at"
+
+
+@pytest.mark.timeout(120)
+def test_once_a_majority_is_back_each_partition_changes_its_leader_and_confirms(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Whether it went well within its 2 s is a figure: the machine does something else meanwhile.
+    assert main(["chaos", "regain", "--times", "2", "--partitions", "6", "--json"]) in (0, 1)
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "weir.chaos-regain/1"
+    assert told["rounds"] == len(told["each"]) == 2
+    assert all(one["changes"] >= 6 for one in told["each"]), "who led without a majority?"
+    assert told["confirmed_max_ms"] == max(one["confirmed_ms"] for one in told["each"])

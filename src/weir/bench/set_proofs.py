@@ -67,6 +67,20 @@ OF_SETS = (
         10,
     ),
     _chaos("restart-all", "kill -9 of all three nodes at once, 20 times", 20),
+    Proof(
+        "regain",
+        "kill -9 of two nodes of three and a restart, 20 times: each of 20 partitions changes its "
+        "leader at most once, and all confirm within 2 s",
+        ("weir", "chaos", "regain", "--times", "20", "--json"),
+        {
+            "rounds": Figure("rounds"),
+            "rounds that went well": Figure("well"),
+            "median ms until all confirmed": Figure("confirmed_median_ms"),
+            "worst ms until all confirmed": Figure("confirmed_max_ms"),
+            "leaders of a partition, most": Figure("changes_most"),
+        },
+        (Goal("rounds", "=", 20), Goal("rounds that went well", "=", 20)),
+    ),
     tests(
         "set-kill",
         "kill -9 of the leader, 30 times, with a reader and two consumers: all once, in order",

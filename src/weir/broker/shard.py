@@ -204,7 +204,7 @@ class Shard:
     @property
     def clock_astray_ms(self) -> int:
         """By how much this node's clock lies ahead of the time that it goes by."""
-        return self._time.own_ms() - self._time.wall_ms()
+        return self._time.astray_ms
 
     @property
     def needed_bytes(self) -> int:

@@ -119,6 +119,55 @@ def _restart_all(wanted: Wanted, data: Data = None) -> None:
     _strike(wanted, data, AllKilled)
 
 
+@app.command("regain")
+def _regain(
+    times: Annotated[int, typer.Option(min=1, help="How many rounds.")] = 20,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the topic.")] = 20,
+    down: Down = 3.0,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """kill -9 of two nodes of three, and a restart: each partition changes its leader at most once.
+
+    A round goes well if this holds and all partitions confirm within 2 s, both from the moment at
+    which the first of the two serves again. The planned return of leaderships to preferred nodes
+    begins 5 s after an election, and is not watched.
+    """
+    import msgspec
+
+    from weir.bench.chaos.regain import Regained, run
+    from weir.bench.node_set import READY, NodeSet, Patient
+    from weir.cli.output import print_json
+
+    say = _say if as_json else print
+
+    def tell(one: Regained) -> None:
+        killed = " and ".join(map(str, one.killed))
+        say(
+            f"{one.number:4}  nodes {killed} killed  all confirmed after {one.confirmed_ms:,.0f} "
+            f"ms  new leaders: {one.changes}, {one.changes_most} at most of a partition"
+        )
+
+    with tempfile.TemporaryDirectory(prefix="weir-chaos-") as name, stop_as_by_ctrl_c():
+        nodes = NodeSet(data or Path(name), _NODES, 1, settings=READY)
+        try:
+            nodes.start(Patient())
+            result = asyncio.run(run(nodes, times, partitions, down, tell))
+        finally:
+            nodes.stop()
+    if as_json:
+        given = {"times": times, "partitions": partitions, "down_s": down}
+        print_json("weir.chaos-regain/1", given, msgspec.to_builtins(result))
+    else:
+        say(
+            f"{result.well} of {result.rounds} rounds went well; all confirmed after "
+            f"{result.confirmed_median_ms:,.0f} ms median, "
+            f"{result.confirmed_max_ms:,.0f} ms at most"
+        )
+    if result.well < result.rounds:
+        raise typer.Exit(1)
+
+
 @_verb("watch")
 def _watch(
     wanted: Wanted,

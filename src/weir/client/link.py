@@ -243,7 +243,8 @@ class Link:
 
     @property
     def _of_several(self) -> bool:
-        return self.welcome is not None and len(self.welcome.nodes) > 1
+        # A node that has just started may know of no others yet.
+        return len(self._places) > 1
 
     async def learn(self, addresses: Sequence[Address]) -> None:
         """Ask which nodes there are if one of these addresses names one that is not known."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from random import Random
 from typing import Any
 
 import pytest
 
 from weir.client.backoff import Backoff
 from weir.client.connect import connect
-from weir.client.link import redial_pause
+from weir.client.link import Link, redial_pause
 from weir.errors import Unavailable
 from weir.model.ids import Address
 from weir.wire import administration as a
@@ -510,3 +511,13 @@ def test_a_client_of_several_nodes_tries_all_of_them_again_within_seconds() -> N
 def test_a_client_of_one_node_waits_as_long_as_it_is_told() -> None:
     retry = Backoff()
     assert [redial_pause(retry, n, 1, 1.0) for n in (1, 2, 30)] == [0.05, 0.1, 5.0]
+
+
+def test_a_node_that_knows_of_no_others_yet_makes_nobody_wait_longer() -> None:
+    async def body() -> None:
+        places = [("127.0.0.1", 1), ("127.0.0.1", 2)]
+        link = Link(places, name="", retry=Backoff(jitter=0), request_timeout=1.0, random=Random(1))
+        link.welcome = m.Welcome(77, 1, 1, 0, 1 << 20, 64)
+        assert link.pause(20, Unavailable("no registry")) <= 0.25
+
+    asyncio.run(body())

@@ -54,12 +54,20 @@ class Clocks:
     def wall_ms(self) -> int:
         """Milliseconds since 1970, by the median of all clocks where the own one is far from it."""
         wall = self.own_ms()
+        return wall - self._astray_at(wall)
+
+    @property
+    def astray_ms(self) -> int:
+        """By how much the own wall clock lies ahead of `wall_ms`; 0 where it is not far from it."""
+        return self._astray_at(self.own_ms())
+
+    def _astray_at(self, wall: int) -> int:
         if not self.differ:
             if abs(wall - self.monotonic_ms() - self._looked) <= _SET_MS:
-                return wall
+                return 0
             self.look()
         ahead = self.ahead_ms(self._node, self._heard)
-        return wall - ahead if abs(ahead) > MAX_AHEAD_MS else wall
+        return ahead if abs(ahead) > MAX_AHEAD_MS else 0
 
     def told(self, node: int, wall_ms: int) -> None:
         """A node says what its clock says."""
