@@ -203,6 +203,23 @@ MEASURED = (
             Goal("p99 beside of p99 without", "≤", 1.5),
         ),
     ),
+    Proof(
+        "strangers",
+        "honest peers beside 1,000 connections that claim 8 MiB and send 1 KB, and beside 64 "
+        "devices that ping without pause",
+        ("python", "-m", "weir.bench.strangers"),
+        {
+            "p99 of frames of 60 KiB, beside claims of alone": Figure("p99_ratio"),
+            "batch of 1 MiB beside claims, ms": Figure("batch_ms"),
+            "MiB of memory more": Figure("resident_more_mib"),
+            "a device's confirm beside pings, ms": Figure("device_wait_ms"),
+        },
+        (
+            Goal("p99 of frames of 60 KiB, beside claims of alone", "≤", 2),
+            Goal("batch of 1 MiB beside claims, ms", "≤", 1_000),
+            Goal("MiB of memory more", "≤", 100),
+        ),
+    ),
 )
 
 SURVIVED = (
