@@ -18,7 +18,7 @@ from weir.server.flusher import Flusher
 from weir.sim.disk import SimDisk
 
 SETTINGS = Settings(1, 1, segment_bytes=8192, entry_bytes_max=1000, spares=0)
-Told = SimpleQueue[tuple[Flush, BaseException | None]]
+Results = SimpleQueue[tuple[Flush, BaseException | None]]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def flush_of(log: Log) -> Flush:
 def test_a_roll_on_a_full_disk_waits_for_room_and_tells_each_time(
     disk: SimDisk, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: Told = SimpleQueue()
+    told: Results = SimpleQueue()
     flusher = Flusher("f", disk, lambda *result: told.put(result), retry_seconds=0.001)
     for _ in range(3):
         disk.fail_next("create", errno.ENOSPC)
@@ -55,7 +55,7 @@ def test_a_roll_on_a_full_disk_waits_for_room_and_tells_each_time(
 
 
 def test_a_stop_does_not_wait_for_room(disk: SimDisk, log: Log) -> None:
-    told: Told = SimpleQueue()
+    told: Results = SimpleQueue()
     flusher = Flusher("f", disk, lambda *result: told.put(result), retry_seconds=600)
     disk.fail_next("create", errno.ENOSPC)
     flusher.start(flush_of(log))
@@ -65,7 +65,7 @@ def test_a_stop_does_not_wait_for_room(disk: SimDisk, log: Log) -> None:
 
 
 def test_a_failed_disk_is_told_at_once(disk: SimDisk, log: Log) -> None:
-    told: Told = SimpleQueue()
+    told: Results = SimpleQueue()
     flusher = Flusher("f", disk, lambda *result: told.put(result), retry_seconds=600)
     disk.fail_next("sync", errno.EIO)
     flush = flush_of(log)
@@ -74,3 +74,43 @@ def test_a_failed_disk_is_told_at_once(disk: SimDisk, log: Log) -> None:
     flusher.stop()
     assert which is flush
     assert isinstance(error, DiskFailed)
+
+
+class Noted(SimDisk):
+    """Notes its syncs in the same list as what is told of positions."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.order: list[object] = []
+
+    def sync(self, name: str) -> None:
+        super().sync(name)
+        self.order.append("synced")
+
+
+@pytest.mark.parametrize("by_loop", [False, True])
+def test_a_position_is_told_once_its_flush_has_returned(by_loop: bool) -> None:
+    disk = Noted()
+    log = recover(disk, SETTINGS).log
+    told: Results = SimpleQueue()
+    flusher = Flusher("f", disk, lambda *result: told.put(result), reached=disk.order.append)
+    flush = flush_of(log)
+    disk.order.clear()
+    if by_loop:
+        assert flusher.run(flush)
+    else:
+        flusher.start(flush)
+        told.get(timeout=5)
+    flusher.stop()
+    assert disk.order == ["synced", flush.end]
+
+
+def test_a_flush_that_fails_tells_no_position(disk: SimDisk, log: Log) -> None:
+    told: Results = SimpleQueue()
+    reached: list[int] = []
+    flusher = Flusher("f", disk, lambda *result: told.put(result), reached=reached.append)
+    disk.fail_next("sync", errno.EIO)
+    flusher.start(flush_of(log))
+    assert isinstance(told.get(timeout=5)[1], DiskFailed)
+    flusher.stop()
+    assert not reached
