@@ -9,13 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from weir import raft
-from weir.raft import multi
-from weir.raft.candidate import Candidate
-from weir.raft.core import Core
-from weir.raft.leader import Leader
-from weir.raft.quorum import VoteResult
-from weir.raft.seat import Seat
-from weir.raft.seating import Seating
+from weir.testing.barrier_faults import (
+    Forgetful,
+    Hasty,
+    Unstamped,
+    by_the_new_half,
+    without_an_entry_of_its_own_term,
+    without_the_own_promise,
+)
 from weir.testing.ordered_actor import OrderedActor
 from weir.testing.ordered_rehearsal import OrderedRehearsal
 
@@ -147,65 +148,6 @@ def new_half(actor: type[OrderedActor]) -> None:
     group.publish(2)
 
 
-class Forgetful(OrderedActor):
-    """Who starts again stands by nothing it promised."""
-
-    def start(self) -> None:
-        self._durable_bound = 0
-        super().start()
-
-
-class Hasty(OrderedActor):
-    """Promises count before the bound is durable."""
-
-    def tick(self, elapsed_ms: int) -> None:
-        super().tick(elapsed_ms)
-        self.multi.fence_bound = max([self.multi.fence_bound, *self._bounds])
-
-    def sync(self, count: int) -> None:
-        bound = self.multi.fence_bound
-        super().sync(count)
-        self.multi.fence_bound = max(bound, self.multi.fence_bound)
-
-
-class Unstamped(OrderedActor):
-    """Nothing is stamped in front of a change of the members."""
-
-    def change(self, change: raft.Change) -> None:
-        self.node.change(change)
-
-
-def _before_its_own_term(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(multi, "_is_settled", lambda ground, leader: True)
-
-
-def _by_the_new_half(patch: pytest.MonkeyPatch) -> None:
-    honest = Seating.lead
-
-    def lead(self: Seating, seat: Seat, leader: Leader) -> None:
-        honest(self, seat, leader)
-        del seat.halves[1:]
-
-    patch.setattr(Seating, "lead", lead)
-
-
-def _without_the_own_promise(patch: pytest.MonkeyPatch) -> None:
-    honest = Candidate.voted
-
-    def voted(self: Candidate, voter: int, granted: bool, fence: int) -> VoteResult:
-        return honest(self, voter, granted, 0 if voter == self._ground.id else fence)
-
-    def take_leadership(self: Core) -> raft.Leadership | None:
-        state = self.state
-        if not isinstance(state, Leader) or state.announced:
-            return None
-        state.announced = True
-        return raft.Leadership(self.ground.term, state.fence)
-
-    patch.setattr(Candidate, "voted", voted)
-    patch.setattr(Core, "take_leadership", take_leadership)
-
-
 def _nothing(patch: pytest.MonkeyPatch) -> None:
     """The part that is missing is the actor's."""
 
@@ -214,12 +156,12 @@ Script = Callable[[type[OrderedActor]], None]
 Patch = Callable[[pytest.MonkeyPatch], None]
 #: Each with what must be missing for it to do harm.
 SCRIPTS: dict[Script, tuple[type[OrderedActor], Patch]] = {
-    promise_before_an_entry_of_its_own_term: (OrderedActor, _before_its_own_term),
+    promise_before_an_entry_of_its_own_term: (OrderedActor, without_an_entry_of_its_own_term),
     forgotten_promise: (Forgetful, _nothing),
     promise_of_the_leader_itself: (Hasty, _nothing),
-    promise_of_the_next_leader_itself: (OrderedActor, _without_the_own_promise),
+    promise_of_the_next_leader_itself: (OrderedActor, without_the_own_promise),
     membership: (Unstamped, _nothing),
-    new_half: (OrderedActor, _by_the_new_half),
+    new_half: (OrderedActor, by_the_new_half),
 }
 
 

@@ -1,150 +1,78 @@
 """The rule of barriers explored at random, and each of its parts taken away: then it must break.
 
-Real Raft nodes and the real rule, on bad networks and disks, with clocks that jump. A seed is a
-group of three or five, or one whose members change (counterexamples 1 to 3).
-
-WEIR_BARRIER_SEEDS sets how many seeds are run.
+WEIR_BARRIER_SEEDS sets how many seeds are run, WEIR_BARRIER_FAULTS how many at most to find what is
+missing.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 
 import pytest
 
-from weir import raft
-from weir.order.barrier import Barrier
-from weir.raft.ground import Pledge
-from weir.testing.ordered_actor import BarrierChecks, OrderedActor
-from weir.testing.ordered_rehearsal import OrderedRehearsal
-from weir.testing.rehearsal import STEPS
+from weir.testing.barrier_explorer import Explorer, main
+from weir.testing.barrier_faults import ACTORS, PATCHES
+from weir.testing.ordered_actor import OrderedActor
 
-SEEDS = int(os.environ.get("WEIR_BARRIER_SEEDS", "25"))
-LENGTH = 3_000
-WEIGHTS = {
-    **STEPS,
-    **{"tick": 40, "sync": 90, "deliver": 260, "propose": 16, "ask": 16, "hand_out": 24},
-    **{"crash": 2, "start": 6, "cut": 1, "heal": 6, "campaign": 2, "jump": 2, "compact": 2},
-    **{"change": 3, "read": 0},
-}
-#: Three sorts of days: of all troubles, of crashes on slow disks, of members that come and go.
-DAYS = (
-    WEIGHTS,
-    {
-        **WEIGHTS,
-        "crash": 5,
-        "start": 12,
-        "sync": 40,
-        "campaign": 6,
-        "jump": 4,
-        "propose": 4,
-        "drop": 8,
-    },
-    {**WEIGHTS, "change": 8, "swap": 6, "cut": 3, "campaign": 5, "jump": 5, "propose": 3},
-)
-
-
-class Explorer(OrderedRehearsal):
-    """A group of a shape drawn by the seed, on a day drawn by it."""
-
-    def __init__(self, seed: int, actor: type[OrderedActor] = OrderedActor) -> None:
-        voters, spare, kept = (
-            ((1, 2, 3), (), 0), ((1, 2, 3, 4, 5), (), 0), ((1, 2, 3), (4, 5), 0),
-            ((1, 2, 3), (4, 5), 15),
-        )[seed % 4]  # fmt: skip
-        self.actor = actor
-        super().__init__(seed, voters, spare, kept, linked=True, election_ms=200)
-        for id in self.actors:
-            self.of(id).wall_ms += self.dice.randint(-3_000, 3_000)
-
-    def explore(self) -> BarrierChecks:
-        """A bad day, and then a good one on which all must come to rest."""
-        self.run(LENGTH, DAYS[self.seed // 4 % len(DAYS)])
-        self.settle()
-        return self.barriers
+SEEDS = int(os.environ.get("WEIR_BARRIER_SEEDS", "50"))
+FAULT_SEEDS = int(os.environ.get("WEIR_BARRIER_FAULTS", "200"))
+#: Seeds that find what is missing, where it takes hundreds to find one.
+KNOWN = {"Forgetful": 4, "Hasty": 1257, "Unstamped": 1016, "by_the_new_half": 10}
+#: It takes thousands of seeds to find these; the scripts of `test_barrier_counterexamples.py` show
+#: each in one.
+RARE = ("without_an_entry_of_its_own_term", "without_the_own_promise", "unsaid")
+RULES = [*ACTORS, *PATCHES]
 
 
 def test_no_barrier_is_ever_broken() -> None:
     promised = 0
     for seed in range(SEEDS):
         promised += Explorer(seed).explore().promised
-    assert promised > 5 * SEEDS, "hardly a barrier lay above what was committed anyhow"
+    assert promised > 2 * SEEDS, "hardly a barrier lay above what was committed anyhow"
 
 
-# What the rule forbids, each as the one part of it that is missing
+def find(name: str) -> int:
+    """Explore without a part of the rule, until a barrier breaks; return how many seeds it took."""
+    actor = ACTORS.get(name, OrderedActor)
+    for count, seed in enumerate([KNOWN.get(name, 0), *range(FAULT_SEEDS)], 1):
+        try:
+            Explorer(seed, actor).explore()
+        except AssertionError as error:
+            if "was handed out" not in str(error):
+                raise
+            return count
+    raise AssertionError(f"{FAULT_SEEDS:,} seeds do not find that {name} is missing")
 
 
-class Forgetful(OrderedActor):
-    """Who starts again stands by nothing it promised (counterexample 2)."""
-
-    def start(self) -> None:
-        bound, self._durable_bound = self._durable_bound, 0
-        super().start()
-        self._durable_bound = bound
-        self.multi.fence_bound = bound
-
-
-class Heedless(OrderedActor):
-    """It goes on to stamp below what it asked others to promise."""
-
-    def ask(self) -> None:
-        promised = self.highest.promised
-        super().ask()
-        self.highest.promised = promised
-
-
-class Blind(OrderedActor):
-    """It stamps above its log, and not above what its voters had promised."""
-
-    def leads(self, leadership: raft.Leadership) -> None:
-        super().leads(raft.Leadership(leadership.term, 0))
-
-
-class Short(OrderedActor):
-    """It stamps above what its voters had promised, and not above its log."""
-
-    def leads(self, leadership: raft.Leadership) -> None:
-        tail, self.tail = self.tail, {}
-        last, self.last_stamp = self.last_stamp, 0
-        super().leads(leadership)
-        self.tail, self.last_stamp = tail, last
-
-
-class Eager(OrderedActor):
-    """It hands out what is promised above what it stamped and has not committed."""
-
-    def hand_out(self) -> Barrier:
-        tail, self.tail = self.tail, {}
-        barrier = super().hand_out()
-        self.tail = tail
-        return barrier
-
-
-def _unsaid(patch: pytest.MonkeyPatch) -> None:
-    """Votes say nothing of promises that were given since the start."""
-    patch.setattr(Pledge, "raise_to", lambda self, fence: None)
-
-
-Patch = Callable[[pytest.MonkeyPatch], None]
-FAULTS: dict[str, type[OrderedActor] | Patch] = {
-    **{actor.__name__: actor for actor in (Forgetful, Heedless, Blind, Short, Eager)},
-    "Unsaid": _unsaid,
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.timeout(60 + FAULT_SEEDS // 10)
+@pytest.mark.parametrize(
+    "name", RULES if "WEIR_BARRIER_FAULTS" in os.environ else [n for n in RULES if n not in RARE]
+)
 def test_without_a_part_of_the_rule_a_barrier_breaks(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch, tell: Callable[..., None]
 ) -> None:
-    fault = FAULTS[name]
-    actor = fault if isinstance(fault, type) else OrderedActor
-    if not isinstance(fault, type):
-        fault(monkeypatch)
-    with pytest.raises(AssertionError, match="was handed out"):
-        _explore_all(200, actor)
+    if name in PATCHES:
+        PATCHES[name](monkeypatch)
+    tell(rules=1, seeds=find(name))
 
 
-def _explore_all(seeds: int, actor: type[OrderedActor]) -> None:
-    for seed in range(seeds):
-        Explorer(seed, actor).explore()
+def test_what_was_explored_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "--seeds", "2"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["seeds"], told["broken"]) == (2, 0)
+    assert told["committed"] > 0
+
+
+def test_a_seed_that_breaks_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: Explorer) -> None:
+        raise AssertionError("planted")
+
+    monkeypatch.setattr(Explorer, "explore", broken)
+    assert main(["--seed", "3", "--seeds", "2"]) == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["broken"] == 2
+    assert "seed 4: planted" in said.err

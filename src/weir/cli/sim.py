@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -59,12 +60,14 @@ def run(
     faults = operations = violations = done = 0
     least = {"operations": math.inf, "faults": math.inf, "virtual_seconds": math.inf}
     failed = []
+    worlds_of: Counter[str] = Counter()
     with progress("seeds", seeds) as show:
         for outcome in run_many(seed, seeds, SHAPES[shape], jobs):
             faults += outcome.faults
             operations += outcome.operations
             violations += len(outcome.violations)
             done += 1
+            worlds_of.update(outcome.promises)
             show(done)
             least = {name: min(value, getattr(outcome, name)) for name, value in least.items()}
             if outcome.violations:
@@ -77,6 +80,8 @@ def run(
             "seeds": done,
             "faults": faults,
             "operations": operations,
+            "operations_a_world": operations / done,
+            "worlds_of": dict(sorted(worlds_of.items())),
             "violations": violations,
             "seconds": seconds,
             "least": least,

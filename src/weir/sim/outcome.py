@@ -29,6 +29,8 @@ class Outcome:
     virtual_seconds: float
     #: The last notes of the trace, (virtual µs, what, ...), for a run that failed.
     recent: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
+    #: The promises that the run could have broken.
+    promises: frozenset[str] = frozenset()
 
     def report(self) -> str:
         """Return what a person needs: the broken promises, and how to see them break again."""

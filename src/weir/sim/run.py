@@ -22,6 +22,7 @@ from weir.sim.betrayals import Eviction, Forgetful, Latecomer, Unsettled
 from weir.sim.brokerset import BrokerSet
 from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.duel import Duel
+from weir.sim.exercised import promises_tested
 from weir.sim.healing import Healing
 from weir.sim.history import History, record_of
 from weir.sim.nemesis import Nemesis
@@ -291,6 +292,7 @@ def _judged(seed: int, shape: Shape) -> Outcome:
         time.perf_counter() - started,
         run.world.now / SECOND,
         tuple(run.world.recent) if found else (),
+        promises_tested(run.history),
     )
 
 

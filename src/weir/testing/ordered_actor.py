@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from weir import raft
+from weir.broker.domain.promises import Promises
 from weir.model.stamp import stamp_at
 from weir.order.barrier import Barrier, barrier_at
 from weir.order.bound import Bound
@@ -29,17 +30,20 @@ class BarrierChecks(Checks):
         self.stamps: dict[int, int] = {}
         #: How many barriers lay above the last committed stamp: those that promises alone allow.
         self.promised = 0
+        self._last = 0
 
     def hand_out(self, barrier: Barrier) -> None:
         """A reader may be told this from here on."""
         self.handed[barrier.through] = max(barrier.stamp, self.handed.get(barrier.through, 0))
         self.promised += barrier.stamp > self.stamps.get(barrier.through - 1, 0)
-        for index, stamp in self.stamps.items():
-            self._hold(index, stamp, barrier.through, barrier.stamp)
+        for index in range(barrier.through, self._last + 1):
+            if index in self.stamps:
+                self._hold(index, self.stamps[index], barrier.through, barrier.stamp)
 
     def stamped(self, index: int, stamp: int) -> None:
         """An entry is committed."""
         self.stamps[index] = stamp
+        self._last = max(self._last, index)
         for through, barrier in self.handed.items():
             self._hold(index, stamp, through, barrier)
 
@@ -48,6 +52,21 @@ class BarrierChecks(Checks):
             f"{self._name}: entry {index} is stamped {stamp}, and barrier {barrier} was handed out "
             f"through {through}"
         )
+
+
+class _Watch:
+    """The time as an actor sees it."""
+
+    def __init__(self, actor: OrderedActor) -> None:
+        self._actor = actor
+
+    def wall_ms(self) -> int:
+        """Its own clock, which jumps."""
+        return self._actor.wall_ms
+
+    def monotonic_ms(self) -> int:
+        """How much time has passed for it."""
+        return self._actor.passed_ms
 
 
 class OrderedActor(Actor):
@@ -64,6 +83,7 @@ class OrderedActor(Actor):
         super().__init__(config, checks, post, kept_entries, post_link)
         self._barriers = checks
         self.wall_ms = EPOCH_MS
+        self.passed_ms = 0
         self._syncs = 0
         #: Bounds become durable with every so manieth write of other things.
         self.syncs_a_bound = 4
@@ -82,14 +102,21 @@ class OrderedActor(Actor):
         super().start()
         for index in range(self.node.first_index, self.disk.last_index() + 1):
             self.keeps(self.disk.entries(index, index + 1, 1 << 30)[0])
+        self._promises = Promises(self.multi, self.highest, (self,), _Watch(self))
         self.multi.fence_bound = self._durable_bound
+
+    def extend_bound(self) -> None:
+        """Write how far promises may go, unless there is enough in hand."""
+        if extension := self.bound.extension(self.wall_ms):
+            self._bounds.append(extension)
 
     def tick(self, elapsed_ms: int) -> None:
         """Let time pass, on its own clock too."""
         self.wall_ms += elapsed_ms
-        if extension := self.bound.extension(self.wall_ms):
-            self._bounds.append(extension)
+        self.passed_ms += elapsed_ms
+        self.extend_bound()
         super().tick(elapsed_ms)
+        self._promises.advance()
 
     def sync(self, count: int) -> None:
         """Make writes durable; bounds later than all else, for nothing waits for them."""
@@ -145,9 +172,8 @@ class OrderedActor(Actor):
 
     def ask(self) -> None:
         """Ask everybody to promise that nothing is stamped up to now, and stamp nothing there."""
-        asked = stamp_at(self.wall_ms)
-        self.highest.promised = max(self.highest.promised, asked)
-        self.multi.ask(self.highest.promised)
+        self._promises.ask(stamp_at(self.wall_ms))
+        self._promises.advance()
 
     def hand_out(self) -> Barrier:
         """Tell readers how far the order is complete."""

@@ -1,0 +1,54 @@
+"""Which promises a run put to the test: a promise about something that never happened says nothing.
+
+Each promise is known by its checker's name, and by what must lie in the history for it to be able
+to break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weir.model.clusters import Mode
+from weir.sim.history import History
+
+_TESTED: dict[str, Callable[[History], object]] = {
+    "Durable": lambda history: history.publishes,
+    "OneOffset": lambda history: history.publishes,
+    "RisingStamps": lambda history: len(history.publishes) > 1,
+    "RealTime": lambda history: history.looks or len(history.publishes) > 1,
+    "Fenced": lambda history: history.fences or _has_epochs(history),
+    "Retained": lambda history: any(history.starts.values()),
+    "AckedOnce": lambda history: history.acks,
+    "Leased": lambda history: len(history.grants) > 1,
+    "HeldBack": lambda history: any(one.delay_ms for one in history.returns),
+    "KeyOrder": lambda history: Mode.KEYED in history.modes.values(),
+    "OrderedOnce": lambda history: Mode.ORDERED in history.modes.values(),
+    "NotBeforeDue": lambda history: history.dues,
+    "Honest": lambda history: history.drained,
+    "Live": lambda history: history.operations,
+    "Timely": lambda history: history.one_wrong,
+    "BarrierHolds": lambda history: history.barriers,
+    "OneOrder": lambda history: history.readings,
+    "Causal": lambda history: any(publish.after for publish in history.publishes),
+    "AllOrNone": lambda history: history.scatterings,
+    "OneCursor": lambda history: history.moves,
+    "OneTurn": lambda history: len(history.turns) > 1,
+}
+#: Those that a run of `weir.sim.shape.SET` can break: in none of them is one clock wrong alone.
+OF_SETS = tuple(name for name in _TESTED if name != "Timely")
+
+
+def _has_epochs(history: History) -> bool:
+    """Tell whether some producer wrote in two epochs: (kind, number, ..., epoch) of its records."""
+    epochs: dict[object, set[object]] = {}
+    for records in history.drained.values():
+        for record in records:
+            kind, number, *rest = record.rows[0][0]
+            if kind == "producer":
+                epochs.setdefault(number, set()).add(rest[-1])
+    return any(len(known) > 1 for known in epochs.values())
+
+
+def promises_tested(history: History) -> frozenset[str]:
+    """Return the names of the promises that this run could have broken."""
+    return frozenset(name for name, happened in _TESTED.items() if happened(history))
