@@ -7,7 +7,7 @@ from weir.sim.exercised import OF_SETS
 
 #: How many worlds of a kind `make proof` plays; they are the first of those of the long sweep.
 _FIRST = 1_000
-_EXPLORER = "weir.testing.barrier_explorer"
+_EXPLORER = "weir.bench.barriers"
 
 
 def _worlds(name: str, what: str, shape: str, seeds: int, faults: int, of_each: int = 0) -> Proof:

@@ -1,17 +1,10 @@
-"""The rule of barriers explored at random: `python -m weir.testing.barrier_explorer --seeds 100`.
+"""The rule of barriers explored at random; `python -m weir.bench.barriers` plays many seeds.
 
 Real Raft nodes, their real votes and the real promises, on bad networks and disks, with clocks that
 jump. A seed is a group of three or five, or one whose members change (counterexamples 1 to 3).
-Prints JSON; what breaks is printed on stderr, with the seed that shows it again.
 """
 
 from __future__ import annotations
-
-import argparse
-import json
-import sys
-import time
-from collections.abc import Sequence
 
 from weir.testing.ordered_actor import BarrierChecks, OrderedActor
 from weir.testing.ordered_rehearsal import OrderedRehearsal
@@ -63,35 +56,3 @@ class Explorer(OrderedRehearsal):
         self.run(length, _DAYS[self.seed // 4 % len(_DAYS)])
         self.settle()
         return self.barriers
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Explore as many seeds as the command line says; 1 if something broke."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many")
-    parser.add_argument("--seed", type=int, default=0, help="the first of them")
-    wanted = parser.parse_args(arguments)
-    began = time.perf_counter()
-    promised = broken = committed = 0
-    for seed in range(wanted.seed, wanted.seed + wanted.seeds):
-        try:
-            checks = Explorer(seed).explore()
-        except AssertionError as error:
-            broken += 1
-            print(f"seed {seed}: {error}", file=sys.stderr)
-            continue
-        promised += checks.promised
-        committed += checks.committed_through
-    told = {
-        "seeds": wanted.seeds,
-        "broken": broken,
-        "promised": promised,
-        "committed": committed,
-        "seconds": round(time.perf_counter() - began, 3),
-    }
-    print(json.dumps(told))
-    return 1 if broken else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
