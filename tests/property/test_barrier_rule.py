@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from weir.bench.barriers import main
+from weir.cli.main import main
 from weir.testing.barrier_explorer import Explorer
 from weir.testing.barrier_faults import ACTORS, PATCHES
 from weir.testing.ordered_actor import OrderedActor
@@ -60,7 +60,7 @@ def test_without_a_part_of_the_rule_a_barrier_breaks(
 
 
 def test_what_was_explored_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seed", "3", "--seeds", "2"]) == 0
+    assert main(["sim", "barriers", "--seed", "3", "--seeds", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["seeds"], told["broken"]) == (2, 0)
     assert told["committed"] > 0
@@ -73,7 +73,7 @@ def test_a_seed_that_breaks_is_told(
         raise AssertionError("planted")
 
     monkeypatch.setattr(Explorer, "explore", broken)
-    assert main(["--seed", "3", "--seeds", "2"]) == 1
+    assert main(["sim", "barriers", "--seed", "3", "--seeds", "2", "--json"]) == 1
     said = capsys.readouterr()
     assert json.loads(said.out)["broken"] == 2
     assert "seed 4: planted" in said.err

@@ -7,7 +7,6 @@ from weir.sim.exercised import OF_SETS
 
 #: How many worlds of a kind `make proof` plays; they are the first of those of the long sweep.
 _FIRST = 1_000
-_EXPLORER = "weir.bench.barriers"
 
 
 def _worlds(name: str, what: str, shape: str, seeds: int, faults: int, of_each: int = 0) -> Proof:
@@ -108,7 +107,7 @@ OF_WORLDS = (
         "barriers",
         "50,000 seeds of the rule of barriers: real Raft nodes, their votes and promises, on bad "
         "networks and disks with clocks that jump; seconds are of one core",
-        ("python", "-m", _EXPLORER, "--seed", "{SEED}", "--seeds", "{SEEDS}"),
+        ("weir", "sim", "barriers", "--seed", "{SEED}", "--seeds", "{SEEDS}", "--json"),
         {
             "seeds": Figure("seeds"),
             "broken": Figure("broken"),

@@ -154,3 +154,39 @@ def mutants(
         print(f"{len(hunts)} planted, {len(hunts) - len(missed)} caught, {len(missed)} missed")
     if missed:
         raise typer.Exit(1)
+
+
+@app.command()
+def barriers(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Explore the rule of barriers: real Raft nodes and promises on bad networks and disks.
+
+    What breaks is printed with its seed. Exit code 1 if anything did.
+    """
+    from weir.cli.output import print_json, print_table
+    from weir.testing.barrier_explorer import Explorer
+
+    began = time.monotonic()
+    promised = broken = committed = 0
+    for one in range(seed, seed + seeds):
+        try:
+            checks = Explorer(one).explore()
+        except AssertionError as error:
+            broken += 1
+            typer.echo(f"seed {one}: {error}", err=True)
+            continue
+        promised += checks.promised
+        committed += checks.committed_through
+    seconds = round(time.monotonic() - began, 3)
+    if as_json:
+        results = {"seeds": seeds, "broken": broken, "promised": promised}
+        results |= {"committed": committed, "seconds": seconds}
+        print_json("weir.sim.barriers/1", {"seed": seed}, results)
+    else:
+        columns = ("SEEDS", "BROKEN", "BARRIERS BY PROMISE ALONE", "COMMITTED", "SECONDS")
+        print_table(columns, [(seeds, broken, promised, committed, seconds)])
+    if broken:
+        raise typer.Exit(1)

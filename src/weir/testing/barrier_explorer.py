@@ -1,4 +1,4 @@
-"""The rule of barriers explored at random; `python -m weir.bench.barriers` plays many seeds.
+"""The rule of barriers explored at random; `weir sim barriers` plays many seeds.
 
 Real Raft nodes, their real votes and the real promises, on bad networks and disks, with clocks that
 jump. A seed is a group of three or five, or one whose members change (counterexamples 1 to 3).
