@@ -182,8 +182,8 @@ def barriers(
         committed += checks.committed_through
     seconds = round(time.monotonic() - began, 3)
     if as_json:
-        results = {"seeds": seeds, "broken": broken, "promised": promised}
-        results |= {"committed": committed, "seconds": seconds}
+        counts = {"seeds": seeds, "broken": broken, "promised": promised, "committed": committed}
+        results = {**counts, "seconds": seconds}
         print_json("weir.sim.barriers/1", {"seed": seed}, results)
     else:
         columns = ("SEEDS", "BROKEN", "BARRIERS BY PROMISE ALONE", "COMMITTED", "SECONDS")
