@@ -178,7 +178,7 @@ def _replies() -> list[dict[str, Any]]:
         welcome("the boot count is what erased flash reads as", 0, ErasedBoot.code, 99),
         confirm("durable, without a sequence", 7, NO_SEQUENCE, 0, 41),
         confirm("durable: sequence 5 lies at offset 42", 7, 5, 0, 42),
-        confirm("durable since an earlier try; its place is not kept", 7, 5, 0, U64),
+        confirm("a duplicate: durable since an earlier try", 7, 5, 0, U64),
         confirm("a gap: sequence 6 is expected", 7, 8, SequenceGap.code, 6),
         confirm("a newer boot of this hub has spoken: it is boot 3", 7, 8, Fenced.code, 3),
         number("the answer to a ping", op.PING, 9, 0),

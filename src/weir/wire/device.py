@@ -33,8 +33,8 @@ Rules for firmware:
     Hello first; anything else is answered with `NoHello`. A later hello may name another place, hub
     or boot when every publish has its reply; before, it is refused and changes nothing.
     At most 8 sequenced publishes of one (hub, sn) under way: of the last 8 the broker knows a hash.
-    A repeat of one of them, same bytes, is confirmed again (an offset of all ones: accepted, place
-    not kept). Other bytes, or an older sequence, are refused with `SequenceReused`.
+    A repeat of one of them, same bytes, is confirmed again, as a duplicate (an offset of all
+    ones). Other bytes, or an older sequence, are refused with `SequenceReused`.
     The boot count never falls, and rises whenever sequences begin anew: no device is forgotten.
     Sequences are counted in each partition: after hello to another place begin at 0 there.
 """

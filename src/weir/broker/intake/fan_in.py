@@ -22,8 +22,8 @@ from weir.model.columns import NO_SEQUENCE, Origins
 from weir.model.limits import BATCH_BYTES_DEFAULT, ORIGINS_PER_PARTITION_MAX, RETRY_AFTER_MS
 from weir.wire.device import DevicePublishes, encode_confirm
 
-#: Where a repeat lies that is older than the last message: it was accepted, that much is sure.
-OFFSET_UNKNOWN = (1 << 64) - 1
+#: The offset of a repeat: nothing new is there. A hub that sent it once did not raise its boot.
+DUPLICATE = (1 << 64) - 1
 #: What a device's message costs in memory besides its bytes, roughly: list places and columns.
 ROW_BYTES = 64
 
@@ -212,7 +212,7 @@ class FanIn:
             return _ACCEPT, place
         if not here.holds(sequence, hash_):
             return SequenceReused.code, 0
-        return 0, here.offset if sequence == wanted - 1 else OFFSET_UNKNOWN
+        return 0, DUPLICATE
 
     def _closed(self) -> tuple[int, int] | None:
         try:

@@ -9,7 +9,7 @@ import pytest
 from weir.broker import events as ev
 from weir.broker.effects import Hangup
 from weir.broker.intake import fan_in
-from weir.broker.intake.fan_in import OFFSET_UNKNOWN
+from weir.broker.intake.fan_in import DUPLICATE
 from weir.errors import BadRequest, ErasedBoot, NoHello, Overloaded, SequenceReused, UnknownTopic
 from weir.model.limits import DEDUPE_HORIZON_MS, DEVICE_WINDOW, MAX_AHEAD_MS, RETRY_AFTER_MS
 from weir.model.stamp import milliseconds_of
@@ -80,14 +80,14 @@ def test_other_bytes_under_a_used_sequence_are_refused(hub: Any) -> None:
     assert answers(hub, d.publish(1, b"door opened", 0)) == [(0, 0)]
     for checkpoint in (False, True):
         assert answers(hub, d.publish(1, b"ALARM", 0)) == [(SequenceReused.code, 0)]
-        assert answers(hub, d.publish(1, b"door opened", 0)) == [(0, 0)]
+        assert answers(hub, d.publish(1, b"door opened", 0)) == [(0, DUPLICATE)]
         restart(hub, checkpoint)
     assert state(hub, "t").next_offset == 1
 
 
 def test_other_bytes_are_refused_while_the_first_are_under_way(hub: Any) -> None:
     first, other, again = (d.publish(1, value, 0) for value in (b"a", b"b", b"a"))
-    assert answers(hub, first, other, again) == [(0, 0), (SequenceReused.code, 0), (0, 0)]
+    assert answers(hub, first, other, again) == [(0, 0), (SequenceReused.code, 0), (0, DUPLICATE)]
     hub.device(50, d.publish(1, b"c", 1))
     assert answers(hub, d.publish(1, b"d", 1)) == [(0, 1), (SequenceReused.code, 0)]
 
@@ -111,8 +111,8 @@ def test_the_window_is_answered_again_and_what_is_older_refused(hub: Any) -> Non
     assert [code for code, _ in answers(hub, *frames)] == [0] * (DEVICE_WINDOW + 2)
     for checkpoint in (False, True):
         refused = [(SequenceReused.code, 0)] * 2
-        kept = [(0, OFFSET_UNKNOWN)] * (DEVICE_WINDOW - 1)
-        assert answers(hub, *frames) == [*refused, *kept, (0, DEVICE_WINDOW + 1)]
+        kept = [(0, DUPLICATE)] * DEVICE_WINDOW
+        assert answers(hub, *frames) == [*refused, *kept]
         assert answers(hub, d.publish(1, b"x", 4)) == [(SequenceReused.code, 0)]
         restart(hub, checkpoint)
 
@@ -127,7 +127,7 @@ def test_values_are_told_apart_in_whichever_batch_of_an_entry_they_came(hub: Any
         (0, 0), (0, 2), (0, 3), (0, 4)
     ]  # fmt: skip
     restart(hub, checkpoint=False)
-    assert answers(hub, d.publish(1, b"a", 0), d.publish(2, b"b", 0)) == [(0, 2), (0, 3)]
+    assert answers(hub, d.publish(1, b"a", 0), d.publish(2, b"b", 0)) == [(0, DUPLICATE)] * 2
     assert answers(hub, d.publish(1, b"b", 0)) == [(SequenceReused.code, 0)]
 
 
@@ -148,7 +148,7 @@ def test_a_quiet_device_is_never_forgotten(hub: Any) -> None:
     for _ in range(3):
         hub.time.pass_ms(DEDUPE_HORIZON_MS + DAY_MS)
         answers(hub, d.hello(HUB + 1, 1, "t"), d.publish(1, b"time passes"), session=51)
-    assert answers(hub, once, d.publish(1, b"b", 1)) == [(0, 1), (0, 5)]
+    assert answers(hub, once, d.publish(1, b"b", 1)) == [(0, DUPLICATE), (0, 5)]
 
 
 def test_one_device_too_many_is_refused_and_the_known_go_on(
@@ -232,3 +232,12 @@ def test_the_boot_of_erased_flash_fences_nobody(hub: Any) -> None:
         (0, 0),
         (0, 1),
     ]
+
+
+def test_a_reboot_that_repeats_itself_is_told_that_nothing_is_new(hub: Any) -> None:
+    """A hub whose boot count did not rise must not take its new messages for stored."""
+    assert answers(hub, d.publish(1, b"open", 0)) == [(0, 0)]
+    again = answers(hub, d.hello(HUB, 1, "t"), d.publish(1, b"open", 0), session=51)
+    assert again[-1] == (0, DUPLICATE)
+    raised = answers(hub, d.hello(HUB, 2, "t"), d.publish(1, b"open", 0), session=52)
+    assert raised[-1] == (0, 1)

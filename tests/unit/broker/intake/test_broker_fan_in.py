@@ -10,7 +10,7 @@ import pytest
 from weir.broker.effects import StartFlush
 from weir.broker.events import Flushed, Rested
 from weir.broker.intake import fan_in
-from weir.broker.intake.fan_in import OFFSET_UNKNOWN
+from weir.broker.intake.fan_in import DUPLICATE
 from weir.broker.writer import CROWD, CROWD_FLUSH_MS
 from weir.errors import BadChecksum, Fenced, NoHello, Overloaded, SequenceGap, Unavailable
 from weir.model.batch import split
@@ -94,13 +94,13 @@ def test_repeats_are_answered_behind_the_first(hub: Any) -> None:
     hub.settle()
     assert answers(hub) == [
         (1, 0, 0, 0),
-        (1, 0, 0, 0),
+        (1, 0, 0, DUPLICATE),
         (1, 1, 0, 1),
-        (1, 0, 0, OFFSET_UNKNOWN),
+        (1, 0, 0, DUPLICATE),
     ]
     hub.device(50, d.publish(1, b"b", 1))
     hub.settle()
-    assert answers(hub) == [(1, 1, 0, 1)]
+    assert answers(hub) == [(1, 1, 0, DUPLICATE)]
     assert stored(hub) == [b"a", b"b"]
 
 
@@ -108,7 +108,7 @@ def test_a_read_of_repeats_alone_waits_for_the_batch_under_way(hub: Any) -> None
     hub.device(50, d.publish(1, b"a", 0))
     hub.device(50, d.publish(1, b"a", 0))
     hub.step()  # the flush of the first; the repeats are cut now and have nothing to write
-    assert answers(hub) == [(1, 0, 0, 0), (1, 0, 0, 0)]
+    assert answers(hub) == [(1, 0, 0, 0), (1, 0, 0, DUPLICATE)]
 
 
 def test_gaps_and_old_boots_are_refused_with_what_to_do(hub: Any) -> None:
@@ -141,7 +141,7 @@ def test_a_cut_that_makes_several_batches_answers_in_order(
     hub.settle()
     replies = answers(hub)
     assert [r[:3] for r in replies[:3]] == [(9, 0, 0), (0, 0, 0), (1, 0, 0)]
-    firsts = [r for r in replies if not (r[0] == 0 and r[3] == OFFSET_UNKNOWN)]
+    firsts = [r for r in replies if not (r[0] == 0 and r[3] == DUPLICATE)]
     offsets = [offset for _, _, _, offset in firsts]
     assert offsets == sorted(offsets)
     assert offsets == list(range(13))
@@ -192,7 +192,7 @@ def test_devices_are_known_after_a_restart(hub: Any) -> None:
         hub.device_replies[50].clear()
         hub.device(50, d.publish(1, b"a", 0), d.publish(1, b"b", 1))
         hub.settle()
-        assert answers(hub) == [(1, 0, 0, OFFSET_UNKNOWN), (1, 1, 0, 1)]
+        assert answers(hub) == [(1, 0, 0, DUPLICATE), (1, 1, 0, DUPLICATE)]
         hub.shard._writers[0].checkpoint()
         hub.tick()
         hub.settle()
