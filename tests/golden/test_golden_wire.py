@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from weir.model.clusters import Mode
 from weir.model.ids import Address
 from weir.wire import administration, device, nodes
 from weir.wire import messages as m
@@ -90,6 +91,17 @@ def test_client_frames_are_read_from_the_golden_bytes(case: dict[str, Any]) -> N
         assert [getattr(reply, f) for f in plain] == [getattr(expected, f) for f in plain]
     else:
         assert reply == expected
+
+
+def test_pulls_of_an_earlier_release_are_read() -> None:
+    body = "97940301ce0001000202a66b657970616464ce00010000cd01f4cd753001"
+    head = "02001200%02x0000000900000000000000"
+    (frame,) = ClientStream().receive(bytes.fromhex(head % 30 + body))
+    pull = decode_request(frame)
+    address = Address(3, 1, 65538, 2)
+    assert pull == m.Pull(address, "keypad", 100, 65536, 500, 30_000, Mode.KEYED)
+    assert isinstance(pull, m.Pull)
+    assert pull.begun is None
 
 
 def test_acks_of_an_earlier_release_are_read() -> None:

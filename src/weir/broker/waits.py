@@ -20,11 +20,12 @@ _SLACK = 64
 
 
 class Wait(NamedTuple, Generic[Request]):
-    """A request that waits, until monotonic time `deadline_ms` at most."""
+    """A request that came at monotonic time `came_ms`, and waits until `deadline_ms` at most."""
 
     caller: Caller
     request: Request
     deadline_ms: int
+    came_ms: int = 0
 
 
 class Waits(Generic[Request]):
@@ -88,6 +89,10 @@ class Waits(Generic[Request]):
     def pop(self, session: int = 0) -> Wait[Request]:
         """Take out the first in line, or the first wait of one peer."""
         return self._take(self._number(session))
+
+    def other(self, passed: set[int]) -> int | None:
+        """Return a peer in line that is none of those; None if there is no other."""
+        return next((session for session in self._of if session not in passed), None)
 
     def _number(self, session: int) -> int:
         return next(iter(self._of[session] if session else self._waits))

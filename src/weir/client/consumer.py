@@ -123,6 +123,8 @@ class Consumer:
         One thread at a time may call this and `at_hand`, the loop's or another.
         """
         self._done = self._handed
+        if self._taken is not None:
+            self._taken.current = -1
         if self._done > self._noted:
             self._holdings.soon()
 
@@ -138,6 +140,7 @@ class Consumer:
                 return None
             self._handed = message.offset + 1
             if message.offset not in taken.skipped:
+                taken.current = message.offset
                 return message
         return None
 
@@ -180,7 +183,11 @@ class Consumer:
                 holding.forget_batches()
             holding.handed = grant.next_offset
             self._ready = None
-            yield grant
+            holding.all_begun = True
+            try:
+                yield grant
+            finally:
+                holding.all_begun = False
             # In order, the next one is not pulled before it is known what became of this.
             holding.let_next_come()
 

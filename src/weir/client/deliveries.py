@@ -62,6 +62,7 @@ class Deliveries:
                 continue
             delivery = Delivery(message, holding, self)
             holding.open += 1
+            holding.opened.add(message.offset)
             self._open += 1
             self._handed += 1
             if self._mode is not Mode.SHARED:
@@ -146,6 +147,7 @@ class Deliveries:
     def _close(self, delivery: Delivery, holding: Holding, wait: int, untried: bool) -> None:
         delivery.state = Settled.GIVEN_BACK
         holding.open -= 1
+        holding.opened.discard(delivery.message.offset)
         self._open -= 1
         if self._waits and not self._open:
             self._count()

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from weir.client.granted import Grant
-from weir.client.runs import Run, covers
+from weir.client.runs import Run, covers, joined
 from weir.client.timing import Delay
 from weir.model.message import Message
 
@@ -45,6 +45,10 @@ class Holding:
     #: All below was handed out; and whether nothing more of it will be.
     handed: int = 0
     all_handed: bool = False
+    #: What is worked on: deliveries that are open, one message, or all that is left.
+    opened: set[int] = field(default_factory=set)
+    current: int = -1
+    all_begun: bool = False
 
     def __post_init__(self) -> None:
         """Hold all that was granted, what has expired too: nobody else has it."""
@@ -70,6 +74,14 @@ class Holding:
         """Return whether a message is neither done nor given back."""
         return covers(self.left, offset) and offset not in self.finished
 
+    @property
+    def begun(self) -> list[Run]:
+        """The messages that are worked on: their handlers have not returned."""
+        if self.all_begun:
+            return self.left
+        current = self.current  # another thread may change it
+        return joined(self.opened if current < 0 else {*self.opened, current})
+
     def forget_batches(self) -> None:
         """Keep no message: an opened batch may be a thousand times as large as what came."""
         self.grant = replace(self.grant, batches=())
@@ -85,10 +97,12 @@ class Held(dict[tuple[int, int], Holding]):
     """What a consumer holds, by partition and fencing number, in the order in which it came."""
 
     def put(self, holding: Holding) -> None:
-        """Take one more; forget the oldest, as far as their leases have ended."""
+        """Take one more; forget the oldest, as far as their leases have ended and nobody works on
+        them.
+        """
         while self:
             key = next(iter(self))
-            if not self[key].over:
+            if not self[key].over or self[key].begun:
                 break
             del self[key]
         self[holding.partition, holding.fence] = holding
@@ -153,6 +167,7 @@ class Delivery:
             self.state = Settled.DONE
             holding = self._holding
             holding.open -= 1
+            holding.opened.discard(self.message.offset)
             holding.finished.append(self.message.offset)
             self._owner.settled(holding)
 

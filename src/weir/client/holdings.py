@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
 
@@ -17,11 +19,12 @@ from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.pulling import Pulling, Wanted
 from weir.client.returning import Returning
-from weir.client.runs import Run, joined, within, without
+from weir.client.runs import Run, joined, merged, within, without
 from weir.client.telling import Telling
 from weir.client.turns import Turns
 from weir.errors import WeirError
 from weir.model.clusters import Mode
+from weir.model.limits import ACK_RANGES_MAX
 
 #: Seconds for the acks that wait when pulling has failed; without them messages come again.
 _LAST_ACKS = 2.0
@@ -57,6 +60,12 @@ class Holdings:
         self.held = Held()
         #: Those with deliveries that are done, and not noted yet.
         self._news: list[Holding] = []
+        #: Whether somebody waits for a grant; and what wakes pulls that wait for that, or for the
+        #: end of work whose lease has ended.
+        self._wanted = 0
+        self._moved = asyncio.Event()
+        #: When the first lease ends of what is settled and perhaps not told.
+        self._untold_ends = math.inf
 
     @property
     def connected(self) -> bool:
@@ -92,7 +101,7 @@ class Holdings:
         lease = seconds(options.lease)
         wanted = Wanted(options.cluster, options.number, options.max_bytes, lease)
         self._pulling = Pulling(
-            self._home, self.places, wanted, self._returning.quiet, self._refuse
+            self._home, self.places, wanted, self._returning.quiet, self._refuse, self._may_pull
         )
         if options.extend:
             self._extending = Extending(options.cluster, self.places, lease, self.held)
@@ -127,11 +136,15 @@ class Holdings:
             self._telling.begin()
         feed = self._feed
         while True:
+            self._wanted += 1
+            self._moved.set()
             try:
                 holding = await feed.take()
             except Exception:
                 await self.reset()
                 raise
+            finally:
+                self._wanted -= 1
             assert holding is not None  # pullers do not end by themselves
             if holding.over or (
                 # In order, it may be behind what was given back since, which comes again first.
@@ -153,6 +166,26 @@ class Holdings:
             self.settle(holding, grant.offset, grant.next_offset)
             self.soon()
             holding.let_next_come()
+
+    async def _may_pull(self, partition: int) -> list[Run]:
+        """Return once a partition may be pulled from, and the messages of it that are worked on.
+
+        What is done and not told might be granted again once its lease has ended, so that is told
+        before. And while work goes on whose lease has ended, nothing is pulled ahead.
+        """
+        while True:
+            if any(one.over for one in chain(self.held.values(), self._news)):
+                self._settle_all()
+            if time.monotonic() >= self._untold_ends:
+                self._untold_ends = math.inf
+                await self.flush()
+                continue  # others may have been settled meanwhile
+            if self._wanted or not any(one.over and one.begun for one in self.held.values()):
+                break
+            self._moved.clear()
+            await self._moved.wait()
+        mine = [one for one in self.held.values() if one.partition == partition]
+        return merged(run for one in mine for run in one.begun)[:ACK_RANGES_MAX]
 
     def pause(self) -> None:
         """Pull nothing until `resume`; what came and was not taken goes back, untried."""
@@ -228,6 +261,9 @@ class Holdings:
         return there
 
     def _take_out(self, holding: Holding, runs: Sequence[Run]) -> None:
+        self._untold_ends = min(self._untold_ends, holding.ends)
+        if holding.over:
+            self._moved.set()
         holding.left = without(holding.left, runs)
         if not holding.left:
             self.held.pop((holding.partition, holding.fence), None)

@@ -19,6 +19,7 @@ from weir.client.growth import watch
 from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.portions import EMPTY_PAUSE, LONG_POLL
+from weir.client.runs import Run
 from weir.client.withdrawing import Withdrawing
 from weir.errors import ValueLost
 from weir.model.clusters import Mode
@@ -47,13 +48,15 @@ class Pulling:
         wanted: Wanted,
         quiet: Callable[[int], Awaitable[int]],
         refuse: Callable[[Holding], None],
+        begin: Callable[[int], Awaitable[list[Run]]],
     ) -> None:
         """Take where to ask; `home` is the link whose publishes come after what is pulled.
 
         `quiet` returns when the broker knows of all that was given back of a partition, and how
         often that was. In order nothing is pulled before that: what is behind it would come
         without it.
-        `refuse` takes what comes during a `pause`.
+        `refuse` takes what comes during a `pause`. `begin` returns when a partition may be pulled
+        from, and what of it is worked on.
         """
         #: Messages to ask for; whoever takes the grants says.
         self.size = 1
@@ -62,6 +65,7 @@ class Pulling:
         self._wanted = wanted
         self._quiet = quiet
         self._refuse = refuse
+        self._begin = begin
         self._runs = asyncio.Event()
         self._runs.set()
         self._withdrawing = Withdrawing(wanted.cluster, places)
@@ -105,10 +109,12 @@ class Pulling:
         slot = asyncio.Semaphore(1)
         while True:
             await slot.acquire()
+            begun = await self._begin(partition)
             while not self._runs.is_set():
                 await self._runs.wait()
+                begun = await self._begin(partition)
             with self._withdrawing.asks(partition):
-                came = await self._grant(partition, slot)
+                came = await self._grant(partition, slot, begun)
                 if came is not None and self._runs.is_set():
                     feed.put(came)
                 elif came is not None:
@@ -118,16 +124,18 @@ class Pulling:
                 await asyncio.sleep(EMPTY_PAUSE)
             del came  # this task sleeps for long, and what is opened of it grows
 
-    async def _grant(self, partition: int, slot: asyncio.Semaphore) -> Holding | None:
+    async def _grant(
+        self, partition: int, slot: asyncio.Semaphore, begun: list[Run]
+    ) -> Holding | None:
         asked = 0
         if self._wanted.mode is Mode.ORDERED:
             asked = await self._quiet(partition)
-        grant = await self._once(partition)
+        grant = await self._once(partition, begun)
         if grant is None:
             return None
         return Holding(grant, time.monotonic() + self._wanted.lease, slot, asked)
 
-    async def _once(self, partition: int) -> Grant | None:
+    async def _once(self, partition: int, begun: list[Run]) -> Grant | None:
         places, wanted, delivered = self._places, self._wanted, list[Delivered]()
 
         def request(address: Address) -> m.Request:
@@ -139,6 +147,7 @@ class Pulling:
                 int(LONG_POLL * 1_000),
                 int(wanted.lease * 1_000),
                 wanted.mode,
+                begun,
             )
 
         def check(granted: m.Granted) -> None:

@@ -20,6 +20,11 @@ class Pull(Control, frozen=True, array_like=True):
     With `max_messages` 0 nothing is granted: the reply says which offsets a pull would get, once
     there are some. A cluster that was never granted anything becomes of this `mode` (a `Mode`); one
     of another mode refuses it.
+
+    `begun` are runs [first, next) of messages that the client works on, whatever became of their
+    leases: this pull is granted none of them. Once a lease of the client has ended that ran when
+    the pull came, the pull is answered with nothing, for the client may have begun more since.
+    None: the client does not say, as those of earlier releases.
     """
 
     address: Address
@@ -29,6 +34,9 @@ class Pull(Control, frozen=True, array_like=True):
     wait_ms: Natural = 0
     lease_ms: Natural = 30_000
     mode: Mode = Mode.SHARED
+    begun: (
+        Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)] | None
+    ) = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from weir.client.delivery import Holding
 from weir.client.granted import Grant
 from weir.client.pulling import Pulling
 from weir.client.returning import Returning
+from weir.client.runs import Run
 from weir.errors import Disconnected
 
 COUNT = 12
@@ -110,8 +111,8 @@ def test_a_grant_on_its_way_when_one_before_it_failed_is_not_handed_out(
     once = Pulling._once
     granted, gate = asyncio.Event(), asyncio.Event()
 
-    async def slowly(self: Pulling, partition: int) -> Grant | None:
-        grant = await once(self, partition)
+    async def slowly(self: Pulling, partition: int, begun: list[Run]) -> Grant | None:
+        grant = await once(self, partition, begun)
         if grant is not None and grant.offset == 4 and not granted.is_set():
             granted.set()
             await gate.wait()

@@ -14,7 +14,7 @@ from weir.broker.clusters.caps import Caps
 from weir.broker.clusters.leases import Leases
 from weir.broker.clusters.line import Line
 from weir.broker.clusters.pickers import Pickers
-from weir.broker.clusters.picking import Ground, Pick
+from weir.broker.clusters.picking import ANYBODY, Ground, Pick
 from weir.broker.control import ClusterOpened, GrantsReleased, MessagesGranted
 from weir.broker.entries import Payload, of_control
 from weir.broker.intake.intake import Intake
@@ -22,7 +22,7 @@ from weir.broker.outbox import Caller, Outbox
 from weir.broker.reads import Reads
 from weir.broker.replica.group import Group
 from weir.broker.replica.proposals import Proposals
-from weir.broker.state.clusters import Grant
+from weir.broker.state.clusters import ClusterState, Grant
 from weir.broker.state.ranges import Ranges
 from weir.broker.state.state import PartitionState
 from weir.broker.waits import Wait
@@ -92,6 +92,8 @@ class Grants:
             raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a pull asks for a lease of 1 to {GRANT_MS_MAX:,} ms")
+        if any(first >= behind for first, behind in request.begun or ()):
+            raise BadRequest("a run of messages that a client works on is empty")
         now = self._ground.time.monotonic_ms()
         self._caps.check_name(name, self._queues.keys())
         line = self._queues.get(name)
@@ -105,7 +107,7 @@ class Grants:
         self._queues[name] = line
         self.pickers.begin(name, request.mode)
         self._members.setdefault(caller.session, set()).add(name)
-        waits.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX)))
+        waits.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX), now))
         self._serve(name, line)
         self._end(name, line, now)
 
@@ -279,23 +281,45 @@ class Grants:
         if name in self._changing or name in self._paused or (state is not None and state.paused):
             return
         picker = self.pickers[name]
+        passed: set[int] = set()  # peers that work already on what could be granted
         while line.pulls and not self._caps.is_full(name, len(line.proposed)):
             turn = picker.turn(line)
-            if turn is None:
+            if passed and turn == ANYBODY:
+                turn = line.pulls.other(passed)
+            if turn is None or turn in passed:
                 break
-            pick = picker.pick(line, line.pulls.first(turn).request)
-            if pick is not None:
-                if not self._propose(name, line, line.pulls.pop(turn), pick):
-                    return
-            elif (failure := picker.failure) is not None:
-                self._outbox.refuse(line.pulls.pop(turn).caller, failure)
-            else:
+            if not self._grant_first(name, line, turn, passed):
                 return
         if line.watches and not self._caps.is_full(name, len(line.proposed)):
             (first, behind), told = picker.told(line)
             for waiter in told:
                 nothing = Granted(waiter.request.address, 0, 0, first, behind)
                 self._outbox.reply(waiter.caller, nothing)
+
+    def _grant_first(self, name: str, line: Line, turn: int, passed: set[int]) -> bool:
+        """Decide on the first pull of a peer, or of all; False if there is nothing to grant."""
+        picker, waiter = self.pickers[name], line.pulls.first(turn)
+        cluster = self._ground.state.clusters.get(name)
+        pick = picker.pick(line, waiter.request)
+        if pick is not None and cluster is not None and self._is_outdated(name, cluster, waiter):
+            picker.gave_up(pick)
+            self._answer_nothing(name, line, [line.pulls.pop(turn)])
+        elif pick is not None:
+            return self._propose(name, line, line.pulls.pop(turn), pick)
+        elif (failure := picker.failure) is not None:
+            self._outbox.refuse(line.pulls.pop(turn).caller, failure)
+        elif picker.is_barred:
+            passed.add(waiter.caller.session)
+        else:
+            return False
+        return True
+
+    def _is_outdated(self, name: str, cluster: ClusterState, waiter: Wait[Pull]) -> bool:
+        """Whether a peer may have begun more than its pull says: a lease of it has ended since."""
+        session, came_ms = waiter.caller.session, waiter.came_ms
+        if waiter.request.begun is None:
+            return False
+        return self.leases.has_ended_since(name, cluster, session, came_ms)
 
     def _propose(self, name: str, line: Line, waiter: Wait[Pull], pick: Pick) -> bool:
         picker, cluster = self.pickers[name], self._ground.state.clusters.get(name)

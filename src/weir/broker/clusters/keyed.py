@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
+from weir.broker.state.ranges import Ranges
 from weir.model.limits import KEYED_WINDOW
 
 Run = tuple[int, int]
@@ -71,19 +72,28 @@ class KeyWindow:
         elif last is None:
             heapq.heappush(self._heads, (offset, key))
 
-    def first(self) -> int | None:
-        """Return the first message that may be taken."""
-        heads = self._heads
-        while heads:
+    def first(self, barred: Ranges | None = None) -> int | None:
+        """Return the first message that may be taken and is not `barred`."""
+        heads, aside = self._heads, list[tuple[int, int]]()
+        found: int | None = None
+        while heads and found is None:
             offset, key = heads[0]
-            if key not in self._locks and self._first.get(key) == offset:
-                return offset
-            heapq.heappop(heads)
-        return None
+            if key in self._locks or self._first.get(key) != offset:
+                heapq.heappop(heads)
+            elif barred and barred.covers(offset, offset + 1):
+                aside.append(heapq.heappop(heads))
+            else:
+                found = offset
+        for head in aside:
+            heapq.heappush(heads, head)
+        return found
 
-    def take(self, behind: int, most: int) -> list[Run]:
-        """Take up to `most` messages below `behind` out, in the order of their offsets."""
+    def take(self, behind: int, most: int, barred: Ranges | None = None) -> list[Run]:
+        """Take up to `most` messages below `behind` out, in the order of their offsets; none that
+        is `barred`, nor what follows it of its key.
+        """
         runs: list[Run] = []
+        aside: list[tuple[int, int]] = []
         mine: set[int] = set()
         heads = self._heads
         while heads and most and heads[0][0] < behind:
@@ -91,6 +101,10 @@ class KeyWindow:
             if offset in self._out or offset not in self._keys:
                 continue
             if key not in mine and (key in self._locks or self._first[key] != offset):
+                continue
+            if barred and barred.covers(offset, offset + 1):
+                if key not in mine:
+                    aside.append((offset, key))
                 continue
             mine.add(key)
             self._take_out(offset, key)
@@ -101,6 +115,8 @@ class KeyWindow:
             else:
                 runs.append((offset, offset + 1))
             most -= 1
+        for head in aside:
+            heapq.heappush(heads, head)
         return runs
 
     def free(self, runs: Iterable[Run]) -> None:

@@ -50,7 +50,8 @@ class Leases:
         #: When each grant ends; earlier times in the heap do not count any more.
         self._until: dict[tuple[str, int], int] = {}
         self._most = _SLACK
-        self._ended: dict[str, dict[int, None]] = {}
+        #: And when their time was up; 0 if their consumer was gone before that.
+        self._ended: dict[str, dict[int, int]] = {}
         #: Grants of which something is being given back, and how often: they do not end meanwhile,
         #: for what is granted again by then would be taken from whom it is held back for.
         self._kept: Counter[tuple[str, int]] = Counter()
@@ -101,7 +102,14 @@ class Leases:
     def end(self, name: str, consumer: int) -> None:
         """End the grants of a consumer that is gone at once."""
         for fence in self._clusters[name].held.get(consumer, ()):
-            self._ended.setdefault(name, {})[fence] = None
+            self._ended.setdefault(name, {})[fence] = 0
+
+    def has_ended_since(self, name: str, cluster: ClusterState, consumer: int, ms: int) -> bool:
+        """Whether a lease of a consumer that still holds messages has ended after `ms`."""
+        ended = self._ended.get(name)
+        if not ended:
+            return False
+        return any(ended.get(fence, 0) > ms for fence in cluster.held.get(consumer, ()))
 
     def ended(self, name: str, cluster: ClusterState, now_ms: int) -> list[Grant]:
         """Return a cluster's grants that have ended and still hold messages, oldest first."""
@@ -113,7 +121,7 @@ class Leases:
             due_ms, due_name, fence = heapq.heappop(self._due)
             if self._until.get((due_name, fence)) == due_ms:
                 del self._until[due_name, fence]
-                self._ended.setdefault(due_name, {})[fence] = None
+                self._ended.setdefault(due_name, {})[fence] = due_ms
         ended = self._ended.get(name)
         if not ended:
             return ()

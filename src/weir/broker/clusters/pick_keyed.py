@@ -51,14 +51,16 @@ class Keyed(Picking):
 
     def pick(self, line: Line, request: Pull) -> Pick | None:
         """Take messages out, from the first one whose key is not out."""
-        self._advance(request.max_messages)
+        barred = Ranges(request.begun or ())
+        self._advance(request.max_messages, barred)
         window = self._window
-        first = window.first()
+        first = window.first(barred)
+        self.is_barred = first is None and window.first() is not None
         if first is None:
             return None
         there = window.idle + max(self._ground.state.decided_offset - self._looked, 0)
         most = share(request.max_messages, there, line)
-        runs = self._take(first, min(most, GRANT_RUNS_MAX))
+        runs = self._take(first, min(most, GRANT_RUNS_MAX), barred)
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
         reading = self._ground.read(first, runs[-1][1], size)
         if reading is None:
@@ -69,13 +71,14 @@ class Keyed(Picking):
         window.free(rest)
         return Pick(first, kept[-1][1], reading, tuple(kept) if len(kept) > 1 else ())
 
-    def _take(self, first: int, most: int) -> list[Run]:
+    def _take(self, first: int, most: int, barred: Ranges) -> list[Run]:
         """Take messages out, none that were granted more or less often than the first."""
         cluster, window = self._cluster, self._window
         if cluster is None or first >= cluster.frontier:
-            return window.take(first + max(_SPAN * most, _SPAN_LEAST), most)
+            return window.take(first + max(_SPAN * most, _SPAN_LEAST), most, barred)
         attempts, _ = alike(cluster, first, first + 1)
-        runs = window.take(first + max(_SPAN * most, _SPAN_LEAST), fewer(most, attempts))
+        behind = first + max(_SPAN * most, _SPAN_LEAST)
+        runs = window.take(behind, fewer(most, attempts), barred)
         for start, behind in runs:
             others, end = alike(cluster, start, behind)
             if others != attempts or end < behind:
@@ -123,7 +126,7 @@ class Keyed(Picking):
 
     # -- looking ahead -----------------------------------------------------------------------
 
-    def _advance(self, wanted: int) -> None:
+    def _advance(self, wanted: int, barred: Ranges | None = None) -> None:
         self._end_leases()
         state, cluster, window = self._ground.state, self._cluster, self._window
         start = state.log_start if cluster is None else cluster.cursor
@@ -133,7 +136,7 @@ class Keyed(Picking):
             not self._looking
             and self._looked < state.decided_offset
             and now_ms >= self._wait_until_ms
-            and (window.candidates < wanted or window.first() is None)
+            and (window.candidates < wanted or window.first(barred) is None)
             and (not window or window.room >= len(window) // _ROOM_PART)
             and not self._is_delayed()
         ):

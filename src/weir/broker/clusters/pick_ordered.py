@@ -53,8 +53,13 @@ class Ordered(Picking):
 
     def pick(self, line: Line, request: Pull) -> Pick | None:
         """Return what follows all that is done or with the active one."""
+        self.is_barred = False
         first, behind = self._next(request.max_messages)
         if first >= behind:
+            return None
+        begin, behind = Ranges(request.begun or ()).gap_from(first, behind)
+        self.is_barred = begin > first  # what follows is not to be done before it
+        if self.is_barred:
             return None
         size = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
         reading = self._ground.read(first, behind, size)

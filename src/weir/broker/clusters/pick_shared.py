@@ -5,7 +5,7 @@ The frontier passes over messages that are not due: they become holes, and go ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from weir.broker.clusters.due_times import DueTimes
@@ -47,19 +47,23 @@ class Shared(Picking):
 
     def pick(self, line: Line, request: Pull) -> Pick | None:
         """Return the first range to grant: what was granted before comes before what is new."""
-        return self._pick(line, request.max_messages, request.max_bytes)
+        self.is_barred = False
+        return self._pick(line, request.max_messages, request.max_bytes, request.begun)
 
     def offered(self, line: Line) -> Run:
         """Return the first range that may be granted."""
         pick = self._pick(line, *_ANY)
         return (0, 0) if pick is None else (pick.first, pick.behind)
 
-    def _pick(self, line: Line, most: int, max_bytes: int) -> Pick | None:
+    def _pick(
+        self, line: Line, most: int, max_bytes: int, begun: Sequence[Run] | None = None
+    ) -> Pick | None:
         if self._holes is not None:
             self._look_back(self._holes)
         self._dues.ring()
         size = min(max(max_bytes, 1), FETCH_BYTES_MAX)
-        for first, limit, among in self._candidates(line, most):
+        barred = Ranges(begun or ())
+        for first, limit, among in self._candidates(line, most, barred):
             there = limit - first if among is None else among.count
             some = share(most, there, line)
             behind, room = min(first + some, limit), size
@@ -77,9 +81,11 @@ class Shared(Picking):
             return Pick(first, runs[-1][1], reading, runs)
         return None
 
-    def _candidates(self, line: Line, most: int) -> Iterator[tuple[int, int, Ranges | None]]:
+    def _candidates(
+        self, line: Line, most: int, barred: Ranges
+    ) -> Iterator[tuple[int, int, Ranges | None]]:
         """Yield ranges that may be granted, and what they are of, if that may go on behind them:
-        freed ones, those that are due, those of ended leases, new messages.
+        freed ones, those that are due, those of ended leases but `barred` ones, new messages.
         """
         ground, cluster = self._ground, self._cluster
         new = self._new(most)  # what is passed by may prove to be due
@@ -91,11 +97,23 @@ class Shared(Picking):
             self._passed.due.discard(*due)  # nothing can be read there: it is lost
         if cluster is not None:
             for grant in ground.leases.ended(self._name, cluster, ground.time.monotonic_ms()):
-                for first, behind in grant.left:
+                for first, behind in self._outside(grant.left, barred):
                     if not line.is_proposed(first, behind):
                         yield first, min(behind, first + self._portion(first, most)), None
         if new[0] < new[1]:
             yield *new, None
+
+    def _outside(self, left: Ranges, barred: Ranges) -> Iterator[Run]:
+        if not barred:
+            yield from left
+            return
+        for first, behind in left:
+            while first < behind:
+                begin, end = barred.gap_from(first, behind)
+                self.is_barred = self.is_barred or begin > first
+                if begin < end:
+                    yield begin, end
+                first = end
 
     def _new(self, most: int) -> Run:
         """Return the first messages that nobody had and that are due; pass by what is not."""

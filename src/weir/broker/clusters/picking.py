@@ -83,7 +83,7 @@ class Picking:
     otherwise.
     """
 
-    __slots__ = ("_ground", "_name")
+    __slots__ = ("_ground", "_name", "is_barred")
 
     mode: ClassVar[Mode]
 
@@ -91,6 +91,8 @@ class Picking:
         """Pick for the cluster `name`."""
         self._ground = ground
         self._name = name
+        #: Whether the last `pick` passed by messages because their peer works on them already.
+        self.is_barred = False
 
     @property
     def _cluster(self) -> ClusterState | None:
@@ -116,7 +118,10 @@ class Picking:
         return ANYBODY
 
     def pick(self, line: Line, request: Pull) -> Pick | None:
-        """Return what to grant to the peer whose turn it is, which is done at once; or nothing."""
+        """Return what to grant to the peer whose turn it is, which is done at once; or nothing.
+
+        It is granted nothing that it works on (`Pull.begun`).
+        """
         return None
 
     def offered(self, line: Line) -> Run:

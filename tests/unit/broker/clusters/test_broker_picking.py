@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weir.broker.events import Closed
-from weir.errors import StaleGrant
+from weir.errors import BadRequest, StaleGrant
 from weir.model.clusters import Mode
 from weir.wire import messages as m
 
@@ -33,8 +33,10 @@ class Crew:
         self.rig.connect(self.sessions)
         return self.sessions
 
-    def request(self, most: int, wait_ms: int = 0) -> m.Pull:
-        return m.Pull(self.address, "crew", most, 1 << 20, wait_ms, LEASE_MS, self.mode)
+    def request(
+        self, most: int, wait_ms: int = 0, begun: list[tuple[int, int]] | None = None
+    ) -> m.Pull:
+        return m.Pull(self.address, "crew", most, 1 << 20, wait_ms, LEASE_MS, self.mode, begun)
 
     def pull(self, session: int, most: int = 64) -> Any:
         return self.rig.answer(session, self.request(most))
@@ -161,3 +163,58 @@ def test_consumers_of_keys_share_them(rig: Any) -> None:
     assert crew.ack(11, grants[0]).done == 1
     granted = crew.pull(16, 3)
     assert runs_of(granted) == [(5, 6), (10, 11), (15, 16)]
+
+
+def test_a_peer_is_granted_nothing_that_it_works_on_and_others_are(crew: Crew) -> None:
+    one, other = crew.consumer(), crew.consumer()
+    held = crew.pull(one, 2)
+    assert runs_of(held) == [(0, 2)]
+    crew.rig.time.pass_ms(LEASE_MS)
+    waiting = crew.rig.ask(one, crew.request(1, 9_000, [(0, 1)]))
+    crew.rig.settle()
+    found = [reply for asked, reply in crew.rig.replies[one] if asked == waiting]
+    if crew.mode is Mode.ORDERED:
+        assert not found, "nothing is done before it"
+    else:
+        assert runs_of(found[0]) == [(1, 2)], "its neighbour is"
+    again = crew.pull(other, 1)
+    assert (runs_of(again), again.attempts) == ([(0, 1)], 2)
+
+
+def test_a_peer_that_begins_no_more_is_granted_it_again(crew: Crew) -> None:
+    one = crew.consumer()
+    crew.pull(one, 1)
+    crew.rig.time.pass_ms(LEASE_MS)
+    again = crew.rig.answer(one, crew.request(1, 0, []))
+    assert (runs_of(again), again.attempts) == ([(0, 1)], 2)
+
+
+@pytest.mark.parametrize("begun", [[], None], ids=["says what it began", "of an earlier release"])
+def test_a_pull_that_came_before_a_lease_of_its_peer_ended_is_answered_with_nothing(
+    crew: Crew, begun: list[tuple[int, int]] | None
+) -> None:
+    if crew.mode is Mode.ORDERED:
+        return  # there the pull itself gets what comes next, at once
+    one, rest = crew.consumer(), crew.consumer()
+    held = crew.pull(one, 1)
+    while (taken := crew.pull(rest, 64)).fence:
+        crew.ack(rest, taken)
+    waiting = crew.rig.ask(one, crew.request(1, 60_000, begun))
+    crew.rig.time.pass_ms(LEASE_MS + 1)
+    crew.rig.tick()
+    crew.rig.settle()
+    reply = crew.reply(one, waiting)
+    if begun is None:
+        assert runs_of(reply) == runs_of(held)
+        return
+    assert reply.fence == 0
+    late = crew.rig.ask(one, crew.request(1, 60_000, runs_of(held)))
+    assert isinstance(crew.ack(one, held), m.Acked)
+    replies = [reply for asked, reply in crew.rig.replies[one] if asked == late]
+    assert all(reply.offset > 0 for reply in replies), "what follows it of its key, if anything"
+
+
+def test_runs_that_a_client_works_on_are_not_empty(crew: Crew) -> None:
+    for run in [(3, 3), (4, 2)]:
+        refused = crew.rig.answer(crew.consumer(), crew.request(1, 0, [run]))
+        assert refused.code == BadRequest.code
