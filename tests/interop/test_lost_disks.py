@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 import weir
 from weir.cli.demo.signals import Signals
 from weir.cli.dev_set import DevSet
+from weir.client.blocking import BlockingClient
 from weir.client.client import Client
 from weir.client.nodes import Nodes
+from weir.errors import Disconnected
 from weir.server.folder import NodeFolder, Part
 
 _VALUES = [b"%d" % number for number in range(50)]
@@ -105,3 +108,37 @@ def test_a_folder_founded_anew_under_a_number_that_was_taken_does_not_serve(
             await asyncio.sleep(0.1)
 
     run(dev.url, refused)
+
+
+def test_clients_pass_over_a_node_founded_anew_that_is_first_in_the_url(
+    dev: DevSet, tmp_path: Path
+) -> None:
+    run(dev.url, fill)
+    dev.kill([1])
+    shutil.rmtree(tmp_path / "node-1")
+    old = NodeFolder(tmp_path / "node-2").founded()
+    assert old is not None
+    NodeFolder(tmp_path / "node-1").found(old.logs, None, Part(1, old.members, old.system))
+    dev.start_again([1])
+    others = "weir://" + ",".join(dev.url.removeprefix("weir://").split(",")[1:])
+
+    async def publish(client: Client) -> None:
+        assert (await client.publish("flights", b"x")).partition == 0
+
+    run(others, publish)  # somebody leads
+    port = int(dev.url.split(":")[2].split(",")[0])
+    until_it_says_that_it_is_unmet(port)
+    for _ in range(3):
+        began = time.monotonic()
+        run(dev.url, publish)
+        assert time.monotonic() - began < 1.0
+
+
+def until_it_says_that_it_is_unmet(port: int) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with pytest.raises(Disconnected) as caught:
+            BlockingClient("127.0.0.1", port)
+        if "has not met its set" in str(caught.value):
+            return
+    raise AssertionError("nobody listens there")

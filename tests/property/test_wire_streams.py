@@ -146,6 +146,7 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
             *[NATURAL] * 7,
             st.lists(NATURAL, max_size=3).map(tuple),
             st.lists(st.tuples(NATURAL, TEXT, NATURAL), max_size=3).map(tuple),
+            st.booleans(),
         ),
     ),
     m.Pong: (Opcode.PING, st.builds(m.Pong, st.integers(0, 2**62))),

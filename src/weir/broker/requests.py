@@ -192,6 +192,7 @@ class Requests:
             PIPELINE_WINDOW,
             ports=self._ports,
             nodes=self._neighbours.nodes(),
+            met=self._neighbours.routes.met,
         )
         self._outbox.reply(caller, welcome)
 

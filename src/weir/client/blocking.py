@@ -46,6 +46,8 @@ class BlockingClient:
             welcome = self.request(m.Hello(name))
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
                 raise RemoteProtocolError(f"{self._place} speaks another protocol: upgrade it")
+            if not welcome.met:
+                raise Disconnected(f"{self._place} has not met its set yet: try another node")
         except BaseException:
             self.close()
             raise

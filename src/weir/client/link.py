@@ -41,8 +41,14 @@ _ELECTED_WITHIN = 0.25
 _REDIALLED_WITHIN = 1.0
 #: After so many refusals in a row a node is left for another, which may know more.
 _TRIES_A_NODE = 8
+#: A node that has not met its set is used for so long, and only if no other one is reached.
+_UNMET_SECONDS = 1.0
 
 R = TypeVar("R")
+
+
+class _Unmet(Exception):
+    """A node that was founded in a set and has not met it: others know more."""
 
 
 class Sender(Protocol):
@@ -100,6 +106,8 @@ class Link:
         self._last_failure = ""
         #: The host that answered last.
         self._home = ""
+        #: The first try of this round at which a node was passed over that has not met its set.
+        self._unmet_at: int | None = None
 
     @property
     def is_up(self) -> bool:
@@ -302,10 +310,18 @@ class Link:
             places = self._places
             host, port = places[turn % len(places)]
             turn += 1
+            if self._unmet_at is not None and turn - self._unmet_at >= len(places):
+                self._unmet_at = None
+                passes_over = False
+            else:
+                passes_over = len(places) > 1
             try:
                 rounds = attempt // len(places)
                 timeout = min(_FIRST_DIAL_TIMEOUT * 2 ** min(rounds, 8), DIAL_TIMEOUT)
-                connection = await self._dial(host, port, timeout)
+                connection = await self._dial(host, port, timeout, passes_over)
+            except _Unmet as error:
+                self._last_failure = str(error)
+                self._unmet_at = turn if self._unmet_at is None else self._unmet_at
             except Refused as error:
                 if not error.retryable:
                     self._end(error)
@@ -314,6 +330,7 @@ class Link:
             except (OSError, WeirError, TimeoutError) as error:
                 self._last_failure = why_unreachable(host, port, error)
             else:
+                self._unmet_at = None
                 began = asyncio.get_running_loop().time()
                 await self._use(connection)
                 # One that ends at once counts as failed: else a broker that drops everybody
@@ -329,10 +346,22 @@ class Link:
                 redial_pause(self.retry, attempt, len(self._places), self.random.random())
             )
 
-    async def _dial(self, host: str, port: int, timeout: float) -> Connection:
-        connection, self.welcome = await self._greeted(host, port, timeout)
-        self._home = host
-        await self._ways.welcomed(host, self.welcome)
+    async def _dial(self, host: str, port: int, timeout: float, passes_over: bool) -> Connection:
+        """Return a connection to a node. If this `passes_over` nodes that have not met their set,
+        raises `_Unmet` for one; else such a node is left after a second unless it is the only one.
+        """
+        connection, welcome = await self._greeted(host, port, timeout)
+        if not welcome.met:
+            unmet = _Unmet(f"{host}:{port} has not met its set yet: see `weir node status` there")
+            if passes_over:
+                connection.abort(unmet)
+                raise unmet
+            if len(self._places) > 1:
+                asyncio.get_running_loop().call_later(_UNMET_SECONDS, connection.abort, unmet)
+        if welcome.met or self.welcome is None:  # what others told of the set stays true
+            self.welcome = welcome
+            self._home = host
+            await self._ways.welcomed(host, welcome)
         return connection
 
     async def _greeted(self, host: str, port: int, timeout: float) -> tuple[Connection, m.Welcome]:

@@ -103,7 +103,7 @@ class Way:
         node = self._node
         if not node.ports:
             connection, welcome = await self._dial(node.host, node.port, DIAL_TIMEOUT)
-            if welcome.node != node.id:
+            if welcome.node != node.id or not welcome.met:
                 connection.abort()
                 return None
             # A node without own ports has one shard, whatever was said of it before it restarted.
@@ -114,7 +114,7 @@ class Way:
         if self.shard >= len(node.ports):
             return None
         connection, welcome = await self._dial(node.host, node.ports[self.shard], DIAL_TIMEOUT)
-        if (welcome.node, welcome.shard) == (node.id, self.shard):
+        if (welcome.node, welcome.shard) == (node.id, self.shard) and welcome.met:
             return connection
         connection.abort()
         if node.port:

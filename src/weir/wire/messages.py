@@ -114,6 +114,7 @@ class Welcome(Control, frozen=True, array_like=True):
     `ports` are the shards' own ports, by number, on the host that answers: what is asked of a
     partition need not be passed on if it is sent to the port of its shard. Empty with one shard.
     `nodes` are all nodes of the BrokerSet as (node, host, port); empty if there is but one.
+    A node that was founded in a set and has not `met` it knows no topics: others of the set do.
     """
 
     system: int
@@ -125,6 +126,7 @@ class Welcome(Control, frozen=True, array_like=True):
     protocol: int = PROTOCOL
     ports: tuple[int, ...] = ()
     nodes: tuple[tuple[int, str, int], ...] = ()
+    met: bool = True
 
 
 class Ping(Control, frozen=True, array_like=True):

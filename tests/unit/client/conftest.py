@@ -49,6 +49,8 @@ class FakeBroker:
         self.producers = self.stamp = 0
         self.wall_ms = 1_700_000_000_000
         self.port = 0
+        #: Whether it has met its set.
+        self.met = True
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._news = asyncio.Condition()
@@ -140,7 +142,7 @@ class FakeBroker:
 
     async def _answer(self, request: m.Request) -> m.Reply:
         if isinstance(request, m.Hello):
-            return m.Welcome(77, 1, 1, 0, 1 << 20, 64)
+            return m.Welcome(77, 1, 1, 0, 1 << 20, 64, met=self.met)
         if isinstance(request, m.Ping):
             return m.Pong(self.wall_ms)
         if isinstance(request, m.DescribeTopic):

@@ -46,6 +46,11 @@ class Routes:
         """Whether the set has other nodes than this one."""
         return self._founded > 1 or len(self._catalog.nodes.all()) > 1
 
+    @property
+    def met(self) -> bool:
+        """Whether this node knows the nodes of the set that it was founded in."""
+        return self._founded <= 1 or bool(self._catalog.nodes.all())
+
     def nodes(self) -> tuple[tuple[int, str, int], ...]:
         """Return the nodes of the set as (node, host, port); () if there is but this one."""
         nodes = self._catalog.nodes.all()
