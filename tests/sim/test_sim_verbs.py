@@ -26,9 +26,9 @@ def test_a_run_that_breaks_a_promise_says_how_to_see_it_again(
         raise KeyError("planted")
 
     monkeypatch.setattr(Intake, "accept", broken)
-    assert main(["sim", "run", "--shape", "node", "--seeds", "1", "--seed", "2"]) == 1
+    assert main(["sim", "run", "--shape", "node", "--seeds", "1", "--seed", "3"]) == 1
     said = capsys.readouterr()
-    assert "weir sim run --shape node --seed 2 --seeds 1" in said.err
+    assert "weir sim run --shape node --seed 3 --seeds 1" in said.err
     assert "KeyError" in said.err
     assert "VIOLATIONS" in said.out
 
