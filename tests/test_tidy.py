@@ -217,6 +217,16 @@ def unknown_make_targets(root: Path) -> Iterator[str]:
                     yield f"README.md: the Makefile has no target {word!r}"
 
 
+def decisions_out_of_order(root: Path) -> Iterator[str]:
+    """Decisions whose number is another's, is not the next one, or is not in their title."""
+    for number, path in enumerate(sorted((root / "docs/adr").glob("*.md"))):
+        title = path.read_text(encoding="utf-8").split("\n", 1)[0]
+        if not path.name.startswith(f"{number:04}-"):
+            yield f"{path.name}: the next number is {number:04}"
+        elif number and not title.startswith(f"# {number:04}"):
+            yield f"{path.name}: its title begins {title[:8]!r}"
+
+
 def rooms_left_in_parentheses(root: Path) -> Iterator[str]:
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     for contract in settings["tool"]["importlinter"]["contracts"]:
@@ -291,6 +301,10 @@ def test_readme_names_real_make_targets() -> None:
     assert not complaints(unknown_make_targets)
 
 
+def test_decisions_are_numbered_in_order() -> None:
+    assert not complaints(decisions_out_of_order)
+
+
 def test_built_rooms_are_out_of_parentheses() -> None:
     assert not complaints(rooms_left_in_parentheses)
 
@@ -336,6 +350,7 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     ),
     prints: ("src/weir/log/a.py", f"{DOC}print(1)\n", "a.py:3: print()"),
     packages_without_docstring: ("src/weir/raft/a.py", DOC, "raft/__init__.py: missing"),
+    decisions_out_of_order: ("docs/adr/0007-b.md", "# 0007: b\n", "the next number is 0000"),
     modules_without_docstring: ("src/weir/log/a.py", "x = 1\n", "a.py: no module docstring"),
     machine_paths: ("docs/a.md", f"\nsee {'/'.join(['', 'work', 'x'])}\n", "docs/a.md:2: a path"),
     package_indexes: ("b.txt", f"{'--'}index-url x\n", "b.txt:1: a package index"),

@@ -197,17 +197,17 @@ def damaged_groups_take_part(patch: Patch) -> None:
 
 @mutant(seed=0, breaks={"Live"}, play=play_tails)
 def a_position_ahead_of_its_flush(patch: Patch) -> None:
-    """What is about to be flushed is named as durable (ADR 0035, rule 2)."""
+    """What is about to be flushed is named as durable (ADR 0036, rule 2)."""
     patch.setattr(Life, "before_flush", Life.save)
 
 
 @mutant(seed=0, breaks={"Durable"}, play=play_tails)
 def the_older_position_is_taken(patch: Patch) -> None:
-    """Of two sound blocks the one with the lower count is believed (ADR 0035, rule 4)."""
+    """Of two sound blocks the one with the lower count is believed (ADR 0036, rule 4)."""
     patch.setattr(durable_position, "newest", lambda found: min(found, key=lambda one: one.count))
 
 
 @mutant(seed=0, breaks={"Durable"}, play=play_tails)
 def a_position_is_not_compared(patch: Patch) -> None:
-    """A log that ends below what the file names goes on as if nothing were (ADR 0035, rule 4)."""
+    """A log that ends below what the file names goes on as if nothing were (ADR 0036, rule 4)."""
     patch.setattr(scan.Scan, "reach", lambda self, durable: None)
