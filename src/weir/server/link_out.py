@@ -23,7 +23,15 @@ from weir.server.driving import Driving
 from weir.server.link_lanes import Greeted, OutLane, tune
 from weir.server.outlet import Outlet
 from weir.server.trunk import Trunks, adopt
-from weir.wire.link import Lane, LinkAnswer, LinkHello, Verdict, decode_answer, encode_greeting
+from weir.wire.link import (
+    Lane,
+    LinkAnswer,
+    LinkHello,
+    Verdict,
+    decode_answer,
+    encode_greeting,
+    is_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +88,7 @@ class Dialling(Protocol):
     def lanes_to(self, at: Whereabouts, shard: int) -> list[Lane]:
         """Return which lanes a link has, in the order to dial them."""
 
-    def answered(self, at: Whereabouts, host: str, answer: LinkAnswer) -> None:
+    def answered(self, at: Whereabouts, host: str, hello: LinkHello, answer: LinkAnswer) -> None:
         """A node that was dialled at `host` said who it is. Raises `LinkRefused` if its folder is
         another than that node's.
         """
@@ -104,7 +112,9 @@ class Outbound:
         self._over: asyncio.Future[str] = self._loop.create_future()
         self._complaints: set[str] = set()
         self._nudged = asyncio.Event()
-        self._run = self._birth = 0
+        self._run = 0
+        #: What was said when the last lane was opened, and the answer.
+        self._greeted: tuple[LinkHello, LinkAnswer] | None = None
         self._task = self._loop.create_task(self._keep(), name="weir link")
         self._task.add_done_callback(_tell_if_failed)
 
@@ -131,7 +141,7 @@ class Outbound:
 
     def expect(self, birth: int) -> None:
         """End the link if it is to another folder than the one that was founded as this node."""
-        if self._birth not in (0, birth):
+        if self._greeted is not None and not is_of(self._greeted[1], self._greeted[0], birth):
             self._ended(founded_anew(self._at.node))
 
     def nudge(self) -> None:
@@ -176,7 +186,7 @@ class Outbound:
             for outlet in self._lanes.values():
                 outlet.cut()
             self._lanes.clear()
-            self._birth = 0  # who answers next may be another
+            self._greeted = None  # who answers next may be another
 
     async def _open(self, lane: Lane, tries: int) -> None:
         places = self._at.of(self._shard)
@@ -187,7 +197,7 @@ class Outbound:
         except (OSError, ValueError, RemoteProtocolError) as error:  # ValueError: no name at all
             raise LinkRefused(f"{_at(host, port)}: {_in_words(error)}") from None
         try:
-            self._links.answered(self._at, host, answer)
+            self._links.answered(self._at, host, hello, answer)
             self._check(answer, _at(host, port))
         except BaseException:
             transport.abort()
@@ -200,7 +210,7 @@ class Outbound:
             quick = lane is Lane.QUICK
             out = self._lanes[lane] = OutLane(self._links.driver, quick, self._ended)
             adopt(transport, out)
-        self._run, self._birth = answer.run, answer.birth
+        self._run, self._greeted = answer.run, (hello, answer)
 
     def _check(self, answer: LinkAnswer, where: str) -> None:
         if answer.verdict == Verdict.ELSEWHERE and answer.node == self._at.node:

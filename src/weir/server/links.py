@@ -32,6 +32,8 @@ from weir.wire.link import (
     Verdict,
     decode_hello,
     encode_greeting,
+    is_of,
+    prove,
 )
 
 log = logging.getLogger(__name__)
@@ -156,7 +158,7 @@ class Links:
         return LinkHello(
             LINK_PROTOCOL, who.system, who.brokerset, who.node, who.shard, own.shards, own.logs,
             FORMAT_LEVEL, self.run, lane, node, shard, own.host, own.port,
-            who.birth,
+            who.birth, secrets.randbits(62),
         )  # fmt: skip
 
     def lanes_to(self, at: Whereabouts, shard: int) -> list[Lane]:
@@ -167,13 +169,14 @@ class Links:
         shared = any(log % at.shards == shard for log in logs)
         return [Lane.QUICK, *([Lane.BULK] if shared else []), Lane.TRUNK]
 
-    def answered(self, at: Whereabouts, host: str, answer: LinkAnswer) -> None:
+    def answered(self, at: Whereabouts, host: str, hello: LinkHello, answer: LinkAnswer) -> None:
         """A node that was dialled at `host` said who it is. Raises `LinkRefused` if its folder is
         another than that node's.
         """
         if answer.node != at.node:
             return
-        if answer.birth not in (0, self._births.get(at.node, answer.birth)):
+        birth = self._births.get(at.node)
+        if birth is not None and not is_of(answer, hello, birth):
             raise LinkRefused(founded_anew(at.node))
         if answer.verdict in (Verdict.ACCEPTED, Verdict.ELSEWHERE):
             at.learn(host, answer.ports)
@@ -270,7 +273,8 @@ class Links:
         if (name := transport.get_extra_info("peername")) and isinstance(name, tuple):
             self.found.add(str(name[0]))
         self._complaints = {one for one in self._complaints if one[0] != hello.node}
-        transport.write(encode_greeting(self._answer(Verdict.ACCEPTED, "")))
+        proof = prove(self._own.identity.birth, hello)
+        transport.write(encode_greeting(self._answer(Verdict.ACCEPTED, "", proof)))
         place = place_of(hello.node, hello.shard)
         if hello.lane is Lane.QUICK:
             if (old := self._in.pop(place, None)) is not None:
@@ -297,12 +301,12 @@ class Links:
             transport.write(encode_greeting(self._answer(verdict, reason)))
             transport.close()
 
-    def _answer(self, verdict: Verdict, reason: str) -> LinkAnswer:
+    def _answer(self, verdict: Verdict, reason: str, proof: bytes = b"") -> LinkAnswer:
         own = self._own
         who = own.identity
         return LinkAnswer(
             verdict, reason, who.node, who.shard, own.shards, FORMAT_LEVEL, self.run, own.ports,
-            who.birth,
+            proof=proof,
         )  # fmt: skip
 
 

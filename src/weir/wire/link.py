@@ -12,6 +12,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
+from hashlib import blake2b
+from hmac import compare_digest
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -30,11 +32,13 @@ LINK_PROTOCOL = 1
 #: The kind of frames that only ask whether the other side is there; no group of theirs is one.
 PING = 0
 HOST_CHARACTERS_MAX = 255
+PROOF_BYTES = 16
 
 _G = TypeVar("_G", "LinkHello", "LinkAnswer")
 _HEADER = struct.Struct("<B3xIQ")
 _HEADER_SIZE = _HEADER.size
 _GREETING = struct.Struct("<BxH")
+_ASKED = struct.Struct("<QQQ")
 
 Shards = Annotated[int, Meta(ge=1, le=LOGS_MAX)]
 ShardNumber = Annotated[int, Meta(ge=0, lt=LOGS_MAX)]
@@ -65,7 +69,7 @@ class LinkHello(msgspec.Struct, array_like=True, frozen=True):
     """Who dials, for which lane, and whom it means. `run` is drawn when a process starts.
 
     `host` and `port` are where the node that dials is reached itself; empty and 0 if it cannot say.
-    `birth` was drawn when its folder was founded.
+    `birth` was drawn when its folder was founded. The answer is to prove its birth by `nonce`.
     """
 
     protocol: Natural
@@ -83,11 +87,13 @@ class LinkHello(msgspec.Struct, array_like=True, frozen=True):
     host: Annotated[str, Meta(max_length=HOST_CHARACTERS_MAX)] = ""
     port: Port = 0
     birth: Natural = 0
+    nonce: Natural = 0
 
 
 class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):
     """What came of a hello, and who says so; `ports` are the own ports of the node's shards, by
-    number, or none if it has but one. `birth` is as in the hello; 0 from a release that tells none.
+    number, or none if it has but one. `proof` shows who knows the node's birth that it is that
+    node's folder, and nobody else anything (`prove`). Earlier releases told their `birth` instead.
     """
 
     verdict: Natural
@@ -99,6 +105,24 @@ class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):
     run: Natural
     ports: Annotated[tuple[Port, ...], Meta(max_length=LOGS_MAX)] = ()
     birth: Natural = 0
+    proof: Annotated[bytes, Meta(max_length=PROOF_BYTES)] = b""
+
+
+def prove(birth: int, hello: LinkHello) -> bytes:
+    """Return the digest, keyed by a birth, of what a hello asks for: system, node and nonce. It is
+    empty if the node has no birth, or the hello comes from a release that asks for no proof.
+    """
+    if not (birth and hello.nonce):
+        return b""
+    asked = _ASKED.pack(hello.system, hello.to_node, hello.nonce)
+    return blake2b(asked, digest_size=PROOF_BYTES, key=birth.to_bytes(8, "little")).digest()
+
+
+def is_of(answer: LinkAnswer, hello: LinkHello, birth: int) -> bool:
+    """Whether the answer to a hello can come from the folder that has a birth."""
+    if answer.proof:
+        return compare_digest(answer.proof, prove(birth, hello))
+    return answer.birth in (0, birth)
 
 
 class LinkFrame(msgspec.Struct, frozen=True):

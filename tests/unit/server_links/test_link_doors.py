@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from weir.broker import effects as ef
@@ -244,3 +245,31 @@ def test_a_shard_that_waits_for_others_is_linked_and_lets_clients_in_then(
             one.driver._ticker.cancel()
 
     run(body)
+
+
+def test_an_answer_tells_no_birth_and_proves_it_to_who_knows_it(
+    running: Running, own: Made, greet: Greet, hello: Made, run: Run
+) -> None:
+    async def body() -> None:
+        mine = replace(own(1), identity=replace(own(1).identity, birth=8))
+        async with running(mine) as (one,):
+            said = hello(nonce=77)
+            answer, sock = await greet(one.port, said)
+            assert (answer.verdict, answer.birth) == (Verdict.ACCEPTED, 0)
+            assert link.is_of(answer, said, 8)
+            assert not link.is_of(answer, said, 9)
+            assert not link.is_of(answer, hello(nonce=78), 8)  # it cannot be said again
+            sock.close()
+            for changes in ({"system": 1, "nonce": 77}, {}):  # a stranger, an earlier release
+                answer, sock = await greet(one.port, hello(**changes))
+                assert (answer.birth, answer.proof) == (0, b"")
+                sock.close()
+
+    run(body)
+
+
+def test_an_answer_of_an_earlier_release_is_judged_by_the_birth_it_tells(hello: Made) -> None:
+    answer = link.LinkAnswer(Verdict.ACCEPTED, "", 1, 0, 1, 1, 5, birth=8)
+    assert link.is_of(answer, hello(nonce=77), 8)
+    assert not link.is_of(answer, hello(nonce=77), 9)
+    assert link.is_of(msgspec.structs.replace(answer, birth=0), hello(nonce=77), 9)

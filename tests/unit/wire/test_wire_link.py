@@ -44,9 +44,12 @@ def test_a_greeting_of_a_later_release_may_say_more() -> None:
     assert decode_hello(more) == HELLO
 
 
-def test_an_answer_of_an_earlier_release_tells_no_birth() -> None:
-    less = msgspec.msgpack.encode(msgspec.structs.astuple(ANSWER)[:-1])
+def test_greetings_of_earlier_releases_say_less() -> None:
+    fields = msgspec.structs.astuple(ANSWER)
+    assert decode_answer(msgspec.msgpack.encode(fields[:-1])) == ANSWER
+    less = msgspec.msgpack.encode(fields[:-2])
     assert decode_answer(less) == msgspec.structs.replace(ANSWER, birth=0)
+    assert decode_hello(msgspec.msgpack.encode(msgspec.structs.astuple(HELLO)[:-1])) == HELLO
 
 
 def test_nothing_may_come_behind_a_greeting() -> None:
