@@ -13,7 +13,7 @@ from weir import raft
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.entries import NOOP
-from weir.broker.peers.peer_frames import FrameKind, framed, pack, pack_link
+from weir.broker.peers.peer_frames import ClockTold, FrameKind, framed, pack, pack_link
 from weir.model.ids import place_of, voter_of
 from weir.model.stamp import stamp_at
 from weir.raft import messages as r
@@ -110,6 +110,15 @@ def test_a_promise_of_today_is_taken_and_one_of_next_week_is_not(trio: Any) -> N
     assert "see that the clocks of both nodes are right" in why
 
 
+@pytest.mark.parametrize("wall_ms", [(1 << 63) - 1, 1 << 50])
+def test_a_clock_that_makes_no_stamps_ends_its_link(trio: Any, wall_ms: int) -> None:
+    trio.leader()
+    before = trio[1].shard.clock_astray_ms
+    assert told(trio, b"".join(pack_link(ClockTold(wall_ms))))
+    assert told(trio, b"".join(pack_link(ClockTold(trio[1].time.wall_ms() + 365 * DAY_MS)))) == []
+    assert trio[1].shard.clock_astray_ms == before
+
+
 NUMBERS = (
     0,
     1,
@@ -149,8 +158,9 @@ def rolled(dice: random.Random) -> bytes:
         lambda: r.TimeoutNow(TO, SENDER, pick()),
         lambda: r.Beat(pick(), pick(), ((0, pick(), SENDER),) if flag() else None, pick()),
         lambda: r.BeatReply(pick(), pick(), ((0, pick()),) if flag() else (), pick()),
+        lambda: ClockTold(min(pick(), NEAR_END)),
     ])()  # fmt: skip
-    if isinstance(message, r.Beat | r.BeatReply):
+    if isinstance(message, r.Beat | r.BeatReply | ClockTold):
         return b"".join(pack_link(message))
     return b"".join(pack(dice.choice((0, 0, 0, 65_536)), message))
 

@@ -36,7 +36,7 @@ from weir.broker.replica.group import Group
 from weir.broker.replica.replication import Replication
 from weir.broker.replica.slots import Slots
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
-from weir.model.stamp import stamp_at
+from weir.model.stamp import milliseconds_of, stamp_at
 from weir.wire.link import LinkFrame
 
 #: Of groups that are not here yet, so many candidates are remembered: a group is opened on its
@@ -55,6 +55,8 @@ _TERMS_AHEAD_MAX = 1 << 32
 _INDEXES_AHEAD_MAX = 1 << 40
 #: A promised stamp follows the clock of the leader that asked for it.
 _FENCE_AHEAD_MS_MAX = 24 * 3_600 * 1_000
+#: A clock that is wrong by years is told all the same, and found out; a stamp has room for it.
+_WALL_MS_MAX = milliseconds_of(1 << 62)
 
 
 class Peers:
@@ -174,6 +176,8 @@ class Peers:
 
     def _link_message(self, place: int, message: Told) -> None:
         if isinstance(message, ClockTold):
+            if not 0 <= message.wall_ms <= _WALL_MS_MAX:
+                raise ImpossibleMessage(f"a clock of {message.wall_ms:,} ms makes no stamps")
             self._time.told(place_node(place), message.wall_ms)
         elif isinstance(message, FullTold):
             self.rooms.told(place_node(place))
