@@ -12,8 +12,8 @@ def test_every_step_is_timed(mixed: bool, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(codec, "_ROUNDS", 2)
     result = measure(Settings(100, 40, mixed))
     assert 100 * 40 < result.batch_bytes < 100 * 60
-    assert 0 < result.open_us < result.check_us
-    assert min(result.encode_ns, result.decode_ns) > 0
+    # Which of them is slower is for a machine at rest to say.
+    assert min(result.open_us, result.check_us, result.encode_ns, result.decode_ns) > 0
 
 
 def test_mixed_values_have_the_size_on_average() -> None:

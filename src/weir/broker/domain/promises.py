@@ -78,8 +78,11 @@ class Promises:
     def advance(self) -> None:
         """Ask what waited for answers to the last question, and extend bounds that are needed."""
         self._go_on()
-        if self._multi.fence_wanted > self._wanted:
-            self._wanted = self._multi.fence_wanted
+        wanted = self._multi.fence_wanted
+        # A bound follows this clock, so it may take several to come to what a clock that is ahead
+        # asked for; later questions may ask for less than that, and for more than the bound.
+        if wanted > self._wanted or wanted > self._multi.fence_bound:
+            self._wanted = wanted
             for log in self._logs:
                 log.extend_bound()
         if self._multi.fence_bound < self._wanted:

@@ -72,9 +72,30 @@ def test_bounds_are_extended_only_while_somebody_asks(
     promises.ask(0)
     promises.advance()
     first = logs[0].written
+    for log in logs:
+        log.bound.written(first)
+    promises.advance()
     time.pass_ms(5_000)
     promises.advance()
     assert logs[0].written == first, "the question of before wants no more"
+
+
+def test_bounds_follow_the_clock_to_what_a_clock_that_was_ahead_asked_for(
+    promises: Promises, logs: list[FakeLog], time: Any
+) -> None:
+    multi = promises._multi
+    for log in logs:
+        log.bound.written(log.bound.extension(time.wall_ms()))
+    promises.advance()
+    multi.ask(stamp_at(time.wall + 20_000))  # higher than any question that follows
+    promises.advance()
+    for _ in range(4):
+        time.pass_ms(1_000)
+        promises.advance()
+        for log in logs:
+            log.bound.written(log.written)
+        promises.advance()
+        assert multi.fence_bound > stamp_at(time.wall)
 
 
 def test_those_who_ask_at_the_same_time_share_a_question(promises: Promises, time: Any) -> None:
