@@ -29,7 +29,7 @@ QUARREL = Shape(
 )
 
 
-@mutant(seed=34, breaks={"OneOffset", "RisingStamps"})
+@mutant(seed=5, breaks={"OneOffset", "RisingStamps"})
 def dedupe_missing_from_a_snapshot(patch: Patch) -> None:
     """A snapshot forgets who wrote what (counterexample 13)."""
     patch.setattr(ProducerTable, "encode", lambda self: [])
@@ -52,7 +52,7 @@ def dedupe_by_applied_state_only(patch: Patch) -> None:
     patch.setattr(Intake, "judge", judge)
 
 
-@mutant(seed=0, breaks={"OneOffset", "RisingStamps"}, shape=SET)
+@mutant(seed=3, breaks={"OneOffset", "RisingStamps"}, shape=SET)
 def a_producer_is_forgotten_at_its_first_commit(patch: Patch) -> None:
     """While more of a producer's batches are under way, what is known of it includes them: a repeat
     of one is no new batch (counterexample 14).
@@ -67,7 +67,7 @@ def a_producer_is_forgotten_at_its_first_commit(patch: Patch) -> None:
     patch.setattr(Intake, "committed", committed)
 
 
-@mutant(seed=0, breaks={"Durable"})
+@mutant(seed=3, breaks={"Durable"})
 def repeat_answered_before_the_commit(patch: Patch) -> None:
     """A repeat of a pending batch is told where it will be, if the power lasts (DESIGN §5)."""
     honest = Intake.judge
@@ -87,7 +87,7 @@ def an_earlier_term_is_taken_for_the_own(patch: Patch) -> None:
     patch.setattr(Group, "begins_own_term", lambda self, index: True)
 
 
-@mutant(seed=28, breaks={"Fenced"})
+@mutant(seed=1, breaks={"Fenced"})
 def a_fence_waits_for_nobody_away(patch: Patch) -> None:
     """A new epoch is told before a shard that is away has heard of it (ADR 0009 §5)."""
     patch.setattr(feed, "is_fence", lambda record: False)
@@ -112,7 +112,7 @@ def positions_of_a_log_that_is_not_applied(patch: Patch) -> None:
     patch.setattr(Partition, "_check_applied", lambda self: None)
 
 
-@mutant(seed=10, breaks={"Honest"})
+@mutant(seed=0, breaks={"Honest"})
 def chunks_of_an_ended_epoch_are_taken(patch: Patch) -> None:
     """A value goes on where an older epoch left it (ADR 0007 §4)."""
     honest = Growing._size
@@ -125,13 +125,13 @@ def chunks_of_an_ended_epoch_are_taken(patch: Patch) -> None:
     patch.setattr(Growing, "_size", size)
 
 
-@mutant(seed=34, breaks={"Durable"})
+@mutant(seed=7, breaks={"Durable"})
 def chunks_are_past_retention(patch: Patch) -> None:
     """The chunks of a value go before its message does (ADR 0007 §6)."""
     patch.setattr(ValueTable, "first_needed_index", lambda self, index, *_: index)
 
 
-@mutant(seed=98, breaks={"OneOffset"})
+@mutant(seed=16, breaks={"OneOffset"})
 def open_values_are_not_in_snapshots(patch: Patch) -> None:
     """A checkpoint forgets the values that grow (counterexample 13)."""
     honest = ValueTable.encode

@@ -107,7 +107,7 @@ def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
 
 
 @mutant(
-    seed=10,
+    seed=4,
     breaks=_BARRIER,
     shape=EVICTED,
 )
@@ -116,7 +116,7 @@ def members_change_without_a_stamp(patch: Patch) -> None:
     patch.setattr(Partition, "changing", lambda self: None)
 
 
-@mutant(seed=4, breaks=_BARRIER, shape=JOINED)
+@mutant(seed=3, breaks=_BARRIER, shape=JOINED)
 def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     """Who joins takes messages once partition 0 has an entry of that, and above that entry's stamp
     (counterexample 6).
@@ -131,13 +131,13 @@ def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     patch.setattr(Growth, "advance", advance)
 
 
-@mutant(seed=1, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=4, breaks=_BARRIER, shape=ORDER)
 def a_vote_says_nothing_of_promises(patch: Patch) -> None:
     """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
     patch.setattr(Pledge, "raise_to", lambda self, fence: None)
 
 
-@mutant(seed=1, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=4, breaks=_BARRIER, shape=ORDER)
 def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
     honest = Partition._lead_now
@@ -202,7 +202,7 @@ def a_register_a_node(patch: Patch) -> None:
     patch.setattr(Domain, "see", see)
 
 
-@mutant(seed=4, breaks={"BarrierHolds"}, shape=ORDER)
+@mutant(seed=8, breaks={"BarrierHolds"}, shape=ORDER)
 def visible_once_it_is_committed(patch: Patch) -> None:
     """Visible is what nothing can come before any more, in no partition (DESIGN §5 Produce)."""
 
