@@ -99,6 +99,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.SeekCursor: st.builds(m.SeekCursor, ADDRESS, TEXT, VECTOR),
     m.Extend: st.builds(m.Extend, ADDRESS, TEXT, st.lists(NATURAL), NATURAL),
     m.Withdraw: st.builds(m.Withdraw, ADDRESS, TEXT),
+    m.OpenCluster: st.builds(m.OpenCluster, ADDRESS, TEXT, st.sampled_from(Mode)),
     m.Produce: st.builds(m.Produce, ADDRESS, INT64, BODY.map(memoryview), st.sampled_from(m.Level)),
     a.AlterTopic: st.builds(a.AlterTopic, TEXT, CHANGE, NATURAL),
     a.DeleteTopic: st.builds(a.DeleteTopic, TEXT, NATURAL),
@@ -188,6 +189,7 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     m.Moved: (Opcode.MOVE_CURSOR, st.builds(m.Moved, NATURAL)),
     m.Extended: (Opcode.EXTEND, st.builds(m.Extended, INT64)),
     m.Withdrawn: (Opcode.WITHDRAW, st.builds(m.Withdrawn)),
+    m.ClusterIsOpen: (Opcode.OPEN_CLUSTER, st.builds(m.ClusterIsOpen)),
     m.Refusal: (Opcode.FETCH, st.builds(m.Refusal, NATURAL, TEXT, INT64)),
     m.Fetched: (
         Opcode.FETCH,

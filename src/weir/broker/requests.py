@@ -101,6 +101,7 @@ class Requests:
             m.Produce: self._produce,
             m.Fetch: self._fetch,
             m.FetchChunks: self._fetch_chunks,
+            m.OpenCluster: self._open_cluster,
             m.Pull: self._pull,
             m.Ack: self._settle,
             m.Nack: self._settle,
@@ -302,6 +303,13 @@ class Requests:
             # A consumer reads what it was granted; chunks are part of that.
             self._authorize(session.principal, "consume", topic.full_name)
         partition.fetch_chunks(caller, request)
+
+    def _open_cluster(self, session: Session, caller: Caller, request: m.OpenCluster) -> None:
+        topic, partition = self._topics.partition(request.address.group)
+        if request.address.group != group_of(topic.id, 0):
+            raise BadRequest("partition 0 of a topic keeps the modes of its clusters: ask there")
+        self._authorize(session.principal, "consume", topic.full_name)
+        partition.open_cluster(caller, request)
 
     def _pull(self, session: Session, caller: Caller, request: m.Pull) -> None:
         topic, partition = self._topics.partition(request.address.group)

@@ -281,7 +281,7 @@ class Administration:
         if not create and not await self._clusters(places, name):
             raise UnknownCluster(
                 f"no cluster {name!r} reads {topic}: `weir cluster list {topic}` names those "
-                "that do; a consumer's first message, or a seek that may create, makes one"
+                "that do; a consumer that starts, or a seek that may create, makes one"
             )
         return places
 

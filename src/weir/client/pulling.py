@@ -21,11 +21,14 @@ from weir.client.places import Places
 from weir.client.portions import EMPTY_PAUSE, LONG_POLL
 from weir.client.runs import Run
 from weir.client.withdrawing import Withdrawing
-from weir.errors import ValueLost
+from weir.errors import UnknownOpcode, ValueLost
 from weir.model.clusters import Mode
 from weir.model.ids import Address
 from weir.model.stamp import milliseconds_of
 from weir.wire import messages as m
+
+#: The partition that knows of the mode of a cluster.
+_HOME = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class Pulling:
         self._runs = asyncio.Event()
         self._runs.set()
         self._withdrawing = Withdrawing(wanted.cluster, places)
+        self._opening = asyncio.Lock()
+        self._is_open = False
 
     @property
     def partitions(self) -> int:
@@ -107,6 +112,7 @@ class Pulling:
     async def _pull(self, partition: int, feed: Feed[Holding]) -> None:
         # One grant ahead of the user, no more: its lease runs while it waits.
         slot = asyncio.Semaphore(1)
+        await self._open()
         while True:
             await slot.acquire()
             begun = await self._begin(partition)
@@ -123,6 +129,22 @@ class Pulling:
                 slot.release()
                 await asyncio.sleep(EMPTY_PAUSE)
             del came  # this task sleeps for long, and what is opened of it grows
+
+    async def _open(self) -> None:
+        """Return once the cluster has the wanted mode in the whole topic, for partition 0 knows.
+
+        A broker of an earlier release does not: there each partition has the mode of its first
+        grant. Raises what a request does.
+        """
+
+        def request(address: Address) -> m.Request:
+            return m.OpenCluster(address, self._wanted.cluster, self._wanted.mode)
+
+        async with self._opening:
+            if not self._is_open:
+                with contextlib.suppress(UnknownOpcode):
+                    await self._places.ask(_HOME, request, m.ClusterIsOpen)
+                self._is_open = True
 
     async def _grant(
         self, partition: int, slot: asyncio.Semaphore, begun: list[Run]

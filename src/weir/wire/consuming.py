@@ -14,12 +14,28 @@ from weir.model.limits import ACK_RANGES_MAX
 from weir.wire.control import Control
 
 
+class OpenCluster(Control, frozen=True, array_like=True):
+    """Ask that a cluster has this `mode` in all partitions of its topic; it goes to partition 0.
+
+    A cluster that has no mode yet becomes of this one, and begins. Answered by `ClusterIsOpen`;
+    `BadRequest` refuses any mode but the cluster's. Consumers ask it before they pull.
+    """
+
+    address: Address
+    cluster: str
+    mode: Mode
+
+
+class ClusterIsOpen(Control, frozen=True, array_like=True):
+    """A majority knows that the cluster has the mode that was asked for."""
+
+
 class Pull(Control, frozen=True, array_like=True):
     """Ask for a grant of messages of one partition for a consumer of `cluster`.
 
     With `max_messages` 0 nothing is granted: the reply says which offsets a pull would get, once
-    there are some. A cluster that was never granted anything becomes of this `mode` (a `Mode`); one
-    of another mode refuses it.
+    there are some. A cluster that has no mode becomes of this `mode` (a `Mode`) here; one of
+    another mode refuses it. `OpenCluster` gives it one in the whole topic.
 
     `begun` are runs [first, next) of messages that the client works on, whatever became of their
     leases: this pull is granted none of them. Once a lease of the client has ended that ran when

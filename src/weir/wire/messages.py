@@ -19,11 +19,13 @@ from weir.wire import administration as a
 from weir.wire import nodes as n
 from weir.wire.consuming import Ack as Ack
 from weir.wire.consuming import Acked as Acked
+from weir.wire.consuming import ClusterIsOpen as ClusterIsOpen
 from weir.wire.consuming import Extend as Extend
 from weir.wire.consuming import Extended as Extended
 from weir.wire.consuming import Granted as Granted
 from weir.wire.consuming import Nack as Nack
 from weir.wire.consuming import Nacked as Nacked
+from weir.wire.consuming import OpenCluster as OpenCluster
 from weir.wire.consuming import Pull as Pull
 from weir.wire.consuming import Withdraw as Withdraw
 from weir.wire.consuming import Withdrawn as Withdrawn
@@ -75,6 +77,7 @@ class Opcode(IntEnum):
     NACK = 20
     EXTEND = 21
     WITHDRAW = 22
+    OPEN_CLUSTER = 23
     LIST_CLUSTERS = 24
     SEEK_CLUSTER = 25
     PAUSE_CLUSTER = 26
@@ -398,6 +401,7 @@ ControlRequest = (
     | Nack
     | Extend
     | Withdraw
+    | OpenCluster
     | TakeTurn
     | MoveCursor
     | SeekCursor
@@ -424,6 +428,7 @@ ControlReply = (
     | Nacked
     | Extended
     | Withdrawn
+    | ClusterIsOpen
     | Turn
     | Moved
     | ScatterConfirm

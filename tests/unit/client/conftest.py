@@ -125,6 +125,8 @@ class FakeBroker:
             return False
         if isinstance(order, m.Refusal):
             self._reply(order, frame, writer)
+        elif isinstance(request, m.OpenCluster):
+            self._reply(m.ClusterIsOpen(), frame, writer)
         elif isinstance(request, m.Fetch | m.Pull):
             task = asyncio.ensure_future(self._wait_for_data(request, frame, writer))
             self._tasks.add(task)

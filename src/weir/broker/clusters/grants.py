@@ -88,8 +88,6 @@ class Grants:
         if self._draining:
             raise Unavailable("this node is stopping: pull from another, or again shortly")
         name = check_name(request.cluster, "cluster")
-        if name in self._ground.state.cursors:
-            raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a pull asks for a lease of 1 to {GRANT_MS_MAX:,} ms")
         if any(first >= behind for first, behind in request.begun or ()):
@@ -99,7 +97,7 @@ class Grants:
         line = self._queues.get(name)
         if line is None:
             line = Line()
-        self.pickers.check_mode(name, request.mode)
+        self.check_mode(name, request.mode)
         if request.max_messages:
             self._caps.check_grant(name, caller.session, len(line.proposed))
         waits = line.pulls if request.max_messages else line.watches
@@ -240,6 +238,27 @@ class Grants:
         beginning = self._queues.keys() | self._changing.keys()
         self._caps.check_name(name, beginning)
 
+    def check_mode(self, name: str, mode: Mode) -> None:
+        """Raise `BadRequest` if a cluster has another mode."""
+        if name in self._ground.state.cursors:
+            raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
+        self.pickers.check_mode(name, mode)
+
+    def opens(self, name: str, mode: Mode) -> None:
+        """A mode is proposed for a cluster: until `let_go` it is granted nothing, and nobody may
+        ask for it in another mode.
+        """
+        self.hold(name)
+        self.pickers.begin(name, mode)
+
+    def is_changing(self, name: str) -> bool:
+        """Whether a change of a cluster is under way."""
+        return name in self._changing
+
+    def is_read(self, name: str) -> bool:
+        """Whether somebody reads this partition in a cluster, or is about to."""
+        return name in self.pickers
+
     def hold(self, name: str) -> None:
         """Grant a cluster nothing while a change of it is under way."""
         self._changing[name] += 1
@@ -250,7 +269,9 @@ class Grants:
         if not self._changing[name]:
             del self._changing[name]
         if forget:
-            self.pickers.begin_anew(name, name in self._queues)
+            self.pickers.begin_anew(name, name in self._queues or name in self._changing)
+        elif name not in self._queues:
+            self._forget(name)
         self.serve(name)
 
     def pause(self, names: frozenset[str]) -> None:
@@ -368,8 +389,12 @@ class Grants:
     def _retire(self, name: str, line: Line) -> None:
         if not line:
             self._queues.pop(name, None)
-            if name not in self._ground.state.clusters:
-                self.pickers.forget(name)
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Nobody waits in a cluster: of one that has not begun nothing is to be known."""
+        if name not in self._ground.state.clusters and name not in self._changing:
+            self.pickers.forget(name)
 
     def _release(self, session: int) -> None:
         """Give back what a peer that is gone holds; where that cannot be, its leases end it."""

@@ -38,6 +38,9 @@ class Pickers:
         #: Delayed batches are not counted again before who was refused should ask again.
         self._crowded_until_ms = 0
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._of
+
     def __getitem__(self, name: str) -> Picking:
         return self._of[name]
 

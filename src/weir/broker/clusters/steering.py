@@ -9,14 +9,28 @@ from __future__ import annotations
 from weir.broker.clusters.commands import Commands
 from weir.broker.clusters.grants import Grants
 from weir.broker.clusters.turns import Turns
-from weir.broker.control import ClusterDeleted, ClusterPaused, ClusterRecord, ClusterSought
+from weir.broker.control import (
+    ClusterDeleted,
+    ClusterOpened,
+    ClusterPaused,
+    ClusterRecord,
+    ClusterSought,
+)
 from weir.broker.entries import of_control
 from weir.broker.outbox import Caller, Outbox
+from weir.broker.replica.assured import assured
 from weir.broker.replica.group import Group
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.cursors import Cursor
 from weir.broker.state.state import PartitionState
-from weir.errors import BadRequest, ClusterInUse, OffsetOutOfRange, Refused, UnknownCluster
+from weir.errors import (
+    BadRequest,
+    ClusterInUse,
+    OffsetOutOfRange,
+    Refused,
+    Unavailable,
+    UnknownCluster,
+)
 from weir.model.clusters import Mode
 from weir.model.stamp import milliseconds_of
 from weir.model.topic import ClusterPause, check_name
@@ -29,6 +43,7 @@ from weir.wire.administration import (
     ListClusters,
     SeekCluster,
 )
+from weir.wire.messages import ClusterIsOpen, OpenCluster
 
 Change = SeekCluster | DeleteCluster
 
@@ -110,6 +125,38 @@ class Steering:
             self._grants.let_go(name, forget=False)
             raise
 
+    def open(self, caller: Caller, request: OpenCluster) -> None:
+        """Let a cluster have a mode, unless it has one; the answer comes when a majority knows.
+
+        Raises `BadName`, `BadRequest` or `Overloaded`, and `Unavailable` once the node stops.
+        """
+        self.commands.check_open()
+        name, mode = check_name(request.cluster, "cluster"), request.mode
+        self._check_mode(name, mode)
+        self._grants.check_name(name)
+        cluster, is_changing = self._state.clusters.get(name), self._grants.is_changing(name)
+        if cluster is not None and cluster.mode is not None and not is_changing:
+            assured(self._group, self._outbox, caller, lambda: self._tell_mode(caller, name, mode))
+            return
+        self._grants.opens(name, mode)
+        try:
+            self.commands.propose(ClusterOpened(name, mode), caller)
+        except Refused:
+            self._grants.let_go(name, forget=False)
+            raise
+
+    def _check_mode(self, name: str, mode: Mode) -> None:
+        if self._turns.is_read(name):
+            raise BadRequest(f"cluster {name!r} reads this topic in total order: take a turn")
+        self._grants.check_mode(name, mode)
+
+    def _tell_mode(self, caller: Caller, name: str, mode: Mode) -> None:
+        """Answer who asked for a mode. Raises `BadRequest` if the cluster has another one."""
+        self._check_mode(name, mode)
+        if name not in self._state.clusters:
+            raise Unavailable(f"cluster {name!r} was deleted meanwhile: open it again")
+        self._outbox.reply(caller, ClusterIsOpen())
+
     def applied(self, index: int, record: ClusterRecord) -> None:
         """Answer for a change that is committed, and let the cluster be granted again."""
         if isinstance(record, ClusterPaused):
@@ -117,6 +164,13 @@ class Steering:
             return
         caller = self.commands.applied(index)
         if caller is None:
+            return
+        if isinstance(record, ClusterOpened):
+            try:
+                self._tell_mode(caller, record.cluster, record.mode)
+            except Refused as error:
+                self._outbox.refuse(caller, error)
+            self._grants.let_go(record.cluster, forget=False)
             return
         cluster = self._state.clusters.get(record.cluster)
         cursor = self._state.log_start if cluster is None else cluster.cursor

@@ -7,6 +7,8 @@ given back, with its holder's connection, or by a lease that this leader times b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from weir.broker.clusters.leases import left_of
 from weir.broker.control import CursorMoved, CursorSought, CursorTaken, GrantsReleased
 from weir.broker.entries import Payload, of_control
@@ -35,13 +37,18 @@ from weir.wire.cursors import MoveCursor, Moved, SeekCursor, TakeTurn, Turn
 class Turns:
     """Gives turns of one topic's clusters while this node leads its partition 0."""
 
-    __slots__ = ("_draining", "_due", "_group", "_intake", "_lines", "_moves", "_outbox", "_paused",
-                 "_state", "_takes", "_taking", "_time")  # fmt: skip
+    __slots__ = ("_draining", "_due", "_group", "_intake", "_is_shared_out", "_lines", "_moves",
+                 "_outbox", "_paused", "_state", "_takes", "_taking", "_time")  # fmt: skip
 
     def __init__(
-        self, group: Group, state: PartitionState, intake: Intake, outbox: Outbox, time: Time
-    ) -> None:
-        """Begin to lead: turns that earlier leaders gave last as long as their log says."""
+        self, group: Group, state: PartitionState, intake: Intake, outbox: Outbox, time: Time,
+        is_shared_out: Callable[[str], bool],
+    ) -> None:  # fmt: skip
+        """Begin to lead: turns that earlier leaders gave last as long as their log says.
+
+        `is_shared_out` tells of a cluster whether consumers pull for it: none may take its turn.
+        """
+        self._is_shared_out = is_shared_out
         self._group = group
         self._state = state
         self._intake = intake
@@ -73,6 +80,10 @@ class Turns:
         holds = cursor is not None and cursor.consumer != NOBODY and not self._is_over(name)
         return (0 if line is None else len(line)) + holds
 
+    def is_read(self, name: str) -> bool:
+        """Whether a cluster reads the topic in total order, or is about to."""
+        return name in self._state.cursors or name in self._lines or name in self._taking
+
     # -- requests ----------------------------------------------------------------------------
 
     def take(self, caller: Caller, request: TakeTurn) -> None:
@@ -85,7 +96,7 @@ class Turns:
         name = check_name(request.cluster, "cluster")
         if not 0 < request.lease_ms <= GRANT_MS_MAX:
             raise BadRequest(f"a turn lasts 1 to {GRANT_MS_MAX:,} ms, until it is kept longer")
-        if name in self._state.clusters:
+        if name in self._state.clusters or self._is_shared_out(name):
             raise BadRequest(
                 f"cluster {name!r} reads this topic partition by partition: use another name"
             )

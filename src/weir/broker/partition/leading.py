@@ -47,7 +47,7 @@ class Leading:
         self.grants = Grants(group, state, self.intake, reads, outbox, time)
         self.acks = Acks(group, state, outbox)
         self.returns = Returns(group, state, self.intake, self.grants, outbox, time)
-        self.turns = Turns(group, state, self.intake, outbox, time)
+        self.turns = Turns(group, state, self.intake, outbox, time, self.grants.is_read)
         self.steering = Steering(group, state, self.grants, self.turns, outbox, time)
         self.steering.follow(pauses)
         self.settling = Settling(group, self.intake, state, outbox, time)

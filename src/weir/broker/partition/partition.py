@@ -39,6 +39,7 @@ from weir.wire.messages import (
     Fetch,
     FetchChunks,
     Nack,
+    OpenCluster,
     Prepare,
     Produce,
     Pull,
@@ -184,6 +185,10 @@ class Partition:
 
         outbox = self._shared.outbox
         assured(self.group, outbox, caller, lambda: self._led().steering.list(caller, request))
+
+    def open_cluster(self, caller: Caller, request: OpenCluster) -> None:
+        """Let a cluster have a mode, for the whole topic."""
+        self._led().steering.open(caller, request)
 
     def change_cluster(self, caller: Caller, request: Change) -> None:
         """Seek, pause or delete a cluster."""
