@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 import weir
-from weir.bench.node import running_node
+from weir import device
+from weir.bench.node import Node, running_node
 from weir.client.client import Client
 from weir.errors import BadRequest
+from weir.wire.deliveries import ALL_PARTITIONS
 
 PARTITIONS = 3
 
@@ -66,5 +68,26 @@ def test_of_two_modes_at_once_a_new_cluster_has_one_in_all_partitions() -> None:
                     (crew,) = await a.clusters("t", f"crew{attempt}")
                     modes = {share.mode for share in crew.shares} - {""}
                     assert modes == {"keyed" if told[0] is refused[0] else "shared"}
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_a_device_takes_nothing_from_a_cluster_that_is_no_device_s() -> None:
+    """Devices share: that of another mode would be shared in some partitions from then on."""
+
+    def subscribe(node: Node) -> None:
+        hub = device.Client(node.host, node.port, hub=7, boot=1, topic="t")
+        with hub, pytest.raises(BadRequest):
+            hub.subscribe("crew", "t", sn=1, partition=ALL_PARTITIONS).take(20)
+
+    async def body() -> None:
+        with running_node() as node:
+            async with weir.connect(node.url) as w:
+                await w.create_topic("t", PARTITIONS)
+                await fill(w, 0)
+                assert await first(w, "crew", "keyed") == b"0"
+                await fill(w, 1, 2)
+                await asyncio.to_thread(subscribe, node)
+                assert {await first(w, "crew", "keyed") for _ in range(2)} == {b"1", b"2"}
 
     asyncio.run(asyncio.wait_for(body(), 60))

@@ -147,6 +147,7 @@ class Client:
         if self._line.is_subscribed(sn):
             raise BadRequest(f"lock {sn} is subscribed: connect again to change it")
         frame = wire.subscribe(sn, cluster, topic, partition, round(lease * 1_000), in_hand)
+        self._line.subscribes(sn)
         self._line.ask(frame, again=True, topic=topic)
         self._line.subscribed(sn, frame)
         return Subscription(self._line, sn)

@@ -58,10 +58,14 @@ class Line:
             self._socket.close()
             self._socket = None
 
-    def subscribed(self, sn: int, frame: bytes) -> None:
-        """Subscribe the lock `sn` again on every new connection."""
+    def subscribes(self, sn: int) -> None:
+        """The lock `sn` is about to subscribe: why it ended before says nothing any more."""
         self.ended.pop(sn, None)
-        self._subscribes[sn] = frame
+
+    def subscribed(self, sn: int, frame: bytes) -> None:
+        """Subscribe the lock `sn` again on every new connection, unless its end came at once."""
+        if sn not in self.ended:
+            self._subscribes[sn] = frame
 
     def is_subscribed(self, sn: int) -> bool:
         """Return whether the lock `sn` is subscribed, as far as is known."""

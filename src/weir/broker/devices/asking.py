@@ -10,7 +10,7 @@ from weir.errors import Overloaded, Refused
 from weir.model.limits import REQUESTS_PENDING_MAX, RETRY_AFTER_MS
 from weir.wire import messages as m
 
-Asked = m.Pull | m.Fetch | m.Ack | m.Nack | m.Extend
+Asked = m.OpenCluster | m.Pull | m.Fetch | m.Ack | m.Nack | m.Extend
 
 
 class Asking:
@@ -44,6 +44,8 @@ class Asking:
             return
         _, partition = self._topics.partition(request.address.group)
         match request:
+            case m.OpenCluster():
+                partition.open_cluster(caller, request)
             case m.Pull():
                 partition.pull(caller, request)
             case m.Fetch():

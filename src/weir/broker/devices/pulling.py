@@ -51,6 +51,11 @@ class Pulling:
         if not line:
             self._deliver(receiver, subscription, Delivery())
             return
+        if not subscription.is_open:
+            again = partial(self.pull, receiver, subscription)
+            refuse = partial(self._refuse, receiver, subscription)
+            self._watching.open(receiver, subscription, again, refuse)
+            return
         partition = next(iter(line))
         del line[partition]
         pull = m.Pull(

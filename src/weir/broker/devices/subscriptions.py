@@ -123,6 +123,8 @@ class Subscription:
     pause_ms: int = 0
     #: Whether it is among those that are told of messages when a lease ends.
     full: bool = False
+    #: Whether partition 0 has said that its cluster is of the mode that devices have.
+    is_open: bool = False
     #: Whether it is no subscription any more: replies may still come for it.
     over: bool = False
 

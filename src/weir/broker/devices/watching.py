@@ -9,7 +9,9 @@ from functools import partial
 from weir.broker.devices.asking import Asking
 from weir.broker.devices.subscriptions import Receiver, Resting, Subscription
 from weir.broker.outbox import Outbox
-from weir.errors import BY_CODE, UnknownTopic
+from weir.errors import BY_CODE, UnknownOpcode, UnknownTopic
+from weir.model.clusters import Mode
+from weir.model.ids import Address, group_of
 from weir.model.limits import WAIT_MS_MAX
 from weir.order.clock import Time
 from weir.wire import messages as m
@@ -54,7 +56,12 @@ class Watching:
             self.notify(receiver, subscription)
 
     def watch(self, receiver: Receiver, subscription: Subscription, *partitions: int) -> None:
-        """Ask to be told when there is something to pull."""
+        """Ask to be told when there is something to pull, once the cluster is open."""
+        if not subscription.is_open:
+            again = partial(self.watch, receiver, subscription, *partitions)
+            rest = partial(self.rest, receiver, subscription, *partitions)
+            self.open(receiver, subscription, again, lambda _: rest())
+            return
         request = subscription.request
         for partition in partitions:
             if subscription.over:
@@ -63,6 +70,33 @@ class Watching:
             pull = m.Pull(address, request.cluster, 0, 0, WAIT_MS_MAX, request.lease_ms)
             then = partial(self._watched, receiver, subscription, partition)
             self._asking.ask(receiver, pull, then)
+
+    def open(
+        self,
+        receiver: Receiver,
+        subscription: Subscription,
+        then: Callable[[], None],
+        refused: Callable[[int], None],
+    ) -> None:
+        """Ask partition 0 to open the cluster, and go on with `then`. `refused` is told why that
+        cannot be yet; where it never can be, the subscription ends.
+        """
+
+        def opened(reply: m.Reply) -> None:
+            if subscription.over:
+                return
+            # A node of an earlier release does not know the question.
+            if not isinstance(reply, m.Refusal) or reply.code == UnknownOpcode.code:
+                subscription.is_open = True
+                then()
+            elif may_come_right(reply.code):
+                refused(reply.code)
+            else:
+                self.end(receiver, subscription, reply.code)
+
+        home = Address(0, 0, group_of(subscription.id, 0))
+        opens = m.OpenCluster(home, subscription.request.cluster, Mode.SHARED)
+        self._asking.ask(receiver, opens, opened)
 
     def _watched(
         self, receiver: Receiver, subscription: Subscription, partition: int, reply: m.Reply

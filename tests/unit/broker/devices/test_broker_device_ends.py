@@ -191,15 +191,15 @@ def test_a_partition_that_never_serves_again_ends_what_watches_it_alone(
 
 def test_refused_watches_wait_longer_each_time(doors: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
-    pull = Partition.pull
+    opens = Partition.open_cluster
 
     def count(one: Partition, caller: Any, request: Any) -> None:
         tries.append(doors.rig.time.monotonic)
-        pull(one, caller, request)
+        opens(one, caller, request)
 
     monkeypatch.setattr(caps, "CLUSTERS_PER_TOPIC_MAX", 1)
     doors.rig.ask(1, m.Pull(doors.info.addresses[0], "other", 1, 1, 60_000))
-    monkeypatch.setattr(Partition, "pull", count)
+    monkeypatch.setattr(Partition, "open_cluster", count)
     doors.subscribed()
     let_pass(doors, 30_000)
     pauses = [after - before for before, after in pairwise(tries)]

@@ -19,9 +19,11 @@ from weir.errors import (
     Unavailable,
     UnknownTopic,
 )
+from weir.model.clusters import Mode
 from weir.model.limits import GRANT_MS_MAX, RETRY_AFTER_MS, WAIT_MS_MAX
 from weir.wire import administration as a
 from weir.wire import device as d
+from weir.wire import messages as m
 from weir.wire.deliveries import (
     ALL_PARTITIONS,
     BY_HUB,
@@ -319,3 +321,37 @@ def test_a_hub_whose_place_has_ended_gets_what_is_left_there_and_the_new_one(
     doors.replies(session)
     found = [doors.pull(session=session) for _ in range(2)]
     assert {(one.partition, *one.values) for one in found} == {(home, b"left"), (place, b"new")}
+
+
+@pytest.mark.parametrize("mode", [Mode.KEYED, Mode.ORDERED])
+def test_a_cluster_of_another_mode_ends_the_subscription_whatever_it_watches(
+    make_doors: Any, mode: Mode
+) -> None:
+    """Partition 0 knows of the mode; in the other one nothing was granted yet."""
+    doors = make_doors(partitions=2)
+    doors.rig.answer(1, m.OpenCluster(doors.info.addresses[0], "crew", mode))
+    doors.hub()
+    doors.publish(b"a", partition=1)
+    told = doors.ask(d.subscribe(1, "crew", "t", 1))
+    assert [(one.opcode, one.code) for one in told] == [
+        (Op.SUBSCRIBE, 0),
+        (Op.NOTIFY, BadRequest.code),
+    ]
+    (reply,) = doors.ask(d.pull(1, 1))
+    assert reply.code == NotSubscribed.code
+    pull = m.Pull(doors.info.addresses[1], "crew", 1, 1 << 20, 0, 5_000, mode)
+    assert doors.rig.answer(1, pull).next_offset == 1
+
+
+def test_nothing_is_pulled_before_partition_0_has_answered(make_doors: Any) -> None:
+    doors = make_doors(partitions=2)
+    doors.hub()
+    doors.publish(b"a", partition=1)
+    _, home = doors.rig.shard.topics.partition(doors.info.addresses[0].group)
+    leading, home.leading = home.leading, None
+    codes = [reply.code for reply in doors.ask(d.subscribe(1, "crew", "t", 1), d.pull(1, 1))]
+    assert codes == [0, Unavailable.code]
+    home.leading = leading
+    doors.rig.tick(RETRY_AFTER_MS)
+    assert doors.replies() == [NOTIFY]
+    assert doors.pull().values == [b"a"]
