@@ -1,4 +1,6 @@
-"""Simulated readers that end at a cut, as `follow=False` does: all that was there, and no more."""
+"""Simulated readers that end at a cut, as `follow=False` does: all that was there, and no more. Or
+they begin at one, as `start="latest"` does: all that came since.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ _BYTES = 20_000
 
 class Cutter(Client):
     """Asks how far each partition is complete, then again at the highest stamp of all answers; what
-    lies at or below that stamp is a piece of the one order from its beginning on.
+    lies at or below that stamp is a piece of the one order from its beginning on. What lies above
+    it is the rest, and nothing of that lies below the offsets of the first answers.
     """
 
     def __init__(self, scene: Scene, name: str) -> None:
@@ -28,6 +31,9 @@ class Cutter(Client):
         self._rows: list[Row] = []
         self._ends: dict[int, int] = {}
         self._stamp = 0
+        #: Where a reader of all behind this cut begins; and stamp and begins of the cut before.
+        self.begins: dict[int, int] = {}
+        self._before: tuple[int, dict[int, int]] | None = None
 
     def ready(self) -> None:
         """Begin a cut in a while."""
@@ -57,16 +63,21 @@ class Cutter(Client):
 
     def first_told(self, cut: int, reply: m.Barriers) -> None:
         """Ask for all at the stamp that the one which is furthest has reached."""
+        self.begins = {partition: through for partition, _, through in reply.registers}
         self._ask(cut, max(stamp for _, stamp, _ in reply.registers))
 
     def _read(self, cut: int, stamp: int, reply: m.Barriers) -> None:
         self._stamp = stamp
         self._ends = {partition: through for partition, _, through in reply.registers}
+        self.again_told(reply)
         if max(self._ends) >= len(self.addresses):
             self.ask(m.DescribeTopic(TOPIC), self._described)
             self.ready()
             return
         self._fetch(cut, 0, 0)
+
+    def again_told(self, reply: m.Barriers) -> None:
+        """Begin nowhere else for that: messages above the stamp may lie below these offsets."""
 
     def _described(self, reply: m.Reply) -> None:
         if isinstance(reply, m.TopicInfo):
@@ -78,6 +89,9 @@ class Cutter(Client):
         if partition not in self._ends:
             rows = sorted(row for row in self._rows if row.stamp <= self._stamp)
             self.history.readings.append(Reading(self.name, {}, rows))
+            if self._before is not None:
+                self._since(rows, *self._before)
+            self._before = self._stamp, self.begins
             self.ready()
         elif offset >= self._ends[partition]:
             self._fetch(cut, partition + 1, 0)
@@ -99,3 +113,8 @@ class Cutter(Client):
             self.ready()  # its beginning is gone
         else:
             self.world.after(self.world.between(*_AGAIN), self._fetch, cut, partition, offset)
+
+    def _since(self, rows: list[Row], stamp: int, begins: dict[int, int]) -> None:
+        """Note what a reader has that began at the cut before, at "latest", and read until now."""
+        news = [r for r in rows if r.stamp > stamp and r.offset >= begins.get(r.partition, 0)]
+        self.history.readings.append(Reading(f"{self.name} from latest", {}, news, after=stamp))

@@ -240,7 +240,8 @@ class Look(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """What a reader in total order gave without a break, from the offsets of `start` on.
+    """What a reader in total order gave without a break, from the offsets of `start` on; of that,
+    what is stamped above `after`.
 
     Who joins the topic while it reads is read from its first message on.
     """
@@ -248,6 +249,7 @@ class Reading:
     reader: str
     start: dict[int, int]
     rows: list[Row] = field(default_factory=list)
+    after: int = 0
 
 
 @dataclass(slots=True)

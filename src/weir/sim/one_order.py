@@ -117,7 +117,11 @@ class OneOrder:
     @staticmethod
     def _compare(reading: Reading, order: list[Row]) -> Iterator[str]:
         start = reading.start
-        expected = (row for row in order if row.offset >= start.get(row.partition, 0))
+        expected = (
+            row
+            for row in order
+            if row.stamp > reading.after and row.offset >= start.get(row.partition, 0)
+        )
         for number, given in enumerate(reading.rows):
             belongs = next(expected, None)
             if given != belongs:

@@ -47,6 +47,7 @@ def in_order() -> History:
     history.readings = [
         Reading("live", {0: 0}, [*rows, Row(8, 0, 3, b"z")]),
         Reading("replayed", {0: 1, 1: 0}, rows[1:]),
+        Reading("latest", {}, rows[2:], after=5),
     ]
     history.scatterings = [Scattering(((0, b"no"), (1, b"ne")))]
     return history
@@ -66,6 +67,10 @@ def complete_through_what_is_gone(history: History) -> None:
 
 def sent_after_it_was_visible(history: History) -> None:
     history.publishes[-2].confirms[0] = Confirmed(55, 0, 8)
+
+
+def missed_behind_a_cut(history: History) -> None:
+    del history.readings[2].rows[0]
 
 
 def given_in_another_order(history: History) -> None:
@@ -117,6 +122,7 @@ PLANTED: list[tuple[str, Make, Plant]] = [
     ("BarrierHolds", in_order, complete_through_what_is_gone),
     ("BarrierHolds", in_order, sent_after_it_was_visible),
     ("OneOrder", in_order, given_in_another_order),
+    ("OneOrder", in_order, missed_behind_a_cut),
     ("OneOrder", in_order, left_out_by_a_reader),
     ("OneOrder", in_order, given_twice),
     ("Causal", in_order, stamped_below_what_was_seen),
