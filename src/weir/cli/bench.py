@@ -108,6 +108,29 @@ def codec(
     )
 
 
+@app.command()
+def journey(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Count the Python calls of one publish, pull, ack and barrier on three nodes.
+
+    Disks and network are in memory, so the counts are the same on every machine.
+    """
+    from weir.bench.journey import KINDS, Settings, figures, measure
+    from weir.cli.output import print_measured, print_table
+
+    settings = Settings()
+    found = measure(settings)
+    if as_json:
+        print_measured("weir.bench.journey/1", settings, figures(found))
+        return
+    rows = [
+        (kind, one.calls, one.files, one.changes, one.package_changes, one.host_calls)
+        for kind, one in zip(KINDS, found, strict=True)
+    ]
+    print_table(("REQUEST", "CALLS", "FILES", "CHANGES", "OF PACKAGE", "CALLS IN host"), rows)
+
+
 def _print(result: Result) -> None:
     from weir.cli.output import hint, print_table
 
