@@ -55,7 +55,7 @@ OF_FIRST_WORLDS = (
         "seed-cost",
         "what one of those worlds of three nodes costs where nothing else runs: 60 of them, one "
         "after the other",
-        ("weir", "sim", "run", "--seeds", "60", "--jobs", "1", "--json"),
+        ("weir", "sim", "run", "--shape", "set", "--seeds", "60", "--jobs", "1", "--json"),
         {
             "violations": Figure("violations"),
             "seconds a seed": Figure("seconds", "seeds"),

@@ -39,8 +39,11 @@ def run(
     seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     jobs: Jobs = 1,
     shape: Annotated[
-        str, typer.Option(help="What is played: a name of weir.sim.shape.SHAPES.")
-    ] = "set",
+        str | None,
+        typer.Option(
+            help="What is played: a name of weir.sim.shape.SHAPES. Seeds draw it if none."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Play seeds: each is a BrokerSet under faults, then at peace, and is judged by its clients.
@@ -52,7 +55,7 @@ def run(
     from weir.sim.run import run_many
     from weir.sim.shape import SHAPES
 
-    if shape not in SHAPES:
+    if shape is not None and shape not in SHAPES:
         raise typer.BadParameter(f"there are {', '.join(SHAPES)}", param_hint="--shape")
     _check_libraries()
 
@@ -62,7 +65,7 @@ def run(
     failed = []
     worlds_of: Counter[str] = Counter()
     with progress("seeds", seeds) as show:
-        for outcome in run_many(seed, seeds, SHAPES[shape], jobs):
+        for outcome in run_many(seed, seeds, SHAPES[shape] if shape else None, jobs):
             faults += outcome.faults
             operations += outcome.operations
             violations += len(outcome.violations)
@@ -91,7 +94,8 @@ def run(
     else:
         columns = ("SEEDS", "FAULTS", "OPERATIONS", "VIOLATIONS", "SECONDS")
         print_table(columns, [(done, faults, operations, violations, seconds)])
-        again = f"Again: weir sim run --shape {shape} --seed {failed[0]}" if failed else ""
+        words = f"--shape {shape} " if shape else ""
+        again = f"Again: weir sim run {words}--seed {failed[0]} --seeds 1" if failed else ""
         hint(again or "Next: weir sim mutants")
     if failed:
         raise typer.Exit(1)
@@ -153,6 +157,59 @@ def mutants(
         )  # fmt: skip
         print(f"{len(hunts)} planted, {len(hunts) - len(missed)} caught, {len(missed)} missed")
     if missed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def power(
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this planted bug; again for more.")
+    ] = None,
+    worlds: Annotated[int, typer.Option(min=1, help="Worlds to play with each at most.")] = 200,
+    enough: Annotated[int, typer.Option(min=1, help="Catches after which one is done.")] = 5,
+    jobs: Jobs = 1,
+    as_json: Json = False,
+) -> None:
+    """Measure in how many worlds of the default distribution each planted bug is caught.
+
+    Exit code 1 if one is caught in none of its worlds, or if fewer than one world in ten could
+    have caught it.
+    """
+    from weir.cli.output import print_measured, print_table, progress
+    from weir.sim.mutants.registry import MUTANTS
+    from weir.sim.power import measure_many, together
+
+    unknown = set(only or ()) - {bug.name for bug in MUTANTS}
+    if unknown:
+        raise typer.BadParameter(f"no planted bug {min(unknown)!r}", param_hint="--only")
+    _check_libraries()
+    chosen = [bug for bug in MUTANTS if not only or bug.name in only]
+    found = []
+    with progress("planted bugs", len(chosen)) as show:
+        for one in measure_many(chosen, worlds, enough, jobs):
+            found.append(one)
+            show(len(found))
+    found.sort(key=lambda one: one.percent)
+    whole = together(found)
+    if as_json:
+        import msgspec
+
+        settings = {"only": only, "worlds": worlds, "enough": enough, "jobs": jobs}
+        results = {**msgspec.structs.asdict(whole), "bugs": found}
+        print_measured("weir.sim.power/1", settings, results)
+    else:
+        print_table(
+            ("PLANTED BUG", "CAUGHT %", "95 % FROM", "TO", "WORLDS", "SECONDS"),
+            [
+                (one.name, one.percent, one.low, one.high, one.worlds, one.seconds)
+                for one in found
+            ],
+        )  # fmt: skip
+        print(
+            f"{whole.planted} planted, {whole.missed} missed; caught in {whole.median_caught:g} % "
+            f"of worlds at the median, {whole.least_caught:g} % at least"
+        )
+    if whole.missed or whole.rare:
         raise typer.Exit(1)
 
 

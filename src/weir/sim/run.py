@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from itertools import repeat
+from functools import partial
 from multiprocessing import get_context
 
 from weir.errors import OffsetOutOfRange, refusal
@@ -32,7 +32,7 @@ from weir.sim.plots import Plot
 from weir.sim.programs import Client
 from weir.sim.scatterers import all_decided, highest_stamp
 from weir.sim.scene import Scene
-from weir.sim.shape import Shape, machine
+from weir.sim.shape import Shape, drawn, machine
 from weir.sim.storm import Storm
 from weir.sim.wholes import Wholes
 from weir.sim.workload import Domain, Workload
@@ -262,6 +262,11 @@ class _Run:
         survey.judge(spoilt)
 
 
+def run_drawn(seed: int) -> Outcome:
+    """Play one seed in the shape that it draws, and judge it."""
+    return run_seed(seed, drawn(seed))
+
+
 def run_seed(seed: int, shape: Shape | None = None) -> Outcome:
     """Play one seed to its end and judge it."""
     with _no_collection():
@@ -317,12 +322,16 @@ def run_seeds(first: int, count: int, shape: Shape | None = None) -> Iterator[Ou
         yield run_seed(seed, shape)
 
 
-def run_many(first: int, count: int, shape: Shape, jobs: int) -> Iterator[Outcome]:
-    """Play `count` seeds from `first` on in `jobs` processes; outcomes come in the seeds' order."""
+def run_many(first: int, count: int, shape: Shape | None, jobs: int) -> Iterator[Outcome]:
+    """Play `count` seeds from `first` on in `jobs` processes; outcomes come in the seeds' order.
+
+    Without a shape each is played in the one that it draws.
+    """
+    seeds = range(first, first + count)
+    play = run_drawn if shape is None else partial(run_seed, shape=shape)
     if jobs == 1:
-        yield from run_seeds(first, count, shape)
+        yield from map(play, seeds)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        seeds = range(first, first + count)
         # One at a time: a seed takes a second, and may take ten times as long as the next one.
-        yield from pool.map(run_seed, seeds, repeat(shape))
+        yield from pool.map(play, seeds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 from weir.broker.events import TICK_MS
@@ -174,6 +175,28 @@ SHAPES: dict[str, Shape] = {
     "ending": ENDING,
     "four": FOUR,
 }
+
+
+#: The one distribution that is played unless a shape is named: how many of 100 worlds each has.
+DRAWN: tuple[tuple[str, int], ...] = (
+    ("node", 20),
+    ("node-scattered", 6),
+    ("node-ending", 6),
+    ("set", 16),
+    ("even", 26),
+    ("unordered", 6),
+    ("crowded", 10),
+    ("ending", 6),
+    ("four", 4),
+)
+#: Draws other dice than a world of the same seed does.
+_DRAWS = 0x5348415045
+
+
+def drawn(seed: int) -> Shape:
+    """Return the shape that a seed draws: how many nodes, which programs, which faults."""
+    names, weights = zip(*DRAWN, strict=True)
+    return SHAPES[Random(_DRAWS ^ seed).choices(names, weights)[0]]
 
 
 def cast(world: World, shape: Shape) -> Shape:

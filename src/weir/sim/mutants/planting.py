@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from types import FunctionType
 from typing import Any
 
+from weir.sim.mutants.source import replaced
 from weir.sim.outcome import Outcome
 from weir.sim.run import run_seed
 from weir.sim.shape import NODE, Shape
@@ -31,8 +34,19 @@ class Patch:
         """Change an attribute of a module or class that has it."""
         getattr(target, name)  # a rule that is not there any more cannot be changed
         # What a class inherits is taken off it again, and not put on it.
-        self._before.append((target, name, vars(target).get(name, _MISSING)))
+        before = vars(target).get(name, _MISSING)
+        if isinstance(target, FunctionType):
+            before = getattr(target, name)  # a function's code is not among its variables
+        self._before.append((target, name, before))
         setattr(target, name, value)
+
+    def source(self, module: str, old: str, new: str) -> None:
+        """Replace a piece of a module's text, which must stand there exactly once.
+
+        Raises `PlantingRefused` where it does not.
+        """
+        for function, code in replaced(import_module(module), old, new):
+            self.setattr(function, "__code__", code)
 
     def undo(self) -> None:
         """Change everything back, the latest change first."""

@@ -20,6 +20,7 @@ from weir.sim.mutants import (
     turns,
 )
 from weir.sim.mutants.planting import Mutant, all_in
+from weir.sim.outcome import Outcome
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     mutant
@@ -66,6 +67,15 @@ class Hunt:
         return self.seed >= 0
 
 
+def complaints(mutant: Mutant, outcome: Outcome) -> list[tuple[str, str]]:
+    """Return what the checkers said by which a mutant is caught, as (promise, sentence)."""
+    return [
+        (promise, text)
+        for promise, text in outcome.violations
+        if promise in mutant.breaks and not text.startswith(_OUT_OF_DATE)
+    ]
+
+
 def hunt(mutant: Mutant, more: int = MORE) -> Hunt:
     """Play the seed that is kept with a mutant, and if that is in vain others from 0 on, `more`.
 
@@ -77,12 +87,7 @@ def hunt(mutant: Mutant, more: int = MORE) -> Hunt:
     found = Hunt(mutant.name, mutant.rule, -1, False, "", "", 0.0)
     with mutant.planted():
         for seed in seeds:
-            said = [
-                (promise, text)
-                for promise, text in mutant.play(seed, mutant.shape).violations
-                if promise in mutant.breaks and not text.startswith(_OUT_OF_DATE)
-            ]
-            if said:
+            if said := complaints(mutant, mutant.play(seed, mutant.shape)):
                 promise, text = said[0]
                 kept = seed == mutant.seed
                 found = replace(found, seed=seed, kept=kept, promise=promise, text=text)
