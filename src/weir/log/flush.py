@@ -33,6 +33,11 @@ class Flush(msgspec.Struct, frozen=True):
     tokens: tuple[object, ...]
     bound: int = 0
 
+    @property
+    def missing_bytes(self) -> int:
+        """The size of the files that it may have to make first."""
+        return sum(run.missing.size for run in self.runs if run.missing)
+
     def run(self, disk: Disk) -> None:
         """Write and sync; blocks. When it returns, all is durable.
 

@@ -13,6 +13,7 @@ from weir.broker import events as ev
 from weir.log.disk import Disk
 from weir.server.gently import Gently
 from weir.server.jobs import spare_made
+from weir.server.reminder import Reminder
 
 R = TypeVar("R")
 #: What a thread is asked to do.
@@ -33,6 +34,7 @@ class DiskPool:
         # Three, so that neither a scrub nor a copy stands in front of a read.
         self._pool = ThreadPoolExecutor(3, "weir-disk")
         self._makers = {n: ThreadPoolExecutor(1, f"weir-spare-{n}") for n in disks}
+        self._reminder = Reminder()
         #: Set when the files that are not made yet are wanted no more.
         self._ended = threading.Event()
 
@@ -46,7 +48,10 @@ class DiskPool:
         """Make a file ahead of its use, no slower than the segment before it is `filled`."""
         pace = Gently(filled, self._ended.wait)
         self._submit(
-            self._makers[effect.log], effect, partial(effect.spare.run, pace=pace), spare_made
+            self._makers[effect.log],
+            effect,
+            partial(effect.spare.run, pace=pace),
+            partial(spare_made, self._reminder),
         )
 
     def shutdown(self) -> None:

@@ -12,6 +12,8 @@ from weir.broker.counts import Histogram
 from weir.log.disk import Disk
 from weir.log.flush import Flush
 from weir.server.lone import Lone
+from weir.server.quantity import in_mib
+from weir.server.reminder import Reminder
 
 Done = Callable[[Flush, BaseException | None], None]
 
@@ -113,18 +115,21 @@ class Flusher:
         """Run a flush until it has found room; return how long that took in the end, in seconds,
         or None if told to stop before.
         """
+        reminder = Reminder()
         while True:
             began = time.perf_counter()
             try:
                 flush.run(self._disk)
             except OSError as error:
-                pause = self._retry_seconds
-                log.error(
-                    "a flush waits for room: %s; free some, and it goes on; next try in %g s",
-                    error,
-                    pause,
-                )
-                if self._stopping.wait(pause):
+                if reminder.is_due("room"):
+                    log.error(
+                        "a flush waits for room: %s; free %s or more on that disk, and it goes "
+                        "on; it is tried again every %g s",
+                        error,
+                        in_mib(flush.missing_bytes),
+                        self._retry_seconds,
+                    )
+                if self._stopping.wait(self._retry_seconds):
                     return None
             else:
                 return time.perf_counter() - began

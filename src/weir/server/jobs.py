@@ -14,6 +14,8 @@ from weir.errors import DiskFailed
 from weir.log.errors import LogDamaged
 from weir.log.scrub import Scrubbed
 from weir.server.exits import EXIT_DISK
+from weir.server.quantity import in_mib
+from weir.server.reminder import Reminder
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +30,19 @@ def read_done(effect: ef.StartRead, future: Future[Sequence[bytes]]) -> ev.ReadD
     return ev.ReadDone(effect.ticket, (), f"the read failed: {error}", at)
 
 
-def spare_made(effect: ef.MakeSpare, future: Future[None]) -> ev.SpareMade:
-    """Return what became of a segment in reserve; does not return if the disk failed."""
-    if (error := _error(effect.log, future)) is not None:
-        log.error("log %d: no room for a segment in reserve: %s", effect.log, error)
+def spare_made(reminder: Reminder, effect: ef.MakeSpare, future: Future[None]) -> ev.SpareMade:
+    """Return what became of a segment in reserve; does not return if the disk failed.
+
+    It is tried each second; the `reminder` says when to tell of it again.
+    """
+    error = _error(effect.log, future)
+    if reminder.is_due(effect.log, error is not None):
+        log.error(
+            "log %d: no room for a segment in reserve: %s; free %s or more on that disk",
+            effect.log,
+            error,
+            in_mib(effect.spare.size),
+        )
     return ev.SpareMade(effect.log, effect.spare, made=error is None)
 
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from weir.broker.shard import Shard
-from weir.model.limits import MIB
 from weir.server.addresses import in_words
 from weir.server.config import Config, split_address
 from weir.server.driver import Driver
@@ -19,6 +18,7 @@ from weir.server.loop_lag import LoopLag
 from weir.server.metrics import Metrics
 from weir.server.metrics_http import PLAIN, Answer, Pages
 from weir.server.notify import Notifier
+from weir.server.quantity import in_mib
 from weir.server.recent import Recent
 from weir.server.stages import Stages
 from weir.server.troubles_told import TroublesTold
@@ -85,7 +85,7 @@ def _pages(
             # The shared port leads to any shard, and any of them asks the others.
             return 503, PLAIN, f"shards that do not serve: {', '.join(map(str, shards))}\n"
         if needed := shard.needed_bytes:
-            more = f"{-(-needed // MIB):,} MiB"
+            more = in_mib(needed)
             return 503, PLAIN, f"not ready for writes: the disk is full, free {more} or more\n"
         return 200, PLAIN, "ready\n"
 

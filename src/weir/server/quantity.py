@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _SIZES: dict[str, float] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_MIB = 1 << 20
 #: Powers of a thousand, as disks are sold.
 _SIZES |= {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
@@ -29,3 +30,8 @@ def quantity(text: str, unit: str) -> float:
         )
     number = float(found[1])
     return number * units[found[2]] / units[unit] if found[2] else number
+
+
+def in_mib(size: int) -> str:
+    """Return the whole MiB that hold so many bytes, in words: "1,024 MiB"."""
+    return f"{-(-size // _MIB):,} MiB"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from errno import ENOSPC
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +17,7 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.log.disk import Disk
 from weir.log.reserve import Spare
+from weir.server import reminder
 from weir.server.disk import FileDisk
 from weir.server.disk_pool import DiskPool
 
@@ -74,4 +77,40 @@ def test_what_is_made_is_told(disks: dict[int, FileDisk]) -> None:
     pool.make(ef.MakeSpare(1, spare), hurries)
     assert told.get(timeout=10) == ev.SpareMade(1, spare, made=True)
     assert disks[1].size(spare.name) == SIZE
+    pool.shutdown()
+
+
+def test_a_disk_without_room_is_told_once_a_minute_and_anew_when_it_fills_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(reminder, "time", SimpleNamespace(monotonic=lambda: now))
+    room = 0
+
+    class Small(FileDisk):
+        def _check_room(self, size: int) -> None:
+            if size > room:
+                raise OSError(ENOSPC, "No space left on device")
+
+    told: SimpleQueue[ev.Event] = SimpleQueue()
+    pool = DiskPool({0: Small(tmp_path / "log")}, told.put)
+
+    def tries(seconds: int) -> list[str]:
+        """Let it be tried each second; return what was told."""
+        nonlocal now
+        caplog.clear()
+        for _ in range(seconds):
+            now += 1.0
+            pool.make(ef.MakeSpare(0, Spare(f"segment-{now:08.0f}", SIZE)), lambda: 1.0)
+            told.get(timeout=10)
+        return list(caplog.messages)
+
+    (said,) = tries(60)
+    assert said.startswith("log 0: no room for a segment in reserve: [Errno 28] No space left")
+    assert said.endswith("free 4 MiB or more on that disk")
+    assert len(tries(60)) == 1
+    room = SIZE
+    assert tries(1) == []
+    room = 0
+    assert len(tries(2)) == 1
     pool.shutdown()

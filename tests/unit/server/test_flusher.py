@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import logging
 import random
+from itertools import count
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from weir.log.flush import Flush
 from weir.log.log import Log
 from weir.log.recovery import recover
 from weir.log.settings import Settings
+from weir.server import reminder
 from weir.server.flusher import Flusher
 from weir.sim.disk import SimDisk
 
@@ -37,19 +40,22 @@ def flush_of(log: Log) -> Flush:
     return flush
 
 
-def test_a_roll_on_a_full_disk_waits_for_room_and_tells_each_time(
-    disk: SimDisk, log: Log, caplog: pytest.LogCaptureFixture
+def test_a_roll_on_a_full_disk_waits_for_room_and_tells_once_a_minute(
+    disk: SimDisk, log: Log, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = count(step=25)  # each try comes 25 s after the one before
+    monkeypatch.setattr(reminder, "time", SimpleNamespace(monotonic=lambda: next(now)))
     told: Results = SimpleQueue()
     flusher = Flusher("f", disk, lambda *result: told.put(result), retry_seconds=0.001)
-    for _ in range(3):
+    for _ in range(7):
         disk.fail_next("create", errno.ENOSPC)
     flush = flush_of(log)
     with caplog.at_level(logging.ERROR, "weir.server.flusher"):
         flusher.start(flush)
         assert told.get(timeout=5) == (flush, None)
     flusher.stop()
-    assert sum("waits for room" in record.message for record in caplog.records) == 3
+    assert len(caplog.messages) == 3
+    assert all("free 1 MiB or more on that disk, and it goes on" in m for m in caplog.messages)
     log.flushed(flush)
     assert len(disk.names()) == 1
 

@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from weir.broker.shard import Shard
-from weir.server import troubles_told
+from weir.server import reminder, troubles_told
 from weir.server.troubles_told import TroublesTold
 
 
 def told_by(shard: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
     """Return what lets so many seconds pass, and returns the warnings that came meanwhile."""
     now = 1_000.0
-    monkeypatch.setattr(troubles_told, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(reminder, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(troubles_told, "_LOOK_SECONDS", 3_600.0)
     told = TroublesTold(cast(Shard, shard))
 
