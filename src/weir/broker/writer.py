@@ -41,7 +41,7 @@ SPARE_RETRY_MS = 1_000
 #: One piece of what outlives its neighbours, up to 4 MiB: about 40 MB/s at most.
 COPY_EVERY_MS = 100
 #: A flush that takes longer is on a disk that hangs: nothing is confirmed before it is done.
-HUNG_FLUSH_MS = 1_000
+HUNG_FLUSH_MS = 1_500
 CHECKPOINT_RETRY_MS = 30_000
 #: Checkpoints that are not due by time write at most this part of what the log does: one in 20.
 CHECKPOINT_SHARE = 20

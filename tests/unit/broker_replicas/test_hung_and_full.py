@@ -49,6 +49,19 @@ def test_who_leads_on_a_disk_that_hangs_hands_over_and_is_not_given_it_back(
     assert trio.same_everywhere(group) == [b"a", b"b"]
 
 
+def test_a_disk_that_stands_still_for_a_second_moves_no_leader(trio: Any, produce: Any) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    trio.told(produce(info, grant, 0, b"a"), group)
+    slow = trio.leader(group)
+    question = slow.ask(produce(info, grant, 1, b"b"))
+    hang(trio, slow, 1_200)
+    assert slow.reply_to(question) is None, "it was confirmed without its leader's disk"
+    trio.settle()
+    assert trio.leader(group) is slow
+    assert slow.reply_to(question).offset == 1
+
+
 def test_a_follower_that_lags_is_served_though_publishes_hold_all_the_room(
     make_trio: Callable[..., Any], produce: Any
 ) -> None:
