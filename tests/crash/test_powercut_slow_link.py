@@ -56,3 +56,14 @@ def test_a_leader_that_stands_still_causes_one() -> None:
     found = slow_link("--entries", "16", "--pause-s", "3")
     assert found["elections"] > 0
     assert found["confirmed"] == 16
+
+
+@pytest.mark.timeout(SECONDS)
+def test_long_round_trips_cause_no_election() -> None:
+    for _ in range(TRIES):
+        found = slow_link("--entries", "24", "--partitions", "3", "--round-trip-ms", "250")
+        assert found["confirmed"] == 24
+        assert found["lone_ms"] >= 500, "to a follower and back, and to the client and back"
+        if found["elections"] == 0:
+            return
+    pytest.fail(f"{found['elections']} elections in the last of {TRIES} runs")

@@ -74,9 +74,9 @@ class Network:
         ip("link", "add", name, "type", "veth", "peer", "name", far, "netns", str(pid))
         self._plug(name)
         inside = ("nsenter", "--net", "--target", str(pid))
-        _run(*inside, "ip", "link", "set", "lo", "up")
-        _run(*inside, "ip", "addr", "add", self.with_prefix(address), "dev", far)
-        _run(*inside, "ip", "link", "set", far, "up")
+        ip("link", "set", "lo", "up", before=inside)
+        ip("addr", "add", self.with_prefix(address), "dev", far, before=inside)
+        ip("link", "set", far, "up", before=inside)
         return name
 
     @staticmethod
@@ -104,9 +104,9 @@ class Network:
             yield f"port{number}"
 
 
-def ip(*words: str) -> None:
-    """Run the command `ip`. Raises `NoNetwork`."""
-    _run("ip", *words)
+def ip(*words: str, before: Sequence[str] = ()) -> None:
+    """Run the command `ip`, behind what its command line begins with. Raises `NoNetwork`."""
+    _run(*before, "ip", *words)
 
 
 def _run(*words: str) -> None:

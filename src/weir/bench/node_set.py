@@ -58,10 +58,13 @@ class Patient:
 
 @dataclass(frozen=True, slots=True)
 class Berth:
-    """Where a node of a set listens, and what its command begins with, as for another network."""
+    """Where a node of a set listens, what its command begins with, as for another network, and the
+    module that is run as `weir`.
+    """
 
     host: str = HOST
     before: tuple[str, ...] = ()
+    module: str = "weir.cli"
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ class _Running:
     figures: str
     shards: int
     before: tuple[str, ...] = ()
+    module: str = "weir.cli"
     settings: Mapping[str, str] = field(default_factory=dict)
     node: Node | None = None
     #: When to start it again, if it is to be.
@@ -82,7 +86,7 @@ class _Running:
     def start(self) -> None:
         """Start its process."""
         command = python(
-            "weir.cli", "serve", "--data", str(self.folder), "--host", self.member.host,
+            self.module, "serve", "--data", str(self.folder), "--host", self.member.host,
             "--port", str(self.member.port), "--shards", str(self.shards),
             "--metrics", self.figures, "--until-eof",
         )  # fmt: skip
@@ -156,6 +160,7 @@ class NodeSet:
                 f"{berth.host}:{ports[number][1]}",
                 shards,
                 berth.before,
+                berth.module,
                 settings,
             )
             for number, (member, berth) in enumerate(zip(self.members, at, strict=True))

@@ -40,4 +40,16 @@ OF_MACHINES = (
         },
         (Goal("elections", "=", 0), Goal("busiest cable used", "≥", 0.8)),
     ),
-)
+    Proof(
+        "far-link",
+        "three nodes with 250 ms round trips between them: entries of 1 MiB cause no election",
+        ("python", "-m", "weir.bench.slow_link", "--entries", "1000", "--partitions", "3",
+         "--round-trip-ms", "250"),
+        {
+            "elections": Figure("elections"),
+            "entries": Figure("confirmed"),
+            "ms to a lone confirm": Figure("lone_ms"),
+        },
+        (Goal("elections", "=", 0), Goal("ms to a lone confirm", "≥", 500)),
+    ),
+)  # fmt: skip

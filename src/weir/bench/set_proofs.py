@@ -38,6 +38,22 @@ def _throughput(name: str, what: str, words: str, least: float) -> Proof:
     return bench(name, what, f"throughput --replicas 3 {words}", figures, *goals)
 
 
+def _calm(name: str, what: str, seconds: int, *goals: Goal, words: tuple[str, ...] = ()) -> Proof:
+    return Proof(
+        name,
+        what,
+        ("python", "-m", "weir.bench.calm", "--seconds", str(seconds), *words),
+        {
+            **{
+                one: Figure(one) for one in ("elections", "seconds", "messages", "lost", "repeated")
+            },
+            "messages/s": Figure("messages_per_s"),
+            "flushes above half a second": Figure("slow_flushes"),
+        },
+        (Goal("elections", "=", 0), Goal("seconds", "≥", seconds), *goals, *NONE_LOST[:2]),
+    )
+
+
 OF_SETS = (
     _chaos(
         "kill-leader",
@@ -80,6 +96,14 @@ OF_SETS = (
             "leaders of a partition, most": Figure("changes_most"),
         },
         (Goal("rounds", "=", 20), Goal("rounds that went well", "=", 20)),
+    ),
+    _calm("calm", "publishing and reading at full load on three nodes elects nobody", 600),
+    _calm(
+        "calm-stalls",
+        "the same while each disk's syncs stand still for 1 s now and then",
+        300,
+        Goal("flushes above half a second", "≥", 100),
+        words=("--stall-s", "1"),
     ),
     tests(
         "set-kill",

@@ -1,8 +1,9 @@
-"""`python -m weir.bench.slow_link`: entries of 1 MiB over cables of 100 Mbit/s cause no election.
+"""`python -m weir.bench.slow_link`: entries of 1 MiB over slow or long cables cause no election.
 
 Three nodes, each in a network namespace of its own, with a disk of this machine. One such entry
-takes a cable 84 ms, and 8 MiB may be under way to each follower: heartbeats that stood in line
-behind them would come later than any election timeout.
+takes a cable of 100 Mbit/s 84 ms, and 8 MiB may be under way to each follower: heartbeats that
+stood in line behind them would come later than any election timeout. With `--round-trip-ms` the
+cables are long instead.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
 
 from weir.bench.children import environment, python
+from weir.bench.far import FarNetwork
 from weir.bench.machine import Machine, this_machine
 from weir.bench.member import FIGURES_PORT, PORT, UP
-from weir.bench.network import Network, addresses, enter
+from weir.bench.network import HOST, Network, addresses, enter
 from weir.client.connect import connect
 from weir.client.producer import Producer
 from weir.errors import WeirError
@@ -50,6 +52,8 @@ class Shape(msgspec.Struct, frozen=True):
     partitions: int = 1
     #: A leader stands still for so long: the fault that elections are the answer to.
     pause_s: float = 0.0
+    #: Above 0 the cables are long instead of slow: what is sent and answered takes so long.
+    round_trip_ms: float = 0.0
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -62,6 +66,8 @@ class Result(msgspec.Struct, frozen=True):
     seconds: float
     #: What went over the busiest cable, over what it could have carried in this time.
     cable_used: float
+    #: From a lone publish to its confirm, which takes two round trips.
+    lone_ms: float
 
 
 class NodeFailed(WeirError):
@@ -69,10 +75,11 @@ class NodeFailed(WeirError):
 
 
 @contextmanager
-def _nodes(folder: Path, mbit: int) -> Iterator[tuple[list[str], list[subprocess.Popen[str]]]]:
-    """Run the nodes; their addresses are reached over the slow cables."""
-    network, hosts = Network(), addresses(_NODES)
-    system = new_system()
+def _nodes(folder: Path, shape: Shape) -> Iterator[tuple[list[str], list[subprocess.Popen[str]]]]:
+    """Run the nodes; their addresses are reached over the slow or long cables."""
+    far = FarNetwork(shape.round_trip_ms / 1_000, HOST) if shape.round_trip_ms else None
+    network = Network() if far is None else None
+    hosts, system = addresses(_NODES), new_system()
     processes: list[subprocess.Popen[str]] = []
     try:
         for number, host in enumerate(hosts, 1):
@@ -88,16 +95,19 @@ def _nodes(folder: Path, mbit: int) -> Iterator[tuple[list[str], list[subprocess
             )  # fmt: skip
             processes.append(process)
             _line(process)
-            port = network.cable(process.pid, host)
-            network.throttle(port, mbit, process.pid)
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        for process in processes:
-            if _line(process) != UP:
-                raise NodeFailed("a node did not come up: see what it said above")
-        yield hosts, processes
+            if far is not None:
+                far.cable(process.pid, host)
+            elif network is not None:
+                network.throttle(network.cable(process.pid, host), shape.mbit, process.pid)
+        with far or nullcontext():
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+            for process in processes:
+                if _line(process) != UP:
+                    raise NodeFailed("a node did not come up: see what it said above")
+            yield hosts, processes
     finally:
         for process in processes:
             process.kill()
@@ -123,7 +133,7 @@ async def measure(shape: Shape) -> Result:
     """Publish to all partitions at once, and see whether any term rises."""
     with (
         tempfile.TemporaryDirectory(prefix="weir-slow-link-") as folder,
-        _nodes(Path(folder), shape.mbit) as (hosts, processes),
+        _nodes(Path(folder), shape) as (hosts, processes),
     ):
         url = "weir://" + ",".join(f"{host}:{PORT}" for host in hosts)
         async with asyncio.timeout(_PATIENCE_SECONDS + shape.entries):
@@ -131,7 +141,9 @@ async def measure(shape: Shape) -> Result:
                 await client.create_topic(_TOPIC, partitions=shape.partitions)
                 async with client.producer(_TOPIC, window=_WINDOW, linger=0) as producer:
                     for partition in range(shape.partitions):
+                        alone = time.monotonic()
                         await producer.publish(b"begun", partition=partition)
+                        lone_ms = round((time.monotonic() - alone) * 1e3, 1)
                     leaders = [at.node for at in (await client.describe(_TOPIC)).addresses]
                     before = await asyncio.to_thread(_terms, hosts)
                     began = time.monotonic()
@@ -150,8 +162,8 @@ async def measure(shape: Shape) -> Result:
     bits = shape.entries * shape.entry_bytes * 8 * max(1.0, (_NODES - 1) * most_led)
     least_s = bits / (shape.mbit * 1_000_000)
     confirmed = sum(ends) - shape.partitions
-    used = round(least_s / seconds, 3)
-    return Result(shape, this_machine(), elections, confirmed, round(seconds, 2), used)
+    used = 0.0 if shape.round_trip_ms else round(least_s / seconds, 3)
+    return Result(shape, this_machine(), elections, confirmed, round(seconds, 2), used, lone_ms)
 
 
 async def _send(producer: Producer, shape: Shape) -> None:
@@ -176,10 +188,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--partitions", type=int, default=Shape().partitions)
     parser.add_argument("--mbit", type=int, default=Shape().mbit)
     parser.add_argument("--pause-s", type=float, default=Shape().pause_s)
+    parser.add_argument("--round-trip-ms", type=float, default=Shape().round_trip_ms)
+    parser.add_argument("--entry-bytes", type=int, default=Shape().entry_bytes)
     wanted = parser.parse_args(given)
-    shape = Shape(
-        wanted.entries, mbit=wanted.mbit, partitions=wanted.partitions, pause_s=wanted.pause_s
-    )
+    shape = Shape(**vars(wanted))
     try:
         enter("weir.bench.slow_link", given, ("tc", "nsenter"))
         result = asyncio.run(measure(shape))
