@@ -220,7 +220,11 @@ def test_a_node_is_replaced_by_another(
     run(dev.url, fill)
     (port,) = free_ports(1)
     assert main(["node", "add", f"127.0.0.1:{port}", "--url", dev.url]) == 0
-    words = capsys.readouterr().out.splitlines()[1].split()
+    told = capsys.readouterr().out
+    # Whoever did not see that asks again.
+    assert main(["node", "add", f"127.0.0.1:{port}", "--url", dev.url]) == 0
+    assert capsys.readouterr().out == told
+    words = told.splitlines()[1].split()
     folder = tmp_path / "fourth"
     assert main([str(folder) if word == "FOLDER" else word for word in words[1:]]) == 0
     scratch = tmp_path / "scratch"
