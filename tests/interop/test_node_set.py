@@ -144,6 +144,30 @@ def test_a_leader_is_not_moved_to_a_node_that_is_dead(
     assert f"node {leader} still leads it" in said.err
 
 
+def test_who_has_no_majority_is_told_which_nodes_are_silent(
+    dev: DevSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def create(client: Client) -> int:
+        await client.create_topic("flights")
+        await until(client, lambda status: status.settled)
+        return (await client.describe("flights")).addresses[0].node
+
+    alive = run(dev.url, create)
+    first, second = (number for number in (1, 2, 3) if number != alive)
+    dev.kill([first, second])
+
+    async def leaderless(client: Client) -> None:
+        await until(client, lambda status: any(one.leaderless for one in status.nodes))
+
+    run(dev.url, leaderless)
+    verb = ["node", "transfer-leader", "flights", "--to", str(first), "--url", dev.url]
+    assert main(verb) == 1
+    said = capsys.readouterr()
+    assert "leads" not in said.out
+    assert "no leader of partition 0 of flights was found that could hand it over" in said.err
+    assert f"no answer of node {first}, {second}: start them" in said.err
+
+
 def test_a_list_of_topics_says_which_partition_is_silent(
     dev: DevSet, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -143,13 +143,17 @@ class Nodes:
             raise BadRequest(f"topic {topic} has the partitions 0 to {len(places) - 1}")
         loop = asyncio.get_running_loop()
         until = loop.time() + _LEADS_WITHIN
-        begun = await places.ask(
-            partition,
-            lambda address: n.TransferLeader(address, node),
-            n.Transferred,
-            wait=0.0,
-            check=lambda _: None,
-        )
+        try:
+            begun = await places.ask(
+                partition, lambda address: n.TransferLeader(address, node), n.Transferred
+            )
+        except (NotLeader, Unavailable) as error:
+            down = [str(one.id) for one in (await self.status()).nodes if not one.up]
+            silent = f"no answer of node {', '.join(down)}: start them" if down else str(error)
+            raise Unavailable(
+                f"no leader of partition {partition} of {topic} was found that could hand it over; "
+                f"{silent}. `weir node status` shows who leads"
+            ) from error
         leader = 0
         while (left := until - loop.time()) > 0:
             try:
