@@ -51,6 +51,8 @@ class Line:
         self._random = random
         self._socket: socket.socket | None = None
         self._replies = wire.DeviceReplies()
+        #: What a call that ran out of time raises.
+        self._given_up: Disconnected | None = None
 
     def close(self) -> None:
         """End the connection."""
@@ -200,17 +202,24 @@ class Line:
                 self.unread.append(reply)
 
     def pause(self, attempt: int, deadline: float, why: Exception) -> None:
-        """Wait, longer each time. Raises `Disconnected` if the deadline comes first."""
+        """Wait, longer each time. Raises `Disconnected` if the deadline comes first, and again if
+        it is `why`.
+        """
+        if why is self._given_up:
+            raise why
         longest = min(RETRY_MOST, RETRY_FIRST * 2 ** min(attempt - 1, 16))
         wait = (0.5 + self._random.random()) * longest
         if isinstance(why, Overloaded):
             wait += why.detail / 1_000
         if time.monotonic() + wait >= deadline:
             self.close()
-            raise Disconnected(
-                f"nothing confirmed by {self._name} within {self.timeout:g} s ({why}): check that "
-                "a broker runs there, its host and port"
-            ) from why
+            advice = "check that a broker runs there, its host and port"
+            if isinstance(why, Refused):
+                advice = "see what the broker logs, and `weir node status`"
+            self._given_up = Disconnected(
+                f"nothing confirmed by {self._name} within {self.timeout:g} s ({why}): {advice}"
+            )
+            raise self._given_up from why
         time.sleep(wait)
 
     def _left(self, deadline: float) -> float:

@@ -14,6 +14,7 @@ from weir.errors import (
     BadChecksum,
     BadRequest,
     Disconnected,
+    Overloaded,
     SequenceGap,
     SequenceReused,
     Unauthorized,
@@ -184,6 +185,23 @@ def test_no_more_is_under_way_than_the_broker_can_tell_apart(broker: FakeBroker)
         with client(broker, timeout=0.3) as device, pytest.raises(Disconnected):
             device.send_many([b"v"] * 100, window=window)
     assert broker.values == []
+
+
+def test_a_timeout_says_what_the_broker_refused_with(broker: FakeBroker) -> None:
+    broker.script = lambda _, __: Overloaded.code
+    with client(broker, timeout=0.3) as device:
+        for call in (device.publish, device.publish_sequenced):
+            with pytest.raises(Disconnected) as refused:
+                call(b"v")
+            assert f"with code {Overloaded.code} (Overloaded)" in str(refused.value)
+            assert "see what the broker logs" in str(refused.value)
+            assert "check that a broker runs" not in str(refused.value)
+            assert str(refused.value).count("nothing confirmed") == 1
+    broker.end()
+    with pytest.raises(Disconnected) as refused:
+        client(broker, timeout=0.3)
+    assert "check that a broker runs there" in str(refused.value)
+    assert str(refused.value).count("nothing confirmed") == 1
 
 
 def test_the_sequences_of_a_boot_come_to_an_end(broker: FakeBroker) -> None:
