@@ -221,7 +221,10 @@ class Link:
                 if isinstance(error, NotLeader | Unavailable):
                     self.doubt(attempt)
                 if not again or self.error is not None or loop.time() + pause >= deadline:
-                    raise
+                    if refused is None or refused is error:
+                        raise
+                    before = f"before that it was refused with {type(refused).__name__}: {refused}"
+                    raise Disconnected(f"{error}; {before}") from error
                 await asyncio.sleep(pause)
                 continue
             if not isinstance(reply, kind):

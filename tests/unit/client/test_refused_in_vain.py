@@ -52,3 +52,35 @@ def test_a_timeout_without_a_refusal_asks_for_the_broker(fake_broker: Any) -> No
     said = vain(fake_broker, cut)
     assert "Check that the broker is up and has a majority" in said
     assert "refused" not in said
+
+
+def test_a_request_whose_last_try_has_no_answer_says_what_it_was_refused_with_before(
+    fake_broker: Any,
+) -> None:
+    async def scenario() -> None:
+        over = asyncio.Event()
+
+        async with fake_broker() as broker, connect(broker.url, request_timeout=0.3) as w:
+            await w.create_topic("t")
+            plain = broker._answer
+
+            async def silent(request: m.Request) -> m.Reply:
+                await over.wait()
+                reply: m.Reply = await plain(request)
+                return reply
+
+            def full(request: m.Request) -> m.Refusal | None:
+                if not isinstance(request, m.OpenProducer):
+                    return None
+                broker.script, broker._answer = lambda _: None, silent
+                return m.Refusal(Overloaded.code, "the disk is full", 5)
+
+            broker.script = full
+            with pytest.raises(Disconnected) as refused:
+                await w.publish("t", b"x")
+            over.set()
+            said = str(refused.value)
+            assert "did not answer within" in said
+            assert "before that it was refused with Overloaded: the disk is full" in said
+
+    asyncio.run(scenario())
