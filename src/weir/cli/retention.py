@@ -58,8 +58,8 @@ def shown_retention(settings: TopicSettings) -> str:
     if size:
         kept.append(f"{size_of(size)} a partition")
     if names := settings.until_done:
-        whom = "every cluster" if names == ("*",) else f"cluster {' and '.join(names)}"
-        kept.append(f"until {whom} is done")
+        whom = "every cluster" if names == ("*",) else " and ".join(names)
+        kept.append(f"until {whom} {'is' if len(names) == 1 else 'are'} done")
     return ", ".join(kept)
 
 
