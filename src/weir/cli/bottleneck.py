@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -90,13 +90,15 @@ class Machine:
 @dataclass(frozen=True, slots=True)
 class Watch:
     """All that was seen in `seconds`. `lagging` says by node in which part of the looks one of its
-    replicas was not up to date; `budget` is the part of the byte budget that was used.
+    replicas was not up to date; `silent` nodes did not answer at some look; `budget` is the part of
+    the byte budget that was used.
     """
 
     seconds: float
     shards: Sequence[Shard]
     machine: Machine = Machine()
     lagging: Mapping[int, float] = field(default_factory=dict)
+    silent: Collection[int] = ()
     budget: float = 0.0
 
 
@@ -186,10 +188,15 @@ def _network(watch: Watch) -> Row:
 
 
 def _follower(watch: Watch) -> Row:
+    """Name the follower that is behind. One that does not answer holds nothing up, for the others
+    confirm without it; it is told all the same.
+    """
+    gone = f"no answer of node {', '.join(map(str, sorted(watch.silent)))}; " * bool(watch.silent)
     if not watch.lagging:
-        return Row("follower", 0.0, "all replicas are up to date whenever looked at")
+        others = "all others" if gone else "all replicas"
+        return Row("follower", 0.0, f"{gone}{others} are up to date whenever looked at")
     node, part = max(watch.lagging.items(), key=lambda one: one[1])
-    found = f"replicas of node {node} are behind in {part:.0%} of the looks"
+    found = f"{gone}replicas of node {node} are behind in {part:.0%} of the looks"
     advice = f"look at the disk, the processor and the network of node {node}"
     return Row("follower", part, found, advice if part >= BUSY else "")
 

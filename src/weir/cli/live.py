@@ -18,6 +18,7 @@ from weir.errors import WeirError
 
 if TYPE_CHECKING:
     from weir.client.client import Client
+    from weir.client.nodes import NodeStatus
 
 _PAGE_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -47,12 +48,16 @@ def watch(folder: Path, metrics: str, seconds: float, url: str) -> Watch:
     system, began = _System.now(folder), time.monotonic()
     sampled: list[list[dict[str, float]]] = [[] for _ in pages]
     lagging: Counter[int] = Counter()
+    silent: set[int] = set()
     budgets, looks = [0.0], 0
     with ThreadPoolExecutor(len(pages) + 1) as pool:
         while (left := seconds - (time.monotonic() - began)) > 0:
             asked = [pool.submit(_sample, page) for page in pages]
-            for node in set(_lagging(url)):
-                lagging[node] += 1
+            for node in _nodes(url):
+                if not node.up:
+                    silent.add(node.id)
+                elif node.lagging:
+                    lagging[node.id] += 1
             looks += 1
             budgets.append(max(_budget(Figures(_page(f"{page}/metrics"))) for page in pages))
             time.sleep(min(_LOOK_SECONDS, max(left, 0)))
@@ -63,7 +68,7 @@ def watch(folder: Path, metrics: str, seconds: float, url: str) -> Watch:
     rows = [_shard(*one) for one in zip(before, after, sampled, strict=True)]
     behind = {node: seen / looks for node, seen in lagging.items()}
     used = sum(budgets) / max(len(budgets) - 1, 1)
-    return Watch(took, rows, _System.now(folder).since(system, took), behind, used)
+    return Watch(took, rows, _System.now(folder).since(system, took), behind, silent, used)
 
 
 def _shard(before: Figures, after: Figures, sampled: Sequence[dict[str, float]]) -> Shard:
@@ -108,14 +113,13 @@ def _budget(figures: Figures) -> float:
     return figures.total("weir_budget_used_bytes") / limit if limit else 0.0
 
 
-def _lagging(url: str) -> Sequence[int]:
-    """Return the nodes whose replicas are not up to date, as those who lead them say."""
+def _nodes(url: str) -> Sequence[NodeStatus]:
+    """Return how each node is, and how many of its replicas those who lead them find behind."""
     from weir.cli.connecting import connected
     from weir.client.nodes import Nodes
 
-    async def ask(client: Client) -> list[int]:
-        found = await Nodes(client).status()
-        return [one.id for one in found.nodes if one.lagging or not one.up]
+    async def ask(client: Client) -> Sequence[NodeStatus]:
+        return (await Nodes(client).status()).nodes
 
     return connected(url, ask)
 

@@ -92,6 +92,17 @@ def test_a_slow_follower_is_named_by_its_node() -> None:
     assert judge(replace(QUIET, lagging={2: 0.1, 3: 0.2})).limit == "clients"
 
 
+def test_a_node_that_is_gone_is_told_and_does_not_hide_the_slow_one() -> None:
+    gone = judge(replace(QUIET, silent={3}))
+    assert gone.limit == "clients"
+    assert gone.rows[3].found == "no answer of node 3; all others are up to date whenever looked at"
+    both = judge(replace(QUIET, lagging={2: 0.9}, silent={3}))
+    assert (both.limit, both.because) == (
+        "follower",
+        "no answer of node 3; replicas of node 2 are behind in 90% of the looks",
+    )
+
+
 def test_a_full_budget_is_named() -> None:
     assert judge(replace(QUIET, budget=0.8)).limit == "memory"
     assert judge(replace(QUIET, shards=[shard(holds=11)])).limit == "memory"
