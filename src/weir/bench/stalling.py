@@ -14,18 +14,22 @@ STALLS = "WEIR_BENCH_STALLS"
 
 
 def stall(stall_s: float, every_s: float, random: Random) -> None:
-    """Let a sync of this process stand still for so long, again and again."""
+    """Let the disk of this process stand still for so long, again and again: what is to be synced
+    meanwhile waits for the end of that.
+    """
     fdatasync, guard = os.fdatasync, threading.Lock()
-    due = time.monotonic() + every_s * (0.5 + random.random())
+    until, due = 0.0, time.monotonic() + every_s * (0.5 + random.random())
 
     def sync(file: int) -> None:
-        nonlocal due
+        nonlocal until, due
         with guard:
-            stands_still = time.monotonic() >= due
-            if stands_still:
-                due = time.monotonic() + stall_s + every_s * (0.5 + random.random())
-        if stands_still:
-            time.sleep(stall_s)
+            now = time.monotonic()
+            if now >= due:
+                until = now + stall_s
+                due = until + every_s * (0.5 + random.random())
+            wait = until - now
+        if wait > 0:
+            time.sleep(wait)
         fdatasync(file)
 
     os.fdatasync = sync  # type: ignore[assignment]
