@@ -14,6 +14,8 @@ from typing import Any
 
 from weir import sync
 from weir.bench.children import environment, python
+from weir.bench.node_set import Berth, NodeSet, Patient
+from weir.bench.stalling import STALLS
 
 WATCH_SECONDS = "4"
 WITHIN_SECONDS = 60
@@ -62,15 +64,16 @@ def node(folder: Path, delay: float) -> Iterator[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def lone_publishes(url: str) -> Iterator[None]:
+def lone_publishes(url: str, partition: int = 0) -> Iterator[None]:
     """Publish one message after the other, each awaited, until the block ends."""
     over = threading.Event()
 
     def publish() -> None:
         with sync.connect(url) as w:
-            w.create_topic("t")
+            if not w.topics():
+                w.create_topic("t")
             while not over.is_set():
-                w.publish("t", b"v")
+                w.publish("t", b"v", partition=partition)
 
     thread = threading.Thread(target=publish)
     thread.start()
@@ -116,6 +119,30 @@ def test_lone_clients_of_a_quick_node_are_told_from_its_disk(tmp_path: Path) -> 
     assert "connections keep" in by_name["clients"]["found"]
     assert "server " in by_name["processor"]["found"], "the stages of the loop are told"
     assert "limited by: " in shown.stdout
+
+
+def test_a_slow_follower_is_named_and_told_from_one_that_is_gone(tmp_path: Path) -> None:
+    berths = [Berth(), Berth(), Berth(module="weir.bench.stalling")]
+    nodes = NodeSet(tmp_path, 3, 1, berths=berths)
+    nodes.let(3, {STALLS: "0.2,0"})
+    try:
+        nodes.start(Patient())
+        with sync.connect(nodes.url) as w:
+            w.create_topic("t", partitions=3)
+            leads = [address.node for address in w.describe("t").addresses]
+        leader = next(node for node in (1, 2) if node in leads)
+        (gone,) = {1, 2} - {leader}
+        nodes.kill([gone])
+        row = nodes.rows()[leader - 1]
+        metrics = row["metrics"].removeprefix("http://").removesuffix("/metrics")
+        with lone_publishes(nodes.url, leads.index(leader)):
+            found = watched(Path(row["data"]), metrics)
+    finally:
+        nodes.stop()
+    follower = next(one for one in found["rows"] if one["resource"] == "follower")
+    assert found["limit"] == "follower", [one["found"] for one in found["rows"]]
+    assert f"no answer of node {gone}; " in follower["found"]
+    assert "node 3" in follower["found"]
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ Resource = Literal["disk", "processor", "network", "follower", "memory", "client
 BUSY = 0.7
 #: Of all segments that TCP sent: more that were sent again cost throughput.
 RETRANSMITTED = 0.02
+#: A batch waits for a flush here, its own, as many by a follower, and the way there and back.
+_FLUSHES_TO_COMMIT = 5
 _LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -90,14 +92,15 @@ class Machine:
 @dataclass(frozen=True, slots=True)
 class Watch:
     """All that was seen in `seconds`. `lagging` says by node in which part of the looks one of its
-    replicas was not up to date; `silent` nodes did not answer at some look; `budget` is the part of
-    the byte budget that was used.
+    replicas was not up to date; the other nodes are `followers`, and `silent` ones did not answer
+    at some look; `budget` is the part of the byte budget that was used.
     """
 
     seconds: float
     shards: Sequence[Shard]
     machine: Machine = Machine()
     lagging: Mapping[int, float] = field(default_factory=dict)
+    followers: Collection[int] = ()
     silent: Collection[int] = ()
     budget: float = 0.0
 
@@ -192,13 +195,37 @@ def _follower(watch: Watch) -> Row:
     confirm without it; it is told all the same.
     """
     gone = f"no answer of node {', '.join(map(str, sorted(watch.silent)))}; " * bool(watch.silent)
-    if not watch.lagging:
+    node, part = max(watch.lagging.items(), key=lambda one: one[1], default=(0, 0.0))
+    slow = [node] if node else sorted(watch.followers)
+    names = " or ".join(map(str, slow))
+    waits, words = _waits_for_others(watch)
+    if slow and waits >= BUSY and waits > part:
+        part, found = waits, f"{gone}{words} for node {names}"
+    elif node:
+        found = f"{gone}replicas of node {node} are behind in {part:.0%} of the looks"
+    else:
         others = "all others" if gone else "all replicas"
-        return Row("follower", 0.0, f"{gone}{others} are up to date whenever looked at")
-    node, part = max(watch.lagging.items(), key=lambda one: one[1])
-    found = f"{gone}replicas of node {node} are behind in {part:.0%} of the looks"
-    advice = f"look at the disk, the processor and the network of node {node}"
+        found = f"{gone}{others} are up to date whenever looked at"
+    advice = f"look at the disk, the processor and the network of node {names}"
     return Row("follower", part, found, advice if part >= BUSY else "")
+
+
+def _waits_for_others(watch: Watch) -> tuple[float, str]:
+    """Return which part of the time to its commit a batch waits for followers beyond what one as
+    quick as this node takes, and that in words; 0 while this node's loops keep the batches back.
+    """
+    commits, waited, flushes, flushed = (
+        sum(shard.gained(f"weir_{name}") for shard in watch.shards)
+        for name in (
+            "commit_seconds_count", "commit_seconds_sum", "flush_seconds_count",
+            "flush_seconds_sum",
+        )
+    )  # fmt: skip
+    if not (commits and waited and flushes) or _processor(watch).busy >= BUSY:
+        return 0.0, ""
+    commit_ms, flush_ms = waited / commits * 1_000, flushed / flushes * 1_000
+    words = f"a batch waits {commit_ms:.2f} ms for its commit, and a sync here takes {flush_ms:.2f}"
+    return max(1 - _FLUSHES_TO_COMMIT * flush_ms / commit_ms, 0.0), f"{words} ms: it waits"
 
 
 def _memory(watch: Watch) -> Row:

@@ -18,7 +18,7 @@ from weir.errors import WeirError
 
 if TYPE_CHECKING:
     from weir.client.client import Client
-    from weir.client.nodes import NodeStatus
+    from weir.client.nodes import SetStatus
 
 _PAGE_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -48,16 +48,19 @@ def watch(folder: Path, metrics: str, seconds: float, url: str) -> Watch:
     system, began = _System.now(folder), time.monotonic()
     sampled: list[list[dict[str, float]]] = [[] for _ in pages]
     lagging: Counter[int] = Counter()
+    followers: set[int] = set()
     silent: set[int] = set()
     budgets, looks = [0.0], 0
     with ThreadPoolExecutor(len(pages) + 1) as pool:
         while (left := seconds - (time.monotonic() - began)) > 0:
             asked = [pool.submit(_sample, page) for page in pages]
-            for node in _nodes(url):
+            status = _status(url)
+            for node in status.nodes:
                 if not node.up:
                     silent.add(node.id)
-                elif node.lagging:
-                    lagging[node.id] += 1
+                elif node.id != status.asked:
+                    followers.add(node.id)
+                    lagging[node.id] += bool(node.lagging)
             looks += 1
             budgets.append(max(_budget(Figures(_page(f"{page}/metrics"))) for page in pages))
             time.sleep(min(_LOOK_SECONDS, max(left, 0)))
@@ -66,9 +69,17 @@ def watch(folder: Path, metrics: str, seconds: float, url: str) -> Watch:
     after = [Figures(_page(f"{page}/metrics")) for page in pages]
     took = time.monotonic() - began
     rows = [_shard(*one) for one in zip(before, after, sampled, strict=True)]
-    behind = {node: seen / looks for node, seen in lagging.items()}
+    behind = {node: seen / looks for node, seen in lagging.items() if seen}
     used = sum(budgets) / max(len(budgets) - 1, 1)
-    return Watch(took, rows, _System.now(folder).since(system, took), behind, silent, used)
+    return Watch(
+        took,
+        rows,
+        _System.now(folder).since(system, took),
+        behind,
+        followers - silent,
+        silent,
+        used,
+    )
 
 
 def _shard(before: Figures, after: Figures, sampled: Sequence[dict[str, float]]) -> Shard:
@@ -113,13 +124,13 @@ def _budget(figures: Figures) -> float:
     return figures.total("weir_budget_used_bytes") / limit if limit else 0.0
 
 
-def _nodes(url: str) -> Sequence[NodeStatus]:
-    """Return how each node is, and how many of its replicas those who lead them find behind."""
+def _status(url: str) -> SetStatus:
+    """Return how the nodes are, and how many replicas of each those who lead them find behind."""
     from weir.cli.connecting import connected
     from weir.client.nodes import Nodes
 
-    async def ask(client: Client) -> Sequence[NodeStatus]:
-        return (await Nodes(client).status()).nodes
+    async def ask(client: Client) -> SetStatus:
+        return await Nodes(client).status()
 
     return connected(url, ask)
 

@@ -92,6 +92,21 @@ def test_a_slow_follower_is_named_by_its_node() -> None:
     assert judge(replace(QUIET, lagging={2: 0.1, 3: 0.2})).limit == "clients"
 
 
+def test_followers_whose_confirms_take_far_longer_than_a_sync_here_are_named() -> None:
+    late = shard(flushing=1.0, flushes=500, waited=80.0, commits=1_000)
+    found = judge(replace(QUIET, shards=[late], followers={3}))
+    assert (found.limit, found.because) == (
+        "follower",
+        "a batch waits 80.00 ms for its commit, and a sync here takes 2.00 ms: it waits for node 3",
+    )
+    assert "for node 2 or 3" in judge(replace(QUIET, shards=[late], followers={2, 3})).because
+    assert judge(replace(QUIET, shards=[late])).limit == "clients", "there is no follower"
+    busy = shard(works=0.8, flushing=1.0, flushes=500, waited=80.0, commits=1_000)
+    assert judge(replace(QUIET, shards=[busy], followers={3})).limit == "processor"
+    alike = shard(flushing=1.0, flushes=500, waited=12.0, commits=1_000)
+    assert judge(replace(QUIET, shards=[alike], followers={3})).limit == "clients"
+
+
 def test_a_node_that_is_gone_is_told_and_does_not_hide_the_slow_one() -> None:
     gone = judge(replace(QUIET, silent={3}))
     assert gone.limit == "clients"
