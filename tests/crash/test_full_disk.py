@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from typing import Any
 import pytest
 
 import weir
-from weir.errors import Overloaded
+from weir import sync
+from weir.bench.node_set import free_ports
+from weir.errors import Disconnected, Overloaded
 from weir.model.batch import encode, split
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_reply, encode_request
@@ -36,7 +40,7 @@ import sys
 from pathlib import Path
 
 from weir.server import hosting, main
-from weir.server.config import Config, LogConfig, MemoryConfig, NodeConfig
+from weir.server.config import Config, LogConfig, MemoryConfig, MetricsConfig, NodeConfig
 from weir.server.disk import FileDisk
 
 folder, size = Path(sys.argv[1]), int(sys.argv[2])
@@ -56,6 +60,7 @@ config = Config(
     node=NodeConfig(data=str(folder), port=0, logs=1),
     memory=MemoryConfig(budget_mib=66, cache_mib=0),
     log=LogConfig(segment_mib=32, spares=2),
+    metrics=MetricsConfig(listen=sys.argv[3]),
 )
 main.run(config, lambda host, port: print(port, flush=True))
 """
@@ -91,10 +96,10 @@ class SmallDisk:
 class Node:
     """A node process over the small disk, and a connection to it."""
 
-    def __init__(self, disk: SmallDisk, errors: Path) -> None:
+    def __init__(self, disk: SmallDisk, errors: Path, figures: str = "") -> None:
         with errors.open("a", encoding="utf-8") as file:
             self.child = subprocess.Popen(
-                [sys.executable, "-c", NODE, str(disk.folder / "data"), str(disk.limit)],
+                [sys.executable, "-c", NODE, str(disk.folder / "data"), str(disk.limit), figures],
                 env={**os.environ, "PYTHONPATH": str(Path(weir.__file__).parents[1])},
                 stdout=subprocess.PIPE,
                 stderr=file,
@@ -106,7 +111,8 @@ class Node:
         line = self.child.stdout.readline()
         watchdog.cancel()
         assert line, f"the node did not come up: {errors.read_text(encoding='utf-8')}"
-        address = ("127.0.0.1", int(line))
+        self.port = int(line)
+        address = ("127.0.0.1", self.port)
         self._socket = socket.create_connection(address, timeout=WITHIN_SECONDS)
         self._stream = ClientStream()
         self._number = 0
@@ -232,6 +238,43 @@ def test_a_full_disk_refuses_publishes_and_nothing_else(
         publisher.ack(node)
         assert node.stop() == 0
         tell(confirmed=publisher.confirmed)
+    finally:
+        if node.child.poll() is None:
+            node.kill()
+
+
+@pytest.mark.timeout(60)
+def test_a_full_disk_is_told_from_a_lost_majority(disk: SmallDisk, tmp_path: Path) -> None:
+    errors, figures = tmp_path / "errors.txt", f"127.0.0.1:{free_ports(1)[0]}"
+
+    def readiness() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{figures}/readyz", timeout=5) as page:
+                return page.status, page.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def told(words: str) -> int:
+        return errors.read_text(encoding="utf-8").count(words)
+
+    node = Node(disk, errors, figures)
+    try:
+        publisher = Publisher(node)
+        assert readiness() == (200, "ready\n")
+        publisher.publish_until_refused(node)
+        with (
+            pytest.raises(Disconnected, match="refused it last with: Overloaded: the disk is full"),
+            sync.connect(f"weir://127.0.0.1:{node.port}", request_timeout=2.5) as w,
+        ):
+            w.publish("t", VALUE)
+        full = "not ready for writes: the disk is full, free 32 MiB or more\n"
+        assert readiness() == (503, full)
+        assert told("no room for a segment in reserve") == 1, "it is tried each second"
+        assert told("the disk is full: publishes are refused") == 1
+        disk.free()
+        publisher.publish_once_there_is_room(node)
+        assert readiness() == (200, "ready\n")
+        assert node.stop() == 0
     finally:
         if node.child.poll() is None:
             node.kill()
