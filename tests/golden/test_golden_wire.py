@@ -104,6 +104,16 @@ def test_pulls_of_an_earlier_release_are_read() -> None:
     assert pull.begun is None
 
 
+def test_pings_and_extends_of_an_earlier_release_are_read() -> None:
+    (ping,) = ClientStream().receive(bytes.fromhex("0200020001000000020000000000000090"))
+    assert decode_request(ping) == m.Ping()
+    body = "94940301ce0001000202a66b65797061649205cd012ccd7530"
+    (extend,) = ClientStream().receive(bytes.fromhex("02001500190000002900000000000000" + body))
+    assert decode_request(extend) == m.Extend(
+        Address(3, 1, 65538, 2), "keypad", [5, 300], 30_000, None
+    )
+
+
 def test_acks_of_an_earlier_release_are_read() -> None:
     head = "02001300%02x0000000a00000000000000"
     body = "93940301ce0001000202a66b65797061649293050003930504ce00011170"

@@ -142,6 +142,9 @@ class ClusterOpened(Record, frozen=True, array_like=True, tag="cluster"):
 class MessagesGranted(Record, frozen=True, array_like=True, tag="grant"):
     """Partition: messages [first, next) are leased, or those of its `runs` [first, next) if there
     are any. The entry's index is the fencing number.
+
+    Of what is taken from consumers by that, only the runs `counted` had an attempt; None, in
+    entries of earlier releases: all of it.
     """
 
     cluster: str
@@ -151,6 +154,7 @@ class MessagesGranted(Record, frozen=True, array_like=True, tag="grant"):
     deadline: int
     stamp: int
     runs: list[tuple[int, int]] = []
+    counted: list[tuple[int, int]] | None = None
 
 
 class MessagesAcked(Record, frozen=True, array_like=True, tag="ack"):
@@ -184,9 +188,13 @@ class GrantsExtended(Record, frozen=True, array_like=True, tag="extend"):
 
 
 class GrantsReleased(Record, frozen=True, array_like=True, tag="release"):
-    """Partition: a consumer is gone; what it had not acked may be granted at once."""
+    """Partition: a consumer is gone; what it had not acked may be granted at once. Of that, only
+    the runs (cluster, first, next) `counted` had an attempt; None, in entries of earlier releases:
+    all of it.
+    """
 
     consumer: int
+    counted: list[tuple[str, int, int]] | None = None
 
 
 class LogStartMoved(Record, frozen=True, array_like=True, tag="start"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from weir.errors import (
 )
 from weir.model.header import Header
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of
-from weir.model.limits import BATCH_BYTES_MAX, PIPELINE_WINDOW
+from weir.model.limits import ACK_RANGES_MAX, BATCH_BYTES_MAX, PIPELINE_WINDOW
 from weir.model.topic import split_name
 from weir.order.clock import Time
 from weir.wire import administration as a
@@ -198,6 +199,12 @@ class Requests:
         self._outbox.reply(caller, welcome)
 
     def _ping(self, session: Session, caller: Caller, request: m.Ping) -> None:
+        if sum(len(runs) for _, _, runs in request.begun) > ACK_RANGES_MAX:
+            raise BadRequest(f"a ping tells of {ACK_RANGES_MAX:,} runs of messages at most")
+        for address, cluster, runs in request.begun:
+            with suppress(Refused):  # it is led, or served, elsewhere by now
+                _, partition = self._topics.partition(address.group)
+                partition.begun(session.id, cluster, runs)
         self._outbox.reply(caller, m.Pong(self._time.wall_ms()))
 
     def _describe(self, session: Session, caller: Caller, request: m.DescribeTopic) -> None:

@@ -52,13 +52,15 @@ class Connection(asyncio.Protocol):
         self,
         on_writable: Callable[[], None],
         on_silent: Callable[[Connection], None] | None = None,
+        ping: Callable[[], m.Ping] = m.Ping,
     ) -> None:
         """Take whom to tell that writing goes on after a pause, and, if it is `prompt`, that it is
-        silent: that is told again and again.
+        silent: that is told again and again. `ping` makes the pings.
         """
         self._loop = asyncio.get_running_loop()
         self._on_writable = on_writable
         self._on_silent = on_silent
+        self._ping = ping
         # Who sends over several connections knows an answer by its number alone.
         first = next(_numbers) % _CONNECTIONS * _REQUESTS + 1
         self._session: Session[OnAnswer] = Session(first)
@@ -246,7 +248,7 @@ class Connection(asyncio.Protocol):
         pinged = self.prompt and self._ping_at > self._heard
         if silence >= ping_after and not pinged and not self._session.full:
             self._ping_at = now
-            self.send(m.Ping(), _ignore)
+            self.send(self._ping(), _ignore)
         wait = ping_after - silence if silence < ping_after else dead_after - silence
         self._listen_in(max(min(wait, most), 0.001))
 

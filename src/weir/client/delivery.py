@@ -9,8 +9,9 @@ from enum import IntEnum
 from typing import Protocol
 
 from weir.client.granted import Grant
-from weir.client.runs import Run, covers, joined
+from weir.client.runs import Run, covers, joined, merged
 from weir.client.timing import Delay
+from weir.model.limits import ACK_RANGES_MAX
 from weir.model.message import Message
 
 
@@ -106,6 +107,11 @@ class Held(dict[tuple[int, int], Holding]):
                 break
             del self[key]
         self[holding.partition, holding.fence] = holding
+
+    def begun(self, partition: int) -> list[Run]:
+        """Return the messages of a partition that are worked on, so many as a request may name."""
+        mine = [one for one in self.values() if one.partition == partition]
+        return merged(run for one in mine for run in one.begun)[:ACK_RANGES_MAX]
 
     def find(self, partition: int, offset: int) -> Holding | None:
         """Return the grant that holds a message, the latest if a lease has ended."""

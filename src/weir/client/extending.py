@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from weir.client.delivery import Holding
+from weir.client.delivery import Held, Holding
 from weir.client.places import Places
 from weir.errors import StaleGrant, WeirError
 from weir.model.ids import Address
@@ -25,7 +25,7 @@ class Extending:
         cluster: str,
         places: Places,
         lease: float,
-        held: Mapping[tuple[int, int], Holding],
+        held: Held,
     ) -> None:
         """Take how many seconds a lease has from its extension on."""
         self._cluster = cluster
@@ -82,9 +82,10 @@ class Extending:
     async def _ask(self, partition: int, holdings: Sequence[Holding]) -> None:
         fences = [holding.fence for holding in holdings]
         lease_ms = int(self._lease * 1_000)
+        begun = self._held.begun(holdings[0].partition)
 
         def request(address: Address) -> m.Request:
-            return m.Extend(address, self._cluster, fences, lease_ms)
+            return m.Extend(address, self._cluster, fences, lease_ms, begun)
 
         now = time.monotonic()
         await self._places.ask(partition, request, m.Extended)

@@ -19,12 +19,13 @@ from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.pulling import Pulling, Wanted
 from weir.client.returning import Returning
-from weir.client.runs import Run, joined, merged, within, without
+from weir.client.runs import Run, joined, within, without
 from weir.client.telling import Telling
 from weir.client.turns import Turns
 from weir.errors import WeirError
 from weir.model.clusters import Mode
-from weir.model.limits import ACK_RANGES_MAX
+from weir.model.ids import Address
+from weir.model.limits import ACK_RANGES_MAX, PINGED_PARTITIONS_MAX
 
 #: Seconds for the acks that wait when pulling has failed; without them messages come again.
 _LAST_ACKS = 2.0
@@ -66,6 +67,9 @@ class Holdings:
         self._moved = asyncio.Event()
         #: When the first lease ends of what is settled and perhaps not told.
         self._untold_ends = math.inf
+        #: Whether something is done that failed before. That is told before others are begun: one
+        #: that ends the process would have it fail again.
+        self._tell_first = False
 
     @property
     def connected(self) -> bool:
@@ -84,6 +88,7 @@ class Holdings:
         if self._link is not None:
             return
         self._link = self._home.another()
+        self._link.works_on = self._works_on
         try:
             await self._link.start()
             self.places = await Places.find(self._link, self.topic)
@@ -101,8 +106,9 @@ class Holdings:
         lease = seconds(options.lease)
         wanted = Wanted(options.cluster, options.number, options.max_bytes, lease)
         self._pulling = Pulling(
-            self._home, self.places, wanted, self._returning.quiet, self._refuse, self._may_pull
-        )
+            self._home, self.places, wanted, self._returning.quiet, self._refuse, self._may_pull,
+            self.held,
+        )  # fmt: skip
         if options.extend:
             self._extending = Extending(options.cluster, self.places, lease, self.held)
 
@@ -131,6 +137,10 @@ class Holdings:
         await self.open()
         assert self._pulling is not None  # `open` has made it
         self._pulling.size = size
+        if self._tell_first:
+            self._tell_first = False
+            with contextlib.suppress(WeirError):  # it is told later
+                await self.flush()
         if self._feed is None:
             self._feed = self._pulling.feed()
             self._telling.begin()
@@ -184,8 +194,20 @@ class Holdings:
                 break
             self._moved.clear()
             await self._moved.wait()
-        mine = [one for one in self.held.values() if one.partition == partition]
-        return merged(run for one in mine for run in one.begun)[:ACK_RANGES_MAX]
+        return self.held.begun(partition)
+
+    def _works_on(self) -> list[tuple[Address, str, list[Run]]]:
+        """Return what is worked on, of all partitions, as a ping tells it."""
+        found, room = list[tuple[Address, str, list[Run]]](), ACK_RANGES_MAX
+        places = self.places
+        if places is None:
+            return found
+        partitions = sorted({one.partition for one in self.held.values()})
+        for partition in partitions[:PINGED_PARTITIONS_MAX]:
+            runs = self.held.begun(partition)[:room]
+            room -= len(runs)
+            found.append((places[partition], self.options.cluster, runs))
+        return found
 
     def pause(self) -> None:
         """Pull nothing until `resume`; what came and was not taken goes back, untried."""
@@ -221,12 +243,14 @@ class Holdings:
 
     def settle(self, holding: Holding, first: int, behind: int) -> None:
         """Note that what is left of messages [first, behind) is done."""
+        self._tell_first = self._tell_first or holding.grant.attempts > 1
         for run in [*within(holding.left, first, behind)]:
             self.acking.done(holding.partition, holding.fence, *run)
         self._take_out(holding, [(first, behind)])
 
     def settled(self, holding: Holding) -> None:
         """A delivery of a grant is done: it is noted with the others."""
+        self._tell_first = self._tell_first or holding.grant.attempts > 1
         if len(holding.finished) == 1:
             self._news.append(holding)
             self.soon()

@@ -6,7 +6,7 @@ Beside it there are ways to other shards, of that node and of others (`weir.clie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
@@ -95,6 +95,8 @@ class Link:
         self.welcome: m.Welcome | None = None
         self.error: WeirError | None = None
         self.senders: set[Sender] = set()
+        #: What a consumer works on, which pings tell.
+        self.works_on: Callable[[], list[tuple[Address, str, m.Runs]]] = list
         self._hosts = hosts
         self._name = name
         self._connection: Connection | None = None
@@ -230,6 +232,9 @@ class Link:
             if not isinstance(reply, kind):
                 raise TypeError(f"{type(request).__name__} was answered by {reply!r}")
             return reply
+
+    def _ping(self) -> m.Ping:
+        return m.Ping(self.works_on())
 
     async def wall_ms(self) -> int:
         """Return what the clock of the broker says, in milliseconds since 1970."""
@@ -372,7 +377,7 @@ class Link:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout):
             _, connection = await loop.create_connection(
-                lambda: Connection(self._writable, self._leaders.owes), host, port
+                lambda: Connection(self._writable, self._leaders.owes, self._ping), host, port
             )
         system = self.welcome.system if self.welcome else 0
         try:

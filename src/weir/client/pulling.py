@@ -11,7 +11,7 @@ from functools import partial
 
 from weir.client.chunked import Chunks, loaded
 from weir.client.delivered import Delivered, LargeDelivered, deliver
-from weir.client.delivery import Holding
+from weir.client.delivery import Held, Holding
 from weir.client.extending import Extending
 from weir.client.feed import Feed
 from weir.client.granted import Grant, sorted_out
@@ -52,6 +52,7 @@ class Pulling:
         quiet: Callable[[int], Awaitable[int]],
         refuse: Callable[[Holding], None],
         begin: Callable[[int], Awaitable[list[Run]]],
+        held: Held,
     ) -> None:
         """Take where to ask; `home` is the link whose publishes come after what is pulled.
 
@@ -59,7 +60,7 @@ class Pulling:
         often that was. In order nothing is pulled before that: what is behind it would come
         without it.
         `refuse` takes what comes during a `pause`. `begin` returns when a partition may be pulled
-        from, and what of it is worked on.
+        from, and what of it is worked on; `held` is what was pulled and is not settled.
         """
         #: Messages to ask for; whoever takes the grants says.
         self.size = 1
@@ -69,6 +70,7 @@ class Pulling:
         self._quiet = quiet
         self._refuse = refuse
         self._begin = begin
+        self._held = held
         self._runs = asyncio.Event()
         self._runs.set()
         self._withdrawing = Withdrawing(wanted.cluster, places)
@@ -94,7 +96,9 @@ class Pulling:
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""
-        return await Extending(self._wanted.cluster, self._places, lease, {}).extend([holding])
+        return await Extending(self._wanted.cluster, self._places, lease, self._held).extend(
+            [holding]
+        )
 
     def feed(self) -> Feed[Holding]:
         """Begin to pull."""

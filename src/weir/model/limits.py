@@ -87,6 +87,8 @@ GRANTS_PER_CLUSTER_MAX = 10_000
 # So that one that acks nothing does not silence its cluster.
 GRANTS_PER_CONSUMER_MAX = 2_500
 ACK_RANGES_MAX = 10_000
+#: A ping says of so many partitions what is worked on.
+PINGED_PARTITIONS_MAX = 1_024
 # How many runs of messages one grant may consist of.
 GRANT_RUNS_MAX = 4_096
 # How far ahead a message may be due, and for how long one may be given back.

@@ -318,18 +318,31 @@ class AckedOnce:
 
     @staticmethod
     def _overlaps(grants: list[Grant], back: list[Return], seeks: list[Seek]) -> Iterator[str]:
-        """Attempts count grants: of two that hold one message, the later counts more; but one does
-        not count whose message was given back untried.
+        """Of two grants that hold one message, the later counts no fewer attempts; and more if the
+        message failed, or was alone in the first one and not given back untried.
         """
         latest: dict[int, Grant] = {}
         untried = {(r.fence, offset) for r in back if r.untried for offset in r.span}
+        failed: dict[tuple[int, int], int] = {}
+        for r in back:
+            for offset in r.span if r.confirmed >= 0 and not r.untried else ():
+                at = failed.setdefault((r.fence, offset), r.confirmed)
+                failed[r.fence, offset] = min(at, r.confirmed)
+        sizes = Counter[int]()
+        for grant in grants:
+            sizes[grant.fence] += grant.behind - grant.first
         for grant in sorted(grants, key=lambda g: g.fence):
             for offset in range(grant.first, grant.behind):
                 before = latest.get(offset)
+                if before is None:
+                    latest[offset] = grant
+                    continue
+                one = (before.fence, offset)
+                alone = sizes[before.fence] == 1 and one not in untried
+                counts = alone or failed.get(one, grant.pulled) < grant.pulled
                 if (
-                    before is not None
-                    and grant.fence > before.fence
-                    and grant.attempts < before.attempts + 1 - ((before.fence, offset) in untried)
+                    grant.fence > before.fence
+                    and grant.attempts < before.attempts + counts
                     and not between(seeks, before.pulled, grant.arrived)
                 ):
                     text = f"attempt {grant.attempts} under {grant.fence} after {before.attempts}"

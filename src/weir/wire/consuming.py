@@ -13,6 +13,9 @@ from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX
 from weir.wire.control import Control
 
+#: Runs [first, next) of messages.
+Runs = Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
+
 
 class OpenCluster(Control, frozen=True, array_like=True):
     """Ask that a cluster has this `mode` in all partitions of its topic; it goes to partition 0.
@@ -38,9 +41,10 @@ class Pull(Control, frozen=True, array_like=True):
     another mode refuses it. `OpenCluster` gives it one in the whole topic.
 
     `begun` are runs [first, next) of messages that the client works on, whatever became of their
-    leases: this pull is granted none of them. Once a lease of the client has ended that ran when
-    the pull came, the pull is answered with nothing, for the client may have begun more since.
-    None: the client does not say, as those of earlier releases.
+    leases: this pull is granted none of them, and they had an attempt should it lose them. Once a
+    lease of the client has ended that ran when the pull came, the pull is answered with nothing,
+    for the client may have begun more since. None: the client does not say, as those of earlier
+    releases.
     """
 
     address: Address
@@ -50,9 +54,7 @@ class Pull(Control, frozen=True, array_like=True):
     wait_ms: Natural = 0
     lease_ms: Natural = 30_000
     mode: Mode = Mode.SHARED
-    begun: (
-        Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)] | None
-    ) = None
+    begun: Runs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,8 @@ class Granted:
 
     With `runs`, of these messages only those of the runs [first, next) are granted, whatever else
     the batches hold. `deadline` is a stamp, and so is `stamp`, the time of the grant: what has
-    expired by then is not to be handled any more. `attempts` counts grants of these messages, this
-    one included.
+    expired by then is not to be handled any more. `attempts` counts how often these messages were
+    tried, this time included.
     """
 
     address: Address
@@ -135,12 +137,13 @@ class Nacked(Control, frozen=True, array_like=True):
 
 
 class Extend(Control, frozen=True, array_like=True):
-    """Let grants end no sooner than in `lease_ms`."""
+    """Let grants end no sooner than in `lease_ms`; `begun` as in `Pull`."""
 
     address: Address
     cluster: str
     fences: Annotated[list[Natural], msgspec.Meta(max_length=ACK_RANGES_MAX)]
     lease_ms: Natural
+    begun: Runs | None = None
 
 
 class Extended(Control, frozen=True, array_like=True):

@@ -6,6 +6,7 @@ Data bodies (`Produce`, `Fetched`, `Granted`) are a fixed prefix and batches as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
@@ -14,6 +15,7 @@ import msgspec
 
 from weir.codec.fields import Buffer
 from weir.model.ids import Address, Natural
+from weir.model.limits import PINGED_PARTITIONS_MAX
 from weir.model.topic import DEFAULT_NAMESPACE, SettingsChange, TopicSettings
 from weir.wire import administration as a
 from weir.wire import nodes as n
@@ -27,6 +29,7 @@ from weir.wire.consuming import Nack as Nack
 from weir.wire.consuming import Nacked as Nacked
 from weir.wire.consuming import OpenCluster as OpenCluster
 from weir.wire.consuming import Pull as Pull
+from weir.wire.consuming import Runs as Runs
 from weir.wire.consuming import Withdraw as Withdraw
 from weir.wire.consuming import Withdrawn as Withdrawn
 from weir.wire.control import Control
@@ -133,7 +136,14 @@ class Welcome(Control, frozen=True, array_like=True):
 
 
 class Ping(Control, frozen=True, array_like=True):
-    """Answered by `Pong`, whatever else is under way."""
+    """Answered by `Pong`, whatever else is under way.
+
+    `begun` has what a consumer works on, as in `Pull`: (address, cluster, runs) of partitions.
+    """
+
+    begun: Annotated[
+        Sequence[tuple[Address, str, Runs]], msgspec.Meta(max_length=PINGED_PARTITIONS_MAX)
+    ] = ()
 
 
 class Pong(Control, frozen=True, array_like=True):

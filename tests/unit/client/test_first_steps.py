@@ -120,10 +120,13 @@ def test_a_callback_that_raises_costs_no_report(caplog: pytest.LogCaptureFixture
             grants = consumer.batches()
             late = [await anext(grants), await anext(grants)]
             node.advance(31)
-            assert (await anext(grants)).attempts == 2
-            assert (await anext(grants)).attempts == 2
+            again = [await anext(grants) for _ in range(4)]
+            # Nobody worked on them any more: of each grant, the first had an attempt.
+            assert [(g.offset, g.attempts) for g in again] == [(0, 2), (1, 1), (2, 2), (3, 1)]
             assert not any([await consumer.ack(grant) for grant in late])
-        assert [(stale.offset, stale.next_offset) for stale in told] == [(0, 2), (2, 4)]
+        assert {offset for one in told for offset in range(one.offset, one.next_offset)} == {
+            *range(4)
+        }
 
     with caplog.at_level(logging.ERROR, "weir.client.acking"):
         run(scenario)

@@ -97,7 +97,7 @@ def test_a_consumer_that_was_closed_can_go_on() -> None:
 def test_a_late_ack_is_told_to_whoever_asks() -> None:
     async def scenario(node: testing.Node) -> None:
         async with weir.connect(node.url) as w:
-            await fill(w, 4)
+            await fill(w, 1)
             late: list[Stale] = []
             async with w.consumer("t", cluster="c", on_stale=late.append) as consumer:
                 grants = consumer.batches()
@@ -107,7 +107,7 @@ def test_a_late_ack_is_told_to_whoever_asks() -> None:
                 assert (again.offset, again.attempts) == (0, 2)
                 assert not await consumer.ack(grant)
                 assert await consumer.ack(again)
-                assert late == [Stale("t", 0, 0, 4)]
+                assert late == [Stale("t", 0, 0, 1)]
                 assert consumer.stale == 1
 
     run(scenario)

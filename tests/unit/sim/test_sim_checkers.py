@@ -147,7 +147,18 @@ def granted_after_ack(history: History) -> None:
 
 
 def attempts_forgotten(history: History) -> None:
+    history.grants[0].attempts = 3
+
+
+def a_failure_forgotten(history: History) -> None:
     history.grants[1].attempts = 1
+    history.returns.append(Return(0, "c", 11, 1, 2, 0, False, 66, confirmed=67))
+
+
+def an_attempt_alone_forgotten(history: History) -> None:
+    history.grants[0] = Grant(0, "c", 11, 1, 2, 1, 60)
+    history.grants[1].attempts = 1
+    del history.acks[0]
 
 
 def never_granted(history: History) -> None:
@@ -280,6 +291,8 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("Retained", gone_without_retention),
     ("AckedOnce", granted_after_ack),
     ("AckedOnce", attempts_forgotten),
+    ("AckedOnce", a_failure_forgotten),
+    ("AckedOnce", an_attempt_alone_forgotten),
     ("AckedOnce", never_granted),
     ("AckedOnce", never_granted_again),
     ("AckedOnce", left_out_after_a_seek),

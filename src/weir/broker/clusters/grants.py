@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from weir.broker.clusters.begun import Begun
 from weir.broker.clusters.caps import Caps
 from weir.broker.clusters.leases import Leases
 from weir.broker.clusters.line import Line
@@ -49,7 +50,7 @@ class Grants:
     """Grants messages of one partition to consumers while this node leads it."""
 
     __slots__ = ("_caps", "_changing", "_draining", "_ground", "_intake", "_members", "_outbox",
-                 "_paused", "_promised", "_queues", "leases", "pickers")  # fmt: skip
+                 "_paused", "_promised", "_queues", "begun", "leases", "pickers")  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, intake: Intake, reads: Reads, outbox: Outbox,
@@ -59,7 +60,10 @@ class Grants:
         self._intake = intake
         self._outbox = outbox
         self.leases = Leases(state.clusters, state.last_stamp, time)
-        self._ground = Ground(group, state, self.leases, reads, time, intake.clock, Ranges())
+        self.begun = Begun(state.clusters)
+        self._ground = Ground(
+            group, state, self.leases, reads, time, intake.clock, Ranges(), self.begun
+        )
         #: What decides in each cluster that was pulled for.
         self.pickers = Pickers(self._ground, self.serve, self.tick)
         self._caps = Caps(state.clusters, self.leases, time)
@@ -105,6 +109,7 @@ class Grants:
         self._queues[name] = line
         self.pickers.begin(name, request.mode)
         self._members.setdefault(caller.session, set()).add(name)
+        self.begun.said(name, caller.session, request.begun)
         waits.add(Wait(caller, request, now + min(request.wait_ms, WAIT_MS_MAX), now))
         self._serve(name, line)
         self._end(name, line, now)
@@ -146,7 +151,9 @@ class Grants:
                 self._retire(name, line)
         clusters = self._ground.state.clusters
         if any(name in clusters and session in clusters[name].held for name in names):
-            self._release(session)
+            self._release(session, self._lost_by(session))
+        for name in names:
+            self.begun.forget(name, session)
 
     # -- entries -----------------------------------------------------------------------------
 
@@ -170,7 +177,7 @@ class Grants:
         if not self._outbox.knows(session):
             # It went while this was proposed; only an entry behind the grant can end it.
             self.pickers.handed_out(name, index, 0)
-            self._release(session)
+            self._release(session, [])
             return
         self._members.setdefault(session, set()).add(name)
         self._hand_out(index, record, grant, waiter, pick)
@@ -348,8 +355,9 @@ class Grants:
         stamp = self._intake.clock.stamp(self._ground.time.wall_ms())
         deadline = stamp_at(milliseconds_of(stamp) + waiter.request.lease_ms)
         record = MessagesGranted(
-            name, session, pick.first, pick.behind, deadline, stamp, list(pick.runs)
-        )
+            name, session, pick.first, pick.behind, deadline, stamp, list(pick.runs),
+            self._counted(name, picker.mode, pick),
+        )  # fmt: skip
         try:
             if picker.mode is not Mode.SHARED and (cluster is None or cluster.mode is None):
                 opened = ClusterOpened(name, picker.mode)
@@ -363,6 +371,16 @@ class Grants:
         line.proposed.append((pick.first, pick.behind))
         picker.took(session, waiter.request, pick)
         return True
+
+    def _counted(self, name: str, mode: Mode, pick: Pick) -> list[tuple[int, int]]:
+        """Return what had an attempt of that which a grant takes from consumers."""
+        cluster = self._ground.state.clusters.get(name)
+        if cluster is None or pick.first >= cluster.frontier:
+            return []
+        # In order it takes all that lies behind, too.
+        parts = [(pick.first, cluster.frontier)] if mode is Mode.ORDERED else pick.parts
+        fences = {fence for part in parts for fence, *_ in cluster.holders.within(*part)}
+        return self.begun.of_grants(name, sorted(fences))
 
     def _put_back(self, name: str, line: Line, waiter: Wait[Pull]) -> None:
         """All that was picked for a pull is done: it is the first in line again."""
@@ -396,7 +414,16 @@ class Grants:
         if name not in self._ground.state.clusters and name not in self._changing:
             self.pickers.forget(name)
 
-    def _release(self, session: int) -> None:
+    def _lost_by(self, session: int) -> list[tuple[str, int, int]]:
+        """Return what had an attempt of all that a peer holds which is gone."""
+        return [
+            (name, *run)
+            for name, cluster in self._ground.state.clusters.items()
+            if session in cluster.held
+            for run in self.begun.lost_by(name, session)
+        ]
+
+    def _release(self, session: int, counted: list[tuple[str, int, int]]) -> None:
         """Give back what a peer that is gone holds; where that cannot be, its leases end it."""
         if self._ground.group.accepts:
-            self._ground.group.propose(of_control(GrantsReleased(session)))
+            self._ground.group.propose(of_control(GrantsReleased(session, counted)))

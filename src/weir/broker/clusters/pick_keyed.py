@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
+from weir.broker.clusters.begun import Tries
 from weir.broker.clusters.keyed import KeyWindow, keys_of
 from weir.broker.clusters.line import Line
-from weir.broker.clusters.picking import Ground, Pick, Picking, Run, alike, fewer, share
+from weir.broker.clusters.picking import Ground, Pick, Picking, Run, fewer, share
 from weir.broker.payloads import batches_in
 from weir.broker.state.clusters import Grant
 from weir.broker.state.ranges import Ranges
@@ -72,15 +73,16 @@ class Keyed(Picking):
         return Pick(first, kept[-1][1], reading, tuple(kept) if len(kept) > 1 else ())
 
     def _take(self, first: int, most: int, barred: Ranges) -> list[Run]:
-        """Take messages out, none that were granted more or less often than the first."""
+        """Take messages out, none that were tried more or less often than the first."""
         cluster, window = self._cluster, self._window
         if cluster is None or first >= cluster.frontier:
             return window.take(first + max(_SPAN * most, _SPAN_LEAST), most, barred)
-        attempts, _ = alike(cluster, first, first + 1)
+        tries = Tries(self._ground.begun, self._name, cluster)
+        attempts, _ = tries.alike(first, first + 1)
         behind = first + max(_SPAN * most, _SPAN_LEAST)
         runs = window.take(behind, fewer(most, attempts), barred)
         for start, behind in runs:
-            others, end = alike(cluster, start, behind)
+            others, end = tries.alike(start, behind)
             if others != attempts or end < behind:
                 kept, rest = _cut(runs, start if others != attempts else end)
                 window.free(rest)

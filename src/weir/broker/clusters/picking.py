@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from weir.broker.clusters.begun import Begun, Tries
 from weir.broker.clusters.leases import Leases
 from weir.broker.clusters.line import Line
 from weir.broker.reads import Reads
@@ -27,7 +28,7 @@ from weir.wire.messages import Pull
 
 Run = tuple[int, int]
 
-#: By how many bits a grant is smaller, by how often it was granted in vain; from then on, alone.
+#: By how many bits a grant is smaller, by how often it was tried in vain; from then on, alone.
 _SMALLER_BITS = (0, 0, 3)
 #: However many wait, a grant may be so small a part of what was asked for, and no smaller.
 _MOMENTS = 64
@@ -64,6 +65,8 @@ class Ground:
     clock: HybridClock
     #: Entries that could not be read: each is granted alone, so that it keeps back no other.
     doubtful: Ranges
+    #: What consumers say that they work on.
+    begun: Begun
 
     def read(self, first: int, behind: int, size: int) -> Reading | None:
         """Plan to read the whole entries that hold [first, behind), those within `size` bytes."""
@@ -101,14 +104,15 @@ class Picking:
     def _portion(self, first: int, most: int) -> int:
         """Return how many of `most` messages to grant from `first` on.
 
-        What was granted in vain before goes out in smaller grants, and soon alone; and never with
-        what was granted less often: else a message that kills its consumers takes those along that
-        were granted with it, for attempts are counted by grants.
+        What was tried in vain before goes out in smaller grants, and soon alone; and never with
+        what was tried less often: else a message that kills its consumers takes those along that
+        were granted with it.
         """
         cluster = self._cluster
         if cluster is None or first >= cluster.frontier:
             return most
-        attempts, end = alike(cluster, first, first + most)
+        tries = Tries(self._ground.begun, self._name, cluster)
+        attempts, end = tries.alike(first, first + most)
         return min(fewer(most, attempts), end - first)
 
     # -- what to grant -----------------------------------------------------------------------
@@ -190,20 +194,5 @@ def share(most: int, there: int, line: Line) -> int:
 
 
 def fewer(most: int, attempts: int) -> int:
-    """Return how many of `most` messages to grant that were granted so often before."""
+    """Return how many of `most` messages to grant that were tried so often before."""
     return max(most >> _SMALLER_BITS[attempts], 1) if attempts < len(_SMALLER_BITS) else 1
-
-
-def alike(cluster: ClusterState, first: int, behind: int) -> tuple[int, int]:
-    """Return how often `first` was granted, and where in [first, behind) those end that were
-    granted as often.
-    """
-    attempts, end = 0, first
-    for fence, start, stop in cluster.holders.within(first, behind):
-        known = cluster.grants[fence].attempts
-        if start > first == end:
-            return 0, start
-        if start > end or (end > first and known != attempts):
-            break
-        attempts, end = known, stop
-    return (attempts, end) if end > first else (0, behind)

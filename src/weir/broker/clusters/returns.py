@@ -91,6 +91,7 @@ class Returns:
         stamp, deadline = self._deadline(request.lease_ms)
         record = GrantsExtended(request.cluster, request.fences, deadline, stamp)
         self._grants.pickers.check_live(request.cluster, request.fences)
+        self._grants.begun.said(request.cluster, caller.session, request.begun)
         due_ms = self._time.monotonic_ms() + request.lease_ms
         for fence in request.fences:
             self._grants.leases.extend(request.cluster, fence, due_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from weir.broker.control import (
     AcksPrepared,
     AttemptBarred,
@@ -66,7 +68,7 @@ def apply_control(
             if leading is not None:
                 leading.returns.extended(index, record, cluster, over)
         case GrantsReleased():
-            _release(record.consumer, state, leading)
+            _release(record, state, leading)
         case ClusterOpened() | ClusterSought() | ClusterPaused() | ClusterDeleted():
             state.steer(record)
             if leading is not None:
@@ -95,8 +97,14 @@ def _apply_ack(
         leading.grants.acked(record.cluster)
 
 
-def _release(consumer: int, state: PartitionState, leading: Leading | None) -> None:
-    released = [one.release(consumer) for one in state.clusters.values()]
+def _release(record: GrantsReleased, state: PartitionState, leading: Leading | None) -> None:
+    consumer, counted = record.consumer, defaultdict[str, list[tuple[int, int]]](list)
+    for name, *run in record.counted or ():
+        counted[name].append((run[0], run[1]))
+    released = [
+        one.release(consumer, None if record.counted is None else counted[name])
+        for name, one in state.clusters.items()
+    ]
     had_turn = state.cursors.release(consumer)
     if any(released) and leading is not None:
         leading.grants.released(consumer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -155,6 +155,10 @@ class Partition:
         self._shared.outbox.touches(caller.session, self.group.id)
         self._may_wait()
         grants.pull(caller, request)
+
+    def begun(self, session: int, cluster: str, runs: Sequence[tuple[int, int]]) -> None:
+        """A consumer says what it works on. Raises `NotLeader` where another node leads."""
+        self._led().grants.begun.said(cluster, session, runs)
 
     def settle(self, caller: Caller, request: Ack | Nack | Extend | Withdraw) -> None:
         """Ack messages of grants, give them back, let grants last longer, or wait for none."""

@@ -6,7 +6,7 @@ Time is the stamp in an entry; nobody's clock decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,15 +25,46 @@ NEVER = STAMP_MAX
 #: Of how many grants a cluster remembers what they lost; beyond that the oldest is forgotten.
 LOST_GRANTS_MAX = 1_024
 
+#: Runs that had an attempt of what is taken from consumers; None: all.
+Counted = Sequence[tuple[int, int]] | None
+
 
 @dataclass(slots=True)
 class Grant:
-    """A lease of the messages still in `left`; `deadline` is a stamp."""
+    """A lease of the messages still in `left`; `deadline` is a stamp.
+
+    `attempts` counts this grant; it was none of what is `untried`, once that is told.
+    """
 
     consumer: int
     deadline: int
     attempts: int
     left: Ranges
+    untried: Ranges = field(default_factory=Ranges)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it was told which of its messages had an attempt."""
+        return self.consumer == NOBODY or self.deadline == AT_ONCE or bool(self.untried)
+
+    def count(self, counted: Iterable[tuple[int, int]]) -> None:
+        """It ends, or loses messages: only those of `counted` had an attempt. Told once."""
+        if self.is_counted:
+            return
+        for run in self.left:
+            self.untried.add(*run)
+        for run in counted:
+            self.untried.discard(*run)
+
+    def tries(self, first: int, behind: int) -> Iterator[tuple[int, int, int]]:
+        """Yield runs of [first, behind), which it holds, and how many attempts they have had."""
+        for begin, end in self.untried.within(first, behind):
+            if first < begin:
+                yield first, begin, self.attempts
+            yield begin, end, self.attempts - 1
+            first = end
+        if first < behind:
+            yield first, behind, self.attempts
 
 
 @dataclass(slots=True)
@@ -85,7 +116,7 @@ class ClusterState:
         if self.mode is Mode.ORDERED:
             if not self._is_next(record):
                 return None
-            self._depose(record.first)
+            self._depose(record.first, record.counted)
         runs, attempts = record.runs or [(record.first, record.next)], 1
         if record.first < self.frontier:  # else nobody had any of it yet
             if record.runs:
@@ -94,7 +125,7 @@ class ClusterState:
                 run = self.done.gap_from(max(record.first, self.cursor), record.next)
                 runs = [run] if run[0] < run[1] else []
             runs = _not_aside(self, runs, bool(record.runs))
-            attempts = self._take_over(runs)
+            attempts = self._take_over(runs, record.counted)
         self.frontier = max(self.frontier, record.next)
         if not runs:
             return None
@@ -113,7 +144,7 @@ class ClusterState:
                 return False
         return True
 
-    def _depose(self, first: int) -> None:
+    def _depose(self, first: int, counted: Counted = None) -> None:
         """Take from all consumers what lies from `first` on: nobody is to do that before `first`.
 
         It is nobody's at once, with the attempts that it took, and its fencing numbers are void:
@@ -122,23 +153,30 @@ class ClusterState:
         for fence, begin, behind in self.holders.within(first, self.frontier):
             grant = self.grants[fence]
             if grant.consumer != NOBODY:
+                if counted is not None:
+                    grant.count(counted)
                 self._lose(fence, begin, behind)
                 self.take(fence, grant, begin, behind)
                 known = self.grants.get(-fence)
                 if known is None:
                     rest = Ranges([(begin, behind)])
-                    self.hold(-fence, Grant(NOBODY, AT_ONCE, grant.attempts, rest))
+                    known = self.hold(-fence, Grant(NOBODY, AT_ONCE, grant.attempts, rest))
                 else:
                     known.left.add(begin, behind)
                     self.holders.put(begin, behind, -fence)
+                for run in grant.untried.within(begin, behind):
+                    known.untried.add(*run)
 
-    def _take_over(self, runs: Sequence[tuple[int, int]]) -> int:
+    def _take_over(self, runs: Sequence[tuple[int, int]], counted: Counted) -> int:
         """Take runs from whoever holds them; return their attempts, the new one counted."""
         attempts = 1
         for run in runs:
             for old, first, behind in self.holders.within(*run):
                 grant = self.grants[old]
-                attempts = max(attempts, grant.attempts + 1)
+                if counted is not None:
+                    grant.count(counted)
+                tries = max(known for *_, known in grant.tries(first, behind))
+                attempts = max(attempts, tries + 1)
                 if grant.consumer != NOBODY:
                     self._lose(old, first, behind)
                 self.take(old, grant, first, behind)
@@ -230,6 +268,7 @@ class ClusterState:
         if grant is None or grant.consumer == NOBODY or grant.deadline == AT_ONCE:
             return False
         grant.deadline = max(grant.deadline, deadline)
+        grant.untried = Ranges()  # it goes on: what counts is said when it ends
         return True
 
     def open(self, mode: Mode) -> None:
@@ -287,11 +326,14 @@ class ClusterState:
         """The most grants that a message took which is not done."""
         return max((grant.attempts for grant in self.grants.values()), default=0)
 
-    def release(self, consumer: int) -> bool:
+    def release(self, consumer: int, counted: Counted = None) -> bool:
         """Let a gone consumer's messages be granted at once; return whether it held any."""
         held = self.held.get(consumer, {})
         for fence in held:
-            self.grants[fence].deadline = AT_ONCE
+            grant = self.grants[fence]
+            if counted is not None:
+                grant.count(counted)
+            grant.deadline = AT_ONCE
         return bool(held)
 
     def _is_done(self, first: int, behind: int) -> bool:
@@ -335,6 +377,7 @@ class ClusterState:
         return (
             self.cursor, self.frontier, self.done.encode(), grants, self.skipped, self.paused, mode,
             [(fence, list(runs)) for fence, runs in self.lost.items()], self.unknown_below,
+            [(fence, list(g.untried)) for fence, g in self.grants.items() if g.untried],
         )  # fmt: skip
 
     @classmethod
@@ -349,12 +392,17 @@ class ClusterState:
         mode: int,
         lost: Any = (),
         unknown_below: int = NEVER,
+        untried: Any = (),
     ) -> ClusterState:
-        """Return the state of a snapshot; one of an earlier release does not say what was lost."""
+        """Return the state of a snapshot; one of an earlier release does not say what was lost, or
+        is untried.
+        """
         held = {
             fence: Grant(consumer, deadline, attempts, Ranges([(a, b) for a, b in left]))
             for fence, consumer, deadline, attempts, left in grants
         }
+        for fence, runs in untried:
+            held[fence].untried = Ranges([(a, b) for a, b in runs])
         chosen = Mode(mode) if mode >= 0 else None
         known = {fence: Ranges([(a, b) for a, b in runs]) for fence, runs in lost}
         return cls(

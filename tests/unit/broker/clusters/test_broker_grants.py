@@ -52,6 +52,12 @@ def span(granted: Any) -> tuple[int, int]:
     return granted.offset, granted.next_offset
 
 
+def begins(crew: Crew, session: int, first: int, behind: int) -> None:
+    """Let a consumer say that it works on messages: they had an attempt should it lose them."""
+    ping = m.Ping([(crew.info.addresses[0], "crew", [(first, behind)])])
+    assert isinstance(crew.rig.answer(session, ping), m.Pong)
+
+
 def test_a_grant_leaves_after_its_commit_with_its_messages(crew: Crew) -> None:
     rig = crew.rig
     number = rig.ask(1, crew.pull())
@@ -77,6 +83,7 @@ def test_several_pulls_in_one_flush_get_different_messages(crew: Crew) -> None:
 def test_what_expired_is_granted_again_to_one(crew: Crew) -> None:
     rig = crew.rig
     first = rig.answer(1, crew.pull(10))
+    begins(crew, 1, 0, 10)
     rig.time.pass_ms(LEASE_MS + 1)
     numbers = {session: rig.ask(session, crew.pull(4)) for session in (2, 3)}
     rig.settle()
@@ -95,6 +102,7 @@ def test_an_ack_in_line_before_a_grant_is_not_granted_past(crew: Crew) -> None:
     """Both are proposed in one flush: what the ack takes must not go out again."""
     rig = crew.rig
     first = rig.answer(1, crew.pull(10))
+    begins(crew, 1, 0, 10)
     rig.time.pass_ms(LEASE_MS + 1)
     acked = rig.ask(1, crew.ack((first.fence, 0, 4)))
     pulled = rig.ask(2, crew.pull(10))
@@ -131,6 +139,7 @@ def test_a_gone_consumers_pull_is_not_put_back_in_line(crew: Crew) -> None:
 def test_a_gone_consumers_messages_go_out_at_once(crew: Crew) -> None:
     rig = crew.rig
     assert span(rig.answer(1, crew.pull(10))) == (0, 10)
+    begins(crew, 1, 0, 10)
     waiting = rig.ask(2, crew.pull(10, wait_ms=5_000))
     rig.settle()
     assert crew.reply(2, waiting) is None
@@ -344,6 +353,7 @@ def test_an_exact_ack_is_told_what_its_grant_did_and_an_old_client_what_it_knows
 ) -> None:
     rig = crew.rig
     first = rig.answer(1, crew.pull(3))
+    begins(crew, 1, 0, 3)
     rig.time.pass_ms(LEASE_MS)
     second = rig.answer(2, crew.pull(3))
     rig.answer(2, crew.ack((second.fence, 0, 2)))
@@ -367,6 +377,7 @@ def test_an_exact_ack_of_what_is_in_shreds_is_answered_in_one_frame(
     monkeypatch.setattr(acks, "_ROWS_MAX", 2)
     rig = crew.rig
     first = rig.answer(1, crew.pull(8))
+    begins(crew, 1, 0, 8)
     rig.time.pass_ms(LEASE_MS)
     second = rig.answer(2, crew.pull(8))
     rig.answer(2, crew.ack(*((second.fence, n, n + 1) for n in (1, 3, 5))))

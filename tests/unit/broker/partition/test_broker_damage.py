@@ -105,7 +105,7 @@ def test_a_cluster_gets_all_but_the_damaged(rotten: Callable[..., Rotten]) -> No
             node.answer(m.Ack(node.address, "c", [(reply.fence, *got[-1])]))
     assert got == [(1, 2), (3, 5)]
     assert refused == 3, "the first with all behind it, then each damaged one alone"
-    assert attempts == [2, 3], "one for each damaged entry before them that was not known yet"
+    assert attempts == [1, 1], "they were handed to nobody"
 
 
 def test_what_one_cluster_found_damaged_costs_no_other(rotten: Callable[..., Rotten]) -> None:
@@ -265,7 +265,8 @@ def test_nothing_goes_out_in_order_behind_what_cannot_be_read(
             assert getattr(reply, "fence", 0) == 0
     node.flip(1)
     node.rig.tick(1_000)
-    assert node.values(pull(4, 1)) == [b"v0", b"v1", b"v2", b"v3"]
+    assert node.values(pull(4, 1)) == [b"v0"], "which was tried before"
+    assert node.values(pull(4, 1)) == [b"v1", b"v2", b"v3"]
 
 
 def test_a_keyed_pull_is_told_that_messages_cannot_be_looked_into(

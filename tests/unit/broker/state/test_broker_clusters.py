@@ -52,6 +52,31 @@ def test_a_later_grant_supersedes_and_counts_attempts() -> None:
     assert third.attempts == 2
 
 
+def test_what_counts_of_a_lost_grant_is_in_snapshots_and_later_grants_change_nothing() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    state.release(7, [(3, 4)])
+    state = ClusterState.decode(*unpack(pack(state.encode())))
+    later = MessagesGranted("c", 8, 0, 3, 100, 1, [], [(0, 10)])
+    untried = state.grant(6, later)
+    tried = state.grant(7, MessagesGranted("c", 8, 3, 4, 100, 1, [], []))
+    assert untried is not None
+    assert tried is not None
+    assert (untried.attempts, tried.attempts) == (1, 2)
+    assert list(state.grants[5].tries(4, 10)) == [(4, 10, 0)]
+    assert state.extend(6, 200)
+
+
+def test_a_grant_that_goes_on_is_counted_when_it_ends() -> None:
+    state = ClusterState()
+    state.grant(5, granted(0, 10))
+    state.grant(6, MessagesGranted("c", 8, 0, 1, 100, 1, [], [(0, 1)]))
+    assert state.extend(5, 200)
+    again = state.grant(7, MessagesGranted("c", 8, 2, 3, 100, 1, [], [(2, 3)]))
+    assert again is not None
+    assert again.attempts == 2
+
+
 def test_what_an_ack_took_first_is_not_granted() -> None:
     state = ClusterState()
     state.grant(5, granted(0, 10))
