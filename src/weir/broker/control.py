@@ -298,6 +298,14 @@ class ClusterDeleted(Record, frozen=True, array_like=True, tag="forget"):
     cluster: str
 
 
+class HubForgotten(Record, frozen=True, array_like=True, tag="hub"):
+    """Partition: where the devices of a hub stand is known no more: they begin anew, at sequence 0
+    of whichever boot.
+    """
+
+    hub: int
+
+
 class CursorTaken(Record, frozen=True, array_like=True, tag="turn"):
     """Partition 0: a consumer has the turn of a cluster that reads in total order, under this
     entry's index as its fencing number, unless another had it since the number `after`. A new
@@ -356,6 +364,7 @@ ControlRecord = (
     | PartitionJoined
     | PartitionSealed
     | PartitionEnded
+    | HubForgotten
     | ScatterRecord
     | ClusterRecord
     | CursorRecord

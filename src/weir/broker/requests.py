@@ -120,6 +120,8 @@ class Requests:
             a.SeekCluster: self._change_cluster,
             a.PauseCluster: self._pause_cluster,
             a.DeleteCluster: self._change_cluster,
+            a.ListHubs: self._list_hubs,
+            a.ForgetHub: self._forget_hub,
         }
 
     def serve(self, handlers: Mapping[type[Any], Callable[[Session, Caller, Any], None]]) -> None:
@@ -249,6 +251,16 @@ class Requests:
         topic, partition = self._topics.partition(request.address.group)
         self._authorize(session.principal, "describe", topic.full_name)
         partition.list_clusters(caller, request)
+
+    def _list_hubs(self, session: Session, caller: Caller, request: a.ListHubs) -> None:
+        topic, partition = self._topics.partition(request.address.group)
+        self._authorize(session.principal, "describe", topic.full_name)
+        partition.list_hubs(caller, request)
+
+    def _forget_hub(self, session: Session, caller: Caller, request: a.ForgetHub) -> None:
+        topic, partition = self._topics.partition(request.address.group)
+        self._authorize(session.principal, "steer", topic.full_name)
+        partition.forget_hub(caller, request)
 
     def _change_cluster(self, session: Session, caller: Caller, request: Change) -> None:
         topic, partition = self._topics.partition(request.address.group)

@@ -17,6 +17,7 @@ from weir.cli import (
     clusters,
     config,
     dev,
+    devices,
     doctor,
     init,
     inspect,
@@ -60,6 +61,7 @@ app.command()(serve.serve)
 app.command()(dev.dev)
 app.add_typer(topics.app)
 app.add_typer(clusters.app)
+app.add_typer(devices.app)
 app.add_typer(nodes.app)
 app.command()(pub.pub)
 app.command()(tail.tail)

@@ -13,6 +13,7 @@ from weir.client.administration import Administration, Held, Part, change_of
 from weir.client.batching import BATCH_BYTES
 from weir.client.consumer import Consumer
 from weir.client.consuming import ConsumerOptions
+from weir.client.hubs import Device, devices_of, forget
 from weir.client.link import Link
 from weir.client.places import Places
 from weir.client.producer import Producer, ProducerOptions
@@ -322,6 +323,18 @@ class Client:
         Raises `ClusterInUse` while it has consumers, and `UnknownCluster`.
         """
         await self._administration.forget(topic, cluster)
+
+    async def hubs(self, topic: str, hub: int | None = None) -> list[Device]:
+        """Return where the devices of a hub stand that publish with sequences, or of all hubs."""
+        return await devices_of(await Places.find(self._link, topic), hub)
+
+    async def forget_hub(self, topic: str, hub: int) -> int:
+        """Forget where the devices of a hub stand: they begin anew, at sequence 0 of any boot.
+        Return how many that were.
+
+        Stop the hub before, and say hello anew after: what it repeats of before is there twice.
+        """
+        return await forget(await Places.find(self._link, topic), hub)
 
     async def ping(self) -> None:
         """Return when the broker has answered."""

@@ -344,6 +344,8 @@ class Client(Twin[asynchronous.Client]):
     pause_cluster = _waits(asynchronous.Client.pause_cluster)
     resume_cluster = _waits(asynchronous.Client.resume_cluster)
     delete_cluster = _waits(asynchronous.Client.delete_cluster)
+    hubs = _waits(asynchronous.Client.hubs)
+    forget_hub = _waits(asynchronous.Client.forget_hub)
     describe = _waits(asynchronous.Client.describe)
     positions = _waits(asynchronous.Client.positions)
     ping = _waits(asynchronous.Client.ping)

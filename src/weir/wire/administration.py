@@ -6,11 +6,16 @@ address, for each partition knows only its own: a client gathers.
 
 from __future__ import annotations
 
-from msgspec import field
+from typing import Annotated
+
+from msgspec import Meta, field
 
 from weir.model.ids import Address, Natural
 from weir.model.topic import SettingsChange
 from weir.wire.control import Control
+
+#: The number of a hub: all 64 bits of it, which is as large as the encoding lets a number be.
+Hub = Annotated[int, Meta(ge=0)]
 
 
 class AlterTopic(Control, frozen=True, array_like=True):
@@ -164,6 +169,38 @@ class ClusterChanged(Control, frozen=True, array_like=True):
     cursor: int
 
 
+class ListHubs(Control, frozen=True, array_like=True):
+    """Ask where the devices stand that published with a sequence to a partition: those of `hub`, or
+    some of all, from `part` on.
+    """
+
+    address: Address
+    hub: Hub | None = None
+    part: Natural = 0
+
+
+class HubList(Control, frozen=True, array_like=True):
+    """Devices (hub, sn, boot, next sequence, last offset), in no order, and the part to ask for
+    next; 0: there is none.
+    """
+
+    devices: list[tuple[int, int, int, int, int]]
+    next_part: int = 0
+
+
+class ForgetHub(Control, frozen=True, array_like=True):
+    """Forget where the devices of a hub stand in a partition: they begin anew, with any boot."""
+
+    address: Address
+    hub: Hub
+
+
+class HubForgotten(Control, frozen=True, array_like=True):
+    """It is durable on a majority that so many devices of a hub are forgotten."""
+
+    devices: int
+
+
 Request = (
     AlterTopic
     | EndPartition
@@ -174,5 +211,7 @@ Request = (
     | SeekCluster
     | PauseCluster
     | DeleteCluster
+    | ListHubs
+    | ForgetHub
 )
-Reply = Deleted | PartitionInfo | LeaderInfo | ClusterList | ClusterChanged
+Reply = Deleted | PartitionInfo | LeaderInfo | ClusterList | ClusterChanged | HubList | HubForgotten

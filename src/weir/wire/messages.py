@@ -93,6 +93,8 @@ class Opcode(IntEnum):
     SCATTER = 33
     PREPARE = 34
     DECIDE = 35
+    LIST_HUBS = 36
+    FORGET_HUB = 37
     LIST_NODES = 44
     DESCRIBE_SHARD = 45
     CHANGE_NODE = 46

@@ -11,6 +11,7 @@ from weir.broker.clusters.returns import Returns
 from weir.broker.clusters.steering import Steering
 from weir.broker.clusters.turns import Turns
 from weir.broker.control import PartitionEnded, PartitionJoined, PartitionSealed
+from weir.broker.devices.standings import Standings
 from weir.broker.entries import of_control
 from weir.broker.intake.fan_in import FanIn
 from weir.broker.intake.intake import Intake
@@ -31,9 +32,24 @@ from weir.wire.messages import Ack, Extend, Nack, Withdraw, Withdrawn
 class Leading:
     """One term's leadership of a partition, from its first applied entry to its end."""
 
-    __slots__ = ("_ending", "_group", "_joining", "_outbox", "_sealing", "_state", "acks",
-                 "fan_in", "grants", "intake", "parts", "returns", "settling", "steering",
-                 "turns")  # fmt: skip
+    __slots__ = (
+        "_ending",
+        "_group",
+        "_joining",
+        "_outbox",
+        "_sealing",
+        "_state",
+        "acks",
+        "fan_in",
+        "grants",
+        "intake",
+        "parts",
+        "returns",
+        "settling",
+        "standings",
+        "steering",
+        "turns",
+    )  # fmt: skip
 
     def __init__(
         self, group: Group, state: PartitionState, clock: HybridClock, shared: Surroundings,
@@ -50,6 +66,7 @@ class Leading:
         self.turns = Turns(group, state, self.intake, outbox, time, self.grants.is_read)
         self.steering = Steering(group, state, self.grants, self.turns, outbox, time)
         self.steering.follow(pauses)
+        self.standings = Standings(group, state, outbox)
         self.settling = Settling(group, self.intake, state, outbox, time)
         self.parts = Participant(
             group, state, self.intake, self.grants, shared.budget, time, shared.recover
@@ -193,6 +210,7 @@ class Leading:
         """The node stops: let nobody wait any more, but for `acks` for a while."""
         self.grants.drain()
         self.steering.commands.drain()
+        self.standings.commands.drain()
         self.turns.drain()
         if not acks:
             self.acks.commands.drain()
@@ -215,4 +233,5 @@ class Leading:
         self.acks.commands.lose(error)
         self.returns.commands.lose(error)
         self.steering.commands.lose(error)
+        self.standings.commands.lose(error)
         self.settling.end(error)

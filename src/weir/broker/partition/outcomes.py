@@ -18,6 +18,7 @@ from weir.broker.control import (
     CursorTaken,
     GrantsExtended,
     GrantsReleased,
+    HubForgotten,
     LogStartMoved,
     MessagesAcked,
     MessagesGranted,
@@ -144,10 +145,12 @@ def _apply_bound(
             state.join(partition, floor)
             if leading is not None:
                 leading.joined(partition)
-        case PartitionSealed(stamp):
-            state.seal(stamp)
-        case PartitionEnded(partition, stamp, offset):
-            state.end(partition, stamp, offset)
+        case PartitionSealed() | PartitionEnded():
+            _apply_end(record, state)
+        case HubForgotten(hub):
+            devices = state.origins.forget(hub)
+            if leading is not None:
+                leading.standings.forgotten(index, devices)
         case StampsRaised():
             state.last_stamp = max(state.last_stamp, record.stamp)
             if leading is not None:
@@ -158,3 +161,11 @@ def _apply_bound(
             apply_scattering(index, record, state, leading)
         case _:
             raise Halted(f"a {type(record).__name__} does not belong into a partition")
+
+
+def _apply_end(record: PartitionSealed | PartitionEnded, state: PartitionState) -> None:
+    match record:
+        case PartitionSealed(stamp):
+            state.seal(stamp)
+        case PartitionEnded(partition, stamp, offset):
+            state.end(partition, stamp, offset)

@@ -30,7 +30,7 @@ from weir.model.header import Header
 from weir.model.ids import node_of, partition_of
 from weir.model.topic import ClusterPause, Topic
 from weir.order.clock import HybridClock
-from weir.wire.administration import ListClusters
+from weir.wire.administration import ForgetHub, ListClusters, ListHubs
 from weir.wire.cursors import MoveCursor, SeekCursor, TakeTurn
 from weir.wire.messages import (
     Ack,
@@ -193,6 +193,17 @@ class Partition:
     def open_cluster(self, caller: Caller, request: OpenCluster) -> None:
         """Let a cluster have a mode, for the whole topic."""
         self._led().steering.open(caller, request)
+
+    def list_hubs(self, caller: Caller, request: ListHubs) -> None:
+        """Say where devices stand."""
+        self._led()
+
+        outbox = self._shared.outbox
+        assured(self.group, outbox, caller, lambda: self._led().standings.list(caller, request))
+
+    def forget_hub(self, caller: Caller, request: ForgetHub) -> None:
+        """Forget where the devices of a hub stand."""
+        self._led().standings.forget(caller, request)
 
     def change_cluster(self, caller: Caller, request: Change) -> None:
         """Seek, pause or delete a cluster."""

@@ -205,6 +205,9 @@ class Origin(NamedTuple):
         return kept and _HASH.unpack_from(self.ring, at)[0] == hash
 
 
+#: A device, hub and sn, its boot, next sequence and last offset.
+Standing = tuple[int, int, int, int, int]
+
 #: A row: hub u64, sn u8, 3 bytes of nothing, boot u32, next sequence u32, last offset u64, ring.
 _ROW = struct.Struct(f"<QB3xIIQ{_RING.size}s")
 _ROW_BYTES = _ROW.size
@@ -214,6 +217,8 @@ _STANDING = struct.Struct("<IIQ")
 _STANDING_AT = 12
 _RING_AT = _STANDING_AT + _STANDING.size
 _STRIPES = 256
+#: The numbers of a hub's devices.
+_SNS = 256
 _ROOM = 8
 _FREE = 0xFFFFFFFF
 
@@ -266,6 +271,28 @@ class _Stripe:
             self._grow()
         return begin
 
+    def remove(self, place: int) -> None:
+        """Take the row out that a place names; others move up, so that none is searched in vain
+        (Knuth, The Art of Computer Programming, 6.4, algorithm R).
+        """
+        places, mask = self.places, len(self.places) - 1
+        number, last = places[place], len(self) - 1
+        if number != last:
+            hub, sn = _DEVICE.unpack_from(self.rows, last * _ROW_BYTES)
+            places[self.find(hub, sn, _mix(hub, sn) >> 8)[0]] = number
+            moved = self.rows[last * _ROW_BYTES :]
+            self.rows[number * _ROW_BYTES : (number + 1) * _ROW_BYTES] = moved
+        del self.rows[last * _ROW_BYTES :]
+        hole, at = place, (place + 1) & mask
+        while (other := places[at]) != _FREE:
+            hub, sn = _DEVICE.unpack_from(self.rows, other * _ROW_BYTES)
+            home = _mix(hub, sn) >> 8 & mask
+            if (at - home) & mask >= (at - hole) & mask:
+                places[hole] = other
+                hole = at
+            at = (at + 1) & mask
+        places[hole] = _FREE
+
     def _grow(self) -> None:
         mask = 2 * len(self.places) - 1
         self.places = places = array("I", [_FREE]) * (mask + 1)
@@ -308,12 +335,7 @@ class OriginTable:
     def record(self, hub: int, sn: int, boot: int, sequence: int, offset: int, hash: int) -> None:
         """Note a committed message of a device: its sequence, offset, and value's hash."""
         mixed = _mix(hub, sn)
-        number = mixed & (_STRIPES - 1)
-        stripe = self._stripes.get(number)
-        if stripe is None:
-            stripe = self._stripes[number] = _Stripe(self._epoch)
-        elif stripe.epoch != self._epoch:
-            stripe = self._stripes[number] = _Stripe(self._epoch, *stripe.packed())
+        stripe = self._own(mixed & (_STRIPES - 1))
         place, at = stripe.find(hub, sn, mixed >> 8)
         if at < 0:
             at = stripe.add(place, hub, sn, boot, sequence + 1, offset)
@@ -322,6 +344,44 @@ class OriginTable:
             # What an earlier boot left in the ring is never asked for: it lies before sequence 0.
             _STANDING.pack_into(stripe.rows, at + _STANDING_AT, boot, sequence + 1, offset)
         _HASH.pack_into(stripe.rows, at + _RING_AT + sequence % DEVICE_WINDOW * _HASH.size, hash)
+
+    def _own(self, number: int) -> _Stripe:
+        """Return a stripe, to be written to."""
+        stripe = self._stripes.get(number)
+        if stripe is None:
+            stripe = self._stripes[number] = _Stripe(self._epoch)
+        elif stripe.epoch != self._epoch:
+            stripe = self._stripes[number] = _Stripe(self._epoch, *stripe.packed())
+        return stripe
+
+    def forget(self, hub: int) -> int:
+        """Forget the devices of a hub; return how many that were."""
+        before = self._count
+        for sn in range(_SNS):
+            mixed = _mix(hub, sn)
+            if self.known(hub, sn) is not None:
+                stripe = self._own(mixed & (_STRIPES - 1))
+                stripe.remove(stripe.find(hub, sn, mixed >> 8)[0])
+                self._count -= 1
+        return before - self._count
+
+    def of_hub(self, hub: int) -> list[Standing]:
+        """Return where the devices of a hub stand."""
+        known = ((sn, self.known(hub, sn)) for sn in range(_SNS))
+        return [(hub, sn, *origin[:3]) for sn, origin in known if origin is not None]
+
+    def part(self, number: int, least: int) -> tuple[list[Standing], int]:
+        """Return where some devices stand, and the part to go on with: 0 if these are the last.
+
+        Parts are small; so many come together that they hold at least so many devices.
+        """
+        found: list[Standing] = []
+        while number < _STRIPES and len(found) < least:
+            stripe = self._stripes.get(number)
+            rows = _ROW.iter_unpack(stripe.rows) if stripe is not None else ()
+            found += [(hub, sn, boot, wanted, offset) for hub, sn, boot, wanted, offset, _ in rows]
+            number += 1
+        return found, number % _STRIPES
 
     def encode(self) -> list[Frozen]:
         """Return the table for a snapshot, stripe by stripe: number, places, rows."""

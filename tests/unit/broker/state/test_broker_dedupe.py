@@ -48,6 +48,57 @@ def test_producers_agree_with_a_dict(rows: list[tuple[int, int, int]]) -> None:
                 assert kept.answer(producer, answer.sequence) is None
 
 
+hubs = st.sampled_from([1, 2, 3, 1 << 40, (1 << 64) - 1])
+
+
+@given(st.lists(st.tuples(hubs, st.integers(0, 255), st.integers(0, 20)), max_size=400))
+def test_hubs_that_are_forgotten_agree_with_a_dict(rows: list[tuple[int, int, int]]) -> None:
+    """Whatever place a device has in its stripe, the others are found when it is gone."""
+    table = OriginTable()
+    twin: dict[tuple[int, int], int] = {}
+    shots = []
+    for at, (hub, sn, kind) in enumerate(rows):
+        if kind == 0:
+            gone = {key for key in twin if key[0] == hub}
+            shots.append((table.encode(), dict(twin)))
+            assert table.forget(hub) == len(gone)
+            for key in gone:
+                del twin[key]
+        else:
+            table.record(hub, sn, 7, 0, at, at)
+            twin[hub, sn] = at
+    for kept in (table, OriginTable.decode(through_msgpack(table.encode()))):
+        assert len(kept) == len(twin)
+        for hub, sn, _ in rows:
+            known = kept.known(hub, sn)
+            assert (known.offset if known is not None else None) == twin.get((hub, sn))
+        for hub in {hub for hub, *_ in rows}:
+            assert {row[1] for row in kept.of_hub(hub)} == {sn for h, sn in twin if h == hub}
+        listed, part = kept.part(0, 100)
+        while part:
+            more, part = kept.part(part, 100)
+            listed += more
+        assert sorted(listed) == sorted((*key, 7, 1, at) for key, at in twin.items())
+
+
+def test_forgetting_in_a_full_stripe_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dedupe, "_STRIPES", 1)
+    table = OriginTable()
+    for hub in range(300):
+        for sn in range(hub % 5 + 1):
+            table.record(hub, sn, 1, 0, hub, hub)
+    before = table.encode()
+    for hub in range(0, 300, 3):
+        assert table.forget(hub) == hub % 5 + 1
+    old = OriginTable.decode(through_msgpack(before))
+    for hub in range(300):
+        for sn in range(hub % 5 + 1):
+            assert (table.known(hub, sn) is None) == (hub % 3 == 0)
+            table.record(hub, sn, 2, 0, hub, hub)
+    assert len(table) == sum(hub % 5 + 1 for hub in range(300))
+    assert all((old.known(hub, 0) or old.known(hub, 1)) is not None for hub in range(300))
+
+
 def test_nobody_is_known_at_first() -> None:
     assert ProducerTable().known(1) is None
     assert ProducerTable().answer(1, 0) is None
