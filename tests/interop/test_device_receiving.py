@@ -55,7 +55,7 @@ def values(messages: list[Received]) -> list[bytes]:
 def test_erased_flash_does_not_fence_a_hub(tmp_path: Path) -> None:
     def body(port: int, publish: Publish) -> None:
         with (
-            pytest.raises(ErasedBoot),
+            pytest.raises(ErasedBoot, match="store 1 in flash, and say hello with boot=1"),
             Client("127.0.0.1", port, hub=1, boot=0xFFFFFFFF, topic="t") as hub,
         ):
             hub.publish_sequenced(b"erased", sn=3)

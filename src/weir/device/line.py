@@ -10,6 +10,7 @@ from random import Random
 
 from weir.errors import (
     Disconnected,
+    ErasedBoot,
     Overloaded,
     Refused,
     RemoteProtocolError,
@@ -245,6 +246,11 @@ def _reason(code: int, topic: str) -> str:
         return (
             f"the broker has no topic {topic!r}, or the topic has no such partition: "
             f"`weir topic create {topic}` makes it, `weir topic describe {topic}` shows it"
+        )
+    if kind is ErasedBoot:
+        return (
+            "the boot count is 0xFFFFFFFF, which erased flash reads as: store 1 in flash, and say "
+            "hello with boot=1"
         )
     named = f" ({kind.__name__})" if kind is not Refused else ""
     about = f" about topic {topic!r}: check topic and partition" if topic else ""
