@@ -92,6 +92,14 @@ class EndLink:
 
 
 @dataclass(frozen=True, slots=True)
+class EndTrunk:
+    """End the trunk by which the shard at a place is asked: what it answered makes no sense."""
+
+    place: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hangup:
     """Close a peer's connection once what was sent to it is out."""
 
@@ -194,6 +202,7 @@ Effect = (
     | Connect
     | Disconnect
     | EndLink
+    | EndTrunk
     | Hangup
     | HoldReads
     | StartFlush

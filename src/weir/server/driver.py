@@ -78,6 +78,7 @@ class Driver(Feeding):
             ef.Connect: self.links.connect,
             ef.Disconnect: self.links.disconnect,
             ef.EndLink: self.links.end_inbound,
+            ef.EndTrunk: self.trunks.end,
             ef.StartFlush: self._flushes.start,
             ef.StartRead: self._start_read,
             ef.Hangup: self._hang_up,

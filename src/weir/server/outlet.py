@@ -12,7 +12,7 @@ from weir.errors import RemoteProtocolError
 from weir.model.limits import MIB
 from weir.server.driving import Driving
 from weir.wire import trunk
-from weir.wire.trunk import TrunkFrame, TrunkStream
+from weir.wire.trunk import Kind, TrunkFrame, TrunkStream
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,9 @@ class End(Outlet):
     write for each frame, and a read for each at the other end, would cost more than the frames do.
     """
 
+    #: The kinds of frames that this end is sent.
+    takes: frozenset[Kind]
+
     def __init__(self, driver: Driving) -> None:
         """Belong to a driver."""
         super().__init__(driver)
@@ -132,6 +135,9 @@ class End(Outlet):
         """Cut frames; what makes no sense ends the trunk."""
         try:
             frames = self._stream.receive(data)
+            for kind, _, _ in frames:
+                if kind not in self.takes:
+                    raise RemoteProtocolError(f"a frame of kind {kind} came the wrong way")
         except RemoteProtocolError as error:
             log.error("a trunk broke: %s", error)
             self.cut()

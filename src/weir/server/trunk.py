@@ -11,6 +11,7 @@ are both short of memory cannot wait for each other.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from socket import socket
@@ -25,12 +26,16 @@ from weir.wire import trunk
 from weir.wire.frame import take_client_frame
 from weir.wire.trunk import Arrival, Kind, TrunkFrame
 
+log = logging.getLogger(__name__)
+
 #: Told of the shard whose trunk is over, by its place.
 Told = Callable[[int], None]
 
 
 class AskingEnd(End):
     """This shard asks another: requests out, what comes back in."""
+
+    takes = frozenset((Kind.REPLIES, Kind.HANGUP, Kind.ANSWERS))
 
     def __init__(
         self, driver: Driving, shard: int, lost: Callable[[AskingEnd], None], told: Told | None
@@ -63,6 +68,8 @@ class AskingEnd(End):
 
 class ServingEnd(End):
     """Another shard asks this one, for peers of its own: each is a session here."""
+
+    takes = frozenset((Kind.OPENED, Kind.CLOSED, Kind.CLIENT, Kind.DEVICE, Kind.ARRIVALS))
 
     def __init__(self, driver: Driving, shard: int, trunks: Trunks, told: Told) -> None:
         """Serve `shard`; make the sessions known to `trunks`. `told` is when that is over."""
@@ -127,6 +134,7 @@ class ServingEnd(End):
         while self._waiting and not self._full and self._transport is not None:
             kind, remote, body = self._waiting.popleft()
             if kind == Kind.OPENED:
+                self._closed(remote)
                 self._numbers[remote] = self._trunks.opened(self, remote, bytes(body).decode())
                 continue
             if kind == Kind.CLOSED:
@@ -143,14 +151,16 @@ class ServingEnd(End):
                 self._driver.received(number, [take_client_frame(body)])
                 self._driver.gather()
                 continue
-            requests = [trunk.decode_device(body)]
+            requests = [body]
             # A device's hello comes with what it publishes: one event, as it was one packet.
             while self._waiting and self._waiting[0][:2] == (kind, remote):
-                requests.append(trunk.decode_device(self._waiting.popleft()[2]))
+                requests.append(self._waiting.popleft()[2])
             self._driver.received(number, requests)
 
     def _arrived(self, principal: str, arrivals: list[Arrival]) -> None:
         remotes = [one.session for one in arrivals]
+        for remote in remotes:
+            self._closed(remote)
         self._trunks.arrived(self, arrivals)
         self._numbers.update(zip(remotes, [one.session for one in arrivals], strict=True))
         self._driver.arrived(ev.Arrived(arrivals, principal, self.shard))
@@ -200,6 +210,12 @@ class Trunks:
         for serving in self._serving:
             if serving.shard in shards:
                 serving.cut()
+
+    def end(self, effect: ef.EndTrunk) -> None:
+        """Cut the trunk to a shard; there may be a new one."""
+        if (end := self._asking.get(effect.place)) is not None:
+            log.error("a trunk broke: %s", effect.reason)
+            end.cut()
 
     def send(self, effect: ef.Pass) -> None:
         """Write a frame to another shard."""

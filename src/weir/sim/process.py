@@ -38,6 +38,7 @@ _Besides = (
     | ef.Connect
     | ef.Disconnect
     | ef.EndLink
+    | ef.EndTrunk
     | ef.Stopped
 )
 
@@ -318,7 +319,7 @@ class Process:
                 self.links.connect(node)
             case ef.Disconnect(node):
                 self.links.disconnect(node)
-            case ef.EndLink(place, reason):
+            case ef.EndLink(place, reason) | ef.EndTrunk(place, reason):
                 raise AssertionError(f"an honest node at place {place} was cut off: {reason}")
             case ef.Stopped():
                 self.stopped = True

@@ -63,7 +63,7 @@ class _ServingEnd:
                 self._closed(remote)
             elif (number := self._numbers.get(remote, -1)) >= 0:
                 client = kind == Kind.CLIENT
-                request = take_client_frame(body) if client else trunk.decode_device(body)
+                request = take_client_frame(body) if client else body
                 process.handle(ev.Received(number, [request]))
 
     def lost(self, link: Link) -> None:

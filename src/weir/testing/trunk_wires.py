@@ -85,5 +85,5 @@ class TrunkWires:
                 self._handle(serving, ev.Closed(number))
             elif number:
                 is_client = kind == Kind.CLIENT
-                request = take_client_frame(body) if is_client else trunk.decode_device(body)
+                request = take_client_frame(body) if is_client else body
                 self._handle(serving, ev.Received(number, [request]))

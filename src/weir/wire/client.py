@@ -318,6 +318,8 @@ def _granted(body: memoryview) -> m.Granted:
     if count > GRANT_RUNS_MAX or len(body) - at < count * _RUN.size:
         raise BadRequest(f"{len(body)} bytes hold no {count:,} runs of a grant")
     runs = tuple(_RUN.iter_unpack(body[at : at + count * _RUN.size]))
+    if min(fence, deadline, offset, behind, attempts, stamp, *(min(run) for run in runs)) < 0:
+        raise BadRequest("a grant with a number below 0")
     batches = _batches(body, at + count * _RUN.size)
     return m.Granted(address, fence, deadline, offset, behind, attempts, stamp, runs, batches)
 

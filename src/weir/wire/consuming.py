@@ -12,6 +12,7 @@ from weir.model.clusters import Mode
 from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX
 from weir.wire.control import Control
+from weir.wire.unsigned import Unsigned8
 
 #: Runs [first, next) of messages.
 Runs = Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
@@ -113,8 +114,8 @@ class Acked(Control, frozen=True, array_like=True):
     and that their grant did not do; `outcome` is an `AckOutcome`. All others are `DONE`.
     """
 
-    done: int
-    late: tuple[tuple[int, int, int, int], ...] = ()
+    done: Natural
+    late: tuple[tuple[Natural, Natural, Natural, Unsigned8], ...] = ()
 
 
 class Nack(Control, frozen=True, array_like=True):
@@ -133,7 +134,7 @@ class Nack(Control, frozen=True, array_like=True):
 class Nacked(Control, frozen=True, array_like=True):
     """What was given back is nobody's until `deadline`, a stamp (0: anybody's at once)."""
 
-    deadline: int
+    deadline: Natural
 
 
 class Extend(Control, frozen=True, array_like=True):
@@ -149,4 +150,4 @@ class Extend(Control, frozen=True, array_like=True):
 class Extended(Control, frozen=True, array_like=True):
     """The grants last until `deadline`, a stamp, or longer if they did before."""
 
-    deadline: int
+    deadline: Natural

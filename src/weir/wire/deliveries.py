@@ -6,10 +6,13 @@ byte.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from weir.errors import BadRequest, RemoteProtocolError, TooLarge
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
+from weir.wire.unsigned import Unsigned8, Unsigned16, Unsigned32, Unsigned64
 
 #: Instead of the number of a partition.
 BY_HUB = 0xFFFF
@@ -32,18 +35,17 @@ PULL_VALUE_BYTES_MAX = DEVICE_BODY_BYTES_MAX - PULL_BYTES_MIN
 _NAME_BYTES_MAX = 255
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSubscribe:
+class DeviceSubscribe(msgspec.Struct, frozen=True, array_like=True):
     """The device `sn` joins a cluster that reads one partition of a topic, or all; what it pulls is
     its own for `lease_ms`. It holds at most `in_hand` messages at a time; 0: the broker's default.
     """
 
-    sn: int
-    partition: int
-    lease_ms: int
+    sn: Unsigned8
+    partition: Unsigned16
+    lease_ms: Unsigned32
     cluster: str
     topic: str
-    in_hand: int = 0
+    in_hand: Unsigned16 = 0
 
     def pack(self) -> bytes:
         """Return the body; it begins with `in_hand` if that is not 0.
@@ -74,16 +76,15 @@ class DeviceSubscribe:
         (in_hand,) = _IN_HAND.unpack_from(body)
         if not in_hand:
             raise struct.error("a device that may hold no message receives none")
-        return replace(cls.unpack(sn, body[_IN_HAND.size :]), in_hand=in_hand)
+        return msgspec.structs.replace(cls.unpack(sn, body[_IN_HAND.size :]), in_hand=in_hand)
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePull:
+class DevicePull(msgspec.Struct, frozen=True, array_like=True):
     """Ask for up to `max_messages` in a reply whose body has up to `max_bytes` (0: 64 KiB)."""
 
-    sn: int
-    max_messages: int
-    max_bytes: int = 0
+    sn: Unsigned8
+    max_messages: Unsigned16
+    max_bytes: Unsigned32 = 0
 
     def pack(self) -> bytes:
         """Return the body."""
@@ -95,15 +96,14 @@ class DevicePull:
         return cls(sn, *_PULL.unpack(body))
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceAck:
+class DeviceAck(msgspec.Struct, frozen=True, array_like=True):
     """Done with messages [first, next) of grant `fence` of a partition."""
 
-    sn: int
-    partition: int
-    fence: int
-    first: int
-    next: int
+    sn: Unsigned8
+    partition: Unsigned16
+    fence: Unsigned64
+    first: Unsigned64
+    next: Unsigned64
 
     def pack(self) -> bytes:
         """Return the body."""
@@ -115,16 +115,15 @@ class DeviceAck:
         return cls(sn, *_ACK.unpack(body))
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNack:
+class DeviceNack(msgspec.Struct, frozen=True, array_like=True):
     """Give messages [first, next) of grant `fence` back, to be had no sooner than in `delay_ms`."""
 
-    sn: int
-    partition: int
-    fence: int
-    first: int
-    next: int
-    delay_ms: int = 0
+    sn: Unsigned8
+    partition: Unsigned16
+    fence: Unsigned64
+    first: Unsigned64
+    next: Unsigned64
+    delay_ms: Unsigned32 = 0
 
     def pack(self) -> bytes:
         """Return the body."""
@@ -136,14 +135,13 @@ class DeviceNack:
         return cls(sn, *_NACK.unpack(body))
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceExtend:
+class DeviceExtend(msgspec.Struct, frozen=True, array_like=True):
     """Keep grant `fence` of a partition for `lease_ms` from now."""
 
-    sn: int
-    partition: int
-    fence: int
-    lease_ms: int
+    sn: Unsigned8
+    partition: Unsigned16
+    fence: Unsigned64
+    lease_ms: Unsigned32
 
     def pack(self) -> bytes:
         """Return the body."""

@@ -46,6 +46,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from typing import Annotated
 
 import msgspec
 
@@ -66,9 +67,13 @@ from weir.wire.deliveries import (
     pack_settled,
 )
 from weir.wire.frame import Reassembler, check_no_http
+from weir.wire.unsigned import Unsigned8, Unsigned16, Unsigned32, Unsigned64
 
 VERSION = 1
 REPLY = 0x8000
+
+#: What a device publishes.
+Value = Annotated[bytes, msgspec.Meta(max_length=DEVICE_BODY_BYTES_MAX)]
 
 HEADER = struct.Struct(">BIHB")
 _HELLO = struct.Struct(">QIH")
@@ -104,10 +109,10 @@ _PUBLISHES = (_PUBLISH, _PUBLISH_SEQUENCED)
 class DeviceHello(msgspec.Struct, frozen=True, array_like=True):
     """A hub names itself, its boot count, and where its messages go."""
 
-    sn: int
-    hub: int
-    boot: int
-    partition: int
+    sn: Unsigned8
+    hub: Unsigned64
+    boot: Unsigned32
+    partition: Unsigned16
     topic: str
 
     @classmethod
@@ -117,29 +122,27 @@ class DeviceHello(msgspec.Struct, frozen=True, array_like=True):
         return cls(sn, hub, boot, partition, body[_HELLO.size :].decode())
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePing:
+class DevicePing(msgspec.Struct, frozen=True, array_like=True):
     """Answered at once."""
 
-    sn: int
+    sn: Unsigned8
 
 
 class DevicePublishes(msgspec.Struct, array_like=True):
     """Publishes of one read, column by column, in order; one whose code is not 0 is refused."""
 
-    sns: list[int]
-    sequences: list[int]
-    values: list[bytes]
-    codes: list[int]
+    sns: list[Unsigned8]
+    sequences: list[Unsigned32]
+    values: list[Value]
+    codes: list[Unsigned16]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRefused:
+class DeviceRefused(msgspec.Struct, frozen=True, array_like=True):
     """A frame that is no publish and cannot be served; its connection can go on."""
 
-    sn: int
-    opcode: int
-    code: int
+    sn: Unsigned8
+    opcode: Unsigned16
+    code: Unsigned16
 
 
 DeviceRequest = (

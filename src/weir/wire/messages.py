@@ -48,6 +48,7 @@ from weir.wire.scattering import PartState as PartState
 from weir.wire.scattering import Prepare as Prepare
 from weir.wire.scattering import Scatter as Scatter
 from weir.wire.scattering import ScatterConfirm as ScatterConfirm
+from weir.wire.unsigned import Unsigned16, Unsigned32
 
 PROTOCOL = 1
 
@@ -268,8 +269,8 @@ class RegistryReached(Control, frozen=True, array_like=True):
 class ProducerGrant(Control, frozen=True, array_like=True):
     """A producer id, which is the stamp of its grant, and its epoch."""
 
-    producer: int
-    epoch: int
+    producer: Natural
+    epoch: Unsigned32
 
 
 class Positions(Control, frozen=True, array_like=True):
@@ -288,9 +289,9 @@ class PositionsReply(Control, frozen=True, array_like=True):
     undecided, and the first one stamped from the asked `stamp` on; `end` if there is none yet.
     """
 
-    start: int
-    end: int
-    at: int
+    start: Natural
+    end: Natural
+    at: Natural
 
 
 class Level(IntEnum):
@@ -387,7 +388,7 @@ class FetchedChunks:
 class Refusal(Control, frozen=True, array_like=True):
     """A numbered refusal: see `weir.errors` for codes and what `detail` holds."""
 
-    code: int
+    code: Unsigned16
     message: str
     detail: int = 0
 

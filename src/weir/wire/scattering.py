@@ -12,12 +12,12 @@ import msgspec
 from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX, SCATTER_PARTS_MAX
 from weir.wire.control import Control
+from weir.wire.unsigned import Unsigned32
 
 Ranges = Annotated[list[tuple[Natural, Natural, Natural]], msgspec.Meta(max_length=ACK_RANGES_MAX)]
 #: By cluster the ranges (fence, first, next) of its grants that are done.
 Acks = Annotated[list[tuple[str, Ranges]], msgspec.Meta(max_length=SCATTER_PARTS_MAX)]
 Parts = Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1, max_length=SCATTER_PARTS_MAX)]
-_Natural32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFFFFFF)]
 
 
 class Part(Control, frozen=True, array_like=True):
@@ -36,7 +36,7 @@ class Scatter(Control, frozen=True, array_like=True):
     """
 
     producer: Natural
-    epoch: _Natural32
+    epoch: Unsigned32
     number: Natural
     seen: Natural
     parts: Annotated[list[Part], msgspec.Meta(min_length=1, max_length=SCATTER_PARTS_MAX)]
@@ -57,7 +57,7 @@ class Prepare(Control, frozen=True, array_like=True):
 
     address: Address
     producer: Natural
-    epoch: _Natural32
+    epoch: Unsigned32
     number: Natural
     stamp: Natural
     parts: Parts
@@ -81,7 +81,7 @@ class Decide(Control, frozen=True, array_like=True):
 
     address: Address
     producer: Natural
-    epoch: _Natural32
+    epoch: Unsigned32
     number: Natural
     stamp: Natural
     is_acks: bool

@@ -3,7 +3,8 @@
 A trunk has an asking and a serving end. The asking shard opens a *virtual session* for each of its
 peers that wants something of the other shard; the serving shard knows them as if they were
 connected to itself. Frame: kind u8, 3 bytes 0, length u32 of the body, session u64, body.
-Both ends are processes of one node, so a frame that makes no sense is a bug and ends the trunk.
+The other end may be another node, which may be broken or mean harm: a frame that makes no sense
+ends the trunk, before a shard is told anything of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -29,22 +29,26 @@ from weir.wire.device import (
     encode_confirm,
     encode_welcome,
 )
-from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame, Reassembler
+from weir.wire.frame import (
+    CLIENT_HEADER,
+    CLIENT_VERSION,
+    ClientFrame,
+    Reassembler,
+    client_frame_size,
+    take_client_frame,
+)
 
 _HEADER = struct.Struct("<B3xIQ")
 _DEVICE_KINDS: tuple[type[Any], ...] = get_args(DeviceRequest)
 _DEVICE_NUMBERS = {kind: number for number, kind in enumerate(_DEVICE_KINDS)}
-_DEVICE_FIELDS = {kind: kind.__match_args__ for kind in _DEVICE_KINDS}
-#: Of one field, the field; of several, a tuple of them.
-_DEVICE_CONTENT = {kind: attrgetter(*names) for kind, names in _DEVICE_FIELDS.items()}
-_OF_ONE_FIELD = {kind for kind, names in _DEVICE_FIELDS.items() if len(names) == 1}
+_DEVICE_DECODERS = [msgspec.msgpack.Decoder(kind).decode for kind in _DEVICE_KINDS]
 _WELCOME = DeviceOpcode.HELLO | REPLY
 _CONFIRMING = (DeviceOpcode.PUBLISH | REPLY, DeviceOpcode.PUBLISH_SEQUENCED | REPLY)
 #: How long a reply to hello is.
 WELCOME_BYTES = len(encode_welcome(0, 0, 0))
 _CONFIRM_BYTES = len(encode_confirm(0, 0, 0, 0))
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder().decode
+_unpack_numbered = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw]).decode
 
 #: The session of the asking shard itself; no peer ever has this number.
 OWN_SESSION = (1 << 64) - 1
@@ -72,16 +76,10 @@ class Arrival(msgspec.Struct, array_like=True):
     publishes: DevicePublishes
 
 
-#: Of many sessions at once: what makes no sense is found before anybody is served.
-_UNPACK_MANY: dict[int, Callable[[Buffer], Any]] = {
-    Kind.ARRIVALS: msgspec.msgpack.Decoder(tuple[str, list[Arrival]]).decode,
-    Kind.ANSWERS: msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode,
-}
-
-
 class TrunkFrame(NamedTuple):
-    """A trunk frame taken apart; `body` is a view that keeps its bytes alive. Of arrivals it is the
-    principal and what each said (`Arrival`), and of answers each session and its replies.
+    """A trunk frame taken apart; `body` is a view that keeps its bytes alive. Of a device's request
+    it is that, of arrivals the principal and what each said (`Arrival`), and of answers each
+    session and its replies.
     """
 
     kind: int
@@ -105,18 +103,7 @@ def encode_client(session: int, frame: ClientFrame) -> tuple[Buffer, ...]:
 
 def encode_device(session: int, request: DeviceRequest) -> tuple[Buffer, ...]:
     """Return the buffers that pass a device's request on."""
-    kind = type(request)
-    content = _DEVICE_CONTENT[kind](request)
-    if kind in _OF_ONE_FIELD:
-        content = (content,)
-    return encode(Kind.DEVICE, session, _pack((_DEVICE_NUMBERS[kind], content)))
-
-
-def decode_device(body: Buffer) -> DeviceRequest:
-    """Return the device request in a frame's body."""
-    number, content = _unpack(body)
-    request: DeviceRequest = _DEVICE_KINDS[number](*content)
-    return request
+    return encode(Kind.DEVICE, session, _pack((_DEVICE_NUMBERS[type(request)], request)))
 
 
 def encode_arrivals(principal: str, arrivals: Sequence[Arrival]) -> tuple[Buffer, ...]:
@@ -134,17 +121,74 @@ def count_confirms(replies: Buffer) -> int:
     welcome or without one; 0 for replies of any other kind.
     """
     size, at = len(replies), 0
+    if size < HEADER.size:
+        return 0
     _, _, opcode, _ = HEADER.unpack_from(replies)
-    if opcode == _WELCOME and size > WELCOME_BYTES:
+    if opcode == _WELCOME and size >= WELCOME_BYTES + HEADER.size:
         at = WELCOME_BYTES
         _, _, opcode, _ = HEADER.unpack_from(replies, at)
     return (size - at) // _CONFIRM_BYTES if opcode in _CONFIRMING else 0
 
 
-def _many(kind: int, body: Buffer) -> Any:
+def one_client_frame(body: memoryview) -> ClientFrame:
+    """Take apart a body that is one client frame. Raises `RemoteProtocolError` for another one."""
+    if len(body) < CLIENT_HEADER.size or client_frame_size(body, 0) != len(body):
+        raise RemoteProtocolError(f"{len(body):,} bytes of a trunk frame are not one client frame")
+    return take_client_frame(body)
+
+
+def _text(body: memoryview) -> memoryview:
+    str(body, "utf-8")
+    return body
+
+
+def _client_frame(body: memoryview) -> memoryview:
+    one_client_frame(body)
+    return body
+
+
+def _device_request(body: Buffer) -> DeviceRequest:
+    number, content = _unpack_numbered(body)
+    if not 0 <= number < len(_DEVICE_DECODERS):
+        raise ValueError(f"a device has no request {number}")
+    request: DeviceRequest = _DEVICE_DECODERS[number](content)
+    if isinstance(request, DevicePublishes):
+        _check_columns(request)
+    return request
+
+
+def _arrivals(body: Buffer) -> tuple[str, list[Arrival]]:
+    principal, arrivals = _unpack_arrivals(body)
+    for one in arrivals:
+        _check_columns(one.publishes)
+    return principal, arrivals
+
+
+def _check_columns(publishes: DevicePublishes) -> None:
+    count = len(publishes.sns)
+    others = publishes.sequences, publishes.values, publishes.codes
+    if not count or any(len(column) != count for column in others):
+        raise ValueError("the columns of publishes differ in length, or are empty")
+
+
+_unpack_arrivals = msgspec.msgpack.Decoder(tuple[str, list[Arrival]]).decode
+_BODIES: dict[int, Callable[[memoryview], Any]] = {
+    Kind.OPENED: _text,
+    Kind.CLIENT: _client_frame,
+    Kind.DEVICE: _device_request,
+    Kind.HANGUP: _text,
+    Kind.ARRIVALS: _arrivals,
+    Kind.ANSWERS: msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode,
+}
+
+
+def _body(kind: int, body: memoryview) -> Any:
+    read = _BODIES.get(kind)
+    if read is None:
+        return body
     try:
-        return _UNPACK_MANY[kind](body)
-    except ValueError as error:  # of msgspec, or of text that is none
+        return read(body)
+    except (ValueError, RecursionError) as error:  # of msgspec, or of text that is none
         raise RemoteProtocolError(f"a trunk frame of kind {kind} makes no sense: {error}") from None
 
 
@@ -176,8 +220,5 @@ class TrunkStream:
         found = []
         for view in self._reassembler.receive(data):
             kind, _, session = _HEADER.unpack_from(view)
-            body = view[_HEADER.size :]
-            if kind in _UNPACK_MANY:
-                body = _many(kind, body)
-            found.append(TrunkFrame(kind, session, body))
+            found.append(TrunkFrame(kind, session, _body(kind, view[_HEADER.size :])))
         return found

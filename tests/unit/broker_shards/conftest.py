@@ -218,7 +218,7 @@ class Node:
                 one.session = number
             there.handle(ev.Arrived(arrivals, principal))
         else:
-            request = take_client_frame(body) if kind == Kind.CLIENT else trunk.decode_device(body)
+            request = take_client_frame(body) if kind == Kind.CLIENT else body
             there.handle(ev.Received(self._guests[key], [request]))
 
     # -- peers -------------------------------------------------------------------------------

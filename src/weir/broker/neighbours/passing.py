@@ -11,23 +11,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from weir.broker.admission import ANONYMOUS, Budget
-from weir.broker.effects import Hangup, Pass, Send
+from weir.broker.effects import EndTrunk, Hangup, Pass, Send
 from weir.broker.leaderless import out_of_reach
 from weir.broker.neighbours.lanes import SMALL, Lanes
 from weir.broker.neighbours.routes import Routes
 from weir.broker.outbox import TO_DEVICE, Caller, Outbox
 from weir.broker.sessions import Session
 from weir.codec.fields import Buffer, total
-from weir.errors import Overloaded, Refused, Unavailable
+from weir.errors import Overloaded, Refused, RemoteProtocolError, Unavailable
 from weir.model.ids import place_node
 from weir.model.limits import KIB, RETRY_AFTER_MS
 from weir.wire import messages as m
 from weir.wire import trunk
-from weir.wire.client import decode_reply, encode_request
+from weir.wire.client import OPCODES, decode_reply, encode_request
 from weir.wire.device import DevicePublishes, DeviceRequest
-from weir.wire.frame import CLIENT_VERSION, ClientFrame, take_client_frame
+from weir.wire.frame import CLIENT_VERSION, ClientFrame
 from weir.wire.messages import Opcode
-from weir.wire.trunk import OWN_SESSION, Arrival, Kind, TrunkFrame, count_confirms
+from weir.wire.trunk import (
+    OWN_SESSION,
+    Arrival,
+    Kind,
+    TrunkFrame,
+    count_confirms,
+    one_client_frame,
+)
 
 #: The correlation of a request of this shard itself whose reply nobody waits for.
 NO_REPLY = 1 << 62
@@ -46,19 +53,20 @@ class _Trunk:
 
     def __init__(self) -> None:
         self.known: set[int] = set()
-        self.pending: dict[int, dict[Caller, None]] = {}
+        #: By session what it asked, with the opcode that the reply has.
+        self.pending: dict[int, dict[Caller, int]] = {}
 
-    def asks(self, caller: Caller) -> None:
-        self.pending.setdefault(caller.session, {})[caller] = None
+    def asks(self, caller: Caller, opcode: int) -> None:
+        self.pending.setdefault(caller.session, {})[caller] = opcode
 
-    def answered(self, caller: Caller) -> bool:
+    def opcode_of(self, caller: Caller) -> int | None:
+        """Return the opcode of what was asked; None if nothing was."""
+        return self.pending.get(caller.session, {}).get(caller)
+
+    def answered(self, caller: Caller) -> None:
         callers = self.pending.get(caller.session, {})
-        if caller not in callers:
-            return False
-        del callers[caller]
-        if not callers:
+        if callers.pop(caller, None) is not None and not callers:
             del self.pending[caller.session]
-        return True
 
 
 class Passing:
@@ -123,7 +131,7 @@ class Passing:
         to = self._introduce(session.id, session.principal, shard)
         charged = len(frame.body)
         self.lanes.take(shard, charged)
-        to.asks(caller)
+        to.asks(caller, caller.opcode)
         self._put(shard, trunk.encode_client(session.id, frame), charged)
 
     def device(self, session: Session, request: DeviceRequest) -> None:
@@ -163,7 +171,8 @@ class Passing:
         Raises `Unavailable`.
         """
         session = self._sessions[caller.session]
-        self._introduce(session.id, session.principal, shard).asks(caller)
+        opcode = OPCODES[type(request)]
+        self._introduce(session.id, session.principal, shard).asks(caller, opcode)
         header, *rest = encode_request(request, caller.correlation)
         self._put(shard, trunk.encode(Kind.CLIENT, session.id, header, *rest))
 
@@ -186,16 +195,21 @@ class Passing:
     # -- answers -----------------------------------------------------------------------------
 
     def received(self, shard: int, frames: Sequence[TrunkFrame]) -> None:
-        """Hand on what came back."""
+        """Hand on what came back. What makes no sense ends the trunk, and nothing of it counts."""
         for kind, number, body in frames:
-            if kind == Kind.ANSWERS:
-                self._to_devices(body)
-            elif kind == Kind.HANGUP:
-                self._outbox.put(Hangup(number, bytes(body).decode()))
-            elif number == OWN_SESSION:
-                self._to_own(body)
-            elif (session := self._sessions.get(number)) is not None:
-                self._to_peer(shard, session, body)
+            try:
+                if kind == Kind.ANSWERS:
+                    self._to_devices(body)
+                elif kind == Kind.HANGUP:
+                    self._outbox.put(Hangup(number, bytes(body).decode()))
+                elif number == OWN_SESSION:
+                    self._to_own(shard, body)
+                elif (session := self._sessions.get(number)) is not None:
+                    self._to_peer(shard, session, body)
+            except RemoteProtocolError as error:
+                self._outbox.counts.bad_frames += 1
+                self._outbox.put(EndTrunk(shard, str(error)))
+                return
 
     def _to_devices(self, answers: Sequence[tuple[int, bytes]]) -> None:
         found: dict[int, bytes] = {}
@@ -212,18 +226,26 @@ class Passing:
             self._outbox.put(Send(number, (reply,), len(reply)))
         self._outbox.answer(found)
 
-    def _to_own(self, body: memoryview) -> None:
-        frame = take_client_frame(body)
+    def _to_own(self, shard: int, body: memoryview) -> None:
+        frame = one_client_frame(body)
+        if frame.opcode == Opcode.FOLLOW and place_node(shard):
+            raise RemoteProtocolError("another node sends the registry, which nobody asked it for")
         own = self._own.get(frame.opcode) or self._own[_ANY]
         own(frame)
 
     def _to_peer(self, shard: int, session: Session, body: memoryview) -> None:
         to = self._trunks[shard]
+        if not body:
+            raise RemoteProtocolError("a reply without a byte")
         if body[0] == CLIENT_VERSION:
-            frame = take_client_frame(body)
+            frame = one_client_frame(body)
             device = Caller(session.id, TO_DEVICE, frame.correlation)
-            if to.answered(device):
-                self._outbox.reply(device, decode_reply(frame))
+            if (asked := to.opcode_of(device)) is not None:
+                if asked != frame.opcode:
+                    raise RemoteProtocolError(f"opcode {frame.opcode} answers opcode {asked}")
+                reply = decode_reply(frame)
+                to.answered(device)
+                self._outbox.reply(device, reply)
                 return
             caller = Caller(session.id, frame.opcode, frame.correlation)
             to.answered(caller)
