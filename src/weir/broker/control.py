@@ -6,12 +6,21 @@ be missing for ever.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from weir.codec.fields import Buffer
 from weir.errors import Halted
 from weir.model.clusters import Mode
+from weir.model.ids import LIMIT_MAX, PARTITIONS_MAX, REGISTRY_GROUP
 from weir.model.topic import SettingsChange, TopicSettings
+
+#: What fits a signed field: a stamp of the past may lie before the first one there is.
+Number = Annotated[int, Meta(le=LIMIT_MAX)]
+Partitions = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
+Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -26,11 +35,11 @@ class TopicCreated(Record, frozen=True, array_like=True, tag="topic"):
 
     namespace: str
     name: str
-    partitions: int
+    partitions: Partitions
     order: str
-    stamp: int
+    stamp: Number
     settings: TopicSettings = TopicSettings()
-    replicas: int = 0
+    replicas: Number = 0
 
 
 class TopicAltered(Record, frozen=True, array_like=True, tag="altered"):
@@ -38,8 +47,8 @@ class TopicAltered(Record, frozen=True, array_like=True, tag="altered"):
     never fewer (0: as many as it has); new ones are there once they have joined.
     """
 
-    topic: int
-    partitions: int
+    topic: Number
+    partitions: Partitions
     change: SettingsChange
 
 
@@ -48,9 +57,9 @@ class TopicGrown(Record, frozen=True, array_like=True, tag="grown"):
     messages from here on.
     """
 
-    topic: int
-    partition: int
-    floor: int
+    topic: Number
+    partition: Partition
+    floor: Number
 
 
 class TopicEnds(Record, frozen=True, array_like=True, tag="ends"):
@@ -58,23 +67,23 @@ class TopicEnds(Record, frozen=True, array_like=True, tag="ends"):
     all of it lies below `offset`; it is `done` once partition 0 has an entry of that.
     """
 
-    topic: int
-    partition: int
-    stamp: int = 0
-    offset: int = 0
+    topic: Number
+    partition: Partition
+    stamp: Number = 0
+    offset: Number = 0
     done: bool = False
 
 
 class TopicDeleted(Record, frozen=True, array_like=True, tag="deleted"):
     """Registry: a topic is gone, with all its partitions hold."""
 
-    topic: int
+    topic: Number
 
 
 class TopicClusterPaused(Record, frozen=True, array_like=True, tag="topic-pause"):
     """Registry: a cluster of a topic is granted nothing in any partition, or again something."""
 
-    topic: int
+    topic: Number
     cluster: str
     paused: bool
 
@@ -82,8 +91,8 @@ class TopicClusterPaused(Record, frozen=True, array_like=True, tag="topic-pause"
 class ProducerOpened(Record, frozen=True, array_like=True, tag="producer"):
     """Registry: a producer id (the stamp of this record when new) has a new epoch."""
 
-    producer: int
-    epoch: int
+    producer: Number
+    epoch: Number
     principal: str
 
 
@@ -93,12 +102,12 @@ class NodeJoined(Record, frozen=True, array_like=True, tag="node"):
     that it says is the node's for good.
     """
 
-    node: int
+    node: Number
     host: str = ""
-    port: int = 0
-    shards: int = 0
-    level: int = 0
-    birth: int = 0
+    port: Number = 0
+    shards: Number = 0
+    level: Number = 0
+    birth: Number = 0
 
 
 class NodeChanged(Record, frozen=True, array_like=True, tag="node-state"):
@@ -106,7 +115,7 @@ class NodeChanged(Record, frozen=True, array_like=True, tag="node-state"):
     gone for good (removed).
     """
 
-    node: int
+    node: Number
     state: str
 
 
@@ -115,7 +124,7 @@ class GroupsPlaced(Record, frozen=True, array_like=True, tag="placed"):
     first. Who leads a group moves it there.
     """
 
-    rows: list[tuple[int, tuple[int, ...]]]
+    rows: list[tuple[Number, tuple[Number, ...]]]
 
 
 class GroupsSettled(Record, frozen=True, array_like=True, tag="settled"):
@@ -123,13 +132,13 @@ class GroupsSettled(Record, frozen=True, array_like=True, tag="settled"):
     is needed no more.
     """
 
-    rows: list[tuple[int, tuple[int, ...]]]
+    rows: list[tuple[Number, tuple[Number, ...]]]
 
 
 class LevelRaised(Record, frozen=True, array_like=True, tag="level"):
     """Registry: every node supports this format level, and may write it."""
 
-    level: int
+    level: Number
 
 
 class ClusterOpened(Record, frozen=True, array_like=True, tag="cluster"):
@@ -148,20 +157,20 @@ class MessagesGranted(Record, frozen=True, array_like=True, tag="grant"):
     """
 
     cluster: str
-    consumer: int
-    first: int
-    next: int
-    deadline: int
-    stamp: int
-    runs: list[tuple[int, int]] = []
-    counted: list[tuple[int, int]] | None = None
+    consumer: Number
+    first: Number
+    next: Number
+    deadline: Number
+    stamp: Number
+    runs: list[tuple[Number, Number]] = []
+    counted: list[tuple[Number, Number]] | None = None
 
 
 class MessagesAcked(Record, frozen=True, array_like=True, tag="ack"):
     """Partition: ranges (fence, first, next) of grants are done."""
 
     cluster: str
-    ranges: list[tuple[int, int, int]]
+    ranges: list[tuple[Number, Number, Number]]
 
 
 class MessagesReturned(Record, frozen=True, array_like=True, tag="nack"):
@@ -171,10 +180,10 @@ class MessagesReturned(Record, frozen=True, array_like=True, tag="nack"):
     """
 
     cluster: str
-    fence: int
-    ranges: list[tuple[int, int]]
-    deadline: int
-    stamp: int
+    fence: Number
+    ranges: list[tuple[Number, Number]]
+    deadline: Number
+    stamp: Number
     untried: bool = False
 
 
@@ -182,9 +191,9 @@ class GrantsExtended(Record, frozen=True, array_like=True, tag="extend"):
     """Partition: grants end no sooner than at `deadline`."""
 
     cluster: str
-    fences: list[int]
-    deadline: int
-    stamp: int
+    fences: list[Number]
+    deadline: Number
+    stamp: Number
 
 
 class GrantsReleased(Record, frozen=True, array_like=True, tag="release"):
@@ -193,8 +202,8 @@ class GrantsReleased(Record, frozen=True, array_like=True, tag="release"):
     all of it.
     """
 
-    consumer: int
-    counted: list[tuple[str, int, int]] | None = None
+    consumer: Number
+    counted: list[tuple[str, Number, Number]] | None = None
 
 
 class LogStartMoved(Record, frozen=True, array_like=True, tag="start"):
@@ -203,28 +212,28 @@ class LogStartMoved(Record, frozen=True, array_like=True, tag="start"):
     has a stamp below `untouched_since` are void.
     """
 
-    index: int
-    offset: int
-    untouched_since: int = 0
+    index: Number
+    offset: Number
+    untouched_since: Number = 0
 
 
 class StampsRaised(Record, frozen=True, array_like=True, tag="stamps"):
     """Partition: whoever leads next stamps above `stamp`, for somebody was told so."""
 
-    stamp: int
+    stamp: Number
 
 
 class PartitionJoined(Record, frozen=True, array_like=True, tag="joined"):
     """Partition 0: another partition of its topic belongs to the order above stamp `floor`."""
 
-    partition: int
-    floor: int
+    partition: Partition
+    floor: Number
 
 
 class PartitionSealed(Record, frozen=True, array_like=True, tag="sealed"):
     """Partition: no message comes behind this entry, for good; all are stamped below `stamp`."""
 
-    stamp: int
+    stamp: Number
 
 
 class PartitionEnded(Record, frozen=True, array_like=True, tag="ended"):
@@ -232,9 +241,9 @@ class PartitionEnded(Record, frozen=True, array_like=True, tag="ended"):
     `offset`: the order waits for nothing more of it.
     """
 
-    partition: int
-    stamp: int
-    offset: int
+    partition: Partition
+    stamp: Number
+    offset: Number
 
 
 class AcksPrepared(Record, frozen=True, array_like=True, tag="prepared"):
@@ -242,12 +251,12 @@ class AcksPrepared(Record, frozen=True, array_like=True, tag="prepared"):
     them) are undecided; `parts` are all of its parts.
     """
 
-    producer: int
-    epoch: int
-    number: int
-    stamp: int
-    parts: tuple[int, ...]
-    acks: list[tuple[str, list[tuple[int, int, int]]]]
+    producer: Number
+    epoch: Number
+    number: Number
+    stamp: Number
+    parts: tuple[Number, ...]
+    acks: list[tuple[str, list[tuple[Number, Number, Number]]]]
 
 
 class ScatteringsDecided(Record, frozen=True, array_like=True, tag="decided"):
@@ -255,13 +264,13 @@ class ScatteringsDecided(Record, frozen=True, array_like=True, tag="decided"):
     is acks, `Outcome`).
     """
 
-    rows: list[tuple[int, int, int, int, bool, int]]
+    rows: list[tuple[Number, Number, Number, Number, bool, Number]]
 
 
 class ScatteringsBarred(Record, frozen=True, array_like=True, tag="barred"):
     """Partition: no attempt of a scattering at or below `stamp` is prepared from here on."""
 
-    stamp: int
+    stamp: Number
 
 
 class AttemptBarred(Record, frozen=True, array_like=True, tag="barred-alone"):
@@ -269,17 +278,17 @@ class AttemptBarred(Record, frozen=True, array_like=True, tag="barred-alone"):
     the partition's: others may be prepared below it.
     """
 
-    producer: int
-    epoch: int
-    number: int
-    stamp: int
+    producer: Number
+    epoch: Number
+    number: Number
+    stamp: Number
 
 
 class ClusterSought(Record, frozen=True, array_like=True, tag="seek"):
     """Partition: a cluster goes on at `offset`; all its grants are over."""
 
     cluster: str
-    offset: int
+    offset: Number
 
 
 class ClusterPaused(Record, frozen=True, array_like=True, tag="pause"):
@@ -289,7 +298,7 @@ class ClusterPaused(Record, frozen=True, array_like=True, tag="pause"):
 
     cluster: str
     paused: bool
-    revision: int = 0
+    revision: Number = 0
 
 
 class ClusterDeleted(Record, frozen=True, array_like=True, tag="forget"):
@@ -313,11 +322,11 @@ class CursorTaken(Record, frozen=True, array_like=True, tag="turn"):
     """
 
     cluster: str
-    consumer: int
-    after: int
-    offsets: tuple[int, ...]
-    deadline: int
-    stamp: int
+    consumer: Number
+    after: Number
+    offsets: tuple[Number, ...]
+    deadline: Number
+    stamp: Number
 
 
 class CursorMoved(Record, frozen=True, array_like=True, tag="moved"):
@@ -326,10 +335,10 @@ class CursorMoved(Record, frozen=True, array_like=True, tag="moved"):
     """
 
     cluster: str
-    fence: int
-    offsets: tuple[int, ...]
-    deadline: int
-    stamp: int
+    fence: Number
+    offsets: tuple[Number, ...]
+    deadline: Number
+    stamp: Number
     ends: bool = False
     untried: bool = False
 
@@ -338,7 +347,7 @@ class CursorSought(Record, frozen=True, array_like=True, tag="seek-all"):
     """Partition 0: a cluster that reads in total order goes on at `offsets`; its turn is over."""
 
     cluster: str
-    offsets: tuple[int, ...]
+    offsets: tuple[Number, ...]
 
 
 CursorRecord = CursorTaken | CursorMoved | CursorSought
@@ -369,6 +378,16 @@ ControlRecord = (
     | ClusterRecord
     | CursorRecord
 )
+_OF_REGISTRY = (
+    TopicCreated
+    | TopicAltered
+    | TopicGrown
+    | TopicEnds
+    | TopicClusterPaused
+    | TopicDeleted
+    | ProducerOpened
+    | NodeRecord
+)
 _decoder = msgspec.msgpack.Decoder(ControlRecord)
 encode = msgspec.msgpack.Encoder().encode
 
@@ -382,3 +401,8 @@ def decode(payload: Buffer) -> ControlRecord:
             f"an entry is not known to this release ({error}): upgrade this node"
         ) from None
     return record
+
+
+def belongs(record: ControlRecord, group: int) -> bool:
+    """Whether a group has such records: the registry has its own, and partitions all others."""
+    return isinstance(record, _OF_REGISTRY) == (group == REGISTRY_GROUP)

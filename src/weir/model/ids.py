@@ -42,6 +42,10 @@ INCARNATION_BITS = 16
 NODE_MAX = (1 << 31) - 1
 
 
+#: No voter's id is above it.
+VOTER_MAX = NODE_MAX << INCARNATION_BITS | (1 << INCARNATION_BITS) - 1
+
+
 def voter_of(node: int, incarnation: int = 0) -> int:
     """Return the id by which Raft knows a node: it changes if the node lost what it had voted."""
     return node << INCARNATION_BITS | incarnation

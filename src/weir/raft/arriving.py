@@ -29,6 +29,11 @@ class Arriving:
         if position == self.position and len(data) <= self.meta.size - position:
             self._data += data
 
+    def with_piece(self, position: int, data: bytes) -> bytes | None:
+        """Return the whole, if it is complete with this piece; takes nothing."""
+        is_last = position == self.position and position + len(data) == self.meta.size
+        return bytes(self._data) + data if is_last else None
+
     def data(self) -> bytearray:
         """The whole, which is not joined from its pieces then: it may be large."""
         return self._data

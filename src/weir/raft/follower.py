@@ -151,6 +151,13 @@ class Follower:
         else:
             self._reply_snapshot(message, arriving.position, rejected=False)
 
+    def whole_with(self, message: InstallSnapshot) -> bytes | None:
+        """Return the whole snapshot that a piece completes; None if it completes none."""
+        arriving = self._arriving
+        if arriving is None or arriving.meta != message.snapshot:
+            arriving = Arriving(message.snapshot)
+        return arriving.with_piece(message.position, message.data)
+
     def _has(self, meta: SnapshotMeta) -> bool:
         """Whether the leader can go on with the log as it is here, without the snapshot.
 

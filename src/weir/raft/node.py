@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.raft import orders
+from weir.raft.arriving import Arriving
 from weir.raft.config import Config
 from weir.raft.core import Core, Role
 from weir.raft.errors import NothingReady, OutOfOrder
+from weir.raft.follower import Follower
 from weir.raft.ground import Asked
 from weir.raft.leader import Leader
 from weir.raft.membership import Change, Configuration
-from weir.raft.messages import Message
+from weir.raft.messages import InstallSnapshot, Message
 from weir.raft.progress import Progress
 from weir.raft.ready import Ready
 from weir.raft.storage import Entry, Snapshot, Storage
@@ -129,6 +131,15 @@ class Node:
         """Take a message of another member; late, lost, repeated and reordered ones do no harm."""
         self._active.add(self._group)
         self.core.step(message)
+
+    def whole_with(self, message: InstallSnapshot) -> bytes | None:
+        """Return the snapshot that a piece of it completes; None if it completes none. A host may
+        look at it before it takes the message.
+        """
+        state = self.core.state
+        if isinstance(state, Follower):
+            return state.whole_with(message)
+        return Arriving(message.snapshot).with_piece(message.position, message.data)
 
     def raise_fence(self, value: int) -> None:
         """Keep `value` if it is the highest yet. Opaque here; votes of later terms carry it.

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import random
 import struct
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from weir import raft
+from weir.broker import control
 from weir.broker import effects as ef
 from weir.broker import events as ev
-from weir.broker.entries import NOOP
+from weir.broker.entries import NOOP, Payload
 from weir.broker.peers.peer_frames import ClockTold, FrameKind, framed, pack, pack_link
+from weir.broker.peers.refill_frames import pack_give
+from weir.log.frame import Kind
+from weir.model.batch import encode
 from weir.model.ids import place_of, voter_of
 from weir.model.stamp import stamp_at
 from weir.raft import messages as r
@@ -117,6 +122,77 @@ def test_a_clock_that_makes_no_stamps_ends_its_link(trio: Any, wall_ms: int) -> 
     assert told(trio, b"".join(pack_link(ClockTold(wall_ms))))
     assert told(trio, b"".join(pack_link(ClockTold(trio[1].time.wall_ms() + 365 * DAY_MS)))) == []
     assert trio[1].shard.clock_astray_ms == before
+
+
+def appended(kind: Kind, data: bytes) -> r.Append:
+    payload = Payload(kind, (data,), len(data))
+    entry = raft.Entry(1, 1, raft.EntryKind.NORMAL, payload, payload.size)
+    return r.Append(TO, SENDER, 1 << 20, 0, 0, (entry,), 1)
+
+
+NOT_OF_THE_REGISTRY = {
+    "a grant": appended(Kind.CONTROL, control.encode(control.StampsRaised(7))),
+    "batches": appended(Kind.BATCHES, bytes(encode([b"a"], group=0))),
+    "a voter of no node": appended(
+        Kind.CONFIGURATION, raft.Configuration((TO, SENDER, NEAR_END)).pack()
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_OF_THE_REGISTRY)
+def test_an_entry_that_its_group_never_has_is_not_appended(trio: Any, what: str) -> None:
+    trio.leader()
+    before = state(trio)
+    assert told(trio, b"".join(pack(0, NOT_OF_THE_REGISTRY[what])))
+    assert state(trio)[:2] == before[:2]
+
+
+def test_a_record_of_the_registry_is_not_appended_to_a_partition(trio: Any) -> None:
+    group = trio.topic().addresses[0].group
+    data = control.encode(control.LevelRaised(1))
+    assert told(trio, b"".join(pack(group, appended(Kind.CONTROL, data))))
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (Kind.CONTROL, b"\xc1"),
+        (Kind.CONTROL, control.encode(control.ProducerOpened(1 << 63, 1, "a"))),
+        (Kind.CONTROL, control.encode(control.TopicCreated("n", "t", 1 << 40, "total", 1))),
+        (Kind.CONFIGURATION, b"no configuration"),
+    ],
+    ids=["garbage", "number", "partitions", "configuration"],
+)
+def test_an_entry_that_cannot_be_decoded_is_counted_and_not_appended(
+    trio: Any, kind: Kind, data: bytes
+) -> None:
+    trio.leader()
+    before = state(trio)
+    told(trio, b"".join(pack(0, appended(kind, data))))
+    assert state(trio) == (*before[:2], before[2] + 1)
+
+
+def test_what_is_given_for_rotten_entries_belongs_to_its_group(trio: Any) -> None:
+    trio.leader()
+    data = control.encode(control.StampsRaised(7))
+    assert told(trio, b"".join(pack_give(0, [((1, 1), Kind.CONTROL, data)])))
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_snapshot_that_cannot_be_decoded_replaces_nothing(trio: Any, pieces: int) -> None:
+    trio.leader()
+    before = state(trio)
+    data = b"no catalog at all"
+    term = before[0] + 1
+    meta = r.SnapshotMeta(10_000, 1, raft.Configuration((TO, SENDER)), 10_000, 1, len(data))
+    ended: list[str] = []
+    for start, end in pairwise([0, 5, len(data)] if pieces == 2 else [0, len(data)]):
+        assert not ended
+        done = end == len(data)
+        piece = r.InstallSnapshot(TO, SENDER, term, meta, start, data[start:end], done, False)
+        ended = told(trio, b"".join(pack(0, piece)))
+    assert ended == ["a snapshot came that cannot be decoded"]
+    assert state(trio)[1] == before[1]
 
 
 NUMBERS = (

@@ -118,12 +118,13 @@ class Feed:
 
     def decode(self, data: Any) -> object:
         """See `Machine`."""
-        return data
+        assert self.registry is not None
+        return self.registry.decode(data)
 
-    def restore(self, data: Any) -> None:
+    def restore(self, state: Any) -> None:
         """See `Machine`."""
         assert self.registry is not None
-        self.registry.restore(data)
+        self.registry.restore(state)
         for follower in self._followers.values():
             if follower.fed:
                 self._send_snapshot(follower)

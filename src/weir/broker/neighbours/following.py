@@ -161,7 +161,7 @@ class Following:
             if payload.control is not None:
                 self._doing.append(payload.control)
         else:
-            self._registry.restore(news)
+            self._registry.restore(self._registry.decode(news))
             self._fed = self.known = True
         self._owed = index
         self.advance()

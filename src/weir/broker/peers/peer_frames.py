@@ -20,14 +20,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from itertools import chain
 from typing import Any, NamedTuple
 
 from weir import raft
-from weir.broker.entries import entry_of, read_back, stored_in
+from weir.broker.control import belongs
+from weir.broker.entries import Payload, entry_of, read_back, stored_in
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32, Buffer, total
 from weir.errors import WeirError
 from weir.log.frame import Kind
+from weir.model.ids import REGISTRY_GROUP, VOTER_MAX
 from weir.raft import messages as m
 from weir.wire.link import LinkFrame, encode_header
 
@@ -155,12 +158,12 @@ def unpack_link(frame: LinkFrame) -> Told:
             number, version, fence, is_new, count = _BEAT.unpack_from(body)
             fits(body, _BEAT.size + count * _LED.size)
             led = tuple(_LED.iter_unpack(body[_BEAT.size :])) if is_new else None
-            within(number, version, fence, *(term for _, term, _ in led or ()))
+            within(number, version, fence, *chain.from_iterable(led or ()))
             return m.Beat(number, version, led, fence)
         number, version, fence, count = _BEAT_REPLY.unpack_from(body)
         fits(body, _BEAT_REPLY.size + count * _DROPPED.size)
         dropped = tuple(_DROPPED.iter_unpack(body[_BEAT_REPLY.size :]))
-        within(number, version, fence, *(term for _, term in dropped))
+        within(number, version, fence, *chain.from_iterable(dropped))
         return m.BeatReply(number, version, dropped, fence)
     except struct.error as error:
         raise BadMessage(f"frame of kind {frame.kind}: {error}") from error
@@ -206,10 +209,31 @@ def _unpack_append(frame: LinkFrame) -> m.Append:
         within(entry_term)
         index += 1
         at += size
-        payload = read_back(kind_of(kind), data, group)
+        payload = sent_to(group, kind_of(kind), data)
         entries.append(entry_of(index, entry_term, payload))
     fits(body, at)
     return m.Append(to, sender, term, prev_index, prev_term, tuple(entries), commit, bool(spared))
+
+
+def sent_to(group: int, kind: Kind, data: Buffer) -> Payload:
+    """Return the payload of an entry that another node sent to a group, each batch checked.
+
+    Raises `ImpossibleMessage` for one that no group of its kind has; as `read_back` for others.
+    """
+    payload = read_back(kind, data, group)
+    record = payload.control
+    if record is not None and not belongs(record, group):
+        raise ImpossibleMessage(f"group {group} has no {type(record).__name__}")
+    if kind is Kind.CONFIGURATION:
+        _check_voters(raft.Configuration.unpack(bytes(data)))
+    if kind is Kind.BATCHES and group == REGISTRY_GROUP:
+        raise ImpossibleMessage("the registry has no batches")
+    return payload
+
+
+def _check_voters(configuration: raft.Configuration) -> None:
+    if max(configuration.members) > VOTER_MAX:
+        raise ImpossibleMessage(f"a voter above {VOTER_MAX:,} is of no node")
 
 
 def kind_of(number: int) -> Kind:
@@ -241,6 +265,7 @@ def _unpack_snapshot(frame: LinkFrame) -> m.InstallSnapshot:
     *fields, done, spared, size, crc = _SNAPSHOT.unpack_from(body, U32.size)
     head = checked(body, start + size)
     configuration = raft.Configuration.unpack(bytes(head[_SNAPSHOT.size :]))
+    _check_voters(configuration)
     to, sender, term, index, index_term, base_index, base_term, whole, position = fields
     within(*fields)
     data = bytes(body[start + size :])

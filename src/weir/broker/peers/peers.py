@@ -221,6 +221,8 @@ class Peers:
         elif group is not None:
             if message.to == group.voter:
                 _check(group.node, message)
+                if isinstance(message, raft.InstallSnapshot) and not group.decodes(message):
+                    raise ImpossibleMessage("a snapshot came that cannot be decoded")
                 group.step(message)
         elif frame.kind == FrameKind.VOTE_REQUEST:
             self._early[frame.group, message.sender] = self._time.monotonic_ms(), frame

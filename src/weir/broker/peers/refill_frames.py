@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weir.broker.entries import Payload, read_back
+from weir.broker.entries import Payload
 from weir.broker.peers.peer_frames import (
     BadMessage,
     FrameKind,
@@ -20,6 +20,7 @@ from weir.broker.peers.peer_frames import (
     fits,
     framed,
     kind_of,
+    sent_to,
     within,
 )
 from weir.codec.crc import crc32c
@@ -85,7 +86,7 @@ def unpack_give(frame: LinkFrame) -> list[Given]:
             if len(data) != size or (kind is not Kind.BATCHES and crc32c(data) != crc):
                 raise BadMessage("an entry is cut short, or fails its CRC-32C")
             within(index, term)
-            found.append(Given((index, term), read_back(kind, data, frame.group)))
+            found.append(Given((index, term), sent_to(frame.group, kind, data)))
             at += size
         fits(body, at)
     except (struct.error, WeirError, ValueError, IndexError) as error:

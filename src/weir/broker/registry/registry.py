@@ -212,14 +212,14 @@ class Registry:
             if topic is not None:
                 self._opened(topic)
 
-    def decode(self, data: Any) -> object:
+    def decode(self, data: Any) -> Catalog:
         """See `Machine`."""
-        return data
+        return Catalog.decode(data)
 
-    def restore(self, data: Any) -> None:
-        """Hold what a snapshot holds, as `encode` gave it, in place of everything."""
+    def restore(self, catalog: Catalog) -> None:
+        """Hold what a snapshot holds in place of everything."""
         before = self.catalog.topics()
-        self.catalog.become(Catalog.decode(data))
+        self.catalog.become(catalog)
         for topic in before:
             if self.catalog.by_id(topic.id) is None:
                 self._closed(topic)

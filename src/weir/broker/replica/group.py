@@ -21,7 +21,7 @@ from weir.broker.replica.rounds import Rounds, Then
 from weir.broker.replica.slots import Slots
 from weir.broker.replica.staging import stage
 from weir.broker.replica.supply import Supply
-from weir.broker.state.frozen import Unpacking
+from weir.broker.state.frozen import Unpacking, unpack_slowly
 from weir.codec.fields import Buffer
 from weir.errors import Halted, NotLeader, Refused
 from weir.log.errors import LogDamaged
@@ -289,6 +289,19 @@ class Group:
         self.advance()
         while self._durable and self._durable[0][0] <= self.node.durable_index:
             self._durable.popleft()[1]()
+
+    def decodes(self, message: raft.InstallSnapshot) -> bool:
+        """Whether the snapshot that a message completes, if it does, can be decoded: a small one is
+        tried, for once Raft has taken it nothing else is here.
+        """
+        whole = self.node.whole_with(message)
+        if whole is None or (self.id != REGISTRY_GROUP and len(whole) >= MIB):
+            return True
+        try:
+            self.machine.decode(unpack_slowly(whole))
+        except Exception:  # whatever a state's decoder meets in bytes that are none
+            return False
+        return True
 
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""
