@@ -10,7 +10,7 @@ from weir.server.driving import Driving
 from weir.server.link_lanes import InLane
 from weir.server.outlet import End
 from weir.server.trunk import Trunks, adopt
-from weir.wire.link import Lane
+from weir.wire.link import Lane, LinkHello
 
 log = logging.getLogger(__name__)
 
@@ -18,12 +18,11 @@ log = logging.getLogger(__name__)
 class Inbound:
     """A link from the shard at a place. It began with its quick lane, and ends with any of them."""
 
-    def __init__(self, driver: Driving, trunks: Trunks, place: int, run: int, birth: int) -> None:
-        """Have no lane yet; `run` tells this life of the other process from others, and `birth` its
-        node's folder.
+    def __init__(self, driver: Driving, trunks: Trunks, place: int, hello: LinkHello) -> None:
+        """Have no lane yet; `hello` is what the other side said first, which tells this life of its
+        process from others, and perhaps its node's folder.
         """
-        self.run = run
-        self.birth = birth
+        self.hello = hello
         self.over = False
         self._driver = driver
         self._trunks = trunks
@@ -32,7 +31,7 @@ class Inbound:
 
     def takes(self, run: int, lane: Lane) -> bool:
         """Return whether a lane may join this link."""
-        return not self.over and self.run == run and lane not in self._lanes
+        return not self.over and self.hello.run == run and lane not in self._lanes
 
     def add(self, lane: Lane, transport: asyncio.Transport) -> None:
         """Give the link a lane."""

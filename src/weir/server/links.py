@@ -13,6 +13,8 @@ import logging
 import secrets
 from dataclasses import dataclass
 
+import msgspec
+
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.identity import Identity
@@ -32,8 +34,10 @@ from weir.wire.link import (
     Verdict,
     decode_hello,
     encode_greeting,
+    is_from,
     is_of,
     prove,
+    vouch,
 )
 
 log = logging.getLogger(__name__)
@@ -91,7 +95,8 @@ class Links:
         self._removed.discard(effect.node)
         if effect.birth:
             self._births[effect.node] = effect.birth
-            self._cut([at for at, one in self._of(effect.node) if one.birth != effect.birth])
+            inbound = self._of(effect.node)
+            self._cut([at for at, one in inbound if not is_from(one.hello, effect.birth)])
             for link in self._out.get(effect.node, {}).values():
                 link.expect(effect.birth)
         at = self._nodes.setdefault(effect.node, Whereabouts(effect.node))
@@ -155,11 +160,15 @@ class Links:
         """Return what this shard says when it dials another."""
         own = self._own
         who = own.identity
-        return LinkHello(
+        at = self._nodes.get(node)
+        # Anybody may say that it is a node which the registry does not name yet.
+        is_named = at is not None and at.told is not None
+        hello = LinkHello(
             LINK_PROTOCOL, who.system, who.brokerset, who.node, who.shard, own.shards, own.logs,
             FORMAT_LEVEL, self.run, lane, node, shard, own.host, own.port,
-            who.birth, secrets.randbits(62),
+            who.birth if is_named else 0, secrets.randbits(62),
         )  # fmt: skip
+        return msgspec.structs.replace(hello, proof=vouch(who.birth, hello))
 
     def lanes_to(self, at: Whereabouts, shard: int) -> list[Lane]:
         """Return which lanes a link has, in the order to dial them: entries go only between shards
@@ -258,7 +267,8 @@ class Links:
             return Verdict.STRANGER, strange
         if hello.node in self._removed:
             return Verdict.REMOVED, f"node {hello.node} was removed from this set: found a new one"
-        if hello.birth != self._births.get(hello.node, hello.birth):
+        birth = self._births.get(hello.node)
+        if birth is not None and not is_from(hello, birth):
             return Verdict.STRANGER, founded_anew(hello.node)
         if meant != (who.node, who.shard):
             return Verdict.ELSEWHERE, f"this is shard {who.shard}"
@@ -279,7 +289,7 @@ class Links:
         if hello.lane is Lane.QUICK:
             if (old := self._in.pop(place, None)) is not None:
                 old.cut()
-            self._in[place] = Inbound(self.driver, self.trunks, place, hello.run, hello.birth)
+            self._in[place] = Inbound(self.driver, self.trunks, place, hello)
         self._in[place].add(hello.lane, transport)
 
     def _met(self, hello: LinkHello) -> None:

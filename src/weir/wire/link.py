@@ -39,10 +39,12 @@ _HEADER = struct.Struct("<B3xIQ")
 _HEADER_SIZE = _HEADER.size
 _GREETING = struct.Struct("<BxH")
 _ASKED = struct.Struct("<QQQ")
+_SAID = struct.Struct("<QQQQ")
 
 Shards = Annotated[int, Meta(ge=1, le=LOGS_MAX)]
 ShardNumber = Annotated[int, Meta(ge=0, lt=LOGS_MAX)]
 Node = Annotated[int, Meta(ge=1, le=NODE_MAX)]
+Proof = Annotated[bytes, Meta(max_length=PROOF_BYTES)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
@@ -69,7 +71,9 @@ class LinkHello(msgspec.Struct, array_like=True, frozen=True):
     """Who dials, for which lane, and whom it means. `run` is drawn when a process starts.
 
     `host` and `port` are where the node that dials is reached itself; empty and 0 if it cannot say.
-    `birth` was drawn when its folder was founded. The answer is to prove its birth by `nonce`.
+    `birth` was drawn when its folder was founded; who is dialled and in no registry is not told it.
+    `proof` shows who knows it that this hello is of that folder (`vouch`), and nobody else
+    anything. The answer is to prove its birth by `nonce`.
     """
 
     protocol: Natural
@@ -88,6 +92,7 @@ class LinkHello(msgspec.Struct, array_like=True, frozen=True):
     port: Port = 0
     birth: Natural = 0
     nonce: Natural = 0
+    proof: Proof = b""
 
 
 class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):
@@ -105,7 +110,7 @@ class LinkAnswer(msgspec.Struct, array_like=True, frozen=True):
     run: Natural
     ports: Annotated[tuple[Port, ...], Meta(max_length=LOGS_MAX)] = ()
     birth: Natural = 0
-    proof: Annotated[bytes, Meta(max_length=PROOF_BYTES)] = b""
+    proof: Proof = b""
 
 
 def prove(birth: int, hello: LinkHello) -> bytes:
@@ -116,6 +121,24 @@ def prove(birth: int, hello: LinkHello) -> bytes:
         return b""
     asked = _ASKED.pack(hello.system, hello.to_node, hello.nonce)
     return blake2b(asked, digest_size=PROOF_BYTES, key=birth.to_bytes(8, "little")).digest()
+
+
+def vouch(birth: int, hello: LinkHello) -> bytes:
+    """Return the digest, keyed by a birth, of who says a hello to whom: said to another node, it
+    shows nothing. Empty if the node has no birth.
+    """
+    if not birth:
+        return b""
+    said = _SAID.pack(hello.system, hello.node, hello.to_node, hello.nonce)
+    key = birth.to_bytes(8, "little")
+    return blake2b(said, digest_size=PROOF_BYTES, key=key, person=b"hello").digest()
+
+
+def is_from(hello: LinkHello, birth: int) -> bool:
+    """Whether a hello can come from the folder that has a birth."""
+    if hello.proof:
+        return compare_digest(hello.proof, vouch(birth, hello))
+    return hello.birth == birth
 
 
 def is_of(answer: LinkAnswer, hello: LinkHello, birth: int) -> bool:

@@ -268,6 +268,54 @@ def test_an_answer_tells_no_birth_and_proves_it_to_who_knows_it(
     run(body)
 
 
+def test_who_says_that_it_is_a_node_unknown_here_is_told_no_birth(
+    own: Made, greet: Greet, hello: Made, running: Running, run: Run
+) -> None:
+    """It is dialled where it says; the system's id is no secret, so it may be anybody."""
+
+    async def body() -> None:
+        mine = replace(own(1), identity=replace(own(1).identity, birth=8))
+        heard: asyncio.Future[link.LinkHello] = asyncio.Future()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            said = link.Greeting().receive(await reader.read(4_096))
+            if said is not None and not heard.done():
+                heard.set_result(link.decode_hello(said))
+            writer.close()
+
+        async with running(mine) as (one,), await asyncio.start_server(serve, "127.0.0.1") as door:
+            port = door.sockets[0].getsockname()[1]
+            _, sock = await greet(one.port, hello(node=9, host="127.0.0.1", port=port))
+            async with asyncio.timeout(10):
+                said = await heard
+            assert said.birth == 0
+            assert link.is_from(said, 8)
+            assert not link.is_from(said, 9)
+            elsewhere = msgspec.structs.replace(said, to_node=2)
+            assert not link.is_from(elsewhere, 8), "it says a node's hello to another"
+            sock.close()
+            one.links.connect(ef.Connect(9, "127.0.0.1", port, 5))
+            assert one.links.hello(link.Lane.QUICK, 9, 0).birth == 8, "earlier releases need it"
+
+    run(body)
+
+
+@pytest.mark.parametrize(("birth", "is_let_in"), [(8, True), (9, False)])
+def test_a_hello_is_judged_by_what_it_proves(
+    own: Made, greet: Greet, hello: Made, running: Running, run: Run, birth: int, is_let_in: bool
+) -> None:
+    async def body() -> None:
+        async with running(own(1)) as (one,):
+            one.links.connect(ef.Connect(2, "127.0.0.1", 1, 8))
+            said = hello(nonce=77)
+            said = msgspec.structs.replace(said, proof=link.vouch(birth, said))
+            answer, sock = await greet(one.port, said)
+            assert (answer.verdict == Verdict.ACCEPTED) == is_let_in
+            sock.close()
+
+    run(body)
+
+
 def test_an_answer_of_an_earlier_release_is_judged_by_the_birth_it_tells(hello: Made) -> None:
     answer = link.LinkAnswer(Verdict.ACCEPTED, "", 1, 0, 1, 1, 5, birth=8)
     assert link.is_of(answer, hello(nonce=77), 8)
