@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,6 +195,65 @@ def test_large_batches_of_more_producers_than_there_are_reservations_all_get_thr
         await asyncio.gather(*(send() for _ in range(8)))
         _, ends = await client.positions("t")
         assert sum(ends) == 8 * 7, topic
+
+    attack(tmp_path, body)
+
+
+def test_a_flood_of_small_frames_of_clients_leaves_the_others_their_turns(tmp_path: Path) -> None:
+    """A turn served 256 KiB of pings of each: 8 such clients kept a new one out for 30 s."""
+    pings = b"".join(b"".join(encode_request(m.Ping(), n)) for n in range(4_000))
+
+    async def body(port: int, client: Client) -> None:
+        await client.create_topic("t")
+        stop = threading.Event()
+
+        def flood() -> None:
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                sock.sendall(b"".join(encode_request(m.Hello("hostile"), 1)))
+                sock.setblocking(False)
+                sent = 0
+                while not stop.is_set():
+                    select.select([sock], [sock], [], 0.2)
+                    with contextlib.suppress(BlockingIOError):
+                        sock.recv(MIB)
+                    with contextlib.suppress(BlockingIOError):
+                        sent = (sent + sock.send(pings[sent:])) % len(pings)
+
+        threads = [threading.Thread(target=flood) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        try:
+            await asyncio.sleep(1.0)
+            async with asyncio.timeout(10), weir.connect(f"weir://127.0.0.1:{port}") as late:
+                for n in range(5):
+                    assert (await late.publish("t", b"honest")).offset == n
+        finally:
+            stop.set()
+            for thread in threads:
+                await asyncio.to_thread(thread.join)
+
+    attack(tmp_path, body)
+
+
+def test_small_frames_that_wait_in_line_are_all_answered_in_order(tmp_path: Path) -> None:
+    async def body(port: int, client: Client) -> None:
+        hello = b"".join(encode_request(m.Hello("many"), 1))
+        pings = b"".join(b"".join(encode_request(m.Ping(), n)) for n in range(2, 20_000))
+
+        def ask() -> list[int]:
+            found: list[int] = []
+            stream = ClientStream()
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+                sending = threading.Thread(target=sock.sendall, args=(hello + pings,))
+                sending.start()
+                while len(found) < 19_999:
+                    data = sock.recv(MIB)
+                    assert data, "the node hung up"
+                    found += [frame.correlation for frame in stream.receive(data)]
+                sending.join()
+            return found
+
+        assert await asyncio.to_thread(ask) == [*range(1, 20_000)]
 
     attack(tmp_path, body)
 

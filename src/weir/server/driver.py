@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 #: How often all peers are looked at.
 SWEEP_SECONDS = 5.0
+#: A turn of those in line takes at most so many frames.
+_TURN_FRAMES = 1_024
 
 
 class Driver(Feeding):
@@ -64,6 +66,9 @@ class Driver(Feeding):
         self._sessions = count(secrets.randbits(31) << 31)
         self._serves = False
         self._frames = 0
+        #: Peers of which frames wait in line.
+        self._line: dict[Peer, None] = {}
+        self._lining = False
         self._reservations = Reservations(shard.budget.limit, self._loop.time())
         # Connections of other shards have a pool of their own, which holds the largest frames.
         self._lanes: Unfinished[Lane] = Unfinished(self._reservations.limit // 2)
@@ -209,6 +214,26 @@ class Driver(Feeding):
         """Devices that another shard let in came at once."""
         self._flushes.asked += 2 * len(event.arrivals)  # a hello and publishes each
         self.handle(event)
+
+    def in_line(self, peer: Peer) -> None:
+        """A peer brought more frames than it may be served at once: serve them by parts."""
+        self._line[peer] = None
+        if not self._lining:
+            self._lining = True
+            self._loop.call_soon(self._serve_line)
+
+    def _serve_line(self) -> None:
+        """Serve a part of each that is in line, until the frames of a turn are served."""
+        until = self._frames + _TURN_FRAMES
+        peers, self._line = [*self._line], {}
+        for at, peer in enumerate(peers):
+            if self._frames >= until:
+                self._line = dict.fromkeys((*peers[at:], *self._line))
+                break
+            peer.serve_part()
+        self._lining = bool(self._line)
+        if self._lining:
+            self._loop.call_soon(self._serve_line)
 
     def closed(self, peer: Peer) -> None:
         """A peer is gone."""

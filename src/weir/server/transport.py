@@ -11,7 +11,7 @@ from typing import Protocol, cast
 from weir.broker import events as ev
 from weir.broker.admission import ANONYMOUS
 from weir.broker.reservations import FIRST_BYTES, Incoming, State
-from weir.codec.fields import Buffer
+from weir.codec.fields import U32, Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
 from weir.server.doors import Doors
@@ -19,7 +19,7 @@ from weir.server.driving import Driving
 from weir.wire.client import encode_reply
 from weir.wire.connection import Connection
 from weir.wire.device import DeviceHello, DeviceRequest
-from weir.wire.frame import ClientFrame
+from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
 from weir.wire.link import LINK_VERSION
 from weir.wire.messages import Opcode, Refusal
 
@@ -32,6 +32,12 @@ _LINK = bytes([LINK_VERSION])
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 #: The first byte of Linux's `struct tcp_info`, of a connection that neither side has ended.
 _ESTABLISHED = 1
+#: Of a client's read that is longer than this, so many frames are served at once; the others wait
+#: in line.
+_CROWDED_BYTES = 2 * KIB
+PART_FRAMES = 64
+#: Where the length of the body stands in the header of a client frame.
+_SIZE_AT = 4
 #: Above this much unsent, no more requests are taken from the peer: it does not take its replies.
 _UNSENT_BYTES_MAX = 16 * MIB
 #: Above this much unsent, small replies are charged as well.
@@ -70,6 +76,9 @@ class Admitting(Driving, Protocol):
     def closed(self, peer: Peer) -> None:
         """A peer is gone."""
 
+    def in_line(self, peer: Peer) -> None:
+        """A peer brought more frames than it may be served at once: serve them by parts."""
+
     def watch(self, peer: Peer) -> None:
         """Look at a peer at every tick until all that was charged for it is sent."""
 
@@ -99,6 +108,7 @@ class Peer(asyncio.Protocol):
         self.may_link = False
         self._transport: asyncio.Transport | None = None
         self._waiting: Frames = ()  # taken from the socket, not served: the peer is full
+        self._rest = b""  # many small frames behind those that were served: they wait in line
         self._full = False
         self._leaving = self._has_said_last = False
         self._inside = False
@@ -125,37 +135,21 @@ class Peer(asyncio.Protocol):
         """Cut frames; a peer that breaks its dialect is dropped."""
         if self._leaving:
             return
-        self._heard = now = self._driver.now()
-        connection = self._connection
-        if connection.stream is None and data[:1] == _LINK:
+        if self._rest:
+            self._rest += data
+            return
+        self._heard = self._driver.now()
+        if self._connection.stream is None and data[:1] == _LINK:
             self._link(data)
             return
-        begins = not connection.pending
-        try:
-            frames = connection.receive(data)
-        except RemoteProtocolError as error:
-            self._driver.handle(ev.LetGo(self.session, str(error)))
-            return
-        if frames or begins:
-            self._began = now
-        if frames:
-            self._moved = now
-            self._greeted = self._greeted or _is_hello(frames[0])
-            if self._frame is not None:
-                self._end_frame()
-        if connection.pending:
-            if not self._greeted and connection.claimed > FIRST_BYTES:
-                reason = f"a frame of {connection.claimed:,} bytes before hello"
-                self._driver.handle(ev.LetGo(self.session, reason))
-                return
-            self._count(connection)
-        elif self._driver.held:
+        self._take(data)
+
+    def serve_part(self) -> None:
+        """Serve what is in line, as much of it as a part has."""
+        data, self._rest = self._rest, b""
+        if self._transport is not None and not self._leaving and data:
+            self._take(data)
             self.update()
-        if self.may_link:
-            self.may_link = False
-            self.update()
-        if frames:
-            self._serve(frames)
 
     def pause_writing(self) -> None:
         """The peer does not take its replies: take no more requests from it."""
@@ -171,6 +165,7 @@ class Peer(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Give everything back, and tell the driver."""
         self._transport = None
+        self._rest = b""
         if self._frame is not None:
             self._end_frame()
         self._driver.release(self._unsent)
@@ -245,7 +240,7 @@ class Peer(asyncio.Protocol):
             self.cut()
         elif self._full or self._driver.held or not self._inside or not self._is_admitted:
             self._began = now  # it is not read from: what is missing may be in the socket
-        elif not self._connection.pending:
+        elif not self._connection.pending or self._rest:
             if self._connection.is_device and now - self._heard > doors.idle_seconds:
                 self.hang_up(f"no frame for {doors.idle_seconds:g} s: ping to stay")
         elif now - self._began > doors.frame_seconds:
@@ -262,7 +257,10 @@ class Peer(asyncio.Protocol):
             return
         has_reservation = self._frame is not None and self._frame.state is State.RESERVED
         hold = (self._driver.held and not has_reservation) or not self._is_admitted
-        if (self._full or hold or not self._inside) and not self.may_link:
+        is_held = (self._full or hold or not self._inside) and not self.may_link
+        if self._rest and not is_held:
+            self._driver.in_line(self)
+        if self._rest or is_held:
             transport.pause_reading()
         else:
             transport.resume_reading()
@@ -288,7 +286,7 @@ class Peer(asyncio.Protocol):
         """
         transport, unfinished = self._transport, self._connection.unfinished
         self._end_frame()
-        self._connection, self._waiting = Connection(), ()
+        self._connection, self._waiting, self._rest = Connection(), (), b""
         if transport is None or transport.is_closing() or self._leaving:
             return
         self._leaving = True
@@ -328,6 +326,45 @@ class Peer(asyncio.Protocol):
 
     # -- inside -------------------------------------------------------------------------------
 
+    def _take(self, data: bytes) -> None:
+        connection, now = self._connection, self._driver.now()
+        begins = not connection.pending
+        if len(data) > _CROWDED_BYTES and not connection.is_device:
+            data = self._first_of(data)
+        try:
+            frames = connection.receive(data)
+        except RemoteProtocolError as error:
+            self._driver.handle(ev.LetGo(self.session, str(error)))
+            return
+        if frames or begins:
+            self._began = now
+        if frames:
+            self._moved = now
+            self._greeted = self._greeted or _is_hello(frames[0])
+            if self._frame is not None:
+                self._end_frame()
+        if not self._account(connection):
+            return
+        if frames:
+            self._serve(frames)
+        if self._rest:
+            self.update()
+
+    def _account(self, connection: Connection) -> bool:
+        """Tell what has come and is not served; False if the peer is let go for it."""
+        if connection.pending or self._rest:
+            if not self._greeted and connection.claimed > FIRST_BYTES:
+                reason = f"a frame of {connection.claimed:,} bytes before hello"
+                self._driver.handle(ev.LetGo(self.session, reason))
+                return False
+            self._count(connection)
+        elif self._driver.held:
+            self.update()
+        if self.may_link:
+            self.may_link = False
+            self.update()
+        return True
+
     def _serve(self, frames: Frames) -> None:
         """Hand frames on, one that asks for messages at a time: its reply may fill the peer."""
         start = 0
@@ -353,6 +390,23 @@ class Peer(asyncio.Protocol):
         if waiting:
             self._serve(waiting)
 
+    def _first_of(self, data: bytes) -> bytes:
+        """Return what holds at most as many frames as a part has; the rest is to stay in line."""
+        connection, at = self._connection, 0
+        if connection.stream is None and data[0] != CLIENT_VERSION:
+            return data
+        if connection.pending:
+            claimed = connection.claimed or CLIENT_HEADER.size
+            at = max(claimed - connection.pending, 0)
+        for _ in range(PART_FRAMES):
+            if at + CLIENT_HEADER.size > len(data):
+                return data
+            (size,) = U32.unpack_from(data, at + _SIZE_AT)
+            at += CLIENT_HEADER.size + size
+        if at < len(data):
+            self._rest, data = data[at:], data[:at]
+        return data
+
     @property
     def _is_admitted(self) -> bool:
         """Whether the frame under way may be read, if there is one."""
@@ -365,7 +419,7 @@ class Peer(asyncio.Protocol):
             frame = self._frame = Incoming(self.session, ANONYMOUS, "")
         if claimed > FIRST_BYTES and not frame.address:
             frame.address = self.host
-        self._driver.arrived_of(frame, connection.pending, claimed)
+        self._driver.arrived_of(frame, connection.pending + len(self._rest), claimed)
         if self._driver.held:
             self.update()
 
