@@ -6,6 +6,7 @@ So what is kept outlives the segments that it lies in, and is copied, as often a
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 from msgspec import structs
@@ -19,7 +20,7 @@ from weir.log.copies import Copies
 from weir.log.segment import Segment
 from weir.model.ids import partition_of
 from weir.model.limits import KIB
-from weir.model.topic import TopicSettings
+from weir.model.topic import Topic
 from weir.sim.run import run_seeds
 from weir.sim.shape import Shape
 from weir.sim.world import MS
@@ -33,10 +34,11 @@ def test_every_promise_is_kept_while_survivors_are_copied(monkeypatch: pytest.Mo
     found: list[ClassSegment] = []
     retain, saved, read = Partition.retain, Copies.saved, FoundCopies.read
 
-    def keep(self: Partition, settings: TopicSettings) -> None:
+    def keep(self: Partition, topic: Topic) -> None:
         if partition_of(self.group.id):
-            settings = structs.replace(settings, retention_bytes=16 * KIB)
-        retain(self, settings)
+            settings = structs.replace(topic.settings, retention_bytes=16 * KIB)
+            topic = replace(topic, settings=settings)
+        retain(self, topic)
 
     def save(self: Copies) -> list[Segment]:
         moved.extend(len(move.places) for copy in self._naming for move in copy.moves)

@@ -21,7 +21,7 @@ CLIENT_HEADER = struct.Struct("<BBHIQ")
 CLIENT_VERSION = 2
 #: Opcodes from here on may carry batches, but for those that look after grants, clusters and nodes.
 FIRST_DATA_OPCODE = 16
-_CONTROL_OPCODES = frozenset((*range(20, 32), 35, *range(44, 48), *range(51, 58)))
+_CONTROL_OPCODES = frozenset((*range(20, 32), *range(35, 38), *range(44, 48), *range(51, 58)))
 
 
 class Flags(IntFlag):

@@ -48,6 +48,7 @@ RECORDS: list[c.ControlRecord] = [
     c.ClusterPaused("c", True, 7),
     c.TopicClusterPaused(1, "c", True),
     c.ClusterDeleted("c"),
+    c.HubForgotten(0xA17),
 ]
 
 
