@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+import runpy
 import threading
 import time
 from random import Random
-
-from weir.cli.main import run
 
 #: Seconds that a sync stands still, and that pass until the next one does, on average: "1,5".
 STALLS = "WEIR_BENCH_STALLS"
@@ -38,4 +37,4 @@ def stall(stall_s: float, every_s: float, random: Random) -> None:
 if __name__ == "__main__":
     _stall_s, _, _every_s = os.environ[STALLS].partition(",")
     stall(float(_stall_s), float(_every_s), Random())
-    run()
+    runpy.run_module("weir.cli", run_name="__main__", alter_sys=True)

@@ -11,12 +11,12 @@ from weir.broker.clusters.returns import Returns
 from weir.broker.clusters.steering import Steering
 from weir.broker.clusters.turns import Turns
 from weir.broker.control import PartitionEnded, PartitionJoined, PartitionSealed
-from weir.broker.devices.standings import Standings
 from weir.broker.entries import of_control
 from weir.broker.intake.fan_in import FanIn
 from weir.broker.intake.intake import Intake
 from weir.broker.intake.settling import Settling
 from weir.broker.outbox import Caller, Outbox
+from weir.broker.partition.standings import Standings
 from weir.broker.replica.group import Group
 from weir.broker.scatter.participant import Participant
 from weir.broker.state.state import PartitionState
