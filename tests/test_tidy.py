@@ -29,6 +29,11 @@ FACADE = {
     "App", "Backoff", "Batch", "Inbox", "Message", "Reject", "__version__", "at", "connect", "last",
     "sync", "testing",
 }  # fmt: skip
+#: Where the client meets the machine: its clocks and dice, and what has threads of its own.
+OF_THE_MACHINE = ("system", "background", "blocking", "daemon")
+MACHINE = {"time", "secrets", "uuid", "threading", "concurrent", "subprocess", "signal"}
+#: What a set of them is iterated by is their hashes: of numbers, themselves.
+NUMBERS = {"int", "str", "bytes"}
 PRINTING = ("cli/", "bench/", "spark/jobs")
 
 # Each pattern is spelt so that it does not match itself.
@@ -174,6 +179,42 @@ def prints(root: Path) -> Iterator[str]:
             yield f"{name}:{node.lineno}: print() outside cli, bench and the Spark jobs"
 
 
+def client_nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
+    """Every syntax node of the client, but for what meets the machine, with its file's name."""
+    for name, node in source_nodes(root):
+        path = Path(name)
+        if path.parts[:3] == ("src", "weir", "client") and path.stem not in OF_THE_MACHINE:
+            yield name, node
+
+
+def orders_of_sets(root: Path) -> Iterator[str]:
+    """Sets of tasks, and of other objects: they are iterated by where they lie in memory."""
+    for name, node in client_nodes(root):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) in {"set", "frozenset"}:
+            if (of := ast.unparse(node.slice)) not in NUMBERS:
+                yield f"{name}:{node.lineno}: a set of {of} has no order: take a dict"
+        elif isinstance(node, ast.Attribute) and node.attr in {"all_tasks", "as_completed",
+                                                               "TaskGroup"}:  # fmt: skip
+            yield f"{name}:{node.lineno}: {node.attr} goes through tasks in the order of a set"
+        elif isinstance(node, ast.Assign | ast.For | ast.Starred | ast.Return):
+            value = node.iter if isinstance(node, ast.For) else node.value
+            if value is not None and "asyncio.wait(" in ast.unparse(value):
+                yield f"{name}:{node.lineno}: what asyncio.wait returns are sets: look at the tasks"
+
+
+def clocks_of_the_machine(root: Path) -> Iterator[str]:
+    """Clocks, dice and threads that a client takes by itself: a simulated one is given others."""
+    for name, node in client_nodes(root):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else [
+                alias.name for alias in node.names
+            ]  # fmt: skip
+            for found in sorted(MACHINE & {(one or "").split(".")[0] for one in names}):
+                yield f"{name}:{node.lineno}: imports {found}: take it of weir.client.system"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"Random", "random.Random"}:
+            yield f"{name}:{node.lineno}: dice of its own: take those of weir.client.system"
+
+
 def documented(path: Path) -> bool:
     module = nodes_of(path.read_text(encoding="utf-8"))[0]
     return isinstance(module, ast.Module) and bool(ast.get_docstring(module))
@@ -281,6 +322,14 @@ def test_only_commands_print() -> None:
     assert not complaints(prints)
 
 
+def test_the_client_goes_through_no_set_of_objects() -> None:
+    assert not complaints(orders_of_sets)
+
+
+def test_the_client_is_given_its_clocks_and_dice() -> None:
+    assert not complaints(clocks_of_the_machine)
+
+
 def test_packages_say_what_they_are_for() -> None:
     assert not complaints(packages_without_docstring)
 
@@ -349,6 +398,12 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
         "a.py:3: imports Message from the façade",
     ),
     prints: ("src/weir/log/a.py", f"{DOC}print(1)\n", "a.py:3: print()"),
+    orders_of_sets: (
+        "src/weir/client/a.py",
+        f"{DOC}async def f(tasks: set[Task]):\n    done, _ = await asyncio.wait(tasks)\n",
+        "a.py:3: a set of Task has no order",
+    ),
+    clocks_of_the_machine: ("src/weir/client/a.py", f"{DOC}import time\n", "a.py:3: imports time"),
     packages_without_docstring: ("src/weir/raft/a.py", DOC, "raft/__init__.py: missing"),
     decisions_out_of_order: ("docs/adr/0007-b.md", "# 0007: b\n", "the next number is 0000"),
     modules_without_docstring: ("src/weir/log/a.py", "x = 1\n", "a.py: no module docstring"),

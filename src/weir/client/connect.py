@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from random import Random
 from types import TracebackType
 from typing import NoReturn
 
@@ -11,6 +10,7 @@ from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.duration import seconds
 from weir.client.link import Link
+from weir.client.system import SYSTEM
 from weir.client.url import parse_url
 
 __all__ = ["Backoff", "Client", "connect"]
@@ -30,12 +30,14 @@ class Connecting:
         self._client: Client | None = None
 
     async def _connect(self) -> Client:
+        system = SYSTEM.get()
         link = Link(
             self._hosts,
             name=self._name,
             retry=self._retry,
             request_timeout=self._request_timeout,
-            random=Random(),
+            random=system.dice(),
+            system=system,
         )
         await link.start()
         return Client(link)

@@ -9,7 +9,6 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator
-from itertools import count
 from typing import cast
 from weakref import WeakSet
 
@@ -36,7 +35,6 @@ _SMALL_BYTES = 4 * KIB
 #: More requests than one connection ever has, and more connections than there are at a time.
 _REQUESTS = 1 << 40
 _CONNECTIONS = 1 << 23
-_numbers = count()
 
 #: What a request comes to: its correlation number, and the reply or that there will be none.
 OnAnswer = Callable[[int, m.Reply | Disconnected], None]
@@ -53,17 +51,17 @@ class Connection(asyncio.Protocol):
         on_writable: Callable[[], None],
         on_silent: Callable[[Connection], None] | None = None,
         ping: Callable[[], m.Ping] = m.Ping,
+        number: int = 0,
     ) -> None:
         """Take whom to tell that writing goes on after a pause, and, if it is `prompt`, that it is
-        silent: that is told again and again. `ping` makes the pings.
+        silent: that is told again and again. `ping` makes the pings. Connections of other numbers
+        number their requests otherwise.
         """
         self._loop = asyncio.get_running_loop()
         self._on_writable = on_writable
         self._on_silent = on_silent
         self._ping = ping
-        # Who sends over several connections knows an answer by its number alone.
-        first = next(_numbers) % _CONNECTIONS * _REQUESTS + 1
-        self._session: Session[OnAnswer] = Session(first)
+        self._session: Session[OnAnswer] = Session(number % _CONNECTIONS * _REQUESTS + 1)
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self.prompt = False

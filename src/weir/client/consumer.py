@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
@@ -49,6 +48,7 @@ class Consumer:
         self._options = options
         self._mode = options.number
         self._pace = Pace(options.max_messages, seconds(options.lease))
+        self._monotonic = home.system.monotonic
         self._holdings = Holdings(home, topic, options, self._note)
         #: The grant whose messages are being handed out, and since when; or one to hand out whole.
         self._taken: Holding | None = None
@@ -193,7 +193,7 @@ class Consumer:
 
     def deliveries(self) -> Deliveries:
         """Return the messages one by one, each to be settled by itself, in any order."""
-        return Deliveries(self._holdings, self._pace, self._options)
+        return Deliveries(self._holdings, self._pace, self._options, self._monotonic)
 
     # Settling.
 
@@ -301,7 +301,7 @@ class Consumer:
         taken = await self._holdings.take(self._pace.size)
         if self._pace.ahead and self._mode is not Mode.ORDERED:
             taken.let_next_come()
-        self._began = time.monotonic()
+        self._began = self._monotonic()
         grant = taken.grant
         self._handed = self._done = self._noted = grant.offset
         self._unopened.extend(grant.batches)
@@ -318,7 +318,7 @@ class Consumer:
         if self._handed >= self._end:
             self._done = self._handed = taken.grant.next_offset
         self._note()
-        taken_for = time.monotonic() - self._began
+        taken_for = self._monotonic() - self._began
         partitions = self._holdings.partitions
         self._pace.took(self._handed - taken.grant.offset, taken_for, partitions)
         taken.handed = self._handed

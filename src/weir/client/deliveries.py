@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from weir.client.consuming import ConsumerOptions
 from weir.client.delivery import Delivery, Holding, Settled
@@ -21,10 +20,17 @@ class Deliveries:
     Whoever takes it settles all of it: a grant whose deliveries stay open ends with its lease.
     """
 
-    def __init__(self, holdings: Holdings, pace: Pace, options: ConsumerOptions) -> None:
-        """Take what the consumer holds, and the size of its pulls."""
+    def __init__(
+        self,
+        holdings: Holdings,
+        pace: Pace,
+        options: ConsumerOptions,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """Take what the consumer holds, the size of its pulls, and a clock in seconds."""
         self._holdings = holdings
         self._pace = pace
+        self._monotonic = monotonic
         self._options = options
         self._mode = options.number
         #: The grant that is handed out, and one whose large values are on their way.
@@ -96,7 +102,7 @@ class Deliveries:
             holding.forget_batches()
         self._current, self._messages = holding, grant.messages()
         if self._began is None:
-            self._began = time.monotonic()
+            self._began = self._monotonic()
 
     def pause(self) -> None:
         """Pull nothing until the next `more`, which begins with single messages.
@@ -203,7 +209,7 @@ class Deliveries:
 
     def _count(self) -> None:
         """Count the work until now; who waits while nothing is open does not work."""
-        now = time.monotonic()
+        now = self._monotonic()
         if self._began is not None:
             self._worked += now - self._began
         self._began = now if self._open else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Protocol
@@ -25,13 +25,14 @@ class Settled(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Holding:
-    """A grant that is not all settled; its lease ends when `time.monotonic` is at `ends`.
+    """A grant that is not all settled; its lease ends when `monotonic` is at `ends`, in seconds.
 
     `left` is what was neither said to be done nor given back, as far as that was noted.
     """
 
     grant: Grant
     ends: float
+    monotonic: Callable[[], float]
     #: What lets the next grant of its partition come; None once that may.
     slot: asyncio.Semaphore | None = None
     #: How often something of its partition had been given back when it was asked for.
@@ -59,7 +60,7 @@ class Holding:
     @property
     def over(self) -> bool:
         """Whether its lease has ended: the messages are, or will be, another consumer's."""
-        return time.monotonic() >= self.ends
+        return self.monotonic() >= self.ends
 
     @property
     def partition(self) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weir.client.delivery import Held, Holding
 from weir.client.places import Places
@@ -26,12 +25,14 @@ class Extending:
         places: Places,
         lease: float,
         held: Held,
+        monotonic: Callable[[], float],
     ) -> None:
         """Take how many seconds a lease has from its extension on."""
         self._cluster = cluster
         self._places = places
         self._lease = lease
         self._held = held
+        self._monotonic = monotonic
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -61,7 +62,7 @@ class Extending:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._lease / _LOOKS)
-            soon = time.monotonic() + self._lease / 2
+            soon = self._monotonic() + self._lease / 2
             due = [one for one in self._held.values() if one.ends <= soon and not one.over]
             try:
                 await self.extend(due)
@@ -75,7 +76,7 @@ class Extending:
             if len(holdings) > 1:  # some are over, and the others must not suffer for it
                 each = [await self._together(partition, [one]) for one in holdings]
                 return all(each)
-            holdings[0].ends = time.monotonic()
+            holdings[0].ends = self._monotonic()
             return False
         return True
 
@@ -87,7 +88,7 @@ class Extending:
         def request(address: Address) -> m.Request:
             return m.Extend(address, self._cluster, fences, lease_ms, begun)
 
-        now = time.monotonic()
+        now = self._monotonic()
         await self._places.ask(partition, request, m.Extended)
         for holding in holdings:
             holding.ends = max(holding.ends, now + self._lease)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
 
@@ -110,7 +109,8 @@ class Holdings:
             self.held,
         )  # fmt: skip
         if options.extend:
-            self._extending = Extending(options.cluster, self.places, lease, self.held)
+            monotonic = self._home.system.monotonic
+            self._extending = Extending(options.cluster, self.places, lease, self.held, monotonic)
 
     def _tells(self) -> Telling:
         soon = seconds(self.options.ack_within)
@@ -186,7 +186,7 @@ class Holdings:
         while True:
             if any(one.over for one in chain(self.held.values(), self._news)):
                 self._settle_all()
-            if time.monotonic() >= self._untold_ends:
+            if self._home.system.monotonic() >= self._untold_ends:
                 self._untold_ends = math.inf
                 await self.flush()
                 continue  # others may have been settled meanwhile

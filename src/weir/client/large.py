@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time as clock
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from weir.client.batching import PLAIN, Packing, Whole
 from weir.client.daemon import in_daemon, read_some
 from weir.client.lane import Lane
 from weir.client.receipts import Confirmed, Handed, Receipt
+from weir.client.system import REAL
 from weir.codec.fields import Buffer
 from weir.model.batch import encode
 from weir.model.chunks import References, chained, extend
@@ -164,7 +164,7 @@ async def send_large(
 
 
 async def pieces_of(
-    source: Any, now: Callable[[], float] = clock.monotonic
+    source: Any, now: Callable[[], float] = REAL.monotonic
 ) -> AsyncIterator[Buffer]:
     """Yield a value in pieces of one chunk each, the last one shorter, and what takes five minutes.
 

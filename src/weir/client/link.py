@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -16,6 +18,7 @@ from weir.client.connection import Connection, OnAnswer
 from weir.client.duration import seconds
 from weir.client.failures import why_unreachable
 from weir.client.leaders import Leaders
+from weir.client.system import REAL, System
 from weir.client.ways import Ways
 from weir.errors import (
     Disconnected,
@@ -82,6 +85,7 @@ class Link:
         retry: Backoff,
         request_timeout: float,
         random: Random,
+        system: System = REAL,
     ) -> None:
         """Take where to dial, in order of preference; `start` begins.
 
@@ -90,13 +94,19 @@ class Link:
         self.retry = retry
         self.request_timeout = request_timeout
         self.random = random
+        #: The clocks of whoever runs this.
+        self.system = system
         #: The highest stamp seen in confirms and batches (DESIGN §6 Causal).
         self.seen = 0
         self.welcome: m.Welcome | None = None
         self.error: WeirError | None = None
-        self.senders: set[Sender] = set()
+        #: In the order in which they came.
+        self.senders: dict[Sender, None] = {}
         #: What a consumer works on, which pings tell.
         self.works_on: Callable[[], list[tuple[Address, str, m.Runs]]] = list
+        #: How many connections were made: who sends over several of them knows an answer by its
+        #: number alone, so each has numbers of its own.
+        self._dialled = count()
         self._hosts = hosts
         self._name = name
         self._connection: Connection | None = None
@@ -133,6 +143,7 @@ class Link:
             retry=self.retry,
             request_timeout=self.request_timeout,
             random=self.random,
+            system=self.system,
         )
 
     async def close(self) -> None:
@@ -377,7 +388,7 @@ class Link:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout):
             _, connection = await loop.create_connection(
-                lambda: Connection(self._writable, self._leaders.owes, self._ping), host, port
+                partial(self._new_connection, next(self._dialled)), host, port
             )
         system = self.welcome.system if self.welcome else 0
         try:
@@ -391,6 +402,9 @@ class Link:
             raise
         connection.prompt, connection.node = bool(welcome.nodes), welcome.node
         return connection, welcome
+
+    def _new_connection(self, number: int) -> Connection:
+        return Connection(self._writable, self._leaders.owes, self._ping, number)
 
     async def _use(self, connection: Connection) -> None:
         self._connection = connection

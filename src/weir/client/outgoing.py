@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time as clock
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -40,11 +39,6 @@ _LEVELS = {
     "received": m.Level.RECEIVED,
     "visible": m.Level.VISIBLE,
 }
-
-
-def now_us() -> int:
-    """Return microseconds since 1970."""
-    return clock.time_ns() // 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +79,8 @@ class Outgoing:
         link: Link,
         topic: str,
         options: ProducerOptions,
-        now: Callable[[], int] = now_us,
     ) -> None:
-        """Take the link and a clock; `open` talks to the broker."""
+        """Take the link; `open` talks to the broker."""
         options.check()
         self.topic = topic
         #: Bytes gathered or sent, and not confirmed.
@@ -96,16 +89,16 @@ class Outgoing:
         self._options = options
         self._linger = seconds(options.linger)
         self._packing = Packing.named(options.compression, options.level)
-        self._now = now
-        self._clock = BrokerClock(link, now)
+        self._now = link.system.now_us
+        self._clock = BrokerClock(link, self._now)
         self._choosing = Choosing(topic)
-        self._unsettled: set[Handed] = set()
+        self._unsettled: dict[Handed, None] = {}
         self._first_error: Exception | None = None
         self._patience = Patience(link.request_timeout)
         self._limits = Limits(link.request_timeout, self._stalled)
         self._moving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._renewing: set[asyncio.Task[None]] = set()
+        self._renewing: dict[asyncio.Task[None], None] = {}
         self._doubt = ""
         #: When it was asked last where the partitions are.
         self._sought = 0.0
@@ -121,7 +114,7 @@ class Outgoing:
         # Programs that publish one message each must not all begin with the same partition.
         self._choosing.begin(lanes, info.closed, self._link.random.randrange(len(lanes)))
         self._lane(self._options.partition)
-        self._link.senders.add(self)
+        self._link.senders[self] = None
         loop = asyncio.get_running_loop()
         self._watching = loop.create_task(self._watch(places, grants[0]), name="weir growth")
         return self
@@ -164,7 +157,7 @@ class Outgoing:
 
     async def close(self) -> None:
         """Give up what is not confirmed; `flush` first to give up nothing."""
-        self._link.senders.discard(self)
+        self._link.senders.pop(self, None)
         for task in (self._moving, self._watching, *self._renewing):
             if task is not None:
                 task.cancel()
@@ -246,12 +239,12 @@ class Outgoing:
 
     def begun(self, batch: Handed) -> None:
         """A batch begins: `flush` waits for it from now on."""
-        self._unsettled.add(batch)
+        self._unsettled[batch] = None
         batch.patience = self._settles
 
     def settled(self, batch: Handed, result: Confirmed | Exception) -> None:
         """A batch is confirmed or given up: tell all who wait."""
-        self._unsettled.discard(batch)
+        self._unsettled.pop(batch, None)
         self.buffered -= batch.size
         batch.settle(result)
         if isinstance(result, Exception):
@@ -292,8 +285,8 @@ class Outgoing:
         received: a new epoch ends what of the old one is still on its way.
         """
         task = asyncio.get_running_loop().create_task(self._renew(lane), name="weir renew")
-        self._renewing.add(task)
-        task.add_done_callback(self._renewing.discard)
+        self._renewing[task] = None
+        task.add_done_callback(self._renewing.pop)
 
     async def _renew(self, lane: Lane) -> None:
         shared = any(other is not lane and other.producer == lane.producer for other in self._lanes)

@@ -16,7 +16,7 @@ from weir.client.batching import (
     size_of,
 )
 from weir.client.large import Columns, first_of, pieces_of, send_large
-from weir.client.outgoing import Outgoing, ProducerOptions, now_us
+from weir.client.outgoing import Outgoing, ProducerOptions
 from weir.client.receipts import Confirmed, Handed, Receipt, Sent
 from weir.client.timing import Delay, Due, Timing, timing
 from weir.client.values import as_bytes, check_columns, key_bytes
@@ -25,7 +25,7 @@ from weir.errors import MissingLibrary, Overloaded, PartitionEnded
 from weir.model.chunks import is_large
 from weir.model.limits import BATCH_BYTES_MAX, VALUE_CHUNK_BYTES
 
-__all__ = ["Producer", "ProducerOptions", "now_us"]
+__all__ = ["Producer", "ProducerOptions"]
 
 
 class Producer(Outgoing):
@@ -147,7 +147,7 @@ class Producer(Outgoing):
         `max_buffered` bytes of it are in memory.
         """
         when = timing(delay, due, ttl)
-        whole, pieces = await first_of(pieces_of(source))
+        whole, pieces = await first_of(pieces_of(source, self._link.system.monotonic))
         if whole is None:
             moments = _moments(when, await self._clock.ask() if when else 0)
             columns = self._columns(key, tag, time, headers, moments)
@@ -182,7 +182,9 @@ class Producer(Outgoing):
         """Send a large value that is all here: again, elsewhere, if its partition ends."""
         while True:
             try:
-                return await self._send_large(pieces_of(data), columns, partition)
+                return await self._send_large(
+                    pieces_of(data, self._link.system.monotonic), columns, partition
+                )
             except PartitionEnded as error:
                 if self._is_pinned(partition):
                     raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,6 +64,7 @@ class Pulling:
         #: Messages to ask for; whoever takes the grants says.
         self.size = 1
         self._home = home
+        self._monotonic = home.system.monotonic
         self._places = places
         self._wanted = wanted
         self._quiet = quiet
@@ -96,9 +96,9 @@ class Pulling:
 
     async def extend(self, holding: Holding, lease: float) -> bool:
         """Let a lease run for `lease` seconds from now; False if it had ended."""
-        return await Extending(self._wanted.cluster, self._places, lease, self._held).extend(
-            [holding]
-        )
+        monotonic, cluster = self._monotonic, self._wanted.cluster
+        extending = Extending(cluster, self._places, lease, self._held, monotonic)
+        return await extending.extend([holding])
 
     def feed(self) -> Feed[Holding]:
         """Begin to pull."""
@@ -159,7 +159,8 @@ class Pulling:
         grant = await self._once(partition, begun)
         if grant is None:
             return None
-        return Holding(grant, time.monotonic() + self._wanted.lease, slot, asked)
+        ends = self._monotonic() + self._wanted.lease
+        return Holding(grant, ends, self._monotonic, slot, asked)
 
     async def _once(self, partition: int, begun: list[Run]) -> Grant | None:
         places, wanted, delivered = self._places, self._wanted, list[Delivered]()

@@ -18,7 +18,6 @@ from weir.client.aside import Aside, set_aside
 from weir.client.consumer import Consumer, Grant
 from weir.client.growth import ASK_EVERY
 from weir.client.link import Link
-from weir.client.outgoing import now_us
 from weir.client.places import Places
 from weir.client.receipts import Receipt
 from weir.client.values import check_columns, key_bytes, value_bytes
@@ -98,7 +97,7 @@ class Scatterings:
         come to be or not.
         """
         seat = self._seat() or await self._open()
-        request = _request(seat, rows, acks, self._link.seen)
+        request = _request(seat, rows, acks, self._link)
         try:
             confirm = await self._link.request(request, m.ScatterConfirm)
         except (UnknownTopic, PartitionEnded):
@@ -232,9 +231,9 @@ class Scattering:
 
 
 def _request(
-    seat: _Seat, rows: Mapping[Address, list[_Row]], acks: list[Aside], seen: int
+    seat: _Seat, rows: Mapping[Address, list[_Row]], acks: list[Aside], link: Link
 ) -> m.Scatter:
-    groups = [address.group for address in rows]
+    groups, now = [address.group for address in rows], link.system.now_us()
     done: dict[int, tuple[Address, dict[str, list[tuple[int, int, int]]]]] = {}
     for aside in acks:
         _, clusters = done.setdefault(aside.address.group, (aside.address, {}))
@@ -248,16 +247,15 @@ def _request(
         )
     scattered = Scattered(seat.number, tuple(parts))
     found_parts = [
-        Part(address, _batch(seat, address.group, some, scattered))
+        Part(address, _batch(seat, address.group, some, scattered, now))
         for address, some in rows.items()
     ]
     found_parts += [Part(at, acks=[*clusters.items()]) for at, clusters in done.values()]
     grant = seat.grant
-    return m.Scatter(grant.producer, grant.epoch, seat.number, seen, found_parts)
+    return m.Scatter(grant.producer, grant.epoch, seat.number, link.seen, found_parts)
 
 
-def _batch(seat: _Seat, group: int, rows: list[_Row], scattered: Scattered) -> bytes:
-    now = now_us()
+def _batch(seat: _Seat, group: int, rows: list[_Row], scattered: Scattered, now: int) -> bytes:
     return bytes(encode(
         [row.value for row in rows],
         group=group,

@@ -40,7 +40,7 @@ class Telling:
         self._runs = False
         self._due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._flushes: set[asyncio.Task[None]] = set()
+        self._flushes: dict[asyncio.Task[None], None] = {}
 
     def begin(self) -> None:
         """Flush by a timer from now on, in this event loop."""
@@ -86,8 +86,8 @@ class Telling:
         self._note()
         for partition in self._waiting():
             task = asyncio.get_running_loop().create_task(self._tell_or_fail(partition))
-            self._flushes.add(task)
-            task.add_done_callback(self._flushes.discard)
+            self._flushes[task] = None
+            task.add_done_callback(self._flushes.pop)
 
     async def _tell_or_fail(self, partition: int) -> None:
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 
 from weir.client.acking import Acking, AckResult, expired_result, result_of
@@ -63,6 +62,7 @@ class Turns:
         #: Messages to hand out at once; whoever takes them says.
         self.size = 1
         self._home = home
+        self._monotonic = home.system.monotonic
         self._link = link
         self._places = places
         self._options = options
@@ -174,7 +174,7 @@ class Turns:
         if part is None or not self._fence:
             return None
         self._home.saw(part.batch.header.stamp)
-        now = int((time.monotonic() * 1_000 + self._ahead_ms) * 1_000)
+        now = int((self._monotonic() * 1_000 + self._ahead_ms) * 1_000)
         left, expired = sorted_out([part], (), now)
         if not self._warned and _is_early(part, now):
             self._warned = True
@@ -185,8 +185,8 @@ class Turns:
         )  # fmt: skip
         self._attempts = 1
         self._vector.hand_out(part.partition, part.offset, part.next_offset)
-        ends = time.monotonic() + self._lease
-        return Holding(grant, ends, slot, self._times)
+        ends = self._monotonic() + self._lease
+        return Holding(grant, ends, self._monotonic, slot, self._times)
 
     async def _close_reading(self) -> None:
         reading, self._reading = self._reading, None
@@ -291,7 +291,7 @@ class Turns:
             cluster, ends = self._options.cluster, ending is not None
             return m.MoveCursor(address, cluster, fence, offsets, delay_ms, ends, untried)
 
-        began = time.monotonic()
+        began = self._monotonic()
         try:
             moved = await self._places.ask(_HOME, request, m.Moved)
         except StaleGrant:
@@ -318,13 +318,13 @@ class Turns:
         self._fence = 0
         self._ending.clear()
         if self._out is not None:
-            self._out.ends = min(self._out.ends, time.monotonic())
+            self._out.ends = min(self._out.ends, self._monotonic())
         if self._reading is not None:
             self._reading.stop()
 
     def _told(self, deadline: int) -> None:
         now_ms = milliseconds_of(deadline) - self._lease * 1_000
-        self._ahead_ms = now_ms - time.monotonic() * 1_000
+        self._ahead_ms = now_ms - self._monotonic() * 1_000
 
 
 def _is_early(part: Delivered, now: int) -> bool:

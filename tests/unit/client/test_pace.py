@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from weir.client import deliveries, delivery
 from weir.client.consuming import ConsumerOptions
 from weir.client.deliveries import Deliveries
 from weir.client.delivery import Holding
@@ -79,7 +78,7 @@ def test_nothing_handed_out_says_nothing() -> None:
 
 
 class Clock:
-    """Stands for `time`."""
+    """A clock that goes on when it is told to."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -104,7 +103,8 @@ class Waited:
 
     partitions = 1
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.offset = 0
         self.then = lambda: None
 
@@ -112,7 +112,7 @@ class Waited:
         self.then()
         self.offset += 1
         grant = Grant("t", 0, self.offset, 0, self.offset - 1, self.offset, 1, (Single(self),))
-        return Holding(grant, 1_000.0)
+        return Holding(grant, 1_000.0, self.clock.monotonic)
 
     def resume(self) -> None: ...
 
@@ -130,15 +130,12 @@ class Single:
 
 
 @pytest.mark.parametrize("idle", [0.0, 60.0])
-def test_what_is_settled_while_another_waits_for_more_counts(
-    monkeypatch: pytest.MonkeyPatch, idle: float
-) -> None:
+def test_what_is_settled_while_another_waits_for_more_counts(idle: float) -> None:
     """And so does the time until then; but not what passes while nothing is worked on."""
-    clock, pace, holdings = Clock(), Told(), Waited()
-    monkeypatch.setattr(deliveries, "time", clock)
-    monkeypatch.setattr(delivery, "time", clock)
+    clock, pace = Clock(), Told()
+    holdings = Waited(clock)
     options = ConsumerOptions("c", 1_000, 1, 30.0, 0.0)
-    source = Deliveries(cast(Holdings, holdings), pace, options)
+    source = Deliveries(cast(Holdings, holdings), pace, options, clock.monotonic)
 
     def drive(step: Any) -> None:
         with pytest.raises(StopIteration):

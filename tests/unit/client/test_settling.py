@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 
 import pytest
@@ -259,7 +260,7 @@ def test_a_lease_that_has_ended_costs_the_others_nothing(fake_broker) -> None:
                 held = consumer._holdings.held
                 places = consumer._holdings.places
                 assert places is not None
-                extending = Extending("c", places, 3_600, held)
+                extending = Extending("c", places, 3_600, held, time.monotonic)
                 before = held[0, other.fence].ends
                 assert not await extending.extend([*held.values()])
                 assert held[0, ended.fence].over

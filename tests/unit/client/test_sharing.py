@@ -9,8 +9,8 @@ import pytest
 
 import weir
 from weir import testing
-from weir.client import delivery, pulling
 from weir.client.client import Client
+from weir.client.system import SYSTEM, System
 from weir.errors import BadRequest, ValueLost
 from weir.model.limits import MIB
 from weir.wire import messages as m
@@ -67,7 +67,7 @@ def test_the_attempts_of_a_message_are_told() -> None:
 
 
 class Clock:
-    """Stands for `time` where leases are looked at."""
+    """A clock that goes on when it is told to."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -77,13 +77,12 @@ class Clock:
 
 
 def test_what_a_lease_no_longer_covers_is_not_handed_out(
-    fake_broker, monkeypatch: pytest.MonkeyPatch
+    fake_broker,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(pulling, "time", clock)
-    monkeypatch.setattr(delivery, "time", clock)
 
     async def scenario() -> None:
+        SYSTEM.set(System(monotonic=clock.monotonic))
         async with fake_broker() as broker, weir.connect(broker.url) as w, asyncio.timeout(20):
             broker.topic("t")
             await fill(w, 3)
