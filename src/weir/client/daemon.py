@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import io
 import select
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
+
+from weir.client.system import SYSTEM
 
 R = TypeVar("R")
 
@@ -35,7 +36,7 @@ async def in_daemon(call: Callable[[], R]) -> R:
         with contextlib.suppress(RuntimeError):  # the loop may have ended before the call
             loop.call_soon_threadsafe(settle, outcome)
 
-    threading.Thread(target=work, name="weir read", daemon=True).start()
+    SYSTEM.get().thread(work)
     return await future
 
 

@@ -156,7 +156,7 @@ class Author(Producer):
         whole = bytes(self._growing)
         indices = [index for _, index in sorted(self._chunks.items())]
         references = References(len(whole), self._hash, runs_of(indices))
-        self.history.wholes[self._partition, references.pack()] = whole
+        self.history.keep_whole(self._partition, references.pack(), whole)
         self._growing = bytearray()
         self._chunks.clear()
         return self._batch(self._sequence, [], references=references)

@@ -10,7 +10,8 @@ from weir.sim.process import Machine, Process
 from weir.sim.witness import Witness, led_by
 from weir.sim.world import World
 
-_PORT = 6800
+#: That all shards of a node share.
+PORT = 6800
 
 
 class BrokerSet:
@@ -23,7 +24,7 @@ class BrokerSet:
         self.machine = machine
         self.witness = Witness()
         numbers = range(1, nodes + 1)
-        members = tuple(Member(n, f"node{n}", _PORT) for n in numbers) if nodes > 1 else ()
+        members = tuple(Member(n, f"node{n}", PORT) for n in numbers) if nodes > 1 else ()
         self.hosts = {
             n: Host(world, machine, n, members, _Dialer(self, n), self.witness) for n in numbers
         }

@@ -20,6 +20,7 @@ from weir.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
 from weir.sim.rising import RisingStamps
 from weir.sim.seeking import between
 from weir.sim.timely import Timely
+from weir.sim.whole import ReadWhole
 from weir.sim.world import MS, SECOND
 
 #: How long an operation may stay open once faults have stopped.
@@ -410,6 +411,7 @@ CHECKERS: tuple[Checker, ...] = (
     Timely(),
     BarrierHolds(),
     OneOrder(),
+    ReadWhole(),
     Causal(),
     AllOrNone(),
     OneCursor(),

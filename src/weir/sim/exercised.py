@@ -28,7 +28,10 @@ _TESTED: dict[str, Callable[[History], object]] = {
     "Live": lambda history: history.operations,
     "Timely": lambda history: history.one_wrong,
     "BarrierHolds": lambda history: history.barriers,
-    "OneOrder": lambda history: history.readings,
+    "OneOrder": lambda history: any(one.partition < 0 for one in history.readings),
+    "ReadWhole": lambda history: any(
+        one.partition >= 0 or one.cut >= 0 for one in history.readings
+    ),
     "Causal": lambda history: any(publish.after for publish in history.publishes),
     "AllOrNone": lambda history: history.scatterings,
     "OneCursor": lambda history: history.moves,

@@ -243,13 +243,19 @@ class Reading:
     """What a reader in total order gave without a break, from the offsets of `start` on; of that,
     what is stamped above `after`.
 
-    Who joins the topic while it reads is read from its first message on.
+    Who joins the topic while it reads is read from its first message on. With a `partition`, of
+    that alone, in its own order. A reader that `skips` passes over what went past retention. One
+    that ended where the topic did at a time after `cut` has all that was confirmed by then; -1 if
+    it did not end.
     """
 
     reader: str
     start: dict[int, int]
     rows: list[Row] = field(default_factory=list)
     after: int = 0
+    partition: int = -1
+    cut: int = -1
+    skips: bool = False
 
 
 @dataclass(slots=True)
@@ -313,6 +319,8 @@ class History:
     dues: dict[bytes, int] = field(default_factory=dict)
     #: By partition and packed references, the value that they stand for.
     wholes: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
+    #: The other way round.
+    packed: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
     #: Whether values in chunks that are not touched for a moment are given up.
     values_expire: bool = False
     #: What a client found wrong on the spot, under the promise that it breaks.
@@ -351,6 +359,11 @@ class History:
         """Return whether all of some offsets was said to be void; nothing of an empty range is."""
         known = self.voids.get(partition)
         return first < behind and known is not None and known.covers(first, behind)
+
+    def keep_whole(self, partition: int, packed: bytes, whole: bytes) -> None:
+        """Note which value some packed references stand for."""
+        self.wholes[partition, packed] = whole
+        self.packed[partition, whole] = packed
 
     def hand_out(self, partition: int, stamp: int, through: int) -> None:
         """Note a partition's barrier, as somebody was told it."""

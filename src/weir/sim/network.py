@@ -96,7 +96,7 @@ class _Stream:
     """One direction of a link."""
 
     __slots__ = ("_buffer", "_deliver", "_give_up", "_moving", "_stalls", "_then", "_waits", "_way",
-                 "_world", "held")  # fmt: skip
+                 "_world", "arrived", "held")  # fmt: skip
 
     def __init__(
         self, world: World, way: Way, deliver: Callable[[bytes], None], give_up: Callable[[], None]
@@ -111,6 +111,12 @@ class _Stream:
         self._stalls = 0
         self._then: Callable[[], None] | None = None
         self.held = False
+        #: Called whenever something of it has arrived.
+        self.arrived: Callable[[], None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._buffer)
 
     def send(self, data: bytes) -> None:
         self._buffer += data
@@ -158,6 +164,8 @@ class _Stream:
                     data = bytes(buffer[:size])
                     del buffer[:size]
                 self._deliver(data)
+                if self.arrived is not None:
+                    self.arrived()
             elif self._then is not None:
                 then, self._then = self._then, None
                 then()
@@ -205,6 +213,19 @@ class Link:
         """Let the host read nothing for a while."""
         self._up.held = held
         self._up.move()
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes of the client's are on their way."""
+        return self._up.waiting
+
+    def on_arrival(self, then: Callable[[], None]) -> None:
+        """Call `then` whenever some of what the client sent has arrived."""
+        self._up.arrived = then
+
+    def finish_client(self) -> None:
+        """Close once all that the client sent has arrived."""
+        self._up.finish(lambda: self.cut(self._client))
 
     def finish(self) -> None:
         """Close once all that the host sent has arrived."""

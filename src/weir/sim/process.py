@@ -42,6 +42,8 @@ _Besides = (
     | ef.Stopped
 )
 
+#: A shard's own port is so much above its number.
+SHARD_PORT = 6900
 #: A recovery has a few steps for each segment.
 _RECOVERY_STEPS = 40
 
@@ -60,6 +62,8 @@ class Machine:
     shards_max: int = 3
     #: How often a process looks at the clock, in virtual microseconds.
     tick: int = ev.TICK_MS * MS
+    #: Whether clients are told of the shards' own ports.
+    ports: bool = False
 
     def __str__(self) -> str:
         """What was drawn, for the report of a run that failed."""
@@ -152,7 +156,11 @@ class Process:
         opened = [self._open(log) for log in self.logs]
         seat = self._seat
         identity = replace(seat.identity, shard=number)
-        self.shard = Shard(identity, opened, seat.time, seat.machine.shard, layout)
+        settings = seat.machine.shard
+        if seat.machine.ports and layout.shards > 1:
+            ports = tuple(SHARD_PORT + shard for shard in range(layout.shards))
+            settings = replace(settings, ports=ports)
+        self.shard = Shard(identity, opened, seat.time, settings, layout)
         self._do(self.shard.start())
         self._tick()
 

@@ -140,7 +140,8 @@ class _Run:
             retention_bytes=shape.retentions[seed % len(shape.retentions)],
             one_wrong=shape.kinds == ("astray",),
         )
-        self.brokers = brokers = BrokerSet(world, machine(world, shape), shape.nodes)
+        shipped = shape.shipped[seed % len(shape.shipped)]
+        self.brokers = brokers = BrokerSet(world, machine(world, shape, shipped), shape.nodes)
         alone = shape.nodes == 1
         storm = _PLOTS[shape.plot] if shape.plot else Storm
         self.nemesis = Nemesis(world, brokers.one, shape) if alone else storm(world, brokers, shape)
@@ -159,7 +160,7 @@ class _Run:
         grows = bool(ordered) and not self._rots and shape.grows[seed % len(shape.grows)]
         takers = shape.takers[seed % len(shape.takers)]
         ends = bool(ordered) and not self._rots and shape.ends[seed % len(shape.ends)]
-        domain = Domain(ordered, grows, takers, scatterers, ends)
+        domain = Domain(ordered, grows, takers, scatterers, ends, shipped)
         self._workload = Workload(self._scene, shape, operated, domain)
         self._scatters = bool(scatterers)
         self._ordered = bool(ordered or takers)

@@ -96,6 +96,8 @@ class Shape:
     ends: tuple[bool, ...] = (False,)
     #: How many clients scatter, where somebody reads the topic in total order.
     scatterers: tuple[int, ...] = (0,)
+    #: Whether producers and readers, and what else the client does, are the client as it ships.
+    shipped: tuple[bool, ...] = (False,)
     #: Whether the clocks of a set jump by hours.
     hours: tuple[bool, ...] = (False,)
     #: How many places rot in the end, while the node is down.
@@ -209,7 +211,7 @@ def cast(world: World, shape: Shape) -> Shape:
     return replace(shape, **left_out)
 
 
-def machine(world: World, shape: Shape) -> Machine:
+def machine(world: World, shape: Shape, shipped: bool = False) -> Machine:
     """Draw the sizes of a run's log and budget: small, so that every path is walked."""
     dice = world.dice
     heartbeat_ms, election_ms = dice.choice(shape.beats)
@@ -239,4 +241,4 @@ def machine(world: World, shape: Shape) -> Machine:
     )
     logs = dice.choice(_LOGS if shape.nodes == 1 else _LOGS[:3])
     flush = dice.choice(_FLUSHES[: 3 if shape.nodes == 1 else 2])
-    return Machine(log, shard, flush, logs, tick=dice.choice(shape.ticks) * MS)
+    return Machine(log, shard, flush, logs, tick=dice.choice(shape.ticks) * MS, ports=shipped)

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.sim.authors import Author, Pen
+from weir.sim.clients.process import Shipped
+from weir.sim.clients.producers import ShippedProducer
+from weir.sim.clients.readers import ShippedReader
 from weir.sim.cutters import Cutter
 from weir.sim.enders import Ender
 from weir.sim.growers import Grower, Newcomer
@@ -36,7 +39,8 @@ MILL = "mill"
 
 class Domain(NamedTuple):
     """How many read in total order, and tell of it; whether partitions join meanwhile; how many
-    take turns at it, and how many scatter; and whether a partition ends meanwhile.
+    take turns at it, and how many scatter; whether a partition ends meanwhile; and whether the
+    client as it ships does what it can of that.
     """
 
     readers: int
@@ -44,6 +48,7 @@ class Domain(NamedTuple):
     takers: int = 0
     scatterers: int = 0
     ends: bool = False
+    shipped: bool = False
 
 
 class Workload:
@@ -55,17 +60,21 @@ class Workload:
         shape = cast(scene.world, shape)
         parts, batches, each = scene.partitions, shape.batches, shape.device_messages
         pen = Pen()
-        self.producers: list[Program] = [
-            *(Producer(scene, f"p{n}", n % parts, batches) for n in range(shape.producers)),
+        #: Of the simulated producers one is left, for what no honest client does.
+        twins = min(shape.producers, 1) if domain.shipped else shape.producers
+        self.producers: list[Program | Shipped] = [
+            *(Producer(scene, f"p{n}", n % parts, batches) for n in range(twins)),
             *(Hasty(scene, f"hasty{n}", n % parts, 2 * batches) for n in range(shape.hasty)),
             *(Hub(scene, f"hub{n}", 7000 + n, n % parts, each) for n in range(shape.hubs)),
             *(Author(scene, f"author{n}", -1 % parts, 2 * batches, pen)
               for n in range(shape.authors)),
         ]  # fmt: skip
-        self.readers: list[Reader | OrderReader] = [
-            Reader(scene, f"reader{n}", n) for n in range(parts)
-        ]
-        for n in range(domain.readers):
+        self.readers: list[Reader | OrderReader | Shipped] = []
+        if domain.shipped:
+            self._add_shipped(scene, shape, domain)
+        else:
+            self.readers += [Reader(scene, f"reader{n}", n) for n in range(parts)]
+        for n in range(0 if domain.shipped else domain.readers):
             reader = OrderReader(scene, f"order{n}")
             self.readers.append(reader)
             teller = Teller if n % 2 else PatientTeller
@@ -110,6 +119,17 @@ class Workload:
         ]
         self.consumers.append(Consumer(scene, "miller", partition, MILL))
 
+    def _add_shipped(self, scene: Scene, shape: Shape, domain: Domain) -> None:
+        """Let the client as it ships publish and read."""
+        dice, parts, batches = self._world.dice, scene.partitions, shape.batches
+        for n in range(max(shape.producers - 1, 1)):
+            partition = dice.choice((None, n % parts))
+            producer = ShippedProducer(scene, f"shipped{n}", partition, batches)
+            self.producers.append(producer)
+        self.readers.append(ShippedReader(scene, "shippedreader", "partition"))
+        for n in range(domain.readers):
+            self.readers.append(ShippedReader(scene, f"shippedorder{n}", "total"))
+
     def start(self) -> None:
         """Let all programs begin within the first moments."""
         for program in self._all():
@@ -144,7 +164,7 @@ class Workload:
         readers = all(reader.finished for reader in self.readers)
         return readers and all(one.finished for one in (*self.consumers, *self.receivers))
 
-    def _all(self) -> Iterable[Program]:
+    def _all(self) -> Iterable[Program | Shipped]:
         return (
             *self.producers,
             *self.readers,

@@ -1,0 +1,151 @@
+"""Readers of the shipped client: of each partition in its own order, and of all in one order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from weir.client.client import Client
+from weir.client.reader import Reader
+from weir.errors import Disconnected, OffsetOutOfRange, WeirError
+from weir.sim.clients.process import Shipped
+from weir.sim.history import Confirmed as ConfirmedAt
+from weir.sim.history import Publish, Reading, Row, Seen
+from weir.sim.programs import TOPIC
+from weir.sim.scene import Scene
+
+_BYTES = (1, 600, 100_000)
+#: How long a reader goes on before it is left for another one, in seconds.
+_GOES_ON = (0.05, 0.5, 3.0)
+#: How likely one that begins does so where an earlier one was; and ends at what is there.
+_RESUMES = 0.6
+_CUTS = 0.4
+#: How likely a reader in total order tells of what it has read, by a message of its own.
+_TELLS = 0.15
+
+
+class ShippedReader(Shipped):
+    """Reads the whole topic again and again, live or to a cut, from leaders or any replica."""
+
+    def __init__(self, scene: Scene, name: str, order: str) -> None:
+        """Read in one order of all partitions ("total"), or in that of each ("partition")."""
+        super().__init__(scene, name)
+        self._order = order
+        #: By partition, all below was read.
+        self._positions: dict[int, int] = {}
+        self._serial = 0
+
+    async def work(self, client: Client) -> None:
+        """Read until it is to end; then once more, all that is there."""
+        while not self._ending:
+            await self._read(client, follow=not self.world.chance(_CUTS))
+            await self.rest()
+        while not await self._read(client, follow=False):
+            await self.rest()
+
+    async def _read(self, client: Client, follow: bool) -> bool:
+        """Read for a while, or to the end; return whether that was reached."""
+        dice = self.world.dice
+        resumes = self._ending or self.world.chance(_RESUMES)
+        start = dict(self._positions) if resumes else {}
+        reader = client.reader(
+            TOPIC,
+            start=start or "earliest",
+            order=self._order,
+            follow=follow,
+            max_bytes=100_000 if self._ending else dice.choice(_BYTES),
+            read_from=dice.choice(("leader", "any")),
+        )
+        what = f"read {self._order}, {'live' if follow else 'to the end'}"
+        try:
+            # Whoever follows waits for what is published, if anything is.
+            with self.operation(what if not follow else f"open to {what}"):
+                since = self.world.now
+                await reader.open()
+                if not follow:
+                    await self._take(client, reader, since)
+            if follow:
+                async with asyncio.timeout(dice.choice(_GOES_ON)):
+                    await self._take(client, reader, -1)
+        except TimeoutError:
+            pass
+        except OffsetOutOfRange as error:
+            self._moved_up(start, error)
+        except Disconnected as error:
+            self.world.note(self.name, "reads no more", str(error))
+        except WeirError as error:
+            self.expect(error, "Durable", f"a reader from {start} was refused")
+        else:
+            return not follow
+        finally:
+            await reader.close()
+        return False
+
+    async def _take(self, client: Client, reader: Reader, since: int) -> None:
+        """Take messages as they come, to a cut begun at `since` if there is one."""
+        start = dict(reader.positions)
+        readings = self._begun(start)
+        async for message in reader:
+            value = self.history.packed.get((message.partition, message.value), message.value)
+            row = Row(message.stamp, message.partition, message.offset, value)
+            if self._order == "total":
+                readings[-1].rows.append(row)
+            else:
+                self._of_one(readings, message.partition, start).rows.append(row)
+            self._saw(row)
+            if self._order == "total" and not self._ending and self.world.chance(_TELLS):
+                await self._tell(client, row.stamp)
+        if since >= 0:
+            for reading in readings.values():
+                reading.cut = since
+
+    def _begun(self, start: Mapping[int, int]) -> dict[int, Reading]:
+        if self._order != "total":
+            readings: dict[int, Reading] = {}
+            for partition in sorted(start):
+                self._of_one(readings, partition, start)
+            return readings
+        reading = Reading(self.name, dict(start), skips=True)
+        self.history.readings.append(reading)
+        return {-1: reading}
+
+    def _of_one(
+        self, readings: dict[int, Reading], partition: int, start: Mapping[int, int]
+    ) -> Reading:
+        """Return what was read of a partition by itself."""
+        if partition not in readings:
+            first = {partition: start.get(partition, 0)}
+            readings[partition] = Reading(self.name, first, partition=partition)
+            self.history.readings.append(readings[partition])
+        return readings[partition]
+
+    def _saw(self, row: Row) -> None:
+        self.world.note(self.name, "read", row.partition, row.offset, row.stamp)
+        self.history.seen.append(Seen(row.partition, row.offset, (row.value,), row.stamp))
+        self.seen = max(self.seen, row.stamp)
+        self._positions[row.partition] = row.offset + 1
+
+    def _moved_up(self, start: Mapping[int, int], error: OffsetOutOfRange) -> None:
+        """What was asked for is past retention: go on at the beginning."""
+        if not self.history.retention_bytes:
+            self.complain("Durable", f"a reader from {start} was refused: {error!r}")
+        self._positions.clear()
+
+    async def _tell(self, client: Client, stamp: int) -> None:
+        """Publish something that is ordered behind what was read."""
+        self._serial += 1
+        value = f"{self.name}.{self.life}.{self._serial}".encode()
+        publish = Publish(
+            -1, ("shipped", self.name, self.life), self._serial, (value,), self.world.now,
+            after=max(self.seen, stamp), sends=1,
+        )  # fmt: skip
+        self.history.publishes.append(publish)
+        with self.operation("tell"):
+            try:
+                receipt = await client.publish(TOPIC, value)
+            except WeirError as error:
+                self.expect(error, "OneOffset", "a message was refused for good")
+            else:
+                publish.partition = receipt.partition
+                confirmed = ConfirmedAt(self.world.now, receipt.offset, receipt.stamp)
+                publish.confirms.append(confirmed)

@@ -1,0 +1,46 @@
+"""Worlds in which the client as it ships publishes and reads.
+
+WEIR_CLIENT_SEEDS says how many are played of one node, and of three nodes half as many.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from weir.sim.run import run_seed, run_seeds
+from weir.sim.shape import NODE, SET
+
+SEEDS = int(os.environ.get("WEIR_CLIENT_SEEDS", "16"))
+NODE_SHIPPED = replace(NODE, shipped=(True,))
+SET_SHIPPED = replace(SET, shipped=(True,))
+
+_PLAY = """
+from dataclasses import replace
+from weir.sim.run import run_seed
+from weir.sim.shape import SET
+print(run_seed(2, replace(SET, shipped=(True,))).trace_hash)
+"""
+
+
+@pytest.mark.timeout(120 + 10 * SEEDS)
+def test_every_promise_is_kept_to_the_client_as_it_ships() -> None:
+    for shape, seeds in ((NODE_SHIPPED, SEEDS), (SET_SHIPPED, SEEDS // 2)):
+        broken = [one.report() for one in run_seeds(0, seeds, shape) if one.violations]
+        assert not broken, "\n\n".join(broken[:3])
+
+
+@pytest.mark.timeout(120)
+def test_a_seed_replays_to_the_byte_whatever_hashes_are() -> None:
+    traces = {run_seed(2, SET_SHIPPED).trace_hash}
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        played = subprocess.run(
+            [sys.executable, "-c", _PLAY], env=environment, capture_output=True, check=True
+        )
+        traces.add(played.stdout.decode().strip())
+    assert len(traces) == 1
