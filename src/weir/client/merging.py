@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from weir.client.barriers import Barriers
@@ -80,11 +81,11 @@ class Merging:
         #: By partition that has ended, the offset behind its last message.
         self._over: dict[int, int] = {}
         for partition in begins:
-            self._begin(self._pull(partition))
+            self._begin(partial(self._pull, partition))
         if ends is None:
-            self._begin(self._ask())
+            self._begin(self._ask)
         if joined is not None:
-            self._begin(watch(portions.places, self._grown))
+            self._begin(partial(watch, portions.places, self._grown))
 
     async def take(self) -> Handful | None:
         """Return what comes next, None at the end; raise what a puller raised."""
@@ -107,13 +108,13 @@ class Merging:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    def _begin(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._run(work), name="weir merging"))
 
-    async def _run(self, work: Coroutine[None, None, None]) -> None:
+    async def _run(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
-            await work
+            await work()
         except Exception as error:
             self._error = self._error or error
             self._news.set()
@@ -228,7 +229,7 @@ class Merging:
                 self._merge.roster.join(partition, floor)
                 self._merge.add(partition, 0)
                 self._live += 1
-                self._begin(self._pull(partition))
+                self._begin(partial(self._pull, partition))
 
     async def _learn(self, partitions: int) -> None:
         """Wait until all partitions are read that belong to the order by now."""
@@ -247,4 +248,4 @@ class Merging:
                 await asyncio.sleep(_AGAIN_AFTER)
 
     def _grown(self, partitions: Iterable[int]) -> None:
-        self._begin(self._learn(max(partitions) + 1))
+        self._begin(partial(self._learn, max(partitions) + 1))

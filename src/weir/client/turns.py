@@ -26,7 +26,7 @@ from weir.client.runs import Run
 from weir.client.turn_reading import TurnReading
 from weir.client.vector import Vector
 from weir.client.withdrawing import Withdrawing
-from weir.errors import StaleGrant
+from weir.errors import OffsetOutOfRange, StaleGrant
 from weir.model.header import Columns
 from weir.model.ids import Address
 from weir.model.stamp import milliseconds_of
@@ -79,6 +79,9 @@ class Turns:
         #: The turn's number, 0 without one; what the broker knows to be done; how it is to end.
         self._fence = self._attempts = 0
         self._kept: tuple[int, ...] = ()
+        #: Of the last turn that is over: its number, what the broker knew to be done in it, and
+        #: whether it was given back.
+        self._ended: tuple[int, tuple[int, ...], bool] = (0, (), False)
         self._ending = Ending()
         self._times = 0
         #: Whether somebody was told that delays are for nothing here.
@@ -170,7 +173,12 @@ class Turns:
             size = 1  # what failed is tried alone: nothing behind it has failed
         assert self._reading is not None  # there is a turn
         self._out = None
-        part = await self._reading.piece(size)
+        try:
+            part = await self._reading.piece(size)
+        except OffsetOutOfRange:
+            # Retention has come by: the next turn begins behind what it took.
+            self._ending.want(0, untried=True)
+            return None
         if part is None or not self._fence:
             return None
         self._home.saw(part.batch.header.stamp)
@@ -218,9 +226,10 @@ class Turns:
             return expired_result(runs)
         for run in runs:
             self.done(partition, fence, *run)
-        stale = self._acking.stale
         await self.flush(_HOME)
-        return result_of(runs) if stale == self._acking.stale else expired_result(runs)
+        # Another request may have been told that the turn was over, and not have said all of this.
+        in_time = fence == self._fence or self._was_kept(partition, fence, runs)
+        return result_of(runs) if in_time else expired_result(runs)
 
     def back(self, partition: int, fence: int, run: Run, delay_ms: int, untried: bool) -> None:
         """Note that messages go back: the turn ends in front of them."""
@@ -235,9 +244,15 @@ class Turns:
             return False
         self._times += 1
         self._ending.want(delay_ms, untried=False)
-        stale = self._acking.stale
         await self.flush(_HOME)
-        return stale == self._acking.stale
+        number, _, given_back = self._ended
+        return fence == self._fence or (fence == number and given_back)
+
+    def _was_kept(self, partition: int, fence: int, runs: Sequence[Run]) -> bool:
+        """Whether the broker knew of messages before their turn was over."""
+        number, kept, _ = self._ended
+        reached = kept[partition] if partition < len(kept) else 0
+        return fence == number and all(behind <= reached for _, behind in runs)
 
     def times(self, partition: int) -> int:
         """Return how often something was given back."""
@@ -299,7 +314,7 @@ class Turns:
             return
         self._kept = offsets
         if ending is not None:
-            self._over()
+            self._over(given_back=True)
             return
         self._told(moved.deadline)
         if self._out is not None:
@@ -314,7 +329,8 @@ class Turns:
             if offset > before:
                 self._acking.expired(partition, (fence, before, offset))
 
-    def _over(self) -> None:
+    def _over(self, given_back: bool = False) -> None:
+        self._ended = self._fence, self._kept, given_back
         self._fence = 0
         self._ending.clear()
         if self._out is not None:

@@ -1,0 +1,130 @@
+"""A turn in total order that ends while its holder is about to say what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import warnings
+from collections.abc import Coroutine
+from typing import Any, cast
+
+from weir.client.acking import Acking
+from weir.client.consuming import ConsumerOptions
+from weir.client.delivery import Holding
+from weir.client.granted import Grant
+from weir.client.link import Link
+from weir.client.merging import Merging
+from weir.client.places import Places
+from weir.client.system import REAL
+from weir.client.turns import Turns
+from weir.errors import OffsetOutOfRange, StaleGrant
+from weir.wire import messages as m
+
+FENCE = 7
+
+
+class Home:
+    """A link of which only the clocks are used."""
+
+    system = REAL
+
+
+class Leader:
+    """Stands for the places of a topic: each request waits for `go`, and gets the next answer."""
+
+    topic = "t"
+
+    def __init__(self, *answers: m.Reply | Exception) -> None:
+        self.go = asyncio.Event()
+        self.answers = list(answers)
+
+    async def ask(self, *_: Any, **__: Any) -> m.Reply:
+        await self.go.wait()
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def turns_of(leader: Leader) -> Turns:
+    """Return a consumer that has a turn, and works at message 0."""
+    options = ConsumerOptions("c", 10, 1_000, 30.0, 0.0, mode="ordered")
+    acking = Acking("t", "c", lambda stale: None)
+    turns = Turns(
+        cast(Link, Home()), cast(Link, None), cast(Places, leader), options, acking,
+        lambda: None, lambda: None, lambda holding: None,
+    )  # fmt: skip
+    turns._fence, turns._kept = FENCE, (0,)
+    turns._vector.hand_out(0, 0, 1)
+    return turns
+
+
+def holding() -> Holding:
+    grant = Grant("t", 0, FENCE, 0, 0, 1, 1, ())
+    return Holding(grant, time.monotonic() + 30, time.monotonic)
+
+
+async def beside(turns: Turns, leader: Leader, what: Coroutine[Any, Any, Any]) -> Any:
+    """Begin something while another request about the turn is under way, then let that go on."""
+    loop = asyncio.get_running_loop()
+    keeping = loop.create_task(turns.extend(holding(), 30.0))
+    await asyncio.sleep(0)
+    asked = loop.create_task(what)
+    await asyncio.sleep(0)
+    leader.go.set()
+    await keeping
+    return await asked
+
+
+def test_an_ack_counts_for_nothing_if_another_request_heard_that_the_turn_was_over() -> None:
+    async def scenario() -> None:
+        leader = Leader(StaleGrant("over"))
+        turns = turns_of(leader)
+        assert not await beside(turns, leader, turns.ack(0, FENCE, [(0, 1)]))
+
+    asyncio.run(scenario())
+
+
+def test_what_goes_back_then_went_back_too_late() -> None:
+    async def scenario() -> None:
+        leader = Leader(StaleGrant("over"))
+        turns = turns_of(leader)
+        assert not await beside(turns, leader, turns.now(0, FENCE, [(0, 1)], 0))
+
+    asyncio.run(scenario())
+
+
+def test_an_ack_that_moved_the_cursor_counts() -> None:
+    async def scenario() -> None:
+        leader = Leader(m.Moved(1 << 40), m.Moved(1 << 40))
+        turns = turns_of(leader)
+        assert await beside(turns, leader, turns.ack(0, FENCE, [(0, 1)]))
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_whose_place_went_past_retention_is_given_back() -> None:
+    class Gone:
+        async def piece(self, size: int) -> None:
+            raise OffsetOutOfRange("past retention", 5)
+
+    async def scenario() -> None:
+        turns = turns_of(Leader())
+        turns._reading = cast(Any, Gone())
+        assert await turns._piece(asyncio.Semaphore()) is None
+        assert turns._ending.due(False) == (0, True)
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_in_total_order_that_is_closed_at_once_leaves_nothing_unawaited() -> None:
+    async def scenario() -> None:
+        merging = Merging(cast(Any, None), cast(Any, None), {0: 0, 1: 0}, joined=lambda p: None)
+        await merging.close()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(scenario())
+        gc.collect()
+    assert not caught
