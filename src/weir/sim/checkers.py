@@ -12,6 +12,7 @@ from typing import Protocol
 
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB
+from weir.sim.handled import HandledOnce
 from weir.sim.history import UNKNOWN, Ack, Grant, History, Look, Record, Return, Seek
 from weir.sim.in_turn import OneCursor, OneTurn
 from weir.sim.leasing import HeldBack, Leased
@@ -416,6 +417,7 @@ CHECKERS: tuple[Checker, ...] = (
     AllOrNone(),
     OneCursor(),
     OneTurn(),
+    HandledOnce(),
 )
 
 

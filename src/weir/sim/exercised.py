@@ -34,7 +34,7 @@ _TESTED: dict[str, Callable[[History], object]] = {
     ),
     "Causal": lambda history: any(publish.after for publish in history.publishes),
     "AllOrNone": lambda history: history.scatterings,
-    "OneCursor": lambda history: history.moves,
+    "OneCursor": lambda history: history.moves or history.handled,
     "OneTurn": lambda history: len(history.turns) > 1,
 }
 #: Those that a run of `weir.sim.shape.SET` can break: in none of them is one clock wrong alone.

@@ -211,6 +211,21 @@ class Work:
 
 
 @dataclass(slots=True)
+class Handled:
+    """Messages that a consumer of a cluster in total order was handed in a turn; `acked` is when it
+    was told that they are done by it, -1 while it was not, and `late` whether it was told that they
+    are not.
+    """
+
+    cluster: str
+    fence: int
+    rows: tuple[Row, ...]
+    began: int
+    acked: int = -1
+    late: bool = False
+
+
+@dataclass(slots=True)
 class SeekAll:
     """A seek of a cluster's cursor in all partitions; `settled` and `done` as of a `Seek`."""
 
@@ -302,6 +317,7 @@ class History:
     moves: list[Move] = field(default_factory=list)
     works: list[Work] = field(default_factory=list)
     sought: list[SeekAll] = field(default_factory=list)
+    handled: list[Handled] = field(default_factory=list)
     fences: list[Fence] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     #: By partition and offset, the highest barrier that was said to be complete through there.

@@ -172,7 +172,7 @@ class Producer(Client):
             keys = [dice.choice(_KEYS) for _ in values]
             history.keys.update((v, k) for v, k in zip(values, keys, strict=True) if k is not None)
             return {"keys": keys}
-        if not self.world.chance(_DELAYED):
+        if not self.scene.delays or not self.world.chance(_DELAYED):
             return {}
         now_ms = EPOCH_MS + self.world.now // MS
         dues = [now_ms + delay if (delay := dice.choice(_DELAYS_MS)) else 0 for _ in values]

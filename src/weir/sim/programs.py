@@ -229,7 +229,10 @@ class Client(Program):
 
     def _create(self) -> None:
         keep = SettingsChange(retention_bytes=self.history.retention_bytes)
-        self.ask(m.CreateTopic(TOPIC, self.scene.partitions, settings=keep), self._created)
+        self.ask(
+            m.CreateTopic(TOPIC, self.scene.partitions, self.scene.order, settings=keep),
+            self._created,
+        )
 
     def _created(self, reply: m.Reply) -> None:
         if isinstance(reply, m.TopicInfo):

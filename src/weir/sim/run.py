@@ -154,11 +154,22 @@ class _Run:
         ordered = shape.ordered[seed % len(shape.ordered)]
         scatterers = shape.scatterers[seed % len(shape.scatterers)] if ordered else 0
         parts = shape.partitions + (world.dice.choice(_MORE_PARTITIONS) if scatterers else 0)
-        self._scene = Scene(world, brokers, history, parts, shape.pace, shape.patience, shape.sites)
         operated = shape.operators[seed % len(shape.operators)]
         # Who looks at what rotted looks at the partitions of the beginning.
         grows = bool(ordered) and not self._rots and shape.grows[seed % len(shape.grows)]
         takers = shape.takers[seed % len(shape.takers)]
+        order = "total" if shipped and takers else "partition"
+        self._scene = Scene(
+            world,
+            brokers,
+            history,
+            parts,
+            shape.pace,
+            shape.patience,
+            shape.sites,
+            order,
+            delays=not shipped,
+        )
         ends = bool(ordered) and not self._rots and shape.ends[seed % len(shape.ends)]
         domain = Domain(ordered, grows, takers, scatterers, ends, shipped)
         self._workload = Workload(self._scene, shape, operated, domain)

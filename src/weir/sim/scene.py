@@ -25,6 +25,10 @@ class Scene:
     patience: int = 0
     #: Where programs run.
     sites: tuple[int, ...] = (-1,)
+    #: Of the topic: "partition", or "total" where consumers of the client as it ships take turns.
+    order: str = "partition"
+    #: Whether messages may be delayed: where a cluster keeps the order of all partitions, none may.
+    delays: bool = True
 
     @property
     def ahead_ms(self) -> int:

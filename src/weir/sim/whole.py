@@ -52,8 +52,32 @@ class ReadWhole:
                 known = confirmed.offset != UNKNOWN and confirmed.at < reading.cut
                 if not known or confirmed.offset < least:
                     continue
-                if (partition, confirmed.offset) not in got:
+                if (partition, confirmed.offset) not in got and not _is_undecided(
+                    history, got, partition, confirmed.offset
+                ):
                     yield (
                         f"{reading.reader} began to read to the end at {reading.cut}, and left out "
                         f"{confirmed.offset} of {partition}, which was confirmed at {confirmed.at}"
                     )
+
+
+def _is_undecided(history: History, got: set[tuple[int, int]], partition: int, offset: int) -> bool:
+    """Whether a part of a scattering lies at or before an offset that was not read: until that is
+    decided, nobody is shown what is behind it.
+    """
+    if not history.scatterings:
+        return False
+    voids = history.voids.get(partition)
+    if voids is not None and voids.count:
+        return True
+    places = {
+        confirmed.offset
+        for publish in history.publishes
+        if publish.scattered and publish.partition == partition
+        for confirmed in publish.confirms
+    }
+    unknown = any(
+        publish.scattered and publish.partition == partition and not publish.confirms
+        for publish in history.publishes
+    )
+    return unknown or any((partition, at) not in got and at <= offset for at in places)

@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from weir.broker.registry.placement import REPLICAS_DEFAULT
+from weir.model.clusters import Mode
 from weir.sim.authors import Author, Pen
+from weir.sim.clients.consumers import ShippedConsumer
 from weir.sim.clients.process import Shipped
 from weir.sim.clients.producers import ShippedProducer
 from weir.sim.clients.readers import ShippedReader
+from weir.sim.clients.scatterers import ShippedScatterer
 from weir.sim.cutters import Cutter
 from weir.sim.enders import Ender
 from weir.sim.growers import Grower, Newcomer
@@ -86,18 +89,28 @@ class Workload:
             self.producers.append(Newcomer(scene, "newcomer", parts, batches))
         if domain.ends:
             self.producers.append(Ender(scene, "ender"))
-        self.readers += [Taker(scene, f"taker{n}", CREW) for n in range(domain.takers)]
-        if domain.takers:
+        takers = 0 if domain.shipped else domain.takers
+        self.readers += [Taker(scene, f"taker{n}", CREW) for n in range(takers)]
+        if takers:
             self.producers.append(Seeker(scene, "seeker", CREW))
-        self.consumers = [
-            Consumer(scene, f"consumer{n}", 0, CLUSTER) for n in range(shape.consumers)
+        self.consumers: list[Consumer | Shipped] = [
+            Consumer(scene, f"consumer{n}", 0, CLUSTER)
+            for n in range(0 if domain.shipped else shape.consumers)
         ]
-        if domain.scatterers:
+        if domain.scatterers and domain.shipped:
+            for n in range(domain.scatterers):
+                name = f"shippedscatterer{n}"
+                self.producers.append(ShippedScatterer(scene, name, batches, MILL))
+            self.consumers.append(ShippedConsumer(scene, "shippedmiller", MILL, Mode.SHARED))
+        elif domain.scatterers:
             self._add_mill(scene, domain.scatterers, batches)
-        keeper = scene.world.dice.choice((KeyedConsumer, OrderedConsumer))
-        self.consumers += [
-            keeper(scene, f"keeper{n}", -1 % parts, ORDER) for n in range(shape.keepers)
-        ]
+        keeper: type[Consumer] = scene.world.dice.choice((KeyedConsumer, OrderedConsumer))
+        if domain.shipped:
+            self._add_shipped_consumers(scene, shape, domain, keeper.mode)
+        else:
+            self.consumers += [
+                keeper(scene, f"keeper{n}", -1 % parts, ORDER) for n in range(shape.keepers)
+            ]
         # The least budget has no room for a subscription.
         room = scene.brokers.machine.shard.budget_bytes > LEAST_BUDGET
         self.receivers = [
@@ -130,6 +143,21 @@ class Workload:
         for n in range(domain.readers):
             self.readers.append(ShippedReader(scene, f"shippedorder{n}", "total"))
 
+    def _add_shipped_consumers(
+        self, scene: Scene, shape: Shape, domain: Domain, keeps: Mode
+    ) -> None:
+        """Let the client as it ships consume, in all modes; in turns, of a topic in total order."""
+        for n in range(shape.consumers):
+            consumer = ShippedConsumer(scene, f"shippedconsumer{n}", CLUSTER, Mode.SHARED)
+            self.consumers.append(consumer)
+        if scene.order == "total":
+            keeps = Mode.KEYED
+            for n in range(domain.takers):
+                taker = ShippedConsumer(scene, f"shippedtaker{n}", CREW, Mode.ORDERED)
+                self.consumers.append(taker)
+        for n in range(shape.keepers):
+            self.consumers.append(ShippedConsumer(scene, f"shippedkeeper{n}", ORDER, keeps))
+
     def start(self) -> None:
         """Let all programs begin within the first moments."""
         for program in self._all():
@@ -145,7 +173,9 @@ class Workload:
         for reader in self.readers:
             reader.end()
         for consumer in self.consumers:
-            consumer.ending, consumer.ending_since = True, self._world.now
+            if isinstance(consumer, Consumer):
+                consumer.ending_since = self._world.now
+            consumer.ending = True
         for receiver in self.receivers:
             receiver.end()
 

@@ -32,6 +32,7 @@ _LATE_SECONDS = 0.003
 _TIMERS = 100
 #: How many turns are left to a process that was killed, for its tasks to unwind.
 _LAST_TURNS = 2_000
+_PATIENCE = 100
 _US = 1e-6
 _ASYNCIO = ("asyncio", "weir.sim.clients")
 
@@ -134,9 +135,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """End: cancel all tasks, and let them unwind at once, in a time of their own."""
         self._dead = True
         self._sources.clear()
-        for task in list(self._living.values()):
-            task.cancel()
-        for _ in range(_LAST_TURNS):
+        for turn in range(_LAST_TURNS):
+            if not turn % _PATIENCE:  # who wants to wait for something is told again
+                for task in list(self._living.values()):
+                    task.cancel()
             if not self._ready:
                 timers = [timer._when for timer in self._scheduled if not timer._cancelled]
                 if not timers or all(task.done() for task in self._living.values()):
@@ -218,9 +220,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         coro: Coroutine[Any, Any, Any],
         context: Context | None = None,
     ) -> asyncio.Task[Any]:
-        if not self._dead and self._world.chance(_LATE):
-            coro = _late(coro, self._world.dice.random() * _LATE_SECONDS)
         task = asyncio.Task(coro, loop=self, context=context)
+        if not self._dead and self._world.chance(_LATE):
+            first = self._ready.pop()  # its first step, which it has just scheduled
+            late = self._world.dice.random() * _LATE_SECONDS
+            self.call_later(late, self._ready.append, first)
         self._made += 1
         self._living[self._made] = task
         return task
@@ -270,15 +274,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_forever(self) -> NoReturn:
         """Refuse: the world says when there is a turn."""
         _refuse("the loop to run by itself")
-
-
-async def _late(coro: Coroutine[Any, Any, Any], seconds: float) -> Any:
-    try:
-        await asyncio.sleep(seconds)
-    except BaseException:
-        coro.close()
-        raise
-    return await coro
 
 
 def refuse_thread(work: Callable[[], None]) -> NoReturn:

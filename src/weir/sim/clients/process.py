@@ -154,10 +154,13 @@ class Shipped(ABC):
     # -- what runs in the loop -----------------------------------------------------------------
 
     async def _main(self) -> None:
+        mine = self._loop
         try:
             while not self.finished:
                 await self._once()
         except Exception as error:
+            if mine is not self._loop:
+                return  # it was killed
             self.history.complaints.append((CRASH, f"{self.name}: {error!r}"))
 
     async def _once(self) -> None:
@@ -180,7 +183,9 @@ class Shipped(ABC):
     async def _create_topic(self, client: Client) -> None:
         keep = self.history.retention_bytes or "forever"
         with suppress(TopicExists):  # it has grown
-            await client.create_topic(TOPIC, self.scene.partitions, retention_bytes=keep)
+            await client.create_topic(
+                TOPIC, self.scene.partitions, self.scene.order, retention_bytes=keep
+            )
 
     async def rest(self) -> None:
         """Wait as one does between two pieces of work, and now and then for long."""

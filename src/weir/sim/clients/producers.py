@@ -197,7 +197,8 @@ class ShippedProducer(Shipped):
         self._met(error)
 
     def _met(self, error: WeirError) -> None:
-        if not isinstance(error, Disconnected):
+        ended = isinstance(error, PartitionEnded) and self._partition is not None
+        if not isinstance(error, Disconnected) and not ended:
             self.expect(error, "OneOffset", "a message was refused for good")
 
 
