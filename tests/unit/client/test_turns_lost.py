@@ -7,6 +7,7 @@ import gc
 import time
 import warnings
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any, cast
 
 from weir.client.acking import Acking
@@ -120,7 +121,8 @@ def test_a_turn_whose_place_went_past_retention_is_given_back() -> None:
 
 def test_a_reader_in_total_order_that_is_closed_at_once_leaves_nothing_unawaited() -> None:
     async def scenario() -> None:
-        merging = Merging(cast(Any, None), cast(Any, None), {0: 0, 1: 0}, joined=lambda p: None)
+        portions = cast(Any, SimpleNamespace(places=None))
+        merging = Merging(portions, cast(Any, None), {0: 0, 1: 0}, joined=lambda p: None)
         await merging.close()
 
     with warnings.catch_warnings(record=True) as caught:
