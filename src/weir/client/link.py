@@ -315,7 +315,9 @@ class Link:
         if self._connection is None and self.error is None:
             try:
                 async with asyncio.timeout(timeout):
-                    await self._up.wait()
+                    # One that came may be gone again before this has its turn.
+                    while self._connection is None and self.error is None:
+                        await self._up.wait()
             except TimeoutError:
                 raise _unreached(self._places, timeout, self._last_failure) from None
         if self.error is not None:

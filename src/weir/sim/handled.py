@@ -51,7 +51,7 @@ def _order(handled: list[Handled]) -> Iterator[str]:
 
 def _left_out(handled: list[Handled], drained: dict[int, list[Record]]) -> Iterator[str]:
     """In the end everything was done by somebody, or may have been."""
-    done = {row[1:3] for one in handled if not one.late for row in one.rows}
+    done = {row[1:3] for one in handled if not one.back for row in one.rows}
     for partition, records in drained.items():
         for record in records:
             for offset in range(record.offset, record.offset + len(record.values)):

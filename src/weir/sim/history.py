@@ -12,6 +12,8 @@ from weir.model.clusters import Mode
 
 #: A repeat's answer that names no offset: it was accepted, that much is sure.
 UNKNOWN = -1
+#: In the place of a large value that its reader did not load: no message has this one.
+UNREAD = b""
 
 
 @dataclass(slots=True)
@@ -163,6 +165,11 @@ class Row(NamedTuple):
     offset: int
     value: bytes
 
+    def is_like(self, other: Row | None) -> bool:
+        """Whether it is the other one, as far as it was read."""
+        same = other is not None and self[:3] == other[:3]
+        return same and other is not None and self.value in (UNREAD, other.value)
+
 
 @dataclass(slots=True)
 class TurnTaken:
@@ -212,9 +219,11 @@ class Work:
 
 @dataclass(slots=True)
 class Handled:
-    """Messages that a consumer of a cluster in total order was handed in a turn; `acked` is when it
-    was told that they are done by it, -1 while it was not, and `late` whether it was told that they
-    are not.
+    """Messages that a consumer of a cluster in total order was handed in a turn.
+
+    `acked` is when it was told that they are done by it, -1 while it was not: who is told that an
+    ack came too late may have lost the answer of an earlier try, which did it. `back`: they were
+    given back.
     """
 
     cluster: str
@@ -222,7 +231,7 @@ class Handled:
     rows: tuple[Row, ...]
     began: int
     acked: int = -1
-    late: bool = False
+    back: bool = False
 
 
 @dataclass(slots=True)

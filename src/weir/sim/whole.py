@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weir.sim.history import UNKNOWN, History, Reading
+from weir.sim.history import UNKNOWN, History, Reading, Row
 from weir.sim.one_order import Log, log_of
 
 
@@ -36,7 +36,10 @@ class ReadWhole:
             offset = next(expected, None)
             while offset is not None and offset < min(row.offset, least):
                 offset = next(expected, None)  # retention was faster
-            if offset is None or row != (there[offset][0], partition, offset, there[offset][1]):
+            belongs = None
+            if offset is not None:
+                belongs = Row(there[offset][0], partition, offset, there[offset][1])
+            if not row.is_like(belongs):
                 yield f"{reading.reader} read {row} as number {number}, where {offset} belongs"
                 return
 

@@ -167,6 +167,12 @@ class Workload:
         """Begin nothing new."""
         for program in (*self.producers, *self.operators, *self.onlookers, *self.stewards):
             program.ending = True
+        for reader in self._tellers():
+            reader.quiet = True
+
+    def _tellers(self) -> list[ShippedReader]:
+        """Return the readers that publish, too."""
+        return [one for one in self.readers if isinstance(one, ShippedReader)]
 
     def end_consuming(self) -> None:
         """Work off what is left, readers to the end, consumers until there is nothing to grant."""
@@ -187,7 +193,8 @@ class Workload:
     def produced(self) -> bool:
         """Whether everything that was begun is confirmed, and the cluster goes on."""
         begun = (*self.producers, *self.operators, *self.stewards)
-        return all(program.finished for program in begun)
+        told = not any(reader.telling for reader in self._tellers())
+        return told and all(program.finished for program in begun)
 
     def consumed(self) -> bool:
         """Whether readers are at the end and the cluster has nothing left."""

@@ -13,7 +13,7 @@ import pytest
 from weir.client.backoff import Backoff
 from weir.client.connect import connect
 from weir.client.link import Link, redial_pause
-from weir.errors import Unavailable
+from weir.errors import Disconnected, Unavailable
 from weir.model.ids import Address
 from weir.wire import administration as a
 from weir.wire import messages as m
@@ -521,3 +521,16 @@ def test_a_node_that_knows_of_no_others_yet_makes_nobody_wait_longer() -> None:
         assert link.pause(20, Unavailable("no registry")) <= 0.25
 
     asyncio.run(body())
+
+
+def test_who_waits_for_a_connection_that_is_gone_at_once_waits_for_the_next() -> None:
+    async def scenario() -> None:
+        link = Link([], name="", retry=Backoff(), request_timeout=0.05, random=Random(1))
+        asked = asyncio.ensure_future(link.request(m.Ping(), m.Pong))
+        await asyncio.sleep(0)
+        link._up.set()  # as a connection does that ends in the same turn of the loop
+        link._up.clear()
+        with pytest.raises(Disconnected, match="no connection"):
+            await asked
+
+    asyncio.run(scenario())

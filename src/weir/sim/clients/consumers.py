@@ -11,10 +11,10 @@ from weir.client.acking import AckResult
 from weir.client.client import Client
 from weir.client.consumer import Consumer
 from weir.client.granted import Grant
-from weir.errors import Disconnected, UnknownCluster, WeirError
+from weir.errors import Disconnected, OffsetOutOfRange, UnknownCluster, WeirError
 from weir.model.clusters import AckOutcome, Mode
 from weir.sim.clients.process import Shipped
-from weir.sim.history import Ack, Handled, Return, Row, Seen
+from weir.sim.history import UNREAD, Ack, Handled, Return, Row, Seen
 from weir.sim.history import Grant as GrantSeen
 from weir.sim.programs import TOPIC
 from weir.sim.scene import Scene
@@ -116,7 +116,7 @@ class ShippedConsumer(Shipped):
         for message in grant.messages():
             place = message.partition, message.offset
             # Of a large value whose chunks are gone, nothing is known but that it is there.
-            value = message.value if message.loaded else b""
+            value = message.value if message.loaded else UNREAD
             value = self.history.packed.get((message.partition, value), value)
             rows.append(Row(message.stamp, *place, value))
             self.world.note(self.name, "handed", *place, grant.fence)
@@ -153,8 +153,6 @@ class ShippedConsumer(Shipped):
         self.world.note(self.name, "acked", grant.partition, grant.fence, bool(result))
         if result:
             handled.acked = self.world.now
-        else:
-            handled.late = True
         for ack in acks:
             self._answered(ack, result)
 
@@ -190,14 +188,15 @@ class ShippedConsumer(Shipped):
             )
             for first, behind in grant.leased
         ]  # fmt: skip
-        handled.late = True
+        handled.back = True
         if not self._turns:
             self.history.returns += returns
         with self.operation("nack"):
             try:
                 in_time = await consumer.nack(grant, delay)
             except WeirError as error:
-                self.expect(error, "AckedOnce", "a nack was refused")
+                if not isinstance(error, UnknownCluster):
+                    self.expect(error, "AckedOnce", "a nack was refused")
                 return
         for one in returns:
             one.confirmed = self.world.now if in_time else -1
@@ -211,6 +210,8 @@ class ShippedConsumer(Shipped):
                 # A cursor in total order stays before offsets that are void: they count, too.
                 if left and (not self._turns or await self._has_messages(client, left)):
                     return False
+        except OffsetOutOfRange:
+            return False  # retention goes on
         except WeirError as error:
             self.expect(error, "Honest", "a cluster was refused")
             return False

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from weir.client.client import Client
 from weir.client.reader import Reader
-from weir.errors import Disconnected, OffsetOutOfRange, WeirError
+from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError
+from weir.model.limits import MIB
 from weir.sim.clients.process import Shipped
+from weir.sim.history import UNREAD, Publish, Reading, Row, Seen
 from weir.sim.history import Confirmed as ConfirmedAt
-from weir.sim.history import Publish, Reading, Row, Seen
 from weir.sim.programs import TOPIC
 from weir.sim.scene import Scene
 
@@ -34,6 +35,11 @@ class ShippedReader(Shipped):
         #: By partition, all below was read.
         self._positions: dict[int, int] = {}
         self._serial = 0
+        #: Whether it is to tell of nothing any more; and how many it tells of just now.
+        self.quiet = False
+        self.telling = 0
+        #: Whether it wants the values that lie in chunks.
+        self._loads = True
 
     async def work(self, client: Client) -> None:
         """Read until it is to end; then once more, all that is there."""
@@ -55,6 +61,7 @@ class ShippedReader(Shipped):
             follow=follow,
             max_bytes=100_000 if self._ending else dice.choice(_BYTES),
             read_from=dice.choice(("leader", "any")),
+            value_bytes_max=MIB if self._loads else 0,
         )
         what = f"read {self._order}, {'live' if follow else 'to the end'}"
         try:
@@ -69,6 +76,11 @@ class ShippedReader(Shipped):
                     await self._take(client, reader, -1)
         except TimeoutError:
             pass
+        except ValueLost as error:
+            # Its chunks went past retention before it: go on without the values of such.
+            if not (self.history.retention_bytes or self.history.values_expire):
+                self.complain("Durable", f"a value is lost: {error!r}")
+            self._loads = False
         except OffsetOutOfRange as error:
             self._moved_up(start, error)
         except Disconnected as error:
@@ -86,14 +98,15 @@ class ShippedReader(Shipped):
         start = dict(reader.positions)
         readings = self._begun(start)
         async for message in reader:
-            value = self.history.packed.get((message.partition, message.value), message.value)
+            value = message.value if message.loaded else UNREAD
+            value = self.history.packed.get((message.partition, value), value)
             row = Row(message.stamp, message.partition, message.offset, value)
             if self._order == "total":
                 readings[-1].rows.append(row)
             else:
                 self._of_one(readings, message.partition, start).rows.append(row)
             self._saw(row)
-            if self._order == "total" and not self._ending and self.world.chance(_TELLS):
+            if self._order == "total" and not self.quiet and self.world.chance(_TELLS):
                 await self._tell(client, row.stamp)
         if since >= 0:
             for reading in readings.values():
@@ -121,7 +134,8 @@ class ShippedReader(Shipped):
 
     def _saw(self, row: Row) -> None:
         self.world.note(self.name, "read", row.partition, row.offset, row.stamp)
-        self.history.seen.append(Seen(row.partition, row.offset, (row.value,), row.stamp))
+        if row.value != UNREAD:
+            self.history.seen.append(Seen(row.partition, row.offset, (row.value,), row.stamp))
         self.seen = max(self.seen, row.stamp)
         self._positions[row.partition] = row.offset + 1
 
@@ -140,6 +154,7 @@ class ShippedReader(Shipped):
             after=max(self.seen, stamp), sends=1,
         )  # fmt: skip
         self.history.publishes.append(publish)
+        self.telling += 1
         with self.operation("tell"):
             try:
                 receipt = await client.publish(TOPIC, value)
@@ -149,3 +164,5 @@ class ShippedReader(Shipped):
                 publish.partition = receipt.partition
                 confirmed = ConfirmedAt(self.world.now, receipt.offset, receipt.stamp)
                 publish.confirms.append(confirmed)
+            finally:
+                self.telling -= 1
