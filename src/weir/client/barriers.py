@@ -84,18 +84,7 @@ class Barriers:
     async def known(self, told: m.Barriers) -> None:
         """Return once it is known where all partitions are served that belong to the order."""
         count = max(partition for partition, _, _ in told.registers) + 1
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._link.request_timeout
-        while len(self._places) < count:
-            await self._places.find_again()
-            if len(self._places) >= count:
-                return
-            if loop.time() >= until:
-                raise Unavailable(
-                    f"{self._places.topic} has {count} partitions, and it is not said where they "
-                    "are served: try again shortly"
-                )
-            await asyncio.sleep(_LOOK_AGAIN)
+        await self._places.find_all(count)
 
 
 def _throughs(barriers: dict[int, Barrier]) -> dict[int, int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from weir.client.link import Link
-from weir.errors import BadBatch, NotLeader, UnknownTopic, WeirError
+from weir.errors import BadBatch, NotLeader, Unavailable, UnknownTopic, WeirError
 from weir.model.ids import Address
 from weir.wire import messages as m
 
@@ -19,6 +19,10 @@ TRIES = 8
 LOOK_EVERY = 2.0
 #: Far fewer than a broker lets one connection have open.
 _ASKED_TOGETHER = 256
+
+
+#: How many seconds pass before it is asked again who has joined.
+_LOOK_AGAIN = 0.05
 
 
 class Places:
@@ -47,6 +51,24 @@ class Places:
             raise UnknownTopic(f"{self.topic} was deleted and made again: open it anew", info.id)
         self._info = info
         await self._link.learn(info.addresses)
+
+    async def find_all(self, count: int) -> None:
+        """Return once it is known where so many partitions are served.
+
+        Raises `Unavailable` if that takes longer than a request may.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._link.request_timeout
+        while len(self) < count:
+            await self.find_again()
+            if len(self) >= count:
+                return
+            if loop.time() >= until:
+                raise Unavailable(
+                    f"{self.topic} has {count} partitions, and it is not said where they are "
+                    "served: try again shortly"
+                )
+            await asyncio.sleep(_LOOK_AGAIN)
 
     @property
     def id(self) -> int:

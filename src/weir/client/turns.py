@@ -154,6 +154,8 @@ class Turns:
         if not turn.fence:
             return False
         self._told(turn.deadline)
+        # Where others were in partitions that joined since: they would begin anew there.
+        await self._places.find_all(len(turn.offsets))
         known = await self._places.positions()
         begins = {
             p: max(turn.offsets[p] if p < len(turn.offsets) else 0, reply.start)
@@ -171,8 +173,10 @@ class Turns:
         size = self.size
         if self._attempts > 1:
             size = 1  # what failed is tried alone: nothing behind it has failed
-        assert self._reading is not None  # there is a turn
         self._out = None
+        if self._reading is None:  # an earlier feed had it, and ended while it had the turn
+            self._ending.want(0, untried=True)
+            return None
         try:
             part = await self._reading.piece(size)
         except OffsetOutOfRange:

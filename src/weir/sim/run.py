@@ -174,7 +174,7 @@ class _Run:
         domain = Domain(ordered, grows, takers, scatterers, ends, shipped)
         self._workload = Workload(self._scene, shape, operated, domain)
         self._scatters = bool(scatterers)
-        self._ordered = bool(ordered or takers)
+        self._ordered = bool(ordered or takers or shipped)
 
     def play(self) -> None:
         """Faults, then peace, then a last power cut, after which the log is drained."""
@@ -194,7 +194,8 @@ class _Run:
             history.complaints.append(("Live", "a program did not come to its end"))
         self._decide()
         workload.end_consuming()
-        world.run(world.now + _CONSUME_WITHIN, workload.consumed)
+        # What a wrong clock has stamped is in nobody's order before that time has come.
+        world.run(max(world.now, history.healed) + _CONSUME_WITHIN, workload.consumed)
         if not workload.consumed() and not self.brokers.ruined:
             history.complaints.append(("Live", "the cluster or a reader did not come to its end"))
         self.operations = len(history.operations)

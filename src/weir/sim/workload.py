@@ -167,6 +167,9 @@ class Workload:
         """Begin nothing new."""
         for program in (*self.producers, *self.operators, *self.onlookers, *self.stewards):
             program.ending = True
+        for one in self._all():
+            if isinstance(one, Shipped):
+                one.spared = True
         for reader in self._tellers():
             reader.quiet = True
 

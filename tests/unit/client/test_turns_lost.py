@@ -105,6 +105,40 @@ def test_an_ack_that_moved_the_cursor_counts() -> None:
     asyncio.run(scenario())
 
 
+def test_a_turn_that_outlives_its_reading_is_given_back() -> None:
+    async def scenario() -> None:
+        turns = turns_of(Leader())
+        assert await turns._piece(asyncio.Semaphore()) is None
+        assert turns._ending.due(False) == (0, True)
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_begins_where_others_were_in_a_partition_that_joined() -> None:
+    class Grown(Leader):
+        """Knows of a second partition once it is asked for."""
+
+        topic, count = "t", 1
+
+        def __len__(self) -> int:
+            return self.count
+
+        async def find_all(self, count: int) -> None:
+            self.count = count
+
+        async def positions(self) -> dict[int, m.PositionsReply]:
+            return {p: m.PositionsReply(0, 9, 0) for p in range(self.count)}
+
+    async def scenario() -> None:
+        leader = Grown(m.Turn(FENCE + 1, 1 << 40, (3, 4), 1))
+        leader.go.set()
+        turns = turns_of(leader)
+        assert await turns._take()
+        assert turns._vector.offsets == (3, 4)
+
+    asyncio.run(scenario())
+
+
 def test_a_turn_whose_place_went_past_retention_is_given_back() -> None:
     class Gone:
         async def piece(self, size: int) -> None:

@@ -17,7 +17,7 @@ from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.connect import connect
 from weir.client.system import SYSTEM, System
-from weir.errors import Disconnected, Refused, TopicExists, WeirError
+from weir.errors import Disconnected, Refused, StampTooFar, TopicExists, WeirError
 from weir.sim.clients.loop import VirtualLoop, refuse_thread
 from weir.sim.clients.machine import Machine
 from weir.sim.history import Operation
@@ -57,6 +57,8 @@ class Shipped(ABC):
         #: Whether it has done all that it was to do.
         self.finished = False
         self._ending = False
+        #: Whether nothing befalls it any more.
+        self.spared = False
         self._timeout = scene.world.dice.choice(_TIMEOUTS)
         self._loop: VirtualLoop | None = None
         self._machine: Machine | None = None
@@ -112,7 +114,7 @@ class Shipped(ABC):
         )
         context.run(SYSTEM.set, system)
         loop.enter(lambda: loop.create_task(self._main(), name=self.name, context=context))
-        if not self._ending:
+        if not self.spared:
             world.after(world.between(*_SPARED[self.scene.brokers.far]), self._befall, loop)
 
     def retire(self) -> None:
@@ -135,7 +137,7 @@ class Shipped(ABC):
 
     def _befall(self, loop: VirtualLoop) -> None:
         """Kill the process, or let it stand still for a while."""
-        if loop is not self._loop or self._ending:
+        if loop is not self._loop or self.spared:
             return
         far = self.scene.brokers.far
         if self.world.chance(_KILLED):
@@ -223,5 +225,6 @@ class Shipped(ABC):
     def expect(self, error: WeirError, promise: str, what: str) -> None:
         """Complain of an error that no fault explains."""
         retryable = getattr(error, "retryable", False)
-        if not retryable and not isinstance(error, Disconnected):
+        # Of wrong clocks, the client can only wait until they are near.
+        if not retryable and not isinstance(error, Disconnected | StampTooFar):
             self.complain(promise, f"{what}: {error!r}")
