@@ -1,4 +1,4 @@
-"""Worlds in which the client as it ships publishes and reads.
+"""Worlds in which the client as it ships publishes, reads, consumes and scatters.
 
 WEIR_CLIENT_SEEDS says how many are played of one node, and of three nodes half as many.
 """
@@ -13,11 +13,13 @@ from dataclasses import replace
 import pytest
 
 from weir.sim.run import run_seed, run_seeds
-from weir.sim.shape import NODE, SET
+from weir.sim.shape import ENDING, NODE, NODE_SHIPPED, SET
 
 SEEDS = int(os.environ.get("WEIR_CLIENT_SEEDS", "16"))
-NODE_SHIPPED = replace(NODE, shipped=(True,))
+#: Clients with large values, delays, devices and an operator beside them.
+NODE_BESIDE = replace(NODE, shipped=(True,))
 SET_SHIPPED = replace(SET, shipped=(True,))
+ENDING_SHIPPED = replace(ENDING, shipped=(True,))
 
 _PLAY = """
 from dataclasses import replace
@@ -29,7 +31,8 @@ print(run_seed(2, replace(SET, shipped=(True,))).trace_hash)
 
 @pytest.mark.timeout(120 + 10 * SEEDS)
 def test_every_promise_is_kept_to_the_client_as_it_ships() -> None:
-    for shape, seeds in ((NODE_SHIPPED, SEEDS), (SET_SHIPPED, SEEDS // 2)):
+    shapes = {NODE_SHIPPED: SEEDS, NODE_BESIDE: SEEDS, SET_SHIPPED: SEEDS // 2}
+    for shape, seeds in {**shapes, ENDING_SHIPPED: SEEDS // 8}.items():
         broken = [one.report() for one in run_seeds(0, seeds, shape) if one.violations]
         assert not broken, "\n\n".join(broken[:3])
 

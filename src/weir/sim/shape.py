@@ -155,10 +155,13 @@ SET = replace(
     cutters=1,
     takers=(0, 2, 0),
     scatterers=(0, 0, 2, 0, 0, 1),
+    shipped=(False, True, True, False),
 )
 #: The same, and each promise can break in a fifth of the worlds at least. Clusters that keep order
 #: are in all of them, for each is of one mode of several.
 EVEN = replace(SET, absent=0.8, present=("keepers",))
+#: One node, and the client as it ships does all that it can: it takes turns, or scatters.
+NODE_SHIPPED = replace(NODE_SCATTERED, shipped=(True,), takers=(3, 0, 3), scatterers=(0, 3, 0))
 #: A partition ends while others publish to it and read it, on one node and on three.
 NODE_ENDING = replace(NODE_SCATTERED, ends=(True,), takers=(3, 0), scatterers=(0, 3), rots=(0,))
 ENDING = replace(CROWDED, ends=(True,), rots=(0,))
@@ -173,6 +176,7 @@ SHAPES: dict[str, Shape] = {
     "unordered": UNORDERED,
     "crowded": CROWDED,
     "node-scattered": NODE_SCATTERED,
+    "node-shipped": NODE_SHIPPED,
     "node-ending": NODE_ENDING,
     "ending": ENDING,
     "four": FOUR,

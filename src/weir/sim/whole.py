@@ -55,8 +55,8 @@ class ReadWhole:
                 known = confirmed.offset != UNKNOWN and confirmed.at < reading.cut
                 if not known or confirmed.offset < least:
                     continue
-                if (partition, confirmed.offset) not in got and not _is_undecided(
-                    history, got, partition, confirmed.offset
+                if (partition, confirmed.offset) not in got and not _is_in_doubt(
+                    history, partition, reading.cut
                 ):
                     yield (
                         f"{reading.reader} began to read to the end at {reading.cut}, and left out "
@@ -64,23 +64,14 @@ class ReadWhole:
                     )
 
 
-def _is_undecided(history: History, got: set[tuple[int, int]], partition: int, offset: int) -> bool:
-    """Whether a part of a scattering lies at or before an offset that was not read: until that is
-    decided, nobody is shown what is behind it.
+def _is_in_doubt(history: History, partition: int, cut: int) -> bool:
+    """Whether some scattering was not known to be decided at a time: until it is, nobody is shown
+    what is behind any attempt at it.
     """
-    if not history.scatterings:
-        return False
-    voids = history.voids.get(partition)
-    if voids is not None and voids.count:
-        return True
-    places = {
-        confirmed.offset
-        for publish in history.publishes
-        if publish.scattered and publish.partition == partition
-        for confirmed in publish.confirms
-    }
-    unknown = any(
-        publish.scattered and publish.partition == partition and not publish.confirms
+    return any(
+        publish.scattered
+        and publish.partition == partition
+        and publish.sent <= cut
+        and min((confirmed.at for confirmed in publish.confirms), default=cut + 1) > cut
         for publish in history.publishes
     )
-    return unknown or any((partition, at) not in got and at <= offset for at in places)

@@ -16,6 +16,7 @@ from weir.sim.mutants import (
     replication,
     scatterings,
     shards,
+    shipped,
     storage,
     turns,
 )
@@ -37,6 +38,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         turns,
         scatterings,
         ends,
+        shipped,
     )
     for mutant in all_in(vars(module))
 )
