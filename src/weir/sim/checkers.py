@@ -12,7 +12,7 @@ from typing import Protocol
 
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB
-from weir.sim.handled import HandledOnce
+from weir.sim.handled import HandledOnce, OneHolder
 from weir.sim.history import UNKNOWN, Ack, Grant, History, Look, Record, Return, Seek
 from weir.sim.in_turn import OneCursor, OneTurn
 from weir.sim.leasing import HeldBack, Leased
@@ -418,6 +418,7 @@ CHECKERS: tuple[Checker, ...] = (
     OneCursor(),
     OneTurn(),
     HandledOnce(),
+    OneHolder(),
 )
 
 

@@ -35,7 +35,7 @@ _TESTED: dict[str, Callable[[History], object]] = {
     "Causal": lambda history: any(publish.after for publish in history.publishes),
     "AllOrNone": lambda history: history.scatterings,
     "OneCursor": lambda history: history.moves or history.handled,
-    "OneTurn": lambda history: len(history.turns) > 1,
+    "OneTurn": lambda history: len(history.turns) > 1 or len(_turns_handled(history)) > 1,
 }
 #: Those that a run of `weir.sim.shape.SET` can break: in none of them is one clock wrong alone.
 OF_SETS = tuple(name for name in _TESTED if name != "Timely")
@@ -50,6 +50,11 @@ def _has_epochs(history: History) -> bool:
             if kind == "producer":
                 epochs.setdefault(number, set()).add(rest[-1])
     return any(len(known) > 1 for known in epochs.values())
+
+
+def _turns_handled(history: History) -> set[tuple[str, int]]:
+    """Return the turns of which consumers of the client as it ships were handed something."""
+    return {(one.cluster, one.fence) for one in history.handled}
 
 
 def promises_tested(history: History) -> frozenset[str]:

@@ -29,6 +29,20 @@ class HandledOnce:
             yield from (f"{cluster}: {text}" for text in _left_out(handled, history.drained))
 
 
+class OneHolder:
+    """Nobody works in a turn that is another's."""
+
+    name = "OneTurn"
+
+    def check(self, history: History) -> Iterator[str]:
+        """Look for a turn that two consumers worked in."""
+        holders: dict[tuple[str, int], str] = {}
+        for one in history.handled:
+            holder = holders.setdefault((one.cluster, one.fence), one.holder)
+            if holder != one.holder:
+                yield f"{one.cluster}: {holder} and {one.holder} have turn {one.fence}"
+
+
 def _again(handled: list[Handled]) -> Iterator[str]:
     """A turn begins behind all that was done in those before it, as their numbers say."""
     done: dict[Place, int] = {}

@@ -223,13 +223,14 @@ class Handled:
 
     `acked` is when it was told that they are done by it, -1 while it was not: who is told that an
     ack came too late may have lost the answer of an earlier try, which did it. `back`: they were
-    given back.
+    given back. `holder` is the consumer.
     """
 
     cluster: str
     fence: int
     rows: tuple[Row, ...]
     began: int
+    holder: str = ""
     acked: int = -1
     back: bool = False
 

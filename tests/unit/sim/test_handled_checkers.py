@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.sim.handled import HandledOnce
+from weir.sim.handled import HandledOnce, OneHolder
 from weir.sim.history import Handled, History, Record, Row
 
 VALUES = (b"a", b"b", b"c")
@@ -53,3 +53,13 @@ def test_what_nobody_did_is_found() -> None:
         Handled("c", 5, rows(2), 30, back=True),
     )
     assert "nobody did 2 of partition 0" in text
+
+
+def test_a_turn_that_two_have_is_found() -> None:
+    history = History()
+    history.handled = [Handled("c", fence, rows(0), 10, holder) for fence, holder in
+                       ((5, "one"), (5, "one"), (6, "other"))]  # fmt: skip
+    assert not list(OneHolder().check(history))
+    history.handled.append(Handled("c", 6, rows(1), 20, "one"))
+    (text,) = OneHolder().check(history)
+    assert "other and one have turn 6" in text

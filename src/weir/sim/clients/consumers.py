@@ -126,7 +126,8 @@ class ShippedConsumer(Shipped):
         return tuple(rows)
 
     def _hand(self, grant: Grant, rows: tuple[Row, ...]) -> Handled:
-        handled = Handled(self._cluster, grant.fence, rows, self.world.now)
+        holder = f"{self.name}.{self.life}#{self._opened}"
+        handled = Handled(self._cluster, grant.fence, rows, self.world.now, holder)
         if self._turns:
             self.history.handled.append(handled)
             return handled
@@ -135,7 +136,7 @@ class ShippedConsumer(Shipped):
         for first, behind in grant.leased:
             seen = GrantSeen(
                 grant.partition, self._cluster, grant.fence, first, behind, grant.attempts,
-                self._began, self.world.now, holder=f"{self.name}.{self.life}#{self._opened}",
+                self._began, self.world.now, holder=holder,
             )  # fmt: skip
             self.history.grants.append(seen)
         return handled
