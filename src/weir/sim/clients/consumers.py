@@ -102,7 +102,8 @@ class ShippedConsumer(Shipped):
         if self._ending:
             await self.acknowledge(consumer, grant, handled)
         elif self._mode is not Mode.ORDERED and self.world.chance(_FORGET):
-            return
+            # Nobody works on it any more, so it had no attempt.
+            self.history.returns += self._returns(grant, 0.0, untried=True)
         elif self.world.chance(_NACK):
             await self._nack(consumer, grant, handled)
         else:
@@ -182,13 +183,7 @@ class ShippedConsumer(Shipped):
 
     async def _nack(self, consumer: Consumer, grant: Grant, handled: Handled) -> None:
         delay = self.world.dice.choice(_DELAYS)
-        returns = [
-            Return(
-                grant.partition, self._cluster, grant.fence, first, behind, round(delay * 1_000),
-                False, self.world.now,
-            )
-            for first, behind in grant.leased
-        ]  # fmt: skip
+        returns = self._returns(grant, delay, untried=False)
         handled.back = True
         if not self._turns:
             self.history.returns += returns
@@ -201,6 +196,15 @@ class ShippedConsumer(Shipped):
                 return
         for one in returns:
             one.confirmed = self.world.now if in_time else -1
+
+    def _returns(self, grant: Grant, delay: float, untried: bool) -> list[Return]:
+        return [
+            Return(
+                grant.partition, self._cluster, grant.fence, first, behind, round(delay * 1_000),
+                untried, self.world.now,
+            )
+            for first, behind in grant.leased
+        ]  # fmt: skip
 
     async def _is_drained(self, client: Client) -> bool:
         """Whether nothing is left to be done, of all that there is."""
