@@ -34,7 +34,7 @@ def test_a_run_that_breaks_a_promise_says_how_to_see_it_again(
 
 
 def test_a_set_runs_in_other_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sim", "run", "--seeds", "1", "--jobs", "2", "--json"]) == 0
+    assert main(["sim", "run", "--shape", "set", "--seeds", "1", "--jobs", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["faults"] >= 20
 
 

@@ -340,7 +340,7 @@ class AckedOnce:
                     latest[offset] = grant
                     continue
                 one = (before.fence, offset)
-                alone = sizes[before.fence] == 1 and one not in untried
+                alone = sizes[before.fence] == 1 and one not in untried and not before.tells
                 counts = alone or failed.get(one, grant.pulled) < grant.pulled
                 if (
                     grant.fence > before.fence

@@ -185,7 +185,8 @@ SHAPES: dict[str, Shape] = {
 
 #: The one distribution that is played unless a shape is named: how many of 100 worlds each has.
 DRAWN: tuple[tuple[str, int], ...] = (
-    ("node", 20),
+    ("node", 12),
+    ("node-shipped", 8),
     ("node-scattered", 6),
     ("node-ending", 6),
     ("set", 16),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weir.sim.history import UNKNOWN, History, Reading, Row
+from weir.sim.history import UNKNOWN, UNREAD, History, Reading, Row
 from weir.sim.one_order import Log, log_of
 
 
@@ -33,6 +33,8 @@ class ReadWhole:
         there = log[partition]
         expected = (offset for offset in sorted(there) if offset >= first)
         for number, row in enumerate(reading.rows):
+            if row.value == UNREAD and row.offset < least and row.offset not in there:
+                continue  # nobody saw its value before retention took it
             offset = next(expected, None)
             while offset is not None and offset < min(row.offset, least):
                 offset = next(expected, None)  # retention was faster

@@ -137,7 +137,7 @@ class ShippedConsumer(Shipped):
         for first, behind in grant.leased:
             seen = GrantSeen(
                 grant.partition, self._cluster, grant.fence, first, behind, grant.attempts,
-                self._began, self.world.now, holder=holder,
+                self._began, self.world.now, holder=holder, tells=True,
             )  # fmt: skip
             self.history.grants.append(seen)
         return handled
