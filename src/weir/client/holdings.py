@@ -202,7 +202,10 @@ class Holdings:
         places = self.places
         if places is None:
             return found
-        partitions = sorted({one.partition for one in self.held.values()})
+        # In turns, what is held may be of a partition that only the reading has heard of yet.
+        partitions = sorted(
+            {one.partition for one in self.held.values() if one.partition < len(places)}
+        )
         for partition in partitions[:PINGED_PARTITIONS_MAX]:
             runs = self.held.begun(partition)[:room]
             room -= len(runs)

@@ -14,6 +14,7 @@ from weir.client.acking import Acking
 from weir.client.consuming import ConsumerOptions
 from weir.client.delivery import Holding
 from weir.client.granted import Grant
+from weir.client.holdings import Holdings
 from weir.client.link import Link
 from weir.client.merging import Merging
 from weir.client.places import Places
@@ -164,3 +165,19 @@ def test_a_reader_in_total_order_that_is_closed_at_once_leaves_nothing_unawaited
         asyncio.run(scenario())
         gc.collect()
     assert not caught
+
+
+def test_a_ping_tells_nothing_of_a_partition_that_is_not_known_yet() -> None:
+    class Two:
+        """Two partitions: the one that is held joined later."""
+
+        def __len__(self) -> int:
+            return 2
+
+    home = SimpleNamespace(system=REAL)
+    options = ConsumerOptions("c", 10, 1_000, 30.0, 0.0, mode="ordered")
+    holdings = Holdings(cast(Link, home), "t", options, lambda: None)
+    holdings.places = cast(Places, Two())
+    grant = Grant("t", 2, FENCE, 0, 0, 1, 1, ())
+    holdings.held.put(Holding(grant, time.monotonic() + 30, time.monotonic))
+    assert holdings._works_on() == []
