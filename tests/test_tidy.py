@@ -23,7 +23,16 @@ FUNCTION_LINES_MAX = 70
 CLASS_LINES_MAX = 500
 
 BANNED_NAMES = {"utils", "common", "helpers", "manager", "base"}
-PURE = ("codec", "model", "raft", "log", "order", "place", "wire", "relay", "toc", "broker")
+PURE = ("codec", "model", "raft", "log", "order", "place", "wire", "relay", "toc", "broker",
+        "host")  # fmt: skip
+#: Who carries out what the pure floors decide.
+HOSTS = ("server", "sim", "testing")
+DECIDED = {
+    "ef.Send", "ef.Answers", "ef.Hangup",
+    "ev.Opened", "ev.Closed", "ev.LetGo", "ev.Received", "ev.Arrived", "ev.Flushed",
+}  # fmt: skip
+#: These still decide for trunks.
+TRUNKS = {"src/weir/sim/trunks.py", "src/weir/testing/trunk_wires.py"}
 PURE_MODULES = ("client/session.py",)
 FACADE = {
     "App", "Backoff", "Batch", "Inbox", "Message", "Reject", "__version__", "at", "connect", "last",
@@ -137,6 +146,28 @@ def pure_nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
         inside = name.removeprefix("src/weir/")
         if inside.split("/")[0] in PURE or inside in PURE_MODULES:
             yield name, node
+
+
+def shards_fed_by_hand(root: Path) -> Iterator[str]:
+    for name, node in source_nodes(root):
+        if not name.startswith(tuple(f"src/weir/{host}/" for host in HOSTS)):
+            continue
+        if isinstance(node, ast.Attribute) and node.attr in {"handle", "take", "settle"}:
+            owner = node.value
+            of = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+            if of.strip("_") == "shard":
+                yield f"{name}:{node.lineno}: shard.{node.attr}: weir.host.feed decides when"
+
+
+def decisions_in_hosts(root: Path) -> Iterator[str]:
+    """What names an effect or event of which `weir.host` decides, where I/O alone belongs."""
+    for name, node in source_nodes(root):
+        if not name.startswith(("src/weir/sim/", "src/weir/testing/")) or name in TRUNKS:
+            continue
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            named = f"{node.value.id}.{node.attr}"
+            if named in DECIDED:
+                yield f"{name}:{node.lineno}: {named} is for weir.host to tell apart"
 
 
 def opens_in_pure_floors(root: Path) -> Iterator[str]:
@@ -310,6 +341,14 @@ def test_nothing_is_marked_unfinished() -> None:
     assert not complaints(markers)
 
 
+def test_no_host_decides_when_a_shard_takes_and_settles() -> None:
+    assert not complaints(shards_fed_by_hand)
+
+
+def test_no_simulated_host_decides_for_its_clients() -> None:
+    assert not complaints(decisions_in_hosts)
+
+
 def test_pure_floors_open_no_files() -> None:
     assert not complaints(opens_in_pure_floors)
 
@@ -387,6 +426,16 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     ),
     banned_names: ("src/weir/log/_utils.py", DOC, "_utils.py: a module called 'utils'"),
     markers: ("src/weir/log/a.py", f"{DOC}# {'TO' + 'DO'}: later\n", "a.py:3: unfinished"),
+    shards_fed_by_hand: (
+        "src/weir/sim/a.py",
+        f"{DOC}effects = process.shard.handle(event)\n",
+        "a.py:3: shard.handle: weir.host.feed decides",
+    ),
+    decisions_in_hosts: (
+        "src/weir/testing/a.py",
+        f"{DOC}if type(effect) is ef.Hangup:\n    peer.close()\n",
+        "a.py:3: ef.Hangup is for weir.host",
+    ),
     opens_in_pure_floors: (
         "src/weir/client/session.py",
         f"{DOC}read = open\n",

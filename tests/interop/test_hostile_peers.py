@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ import pytest
 import weir
 from weir.client.client import Client
 from weir.errors import BadChecksum, Revoked, UnknownOpcode
+from weir.host import connections as module
+from weir.host.accept_queue import ConnectionLimits
 from weir.model.limits import MIB
-from weir.server import doors, driver, transport
+from weir.server import config as settings
 from weir.server.config import (
     Config,
     ConnectionsConfig,
@@ -41,7 +44,7 @@ HALF_FRAME = CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, 8 * MIB, 1) + bytes(4 * MI
 
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_STALL_SECONDS", 0.5)
+    monkeypatch.setattr(module, "_STALL_SECONDS", 0.5)
 
 
 def resident_mib() -> int:
@@ -280,7 +283,7 @@ def test_replies_that_nobody_reads_stay_within_the_budget(tmp_path: Path) -> Non
 def test_a_peer_that_is_hung_up_on_and_reads_nothing_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "_GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(module, "_GRACE_SECONDS", 0.3)
 
     async def body(port: int, client: Client) -> None:
         topic = await client.create_topic("t")
@@ -391,7 +394,7 @@ def test_bad_frames_that_are_in_step_are_numbered_and_cost_nothing_else(tmp_path
 def test_a_frame_that_dribbles_in_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.1)
 
     async def body(port: int, client: Client) -> None:
         await client.create_topic("t")
@@ -423,7 +426,7 @@ def test_a_frame_that_dribbles_in_ends_the_connection(
 def test_a_silent_device_is_let_go_and_one_that_pings_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.1)
 
     async def body(port: int, client: Client) -> None:
         await client.create_topic("t")
@@ -451,7 +454,7 @@ def test_a_silent_device_is_let_go_and_one_that_pings_is_not(
 def test_those_who_come_too_fast_wait_and_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "ACCEPT_BURST", 4)
+    monkeypatch.setattr(settings, "ConnectionLimits", partial(ConnectionLimits, accept_burst=4))
 
     async def body(port: int, client: Client) -> None:
         await client.create_topic("t")
@@ -476,7 +479,7 @@ def test_those_who_come_too_fast_wait_and_are_served(
 def test_those_who_lost_patience_in_the_lobby_keep_out_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "ACCEPT_BURST", 4)
+    monkeypatch.setattr(settings, "ConnectionLimits", partial(ConnectionLimits, accept_burst=4))
 
     async def body(port: int, client: Client) -> None:
         await client.create_topic("t")

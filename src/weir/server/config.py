@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from weir.errors import WeirError
+from weir.host.accept_queue import ConnectionLimits
 from weir.model.limits import (
     ACCEPTS_PER_SECOND_DEFAULT,
     BATCH_BYTES_MAX,
@@ -32,7 +33,6 @@ from weir.model.limits import (
     MIB,
     SEGMENT_BYTES_DEFAULT,
 )
-from weir.server.doors import Doors
 from weir.server.setting import Setting
 
 DEFAULT_PORT = 6800
@@ -185,9 +185,11 @@ class ConnectionsConfig(msgspec.Struct, frozen=True):
         ),
     ] = DEVICE_IN_HAND_DEFAULT
 
-    def doors(self) -> Doors:
+    def doors(self) -> ConnectionLimits:
         """Return them as the driver takes them."""
-        return Doors(self.most, self.accepts_per_second, self.idle_seconds, self.frame_seconds)
+        return ConnectionLimits(
+            self.most, self.accepts_per_second, self.idle_seconds, self.frame_seconds
+        )
 
 
 class StopConfig(msgspec.Struct, frozen=True):

@@ -11,7 +11,6 @@ from queue import SimpleQueue
 from weir.broker.counts import Histogram
 from weir.log.disk import Disk
 from weir.log.flush import Flush
-from weir.server.lone import Lone
 from weir.server.quantity import in_mib
 from weir.server.reminder import Reminder
 
@@ -64,8 +63,8 @@ class Flusher:
         #: How long each write and sync took. One flush is in flight at a time, so whoever runs it
         #: adds to this, before anybody is told.
         self.seconds = Histogram(FLUSH_SECONDS)
-        #: Which flushes need no thread.
-        self.lone = Lone()
+        #: How long the last one took.
+        self.took_seconds = 0.0
         self._queue: SimpleQueue[Flush | None] = SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -108,7 +107,7 @@ class Flusher:
 
     def _took(self, flush: Flush, seconds: float) -> None:
         self.seconds.add(seconds)
-        self.lone.took(seconds)
+        self.took_seconds = seconds
         self._reached(flush.end)
 
     def _write(self, flush: Flush) -> float | None:

@@ -1,4 +1,4 @@
-"""The flushes of a shard: who runs each, and what the shard is told of it."""
+"""The flushes of a shard, as they are run: by a thread a log, or by the loop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Protocol
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.counts import Histogram
+from weir.host.flush_schedule import FlushSchedule
 from weir.log.disk import Disk
 from weir.log.flush import Flush
 from weir.server.bell import Bell
@@ -24,42 +25,29 @@ class Telling(Protocol):
     def handle(self, event: ev.Event) -> None:
         """Feed one event and do what comes of it."""
 
-    def now(self) -> float:
-        """Seconds since whenever; never falls."""
-
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call `act` after a while."""
 
 
 class Flushes:
-    """Has flushes run: by a thread a log, or a lone one by the loop, behind the turn that asked.
-
-    Handing a lone flush to a thread and back takes about as long as a quick disk takes for it. A
-    shard that other nodes listen to leaves all to threads: its beats must not wait for its disk.
-    """
+    """Has flushes run where the schedule says: by a thread a log, or by the loop."""
 
     def __init__(
         self,
         disks: Mapping[int, Disk],
         driver: Telling,
-        alone: Callable[[], bool],
+        schedule: FlushSchedule,
         positions: Mapping[int, PositionSaver] | None = None,
     ) -> None:
-        """Flush log number n on `disks[n]`; `alone` says that no other node listens. How far it is
-        durable is saved by `positions[n]`, if there is one.
+        """Flush log number n on `disks[n]`. How far it is durable is saved by `positions[n]`, if
+        there is one.
         """
         self._positions = positions or {}
         self._driver = driver
-        self._alone = alone
+        self._schedule = schedule
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self._loop)
         self._flushers = {n: self._flusher(n, disk) for n, disk in disks.items()}
-        #: By the log's number, of what flushes of crowds are under way.
-        self._rests_until: dict[int, float] = {}
-        #: What the loop is about to run itself, by the log's number.
-        self.lone: dict[int, Flush] = {}
-        #: How many things peers asked for since a flush was started; the driver counts.
-        self.asked = 0
 
     def _flusher(self, number: int, disk: Disk) -> Flusher:
         name, done = f"weir-flush-{number}", self._in_loop(number)
@@ -74,22 +62,16 @@ class Flushes:
 
     def start(self, effect: ef.StartFlush) -> None:
         """Run a flush; `Flushed` comes when it is durable, never before this returns."""
-        number, flush, rest_ms = effect.log, effect.flush, effect.rest_ms
-        flusher = self._flushers[number]
-        if rest_ms:
-            self._rests_until[number] = self._driver.now() + rest_ms / 1000
-        asked, self.asked = self.asked, 0
-        if flusher.lone.takes(flush, asked) and not rest_ms and self._alone():
-            self.lone[number] = flush
-            self._loop.call_soon(self._run, number)  # what this turn sends is out first
+        if self._schedule.start(effect):
+            self._loop.call_soon(self._run, effect.log)  # what this turn sends is out first
         else:
-            flusher.start(flush)
+            self._flushers[effect.log].start(effect.flush)
 
     def stop(self) -> None:
         """Return once all that was started has run, or is given up; nobody hears of it."""
-        for number, flush in self.lone.items():
+        for number, flush in self._schedule.inline.items():
             self._flushers[number].start(flush)
-        self.lone.clear()
+        self._schedule.inline.clear()
         for flusher in self._flushers.values():
             flusher.stop()
         for saver in self._positions.values():
@@ -97,7 +79,7 @@ class Flushes:
         self._bell.close()
 
     def _run(self, number: int) -> None:
-        flush = self.lone.pop(number, None)
+        flush = self._schedule.inline.pop(number, None)
         if flush is None:  # `stop` gave it to the thread
             return
         try:
@@ -116,8 +98,7 @@ class Flushes:
         return done
 
     def _flushed(self, number: int, flush: Flush) -> None:
-        until = self._rests_until.pop(number, 0.0)
-        rest = until and until - self._driver.now()
-        if rest > 0:
+        event, rest = self._schedule.flushed(number, flush, self._flushers[number].took_seconds)
+        if rest:
             self._driver.later(rest, partial(self._driver.handle, ev.Rested(number)))
-        self._driver.handle(ev.Flushed(number, flush, rest > 0))
+        self._driver.handle(event)

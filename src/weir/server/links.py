@@ -70,7 +70,8 @@ class Links:
         #: The addresses of other nodes, as far as they are known.
         self.found: set[str] = set()
         self._own = own
-        self._nodes: dict[int, Whereabouts] = {}
+        #: The nodes that this shard links to, by number.
+        self.nodes: dict[int, Whereabouts] = {}
         self._out: dict[int, dict[int, Outbound]] = {}
         self._in: dict[int, Inbound] = {}
         self._removed: set[int] = set()
@@ -80,11 +81,6 @@ class Links:
         self._complaints: set[tuple[int, str]] = set()
         self._greeting: set[asyncio.Task[None]] = set()
         self._closed = False
-
-    @property
-    def nodes(self) -> list[int]:
-        """The nodes that this shard links to."""
-        return [*self._nodes]
 
     # -- the driver calls ---------------------------------------------------------------------
 
@@ -99,7 +95,7 @@ class Links:
             self._cut([at for at, one in inbound if not is_from(one.hello, effect.birth)])
             for link in self._out.get(effect.node, {}).values():
                 link.expect(effect.birth)
-        at = self._nodes.setdefault(effect.node, Whereabouts(effect.node))
+        at = self.nodes.setdefault(effect.node, Whereabouts(effect.node))
         at.told = effect.host, effect.port
         self._join(at)
 
@@ -149,7 +145,7 @@ class Links:
         self._closed = True
         for task in self._greeting:
             task.cancel()
-        for node in list(self._nodes):
+        for node in list(self.nodes):
             self._leave(node)
         for serving in self._in.values():
             serving.cut()
@@ -160,7 +156,7 @@ class Links:
         """Return what this shard says when it dials another."""
         own = self._own
         who = own.identity
-        at = self._nodes.get(node)
+        at = self.nodes.get(node)
         # Anybody may say that it is a node which the registry does not name yet.
         is_named = at is not None and at.told is not None
         hello = LinkHello(
@@ -200,7 +196,7 @@ class Links:
 
     def _join(self, at: Whereabouts) -> None:
         """Have a link to each shard that a node has now."""
-        if self._nodes.get(at.node) is not at:
+        if self.nodes.get(at.node) is not at:
             return
         links = self._out.setdefault(at.node, {})
         for shard in [one for one in links if one >= at.shards]:
@@ -210,7 +206,7 @@ class Links:
                 links[shard] = Outbound(self, at, shard)
 
     def _leave(self, node: int) -> None:
-        self._nodes.pop(node, None)
+        self.nodes.pop(node, None)
         for link in self._out.pop(node, {}).values():
             link.close()
         self._cut([place for place, _ in self._of(node)])
@@ -294,11 +290,11 @@ class Links:
 
     def _met(self, hello: LinkHello) -> None:
         """Link back to a shard that links here."""
-        at = self._nodes.get(hello.node)
+        at = self.nodes.get(hello.node)
         if at is None:
-            if not hello.port or len(self._nodes) >= LINK_NODES_MAX:
+            if not hello.port or len(self.nodes) >= LINK_NODES_MAX:
                 return
-            at = self._nodes[hello.node] = Whereabouts(hello.node)
+            at = self.nodes[hello.node] = Whereabouts(hello.node)
         if hello.port:
             at.said = hello.host, hello.port
         at.shards = hello.shards

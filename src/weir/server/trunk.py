@@ -18,9 +18,9 @@ from socket import socket
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
+from weir.host.guest import Guest
 from weir.model.ids import place_node
 from weir.server.driving import Driving
-from weir.server.guest import Guest
 from weir.server.outlet import End
 from weir.wire import trunk
 from weir.wire.frame import take_client_frame

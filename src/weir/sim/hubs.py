@@ -22,6 +22,10 @@ _BAD_CHECK = 0.05
 _RESEND = 0.1
 _PLAIN = 0.1
 _REBOOT = 0.03
+#: How often what goes out is no frame at all: a broken radio.
+_NOISE = 0.01
+#: How often what is not confirmed goes out behind the hello, before there is an answer.
+_AT_ONCE = 0.7
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +78,7 @@ class Hub(Program):
     def opened(self) -> None:
         """Name the hub, its boot count, and where its messages go."""
         self._replies = d.DeviceReplies()
-        self._send(d.hello(self._hub, self._boot, TOPIC, self._partition))
+        self._greet()
         self.expect(lambda: not self._welcome)
 
     def closed(self) -> None:
@@ -104,6 +108,9 @@ class Hub(Program):
 
     def _greeted(self, reply: d.DeviceReply) -> None:
         if reply.code:  # the topic is not there yet
+            for held in self._held:
+                for value in held:
+                    value.under_way = False
             self.soon(self._again, self.link)
             return
         self._welcome = True
@@ -112,7 +119,12 @@ class Hub(Program):
 
     def _again(self, link: Link | None) -> None:
         if link is self.link and link is not None:
-            self._send(d.hello(self._hub, self._boot, TOPIC, self._partition))
+            self._greet()
+
+    def _greet(self) -> None:
+        self._send(d.hello(self._hub, self._boot, TOPIC, self._partition))
+        if self.world.chance(_AT_ONCE):
+            self._send_all()
 
     def _run(self) -> None:
         if not self._running:
@@ -132,6 +144,8 @@ class Hub(Program):
             self._held[sn].append(self._value(sn, self._next_sequence[sn]))
             self._next_sequence[sn] += 1
             self._send_all()
+        if self.world.chance(_NOISE):
+            self._send(b"\xee" * 12)
         last = self._last[sn]
         if last is not None and self.world.chance(_RESEND):
             self._transmit(last)
@@ -205,6 +219,8 @@ class Hub(Program):
             self._refused(value, reply)
 
     def _refused(self, value: _Value, reply: d.DeviceReply) -> None:
+        if not self._welcome:  # it was sent behind a hello that was refused, too
+            return
         kind = BY_CODE.get(reply.code)
         if kind is PartitionEnded:
             self._give_up(value)

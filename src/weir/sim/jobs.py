@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
@@ -16,7 +16,7 @@ from weir.log.flush import Flush
 from weir.log.reading import Reading
 from weir.log.scrub import Scrubbed
 from weir.sim.disk import PowerCut, SimDisk
-from weir.sim.world import MS
+from weir.sim.world import MS, SECOND
 
 if TYPE_CHECKING:
     from weir.sim.positions import Positions
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 #: How work on a disk may fail and leave the process running.
 Failed = OSError | LogDamaged
-DiskEffect = ef.StartFlush | ef.StartRead | ef.MakeSpare | ef.SaveCheckpoint | ef.StartChore
+#: What is done on a disk besides flushes.
+Beside = ef.StartRead | ef.MakeSpare | ef.SaveCheckpoint | ef.StartChore
+BESIDES: tuple[type[Beside], ...] = get_args(Beside)
 
 _READ = (50, 8 * MS)
 _SPARE = (1 * MS, 60 * MS)
@@ -67,11 +69,11 @@ class Jobs:
         #: By log, what saves how far it is durable.
         self.positions: dict[int, Positions] = {}
 
-    def start(self, effect: DiskEffect) -> None:
-        """Do what a shard asks of a disk, in a while."""
+    def start(
+        self, effect: ef.StartRead | ef.MakeSpare | ef.SaveCheckpoint | ef.StartChore
+    ) -> None:
+        """Do what a shard asks of a disk besides flushes, in a while."""
         match effect:
-            case ef.StartFlush():
-                self._flush(effect)
             case ef.StartRead():
                 self._read(effect)
             case ef.MakeSpare(log, spare):
@@ -106,16 +108,37 @@ class Jobs:
                 self._world.note("abandoned", job.name, type(end).__name__)
             job.disk.kill()  # the next job has a cut of its own
 
-    def _flush(self, effect: ef.StartFlush) -> None:
-        def done(_: None, error: Failed | None) -> None:
-            if error is None:
-                self.positions[effect.log].reached(effect.flush.end)
-                self._process.handle(ev.Flushed(effect.log, effect.flush))
-            else:  # no room for a new segment: as the real flusher does
-                self._flush(effect)
+    def flush_inline(self, effect: ef.StartFlush) -> None:
+        """Run a flush while the process waits for it."""
+        run, done = self._run_flush(effect.flush), self._flushed(effect, self._world.now)
+        job = self._job("flush", effect.log, run, done)
+        self._process.flush_began()
+        self._world.after(self._takes(self._flush_takes), self._finish_inline, job)
 
-        run = self._run_flush(effect.flush)
+    def flush(self, effect: ef.StartFlush) -> None:
+        """Run a flush beside what the process does."""
+        run, done = self._run_flush(effect.flush), self._flushed(effect, self._world.now)
         self._later("flush", effect.log, run, done, self._flush_takes)
+
+    def _flushed(self, effect: ef.StartFlush, began: int) -> Callable[[None, Failed | None], None]:
+        process, log, flush = self._process, effect.log, effect.flush
+
+        def done(_: None, error: Failed | None) -> None:
+            if error is not None:  # no room for a new segment: as the real flusher does
+                self.flush(effect)
+                return
+            self.positions[log].reached(flush.end)
+            seconds = (self._world.now - began) / SECOND
+            event, rest = process.flushes.flushed(log, flush, seconds)
+            if rest:
+                self._world.after(int(rest * SECOND), self._rested, log)
+            process.handle(event)
+
+        return done
+
+    def _rested(self, log: int) -> None:
+        if not self._process.asleep(self._rested, log):
+            self._process.handle(ev.Rested(log))
 
     def _run_flush(self, flush: Flush) -> Callable[[SimDisk], None]:
         def run(disk: SimDisk) -> None:
@@ -164,10 +187,27 @@ class Jobs:
         done: Callable[[Any, Failed | None], None],
         delay: tuple[int, int],
     ) -> None:
+        job = self._job(name, log, run, done)
+        self._world.after(self._takes(delay), self._finish, job)
+
+    def _job(
+        self,
+        name: str,
+        log: int,
+        run: Callable[[SimDisk], Any],
+        done: Callable[[Any, Failed | None], None],
+    ) -> _Job:
         disk = self._process.disks[log]
         job = _Job(name, disk, lambda: run(disk), done)
         self._jobs.append(job)
-        self._world.after(self._world.between(*delay) * self._faults.slow, self._finish, job)
+        return job
+
+    def _takes(self, delay: tuple[int, int]) -> int:
+        return self._world.between(*delay) * self._faults.slow
+
+    def _finish_inline(self, job: _Job) -> None:
+        if job in self._jobs:
+            self._process.flush_ended(lambda: self._finish(job))
 
     def _finish(self, job: _Job) -> None:
         if job not in self._jobs:

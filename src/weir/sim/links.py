@@ -82,24 +82,24 @@ class Links:
         self.arriving: list[_Lanes] = []
         self._lanes: dict[int, _Lanes] = {}
         #: The nodes that are to be linked, each with a number that ends older rounds of dialling.
-        self._wanted: dict[int, int] = {}
+        self.wanted: dict[int, int] = {}
         self._rounds = 0
 
     def connect(self, node: int) -> None:
         """Keep links to a node from here on."""
-        if node != self.process.node and node not in self._wanted:
+        if node != self.process.node and node not in self.wanted:
             self._rounds += 1
-            self._wanted[node] = self._rounds
+            self.wanted[node] = self._rounds
             self._try(node, self._rounds)
 
     def nudge(self, node: int) -> None:
         """A node is there, for it dialled: dial it now."""
-        if node in self._wanted and self.process.shard is not None:
+        if node in self.wanted and self.process.shard is not None:
             self._dial_all(node)
 
     def disconnect(self, node: int) -> None:
         """Keep none any more."""
-        self._wanted.pop(node, None)
+        self.wanted.pop(node, None)
         for lanes in list(self._lanes.values()):
             if lanes.target.node == node:
                 lanes.cut()
@@ -112,7 +112,7 @@ class Links:
 
     def cut(self, silent: bool) -> None:
         """The process has ended."""
-        self._wanted.clear()
+        self.wanted.clear()
         for lanes in [*self._lanes.values(), *self.arriving]:
             lanes.cut(silent)
 
@@ -124,7 +124,7 @@ class Links:
     def _try(self, node: int, number: int) -> None:
         """Dial what is not linked; look again later, for shards come and go."""
         process = self.process
-        if process.shard is None or self._wanted.get(node) != number:
+        if process.shard is None or self.wanted.get(node) != number:
             return
         process.world.after(process.world.between(*_REDIAL), self._try, node, number)
         if not process.paused:

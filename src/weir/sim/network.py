@@ -209,6 +209,11 @@ class Link:
         if self.open:
             self._down.send(data)
 
+    @property
+    def replies_unsent(self) -> int:
+        """How many bytes that the host sent are under way."""
+        return self._down.waiting if self.open else 0
+
     def hold(self, held: bool) -> None:
         """Let the host read nothing for a while."""
         self._up.held = held

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weir.broker import effects as ef
@@ -15,33 +13,29 @@ from weir.broker.identity import Identity
 from weir.broker.layout import Layout
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
-from weir.errors import RemoteProtocolError
+from weir.host.accept_queue import ConnectionLimits
+from weir.host.connections import Connections
+from weir.host.feed import Feed
+from weir.host.flush_schedule import FlushSchedule
 from weir.log import recovery
 from weir.log.durable_position import DurablePosition, Owner
 from weir.log.settings import Settings
 from weir.sim.disk import SimDisk
-from weir.sim.jobs import DiskEffect, Faults, Jobs
+from weir.sim.jobs import BESIDES, Faults, Jobs
 from weir.sim.links import Dial, Links
 from weir.sim.network import End, Link, Way
 from weir.sim.positions import Positions
+from weir.sim.sockets import Network, Socket
 from weir.sim.trunks import Trunks
 from weir.sim.witness import Witness
-from weir.sim.world import MS, SkewedTime, World
-from weir.wire.connection import Connection
+from weir.sim.world import MS, SECOND, SkewedTime, World
 
-_Besides = (
-    DiskEffect
-    | ef.Answers
-    | ef.Pass
-    | ef.Hangup
-    | ef.HoldReads
-    | ef.Connect
-    | ef.Disconnect
-    | ef.EndLink
-    | ef.EndTrunk
-    | ef.Stopped
-)
-
+#: From a connection to the turn in which it is accepted, with all others that came meanwhile, and
+#: read, with all that is there to be read: who connects has mostly said something by then.
+_ACCEPTED = (0, 6 * MS)
+#: How often a process looks at who takes its replies, if it ticks more slowly.
+_LOOK = 2 * ev.TICK_MS * MS
+_STOPPING = "this node is stopping"
 #: A shard's own port is so much above its number.
 SHARD_PORT = 6900
 #: A recovery has a few steps for each segment.
@@ -62,6 +56,7 @@ class Machine:
     shards_max: int = 3
     #: How often a process looks at the clock, in virtual microseconds.
     tick: int = ev.TICK_MS * MS
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     #: Whether clients are told of the shards' own ports.
     ports: bool = False
 
@@ -72,7 +67,7 @@ class Machine:
             f"{self.logs} logs of segments of {log.segment_bytes:,} bytes, entries of "
             f"{log.entry_bytes_max:,}, a cache of {log.cache_bytes_max:,}, {log.spares} spares; "
             f"a budget of {shard.budget_bytes:,}, checkpoints after {shard.checkpoint_bytes:,}; "
-            f"flushes of {self.flush} virtual µs; {pairs}"
+            f"flushes of {self.flush} virtual µs; {self.limits}; {pairs}"
         )
 
 
@@ -95,16 +90,6 @@ class Seat:
     witness: Witness
 
 
-@dataclass(slots=True)
-class _Session:
-    """A connection as the process sees it."""
-
-    number: int
-    stream: Connection
-    #: Whether it is being closed: nothing more is read from it.
-    leaving: bool = False
-
-
 class Process:
     """One shard of a node. It lives once: another one takes its place when it has ended."""
 
@@ -125,12 +110,19 @@ class Process:
         self.links = Links(self, seat.dial)
         self._seat = seat
         self._jobs = Jobs(self, seat.machine.flush, seat.faults)
-        self._links: dict[Link, _Session] = {}
-        self._by_number: dict[int, Link] = {}
-        self._numbers = count(world.dice.getrandbits(31) << 31)
-        self._held = False
-        #: Whether it stands still.
+        self._sockets: dict[Link, Socket] = {}
+        self._feed: Feed | None = None
+        self._connections: Connections[Socket] | None = None
+        self._actions: dict[type, Callable[[Any], None]] = {}
+        #: Those that are accepted in the next turn, if there are any, and what is read then.
+        self._accepting: list[Socket] = []
+        self._readable: list[Socket] = []
+        #: Those whose clients do not take their replies.
+        self.full: list[Socket] = []
+        self._looks = self._serves = self._lining = False
+        #: Whether it stands still: it is paused, or waits for a flush that it runs itself.
         self.paused = False
+        self._stands = self._flushing = False
         #: What happened while it was paused.
         self._backlog: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
 
@@ -161,6 +153,26 @@ class Process:
             ports = tuple(SHARD_PORT + shard for shard in range(layout.shards))
             settings = replace(settings, ports=ports)
         self.shard = Shard(identity, opened, seat.time, settings, layout)
+        self.flushes = FlushSchedule(self.logs, self.links.wanted, self._seconds)
+        self._feed = Feed(self.shard, self.flushes)
+        self._connections = Connections(
+            self._feed, self.shard.budget, seat.machine.limits, Network(), self.trunks.guest,
+            self._seconds, self.world.dice.getrandbits(31) << 31, _Notes(self.world),
+        )  # fmt: skip
+        self._connections.wait()
+        self._actions = {
+            **self._connections.actions,
+            ef.HoldReads: self._hold,
+            ef.StartFlush: self._start_flush,
+            ef.Pass: self._pass,
+            ef.SendToPeer: self._send_to_peer,
+            ef.Connect: lambda effect: self.links.connect(effect.node),
+            ef.Disconnect: lambda effect: self.links.disconnect(effect.node),
+            ef.EndLink: self._end_link,
+            ef.EndTrunk: self._end_link,
+            ef.Stopped: self._on_stopped,
+            **dict.fromkeys(BESIDES, self._jobs.start),
+        }
         self._do(self.shard.start())
         self._tick()
 
@@ -183,10 +195,11 @@ class Process:
         """
         self._seat.witness.look(self)
         self._jobs.abandon()
-        self.shard = None
+        self.shard = self._feed = self._connections = None
         self._backlog.clear()
-        links, self._links = list(self._links), {}
-        self._by_number.clear()
+        self._readable.clear()
+        self._accepting.clear()
+        links, self._sockets = list(self._sockets), {}
         for link in links:
             link.orphaned = link.open
             link.cut(silent=power)
@@ -204,15 +217,35 @@ class Process:
 
     def pause(self) -> None:
         """Stand still: time goes on, and what happens is handled by `go_on`."""
-        self.paused = True
+        self.paused = self._stands = True
 
     def go_on(self) -> None:
+        """Stand still no longer."""
+        self._stands = False
+        self._wake()
+
+    def flush_began(self) -> None:
+        """Wait for the disk: nothing else is done until `flush_ended`."""
+        self.paused = self._flushing = True
+
+    def flush_ended(self, then: Callable[[], None]) -> None:
+        """The disk is done: `then` comes before what has happened meanwhile."""
+        self._flushing = False
+        if self._stands:
+            self._backlog.appendleft((then, ()))
+        else:
+            self.paused = False
+            then()
+            self.paused = True
+            self._wake()
+
+    def _wake(self) -> None:
         """Handle all that has happened in the meantime.
 
         What came on one connection keeps its order; which connection is read first is anybody's
         guess, and so is whether timers are heard of before.
         """
-        if not self.paused:
+        if not self.paused or self._stands or self._flushing:
             return
         self.paused = False
         backlog, self._backlog = self._backlog, deque()
@@ -237,133 +270,199 @@ class Process:
 
     def connect(self, client: End, up: Way, down: Way) -> Link:
         """Open a connection."""
+        assert self._connections is not None  # who listens has some
         link = Link(self.world, client, self, up, down)
-        session = _Session(self.new_session(), Connection())
-        self._links[link] = session
-        self._by_number[session.number] = link
-        link.hold(self._held)
-        self._greet(link, session.number)
+        socket = Socket(self, link, self._connections.connection(), type(client).__name__)
+        self._sockets[link] = socket
+        if not self._accepting:
+            self.world.after(self.world.between(*_ACCEPTED), self._turn)
+        self._accepting.append(socket)
         return link
-
-    def _greet(self, link: Link, number: int) -> None:
-        if not self.asleep(self._greet, link, number):
-            self.handle(ev.Opened(number))
 
     def new_session(self) -> int:
         """Return a number that no session ever had."""
-        return next(self._numbers)
+        assert self._connections is not None  # who asks is served by it
+        return self._connections.new_session()
 
     def received(self, link: Link, data: bytes) -> None:
-        """Cut frames out of a peer's bytes and hand them to the shard."""
+        """Bytes of a peer are there to be read."""
         if self.paused and self.asleep(self.received, link, data):
             return
-        session = self._links.get(link)
-        if session is None or session.leaving or self.shard is None:
-            return
-        stream = session.stream
-        before = stream.pending
-        try:
-            frames = stream.receive(data)
-        except RemoteProtocolError as error:
-            self.world.note("dropped", str(error))
-            link.cut()
-            return
-        self.shard.budget.take(stream.pending - before)
-        if frames:
-            self.handle(ev.Received(session.number, frames))
+        if (socket := self._sockets.get(link)) is not None:
+            socket.came(data)
+            self._read(socket)
 
     def lost(self, link: Link) -> None:
         """A peer is gone."""
         if self.asleep(self.lost, link):
             return
-        session = self._links.pop(link, None)
-        if session is None or self.shard is None:
+        if (socket := self._sockets.pop(link, None)) is not None:
+            socket.lost()
+            self._read(socket)
+
+    def read_soon(self, socket: Socket) -> None:
+        """Read what is there, in a turn of its own."""
+        self.world.after(0, self._read_again, socket)
+
+    def _read_again(self, socket: Socket) -> None:
+        if self._feed is not None and not self.asleep(self._read_again, socket):
+            self._read(socket)
+
+    def _read(self, socket: Socket) -> None:
+        """Read a socket, with others if some are to be accepted."""
+        if self._accepting:
+            self._readable.append(socket)
+        else:
+            socket.read()
+            self._run()
+
+    def _turn(self) -> None:
+        """Accept who came, and read all that is there: it is one to the shard."""
+        if self._feed is None or self.asleep(self._turn):
             return
-        del self._by_number[session.number]
-        self.shard.budget.release(session.stream.pending)
-        self.handle(ev.Closed(session.number))
+        accepting, self._accepting = self._accepting, []
+        readable, self._readable = self._readable, []
+        self._feed.gather()
+        for socket in accepting:
+            socket.accept()
+        for socket in readable:
+            socket.read()
+        self._feed.release()
+        self._run()
 
     def peers(self) -> list[Link]:
         """Return the connections of clients that are open as far as this side knows."""
-        return list(self._links)
+        return list(self._sockets)
 
     # -- effects -------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
         """Feed one event, unless the process has ended, and do what comes of it."""
-        if self.shard is not None and (effects := self.shard.handle(event)):
-            self._do(effects)
+        if (feed := self._feed) is not None:
+            feed.put(event)
+            if not feed.waits:
+                self._run()
+
+    def _run(self) -> None:
+        feed, connections = self._feed, self._connections
+        if feed is None or connections is None:
+            return
+        while not feed.waits:
+            if not feed.events:
+                if not connections.more:
+                    break
+                connections.go_on()
+                continue
+            if effects := feed.take():
+                self._do(effects)
+            behind = feed.follow()
+            if behind:
+                self._do(behind)
+            elif behind is None:
+                self.world.after(0, self._settle)  # behind what else happens in this instant
+        if not self._serves and (self.ready or self.links.wanted):
+            self._serves = True
+            connections.begin()
+        if connections.line and not self._lining:
+            self._lining = True
+            self.world.after(0, self._serve_line)
+        if not self._looks and (connections.watched or self.full):
+            self._looks = True
+            if self._seat.machine.tick > _LOOK:  # else its own tick does as well
+                self.world.after(_LOOK, self._look)
+
+    def _serve_line(self) -> None:
+        if self._connections is not None and not self.asleep(self._serve_line):
+            self._lining = False
+            self._connections.serve_line()
+            self._run()
+
+    def _look(self) -> None:
+        """Look at who takes its replies, though it is no time for a tick."""
+        if not self.asleep(self._look):
+            self._look_now()
+            self._run()
+
+    def _look_now(self) -> None:
+        self._looks = False
+        if self._connections is not None:
+            self.full = [socket for socket in self.full if not socket.drain()]
+            self._connections.tick()
+
+    def _seconds(self) -> float:
+        return self.world.now / SECOND
+
+    def _flush(self, effect: ef.StartFlush) -> None:
+        """Run a flush as a loop does that waits for it."""
+        if self.shard is not None and not self.asleep(self._flush, effect):
+            del self.flushes.inline[effect.log]
+            self._jobs.flush_inline(effect)
+
+    def _settle(self) -> None:
+        if self._feed is not None and not self.asleep(self._settle):
+            self._do(self._feed.settle())
 
     def _do(self, effects: list[ef.Effect]) -> None:
+        actions = self._actions
         for effect in effects:
-            # Most are one of these two: as patterns they took twice as long.
-            if isinstance(effect, ef.SendToPeer):
-                if effect.charged:
-                    self._release(effect.charged)
-                self.links.send(effect.place, effect.quick, b"".join(effect.buffers))
-            elif isinstance(effect, ef.Send):
-                if effect.charged:
-                    self._release(effect.charged)
-                self._send(effect.session, b"".join(effect.buffers))
-            else:
-                self._do_besides(effect)
+            actions[type(effect)](effect)
 
-    def _do_besides(self, effect: _Besides) -> None:
-        match effect:
-            case ef.StartFlush():
-                self._jobs.start(effect)
-            case ef.Answers(replies):
-                for session, reply in replies.items():
-                    self._send(session, reply)
-            case ef.Pass(shard, buffers, charged):
-                assert self.shard is not None  # it has just asked for this
-                self.shard.passed_on(shard, charged)
-                self.trunks.send(shard, b"".join(buffers))
-            case ef.Hangup(session, reason):
-                self._hang_up(session, reason)
-            case ef.HoldReads(held):
-                self._hold(held)
-            case ef.Connect(node):
-                self.links.connect(node)
-            case ef.Disconnect(node):
-                self.links.disconnect(node)
-            case ef.EndLink(place, reason) | ef.EndTrunk(place, reason):
-                raise AssertionError(f"an honest node at place {place} was cut off: {reason}")
-            case ef.Stopped():
-                self.stopped = True
-            case _:
-                self._jobs.start(effect)
+    def _send_to_peer(self, effect: ef.SendToPeer) -> None:
+        self.release(effect.charged)
+        self.links.send(effect.place, effect.quick, b"".join(effect.buffers))
 
-    def _release(self, charged: int) -> None:
+    def _pass(self, effect: ef.Pass) -> None:
         assert self.shard is not None  # it has just asked for this
-        self.shard.budget.release(charged)
+        self.shard.passed_on(effect.shard, effect.charged)
+        self.trunks.send(effect.shard, b"".join(effect.buffers))
 
-    def _send(self, session: int, data: bytes) -> None:
-        self.world.note("send", session, zlib.crc32(data))
-        if (link := self._by_number.get(session)) is not None:
-            link.to_client(data)
+    def release(self, charged: int) -> None:
+        """Give back bytes of the budget that were sent."""
+        if charged and self.shard is not None:
+            self.shard.budget.release(charged)
+
+    def _start_flush(self, effect: ef.StartFlush) -> None:
+        if self.flushes.start(effect):
+            self.world.after(0, self._flush, effect)
         else:
-            self.trunks.reply(session, data)
+            self._jobs.flush(effect)
 
-    def _hang_up(self, session: int, reason: str) -> None:
-        self.world.note("hangup", reason)
-        if (link := self._by_number.get(session)) is not None:
-            self._links[link].leaving = True
-            link.finish()
-        else:
-            self.trunks.hang_up(session, reason)
+    def _end_link(self, effect: ef.EndLink | ef.EndTrunk) -> None:
+        raise AssertionError(f"an honest node at place {effect.place} was cut off: {effect.reason}")
 
-    def _hold(self, held: bool) -> None:
-        self.world.note("hold", held)
-        self._held = held
-        for link in self._links:
-            link.hold(held)
-        self.trunks.hold(held)
+    def _on_stopped(self, effect: ef.Stopped) -> None:
+        self.stopped = True
+        self.world.after(0, self._let_go)
+
+    def _let_go(self) -> None:
+        """End all connections, as a server does that has drained."""
+        if self._connections is not None and not self.asleep(self._let_go):
+            self._connections.let_go(_STOPPING)
+            self._run()
+            self._connections.hang_up(_STOPPING)
+
+    def _hold(self, effect: ef.HoldReads) -> None:
+        assert self._connections is not None  # its shard has just asked for this
+        self._connections.actions[ef.HoldReads](effect)
+        self.trunks.hold(effect.hold)
 
     def _tick(self) -> None:
         if self.shard is None:
             return
         if not (self.paused and self.asleep(self._tick)):
             self.world.after(self._seat.machine.tick, self._tick)
+            self._look_now()
             self.handle(ev.Ticked())
             self._seat.witness.look(self)
+
+
+class _Notes:
+    """Puts into the trace what is said of connections."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def info(self, text: str, *given: object) -> None:
+        self._world.note("told", text % given)
+
+    warning = info

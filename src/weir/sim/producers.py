@@ -121,6 +121,15 @@ class Producer(Client):
             self._running = True
             self.world.after(self._until_next(), self._next)
 
+    @property
+    def _has_room(self) -> bool:
+        """Whether another batch may go out: the broker remembers so many answers behind the first
+        that is not confirmed, and not more.
+        """
+        first = self._held[0].publish.sequence if self._held else None
+        span = 0 if first is None else self._sequence - first
+        return len(self._held) < self._window and span < PIPELINE_WINDOW
+
     def _until_next(self) -> int:
         if not self._burst and self.scene.brokers.far and self.world.chance(_BURST):
             self._burst = self._window
@@ -133,7 +142,7 @@ class Producer(Client):
         self._running = False
         if self.link is None or self.ending or not self._left:
             return
-        if len(self._held) < self._window and (batch := self._compose()) is not None:
+        if self._has_room and (batch := self._compose()) is not None:
             self._left -= 1
             self._held.append(batch)
             self._sequence += max(1, len(batch.publish.values))

@@ -9,6 +9,7 @@ from typing import Any
 from weir.broker.events import TICK_MS
 from weir.broker.replica.replication import Replication
 from weir.broker.shard import ShardSettings
+from weir.host.accept_queue import ConnectionLimits
 from weir.log.settings import Settings
 from weir.model.limits import KIB
 from weir.sim.checkers import ENTRY_BYTES_MAX
@@ -22,7 +23,14 @@ _BUDGETS = (LEAST_BUDGET, 256 * KIB, 1024 * KIB)
 #: How many logs a node is founded with; up to three shards serve them.
 _LOGS = (1, 1, 2, 3, 4)
 #: A quick disk, and one that is so slow that clients lose patience, and power cuts fall into it.
-_FLUSHES = ((200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
+_FLUSHES = ((60, 2 * MS), (200, 25 * MS), (5 * MS, 100 * MS), (5 * MS, 250 * MS))
+#: How many connections a process takes in all, in a second, and at once; and how long a device may
+#: be silent, in seconds. The first is what a server allows. A process takes more connections than
+#: there are clients, or some would never be served.
+_CONNECTIONS = (20_000, 20_000, 64)
+_ACCEPTS = (2_000.0, 50.0)
+_BURSTS = (10_000, 2)
+_SILENCES = (1_800.0, 2.0)
 #: What a replica is sent in one message, before it answers, and of a snapshot.
 _APPENDS = (1, 2 * KIB, 1024 * KIB)
 _IN_FLIGHT = (1, 8 * KIB, 8 * 1024 * KIB)
@@ -245,5 +253,13 @@ def machine(world: World, shape: Shape, shipped: bool = False) -> Machine:
         random=dice.random,
     )
     logs = dice.choice(_LOGS if shape.nodes == 1 else _LOGS[:3])
-    flush = dice.choice(_FLUSHES[: 3 if shape.nodes == 1 else 2])
-    return Machine(log, shard, flush, logs, tick=dice.choice(shape.ticks) * MS, ports=shipped)
+    flush = dice.choice(_FLUSHES[: 4 if shape.nodes == 1 else 3])
+    limits = ConnectionLimits(
+        connections_max=dice.choice(_CONNECTIONS),
+        accepts_per_second=dice.choice(_ACCEPTS),
+        idle_seconds=dice.choice(_SILENCES),
+        accept_burst=dice.choice(_BURSTS),
+    )
+    return Machine(
+        log, shard, flush, logs, tick=dice.choice(shape.ticks) * MS, limits=limits, ports=shipped
+    )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weir.broker import events as ev
+from weir.codec.fields import Buffer
+from weir.host.guest import Guest
 from weir.model.ids import place_of
 from weir.sim.network import Link, Way
 from weir.wire import trunk
@@ -55,12 +57,21 @@ class _ServingEnd:
         process = self._process
         if process.paused and process.asleep(self.received, link, data):
             return
+        if process.shard is None:  # it has ended, and what was under way to it is lost
+            return
         for kind, remote, body in self._stream.receive(data):
             if kind == Kind.OPENED:
                 number = self._numbers[remote] = process.trunks.opened(self, remote)
                 process.handle(ev.Opened(number, bytes(body).decode(), self._place))
             elif kind == Kind.CLOSED:
                 self._closed(remote)
+            elif kind == Kind.ARRIVALS:
+                principal, arrivals = body
+                for one in arrivals:
+                    remote = one.session
+                    one.session = process.trunks.opened(self, remote)
+                    self._numbers[remote] = one.session
+                process.handle(ev.Arrived(arrivals, principal, self._place))
             elif (number := self._numbers.get(remote, -1)) >= 0:
                 client = kind == Kind.CLIENT
                 request = take_client_frame(body) if client else body
@@ -73,9 +84,15 @@ class _ServingEnd:
         for remote in list(self._numbers):
             self._closed(remote)
 
-    def write(self, kind: Kind, remote: int, data: bytes) -> None:
+    def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
+        """Write buffers; `charged` bytes are given back."""
         assert self.link is not None
-        self.link.to_client(b"".join(trunk.encode(kind, remote, data)))
+        self._process.release(charged)
+        self.link.to_client(b"".join(buffers))
+
+    def answer(self, remote: int, reply: bytes) -> None:
+        """Write a small reply."""
+        self.write(trunk.encode(Kind.REPLIES, remote, reply))
 
     def _closed(self, remote: int) -> None:
         number = self._numbers.pop(remote, None)
@@ -91,7 +108,7 @@ class Trunks:
         self._process = process
         self._asking: dict[int, _AskingEnd] = {}
         self._serving: list[_ServingEnd] = []
-        self._guests: dict[int, tuple[_ServingEnd, int]] = {}
+        self._guests: dict[int, Guest] = {}
 
     @staticmethod
     def join(
@@ -124,17 +141,9 @@ class Trunks:
         if end is not None and end.link is not None:
             end.link.to_host(data)
 
-    def reply(self, session: int, data: bytes) -> None:
-        """Send replies to another shard's peer, if it is still there."""
-        if session in self._guests:
-            end, remote = self._guests[session]
-            end.write(Kind.REPLIES, remote, data)
-
-    def hang_up(self, session: int, reason: str) -> None:
-        """Let the other shard close the connection of a peer of its own."""
-        if session in self._guests:
-            end, remote = self._guests[session]
-            end.write(Kind.HANGUP, remote, reason.encode())
+    def guest(self, session: int) -> Guest | None:
+        """Return the peer of another shard that has this session here."""
+        return self._guests.get(session)
 
     def hold(self, held: bool) -> None:
         """Read no requests for a while; what comes back is always read."""
@@ -172,7 +181,7 @@ class Trunks:
     def opened(self, end: _ServingEnd, remote: int) -> int:
         """Begin a session for another shard's peer; return its number."""
         number = self._process.new_session()
-        self._guests[number] = (end, remote)
+        self._guests[number] = Guest(end, remote)
         return number
 
     def closed(self, number: int) -> None:

@@ -9,21 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from itertools import count
-from typing import cast
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.identity import Identity
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard
-from weir.errors import RemoteProtocolError
+from weir.host.accept_queue import ConnectionLimits
+from weir.host.connections import Connections
+from weir.host.feed import Feed
+from weir.host.flush_schedule import FlushSchedule
 from weir.log import checkpoint
 from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.limits import MIB
+from weir.server.transport import Network, Peer
 from weir.testing.disk import MemoryDisk
-from weir.wire.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +60,16 @@ class Host:
         self._shard = Shard(Identity(_SYSTEM), [opened], clock)
         self._disk = disk
         self._loop = asyncio.get_running_loop()
-        self._peers: dict[int, _Peer] = {}
-        self._sessions = count(life << 32)
         self._ready = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
-        self._ended = False
+        self._flushes = FlushSchedule((0,), (), self._loop.time)
+        self._feed = Feed(self._shard, self._flushes)
+        nobody = Network(frozenset(), lambda transport, data: transport.abort())
+        self._connections = Connections(
+            self._feed, self._shard.budget, ConnectionLimits(), nobody, lambda session: None,
+            self._loop.time, life << 32, log,
+        )  # fmt: skip
+        self._lining = False
         #: What broke the shard: a bug of weir.
         self.error: Exception | None = None
 
@@ -77,7 +83,7 @@ class Host:
 
     def end(self) -> None:
         """Stop at once, cutting everybody off."""
-        self._ended = True
+        self._feed.close()
         if self._ticker is not None:
             self._ticker.cancel()
         self._ready.set()
@@ -85,73 +91,75 @@ class Host:
 
     def cut(self) -> None:
         """Cut everybody off; what they sent before is served, and they may come again."""
-        for peer in [*self._peers.values()]:
-            peer.cut()
+        self._connections.cut()
 
     def handle(self, event: ev.Event) -> None:
         """Feed one event and do what comes of it; an exception is a bug, and ends the host."""
-        if self._ended:
-            return
+        feed = self._feed
+        feed.put(event)
+        if not feed.waits:
+            self.run()
+
+    def run(self) -> None:
+        """Let the shard take what is in its feed, and do what comes of it, until that is empty."""
+        feed, connections = self._feed, self._connections
         try:
-            self._do(self._shard.handle(event))
+            while not feed.waits:
+                if not feed.events:
+                    if not connections.more:
+                        break
+                    connections.go_on()
+                    continue
+                self._do(feed.take())
+                behind = feed.follow()
+                if behind is None:
+                    self._loop.call_soon(self._settle)
+                else:
+                    self._do(behind)
+            if connections.line and not self._lining:
+                self._lining = True
+                self._loop.call_soon(self._serve_line)
         except Exception as error:
-            self._broke(type(event).__name__, error)
+            self._broke("events", error)
+
+    def _serve_line(self) -> None:
+        self._lining = False
+        self._connections.serve_line()
+        self.run()
+
+    def _settle(self) -> None:
+        try:
+            self._do(self._feed.settle())
+        except Exception as error:
+            self._broke("settling", error)
 
     def _broke(self, where: str, error: Exception) -> None:
         log.critical("the node broke at %s", where, exc_info=error)
         self.error = error
         self.end()
 
-    # -- peers ---------------------------------------------------------------------------------
-
-    def protocol(self) -> _Peer:
+    def protocol(self) -> Peer:
         """Return the protocol of a new connection."""
-        return _Peer(self, next(self._sessions))
-
-    def opened(self, peer: _Peer) -> None:
-        """A peer connected."""
-        if self._ended:
-            peer.cut()
-            return
-        self._peers[peer.session] = peer
-        self.handle(ev.Opened(peer.session))
-
-    def closed(self, peer: _Peer) -> None:
-        """A peer is gone."""
-        if self._peers.pop(peer.session, None) is not None:
-            self.handle(ev.Closed(peer.session))
-
-    def charge(self, size: int) -> None:
-        """Take bytes of the budget for a frame under way, or give them back (below 0)."""
-        self._shard.budget.take(size)
+        return Peer(self, self._feed, self._connections.connection())
 
     # -- effects -------------------------------------------------------------------------------
 
     def _do(self, effects: list[ef.Effect]) -> None:
+        actions = self._connections.actions
         for effect in effects:
-            match effect:
-                case ef.Send(session, buffers, charged):
-                    self._shard.budget.release(charged)
-                    if (peer := self._peers.get(session)) is not None:
-                        peer.send(b"".join(buffers))
-                case ef.Answers(replies):
-                    for session, reply in replies.items():
-                        if (peer := self._peers.get(session)) is not None:
-                            peer.send(reply)
-                case ef.Hangup(session):
-                    if (peer := self._peers.get(session)) is not None:
-                        peer.hang_up()
-                case ef.HoldReads(hold):
-                    for peer in self._peers.values():
-                        peer.hold(hold)
-                case _:
-                    self._loop.call_soon(self._work, effect)
+            actions.get(type(effect), self._start)(effect)
         if self._shard.ready:
             self._ready.set()
 
+    def _start(self, effect: ef.Effect) -> None:
+        """Have work on the disk done behind this turn."""
+        if isinstance(effect, ef.StartFlush):
+            self._flushes.start(effect)  # whoever is to run it, here it is the loop
+        self._loop.call_soon(self._work, effect)
+
     def _work(self, effect: ef.Effect) -> None:
         """Do what touches the disk; the power may have been cut in between."""
-        if self._ended:
+        if self._feed.is_closed:
             return
         try:
             self._work_on(effect)
@@ -162,8 +170,13 @@ class Host:
         disk = self._disk
         match effect:
             case ef.StartFlush(log, flush):
+                self._flushes.inline.pop(log, None)
+                began = time.perf_counter()
                 flush.run(disk)
-                self.handle(ev.Flushed(log, flush))
+                event, rest = self._flushes.flushed(log, flush, time.perf_counter() - began)
+                if rest:
+                    self._loop.call_later(rest, self.handle, ev.Rested(log))
+                self.handle(event)
             case ef.StartRead(_, ticket, reading):
                 self.handle(ev.ReadDone(ticket, reading.run(disk)))
             case ef.MakeSpare(log, spare):
@@ -178,53 +191,5 @@ class Host:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(ev.TICK_MS / 1_000, self._tick)
+        self._connections.tick()
         self.handle(ev.Ticked())
-
-
-class _Peer(asyncio.Protocol):
-    """One accepted connection."""
-
-    def __init__(self, host: Host, session: int) -> None:
-        self.session = session
-        self._host = host
-        self._stream = Connection()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._host.opened(self)
-
-    def data_received(self, data: bytes) -> None:
-        before = self._stream.pending
-        try:
-            frames = self._stream.receive(data)
-        except RemoteProtocolError:
-            self.hang_up()
-            return
-        self._host.charge(self._stream.pending - before)
-        if frames:
-            self._host.handle(ev.Received(self.session, frames))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
-        self._host.charge(-self._stream.pending)
-        self._host.closed(self)
-
-    def send(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def hold(self, hold: bool) -> None:
-        if self._transport is not None:
-            if hold:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
-
-    def hang_up(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def cut(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()

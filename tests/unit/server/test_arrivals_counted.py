@@ -65,7 +65,7 @@ def asked(frames: list[Any]) -> int:
         end.connection_made(cast(Any, Wire()))
         end.take(deque(TrunkStream().receive(b"".join(frames))))
         driver._pool.shutdown()
-        return driver._flushes.asked
+        return driver._flushes._schedule.asked
 
     return asyncio.run(body())
 

@@ -13,10 +13,10 @@ from weir.broker import events as ev
 from weir.broker.admission import Budget
 from weir.broker.identity import Identity
 from weir.broker.shard import Shard
+from weir.host.flush_schedule import LONE_IN_A_ROW, QUICK_SECONDS
+from weir.host.guest import Guest
 from weir.log.flush import Flush, Run
 from weir.server.driver import Driver
-from weir.server.guest import Guest
-from weir.server.lone import QUICK_SECONDS
 from weir.sim.disk import SimDisk
 from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 from weir.wire.trunk import Arrival
@@ -163,8 +163,9 @@ def test_the_shard_settles_once_the_confirm_of_a_lone_flush_is_out() -> None:
         driver = Driver(cast(Shard, shard), {3: disk})
         flush = Flush(0, 300, (Run("a", 0, [b"frames"]),), (1,))
         for _ in range(200):
-            driver._flushes._flushers[3].lone.took(QUICK_SECONDS / 10)
-            driver._flushes._flushers[3].lone.takes(flush, 1)
+            driver._flushes._schedule.flushed(3, flush, QUICK_SECONDS / 10)
+        for _ in range(LONE_IN_A_ROW):
+            driver._flushes._schedule.start(ef.StartFlush(3, flush))
         asked = ev.Received(1, [DevicePing(1)])
         flushed = ev.Flushed(3, flush, rests=False)
 
@@ -237,7 +238,9 @@ def test_answers_to_many_find_peers_and_guests() -> None:
         driver = Driver(cast(Shard, shard), {})
         heard: list[Any] = []
         end = SimpleNamespace(answer=lambda *given: heard.append(given))
-        driver._peers[7] = cast(Any, SimpleNamespace(send=lambda *given: heard.append(given)))
+        driver._connections.open_now[7] = cast(
+            Any, SimpleNamespace(send=lambda *given: heard.append(given))
+        )
         driver.trunks._guests[8] = Guest(cast(Any, end), 80)
         shard.said = [ef.Answers({7: b"one", 8: b"two", 9: b"gone"})]
         driver.handle(ev.Ticked())

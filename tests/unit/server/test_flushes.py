@@ -13,11 +13,11 @@ import pytest
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.errors import DiskFailed
+from weir.host.flush_schedule import LONE_ASKED, LONE_IN_A_ROW, QUICK_SECONDS, FlushSchedule
 from weir.log.disk import Disk
 from weir.log.flush import Flush, Run
 from weir.server import flushes as module
 from weir.server.flushes import Flushes
-from weir.server.lone import LONE_ASKED, LONE_IN_A_ROW, QUICK_SECONDS
 from weir.sim.disk import SimDisk
 
 FLUSH = Flush(0, 300, (Run("a", 0, [b"frames"]),), (1,))
@@ -42,21 +42,20 @@ class Scene:
         self.disk = Noted()
         self.disk.create("a", 8192)
         self.told: list[ev.Event] = []
-        self.flushes = Flushes({1: self.disk}, self, lambda: alone)
+        others = [] if alone else [2]
+        self.schedule = schedule = FlushSchedule([1], others, asyncio.get_running_loop().time)
+        self.flushes = Flushes({1: self.disk}, self, schedule)
         self._heard = asyncio.Event()
         for _ in range(200):
-            self.flushes._flushers[1].lone.took(QUICK_SECONDS / 10)
+            schedule.flushed(1, FLUSH, QUICK_SECONDS / 10)
         for _ in range(LONE_IN_A_ROW):
-            self.flushes._flushers[1].lone.takes(FLUSH, 1)
+            schedule.start(ef.StartFlush(1, FLUSH))
 
     # What a driver does.
 
     def handle(self, event: ev.Event) -> None:
         self.told.append(event)
         self._heard.set()
-
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
 
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(act)
@@ -117,10 +116,10 @@ def test_a_flush_of_a_crowd_is_a_threads() -> None:
 
 def test_a_flush_of_many_requests_is_a_threads() -> None:
     async def body(scene: Scene) -> None:
-        scene.flushes.asked = LONE_ASKED + 1
+        scene.schedule.asked = LONE_ASKED + 1
         await scene.flushed()
         for _ in range(LONE_IN_A_ROW + 1):
-            scene.flushes.asked += LONE_ASKED
+            scene.schedule.asked += LONE_ASKED
             await scene.flushed()
         assert scene.in_loop == [False] * (LONE_IN_A_ROW + 1) + [True]
         scene.flushes.stop()

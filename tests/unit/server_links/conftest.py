@@ -114,8 +114,7 @@ async def nodes_running(*owns: Own) -> AsyncIterator[list[Node]]:
             server.close()
         for node in nodes:
             node.links.close()
-            for peer in list(node.driver._peers.values()):
-                peer.cut()
+            node.driver._connections.cut()
             node.driver._pool.shutdown()
         await asyncio.sleep(0)
 

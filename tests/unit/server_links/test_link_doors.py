@@ -43,7 +43,7 @@ def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
             ((_, kind, _, whole),) = await one.frames(1)
             assert (kind, len(whole), one.driver._lanes.used) == (9, size, 0)
             # A client waits when the budget is used up; a node that frees some must not.
-            one.driver._held = True
+            one.driver._feed.held = True
             await loop.sock_sendall(bulk, head)
             assert len(await one.frames(2)) == 2
             await loop.sock_sendall(bulk, head[:4] + b"\xff\xff\xff\xff" + head[8:])
@@ -177,7 +177,7 @@ def test_a_node_nobody_told_of_is_linked_back_where_it_says_that_it_is(
             one.links._own = replace(one.links._own, host="127.0.0.1", port=one.port)
             one.connect(two)
             assert (await two.until(ev.LinkOpened))[0].place == place_of(1, 0)
-            assert two.links.nodes == [1]
+            assert list(two.links.nodes) == [1]
             two.send(place_of(1, 0), True, b"granted")
             assert await one.frames(1) == [(place_of(2, 0), 1, 5, b"granted")]
 
@@ -202,7 +202,7 @@ def test_links_come_in_while_clients_wait(running: Running, own: Made, run: Run)
     async def body() -> None:
         async with running(own(1), own(2)) as (one, two):
             one.links.found.add("127.0.0.1")
-            one.driver._held = True  # its budget is used up: what frees it may come by a link
+            one.driver._feed.held = True  # its budget is used up: what frees it may come by a link
             two.connect(one)
             await two.until(ev.LinkOpened)
             two.send(place_of(1, 0), False, b"committed")
@@ -210,9 +210,9 @@ def test_links_come_in_while_clients_wait(running: Running, own: Made, run: Run)
             _, client = await asyncio.open_connection("127.0.0.1", one.port)
             client.write(b"\2" + bytes(15))
             async with asyncio.timeout(5):
-                while not any(p._connection.stream for p in one.driver._peers.values()):
+                while not any(p.stream.stream for p in one.driver._connections.open_now.values()):
                     await asyncio.sleep(0)
-            (peer,) = one.driver._peers.values()
+            (peer,) = one.driver._connections.open_now.values()
             assert not peer._transport.is_reading()  # type: ignore[union-attr]
             client.close()
 
@@ -229,7 +229,7 @@ def test_a_shard_that_waits_for_others_is_linked_and_lets_clients_in_then(
             _, client = await asyncio.open_connection("127.0.0.1", one.port)
             client.write(b"\2\0\1\0\1\0\0\0" + bytes(9))
             async with asyncio.timeout(5):
-                while not any(p._connection.stream for p in one.driver._peers.values()):
+                while not any(p.stream.stream for p in one.driver._connections.open_now.values()):
                     await asyncio.sleep(0)
             assert not starting.done()
             assert one.shard.heard == []

@@ -41,14 +41,14 @@ def test_a_node_that_stands_still_handles_nothing_and_then_all(
 ) -> None:
     world, brokers = started(2)
     still, handled = brokers.hosts[2], list[tuple[int, type]]()
-    honest = Shard.handle
+    honest = Shard.take
 
-    def handle(self: Shard, event: ev.Event) -> Any:
+    def take(self: Shard, *events: ev.Event) -> Any:
         if self.identity.node == still.node:
-            handled.append((world.now, type(event)))
-        return honest(self, event)
+            handled.extend((world.now, type(event)) for event in events)
+        return honest(self, *events)
 
-    monkeypatch.setattr(Shard, "handle", handle)
+    monkeypatch.setattr(Shard, "take", take)
     woken = world.now + 700 * MS
     still.pause(700 * MS)
     world.run(woken - 1)

@@ -114,11 +114,11 @@ def test_garbage_ends_its_connection_only(node: testing.Node) -> None:
 
 
 def test_what_broke_the_node_is_raised_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(shard: object, event: ev.Event) -> list[object]:
+    def broken(shard: object, *events: ev.Event) -> list[object]:
         raise ZeroDivisionError("planted")
 
     node = testing.node().start()
-    monkeypatch.setattr("weir.broker.shard.Shard.handle", broken)
+    monkeypatch.setattr("weir.broker.shard.Shard.take", broken)
     node.advance(1)
     with pytest.raises(ZeroDivisionError, match="planted"):
         node.close()

@@ -26,13 +26,13 @@ def keys_do_not_count(patch: Patch) -> None:
     patch.setattr(pick_keyed, "keys_of", keys_of)
 
 
-@mutant(seed=5, breaks={"KeyOrder", "Leased", "HeldBack"})
+@mutant(seed=2, breaks={"KeyOrder", "Leased", "HeldBack"})
 def a_window_forgets_what_is_out(patch: Patch) -> None:
     """A new leader takes for free what an earlier one granted, and its key with it."""
     patch.setattr(Keyed, "_out_in", lambda self, first, behind: Ranges())
 
 
-@mutant(seed=7, breaks={"OrderedOnce"})
+@mutant(seed=0, breaks={"OrderedOnce"})
 def a_standby_is_granted(patch: Patch) -> None:
     """Whoever pulls gets the next messages while the active one lives (DESIGN §5 Consume)."""
 
@@ -44,13 +44,13 @@ def a_standby_is_granted(patch: Patch) -> None:
     patch.setattr(ClusterState, "_is_next", lambda self, record: True)
 
 
-@mutant(seed=157, breaks={"OrderedOnce"})
+@mutant(seed=0, breaks={"OrderedOnce"})
 def late_acks_of_the_deposed_count(patch: Patch) -> None:
     """Who was followed by another can still ack what lies behind (counterexample 22)."""
     patch.setattr(ClusterState, "_depose", lambda self, first, counted=None: None)
 
 
-@mutant(seed=84, breaks={"OrderedOnce"})
+@mutant(seed=13, breaks={"OrderedOnce"})
 def a_grant_past_a_return_in_line(patch: Patch) -> None:
     """A grant that was proposed behind a nack is made as if that had not come."""
     patch.setattr(ClusterState, "_is_next", lambda self, record: True)
@@ -63,7 +63,7 @@ def a_snapshot_without_delays(patch: Patch) -> None:
     patch.setattr(Delays, "encode", lambda self: honest(Delays()))
 
 
-@mutant(seed=5, breaks={"AckedOnce", "Live"})
+@mutant(seed=2, breaks={"AckedOnce", "Live"})
 def holes_are_forgotten(patch: Patch) -> None:
     """A new leader goes on behind what an earlier one passed by (counterexample 21)."""
     honest = Shared.pick

@@ -69,7 +69,7 @@ JOINED = replace(PLOTTED, plot="latecomer", grows=(True,), faults_until=5 * SECO
 EVICTED = replace(PLOTTED, plot="eviction", nodes=4, stewards=3, faults_until=20 * SECOND)
 
 
-@mutant(seed=4, breaks=_BARRIER, shape=replace(PLOTTED, plot="unsettled"))
+@mutant(seed=7, breaks=_BARRIER, shape=replace(PLOTTED, plot="unsettled"))
 def a_promise_before_an_entry_of_its_own_term(patch: Patch) -> None:
     """Who has inherited entries promises nothing until one of its own is committed
     (counterexample 1).
@@ -107,7 +107,7 @@ def a_promise_is_forgotten_at_a_restart(patch: Patch) -> None:
 
 
 @mutant(
-    seed=4,
+    seed=7,
     breaks=_BARRIER,
     shape=EVICTED,
 )
@@ -116,7 +116,7 @@ def members_change_without_a_stamp(patch: Patch) -> None:
     patch.setattr(Partition, "changing", lambda self: None)
 
 
-@mutant(seed=3, breaks=_BARRIER, shape=JOINED)
+@mutant(seed=11, breaks=_BARRIER, shape=JOINED)
 def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     """Who joins takes messages once partition 0 has an entry of that, and above that entry's stamp
     (counterexample 6).
@@ -131,13 +131,13 @@ def a_partition_takes_messages_before_it_has_joined(patch: Patch) -> None:
     patch.setattr(Growth, "advance", advance)
 
 
-@mutant(seed=4, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=3, breaks=_BARRIER, shape=ORDER)
 def a_vote_says_nothing_of_promises(patch: Patch) -> None:
     """A vote carries the highest promise that was ever given (DESIGN §5 Barrier safety)."""
     patch.setattr(Pledge, "raise_to", lambda self, fence: None)
 
 
-@mutant(seed=4, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=3, breaks=_BARRIER, shape=ORDER)
 def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     """A new leader stamps above all that its votes carry (DESIGN §5 Barrier safety)."""
     honest = Partition._lead_now
@@ -149,7 +149,7 @@ def a_leader_does_not_heed_its_votes(patch: Patch) -> None:
     patch.setattr(Partition, "_lead_now", lead_now)
 
 
-@mutant(seed=1, breaks=_BARRIER, shape=ORDER)
+@mutant(seed=0, breaks=_BARRIER, shape=ORDER)
 def a_leader_stamps_where_it_promised_not_to(patch: Patch) -> None:
     """From the question on, no clock of the shard stamps at or below what was asked."""
 
@@ -160,7 +160,7 @@ def a_leader_stamps_where_it_promised_not_to(patch: Patch) -> None:
     patch.setattr(HybridClock, "stamp", stamp)
 
 
-@mutant(seed=0, breaks={"Causal"}, shape=ORDER)
+@mutant(seed=2, breaks={"Causal"}, shape=ORDER)
 def what_its_client_has_seen_does_not_count(patch: Patch) -> None:
     """A message is stamped above all that its client had seen (DESIGN §5 Produce)."""
     honest = HybridClock.stamp
@@ -202,7 +202,7 @@ def a_register_a_node(patch: Patch) -> None:
     patch.setattr(Domain, "see", see)
 
 
-@mutant(seed=8, breaks={"BarrierHolds"}, shape=ORDER)
+@mutant(seed=0, breaks={"BarrierHolds"}, shape=ORDER)
 def visible_once_it_is_committed(patch: Patch) -> None:
     """Visible is what nothing can come before any more, in no partition (DESIGN §5 Produce)."""
 
@@ -219,7 +219,7 @@ def a_reader_waits_for_nobody(patch: Patch) -> None:
     patch.setattr(Roster, "barrier", most)
 
 
-@mutant(seed=1, breaks={"OneOrder"}, shape=CUT)
+@mutant(seed=3, breaks={"OneOrder"}, shape=CUT)
 def a_cut_at_what_was_said_first(patch: Patch) -> None:
     """Partitions are asked again at the highest stamp of all answers: until then what one of them
     has below it may be missing (DESIGN §5 Aggregation).

@@ -1,0 +1,91 @@
+"""Who may come in, how fast, and for how long without a word."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from weir.model.limits import (
+    ACCEPT_BURST,
+    ACCEPTS_PER_SECOND_DEFAULT,
+    CONNECTIONS_MAX,
+    FRAME_SECONDS,
+    IDLE_SECONDS_DEFAULT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The limits of a shard's connections."""
+
+    connections_max: int = CONNECTIONS_MAX
+    #: Connections that are let in per second, once a burst is used up.
+    accepts_per_second: float = ACCEPTS_PER_SECOND_DEFAULT
+    #: A device that says nothing for so long is let go; a ping is enough.
+    idle_seconds: float = IDLE_SECONDS_DEFAULT
+    #: A frame that was begun must be whole after so long.
+    frame_seconds: float = FRAME_SECONDS
+    #: Connections that are let in at once.
+    accept_burst: int = ACCEPT_BURST
+
+
+class Queued(Protocol):
+    """A connection that waits to be let in."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether its peer has hung up."""
+
+    def cut(self) -> None:
+        """Close it at once."""
+
+
+C = TypeVar("C", bound=Queued)
+
+
+class AcceptQueue(Generic[C]):
+    """A token bucket: connections that come too fast wait, in turn, and nothing is read from them.
+
+    Those that hang up meanwhile take no token, else devices that lose patience and come again would
+    keep out each other, and themselves.
+    """
+
+    __slots__ = ("_burst", "_rate", "_then", "_tokens", "_waiting", "closed")
+
+    def __init__(self, per_second: float, burst: int, now: float) -> None:
+        """Let `burst` connections in at once. `now` is in seconds, here and below."""
+        #: Whether all have to wait: the shard is not there yet.
+        self.closed = False
+        self._rate = per_second
+        self._burst = burst
+        self._tokens = float(burst)
+        self._then = now
+        self._waiting: deque[C] = deque()
+
+    def may_enter(self, connection: C, now: float) -> bool:
+        """Return whether a connection may come in now; if not, it waits for `entering`."""
+        if now != self._then:
+            self._refill(now)
+        if self.closed or self._waiting or self._tokens < 1:
+            self._waiting.append(connection)
+            return False
+        self._tokens -= 1
+        return True
+
+    def entering(self, now: float) -> list[C]:
+        """Return those that may come in by now; cut those that are gone."""
+        self._refill(now)
+        found: list[C] = []
+        while not self.closed and self._waiting and self._tokens >= 1:
+            connection = self._waiting.popleft()
+            if connection.gone:
+                connection.cut()
+            else:
+                self._tokens -= 1
+                found.append(connection)
+        return found
+
+    def _refill(self, now: float) -> None:
+        self._tokens = min(self._burst, self._tokens + self._rate * (now - self._then))
+        self._then = now

@@ -1,0 +1,688 @@
+"""The connections of clients and devices, between the bytes that come and the events of a shard."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import count
+from typing import Any, Generic, Protocol, TypeVar
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.admission import ANONYMOUS, Budget
+from weir.broker.reservations import FIRST_BYTES, Incoming, Reservations, State
+from weir.codec.fields import U32, Buffer
+from weir.errors import Refused, RemoteProtocolError, Revoked
+from weir.host.accept_queue import AcceptQueue, ConnectionLimits
+from weir.host.feed import Feed
+from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
+from weir.wire.client import encode_reply
+from weir.wire.connection import Connection
+from weir.wire.device import DeviceHello, DevicePublishes, DeviceRequest
+from weir.wire.frame import CLIENT_HEADER, CLIENT_VERSION, ClientFrame
+from weir.wire.link import LINK_VERSION
+from weir.wire.messages import Opcode, Refusal
+
+#: Of a client's read that is longer than this, so many frames are served at once; the others wait
+#: in line, of which a turn takes at most so many.
+_CROWDED_BYTES = 2 * KIB
+PART_FRAMES = 64
+_TURN_FRAMES = 1_024
+#: Where the length of the body stands in the header of a client frame.
+_SIZE_AT = 4
+#: Above this much unsent a transport is full: it calls `pause_writing`.
+UNSENT_BYTES_MAX = 16 * MIB
+#: Above this much unsent, small replies are charged as well.
+_UNCHARGED_BYTES_MAX = 64 * KIB
+#: How long a peer that is hung up on may take to read what was sent to it before.
+_GRACE_SECONDS = 5.0
+#: While the budget is used up, a peer that takes none of its replies for so long is cut.
+_STALL_SECONDS = 10.0
+#: How long a peer that lost its frame may take to read why.
+_LAST_WORD_SECONDS = 1.0
+#: How often all connections are looked at.
+SWEEP_SECONDS = 5.0
+
+_ASK_FOR_MESSAGES = frozenset({Opcode.FETCH, Opcode.FETCH_CHUNKS, Opcode.PULL})
+_LINK = bytes([LINK_VERSION])
+
+Frames = Sequence[ClientFrame | DeviceRequest]
+
+
+class Transport(Protocol):
+    """What carries a connection's bytes, as asyncio's do. What it is asked for comes in order."""
+
+    def write(self, data: Buffer) -> None:
+        """Send bytes, or keep what is not taken."""
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        """Send buffers as one."""
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes are not sent."""
+
+    def pause_reading(self) -> None:
+        """Hand on no more bytes."""
+
+    def resume_reading(self) -> None:
+        """Hand bytes on again."""
+
+    def can_write_eof(self) -> bool:
+        """Return whether one direction can be closed alone."""
+
+    def write_eof(self) -> None:
+        """Close this direction once all is sent."""
+
+    def is_closing(self) -> bool:
+        """Return whether it is closed, or about to be."""
+
+    def close(self) -> None:
+        """Close once all is sent."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+T = TypeVar("T", bound=Transport)
+T_contra = TypeVar("T_contra", bound=Transport, contravariant=True)
+
+
+class Network(Protocol[T_contra]):
+    """What a host knows of its network besides what a transport says."""
+
+    #: The addresses of other nodes, as far as they are known: those are let in before clients.
+    found: Container[str]
+
+    def address(self, transport: T_contra) -> str:
+        """Return the address of a peer; empty if it has none."""
+
+    def is_gone(self, transport: T_contra) -> bool:
+        """Return whether a peer has hung up from which nothing is read."""
+
+    def accept_link(self, transport: T_contra, data: bytes) -> None:
+        """Take a connection over that began with `data`, in the link dialect."""
+
+
+class Receiver(Protocol):
+    """Who gets replies: a connection, or a peer of another shard."""
+
+    def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
+        """Send buffers in order; `charged` bytes of the budget come back once they are out."""
+
+    def answer(self, reply: bytes) -> None:
+        """Send a small reply."""
+
+    def hang_up(self, reason: str) -> None:
+        """Close once everything sent is out."""
+
+
+class Log(Protocol):
+    """Where it is said what happened to connections, as a `logging.Logger` takes it."""
+
+    def info(self, text: str, *given: object) -> None:
+        """Say what happens now and then."""
+
+    def warning(self, text: str, *given: object) -> None:
+        """Say what an operator should know."""
+
+
+class ClientConnection(Generic[T]):
+    """One connection: frames are cut and become events in order; what is sent is written.
+
+    A frame that is not whole is told to the shard's reservations, which decide whether it is read.
+    Messages are charged to the shard's budget until they are out of this process.
+    """
+
+    __slots__ = (
+        "_began", "_connections", "_cut_at", "_frame", "_full", "_greeted", "_has_said_last",
+        "_heard", "_inside", "_leaving", "_moved", "_rest", "_transport", "_unsent", "_waiting",
+        "may_link", "queued", "session", "stream",
+    )  # fmt: skip
+
+    def __init__(self, connections: Connections[T], session: int) -> None:
+        """Be known to the shard by `session`."""
+        self.session = session
+        self.stream = Connection()
+        #: It may be another node: it is read until that is known, whatever clients wait for.
+        self.may_link = False
+        #: Whether it is among those with `more` to serve.
+        self.queued = False
+        self._connections = connections
+        self._transport: T | None = None
+        self._waiting: Frames = ()  # taken from the socket, not served
+        self._rest = b""  # many small frames behind those that were served: they wait in line
+        self._full = False
+        self._leaving = self._has_said_last = False
+        self._inside = False
+        self._frame: Incoming | None = None  # the one that is not whole
+        self._greeted = False
+        self._unsent = 0  # bytes charged for what the transport holds
+        self._cut_at = 0.0
+        self._moved = self._heard = self._began = connections.time()
+
+    # -- its host calls -----------------------------------------------------------------------
+
+    def open(self, transport: T) -> bool:
+        """Begin; return whether it is read from."""
+        self._transport = transport
+        return self._connections.open(self)
+
+    def move(self, transport: T) -> None:
+        """Go on over another transport: the connection is the same."""
+        self._transport = transport
+
+    def receive(self, data: bytes) -> None:
+        """Cut frames; a peer that breaks its dialect is dropped."""
+        if self._leaving:
+            return
+        if self._rest:
+            self._rest += data
+            return
+        self._heard = self._connections.time()
+        if self.stream.stream is None and data[:1] == _LINK:
+            self._hand_over(data)
+        else:
+            self._take(data, self._heard)
+
+    def pause_writing(self) -> None:
+        """The peer does not take its replies: take no more requests from it."""
+        self._full = True
+        self.update()
+
+    def resume_writing(self) -> None:
+        """The peer took its replies."""
+        self._full = False
+        self.serve()
+        self.update()
+
+    def close(self) -> None:
+        """The transport is gone: give everything back."""
+        self._transport = None
+        if self._frame is not None:
+            self._end_frame()
+        self._connections.budget.release(self._unsent)
+        self._unsent = 0
+        self._waiting, self._rest = (), b""
+        self._connections.forget(self)
+
+    def update(self) -> None:
+        """Read from the transport, or not: never while the peer is full or waits to be let in, nor
+        while its frame waits for a reservation or its frames in line. While the budget is used up,
+        only frames that have a reservation are read.
+        """
+        transport, connections = self._transport, self._connections
+        if transport is None or transport.is_closing():
+            return
+        has_reservation = self._frame is not None and self._frame.state is State.RESERVED
+        hold = (connections.feed.held and not has_reservation) or not self._is_admitted
+        is_held = (self._full or hold or not self._inside) and not self.may_link
+        if self._rest and not is_held:
+            connections.line[self] = None
+        if self._rest or is_held:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def cut(self) -> None:
+        """Close at once, whatever is still to be sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- the connections call -----------------------------------------------------------------
+
+    @property
+    def gone(self) -> bool:
+        """Whether a peer that is not let in yet has hung up: it is not read from, so only the
+        system knows.
+        """
+        if self._inside or self._transport is None:
+            return self._transport is None
+        return self._connections.network.is_gone(self._transport)
+
+    @property
+    def address(self) -> str:
+        """The address of the peer; empty if it has none."""
+        transport = self._transport
+        return "" if transport is None else self._connections.network.address(transport)
+
+    def enter(self) -> None:
+        """Be served from now on."""
+        self._inside = True
+        if self._waiting:
+            self.serve()
+
+    def serve(self) -> None:
+        """Hand on the frames that wait, up to one that asks for messages: its reply may fill the
+        peer, so the others come behind what that causes.
+        """
+        frames = self._waiting
+        if not frames or self._full or self.queued or not self._inside:
+            return
+        self._waiting = ()
+        if not self.stream.is_device:
+            for end, frame in enumerate(frames, 1):
+                if isinstance(frame, ClientFrame) and frame.opcode in _ASK_FOR_MESSAGES:
+                    self._waiting, frames = frames[end:], frames[:end]
+                    break
+            if self._waiting:
+                self.queued = True
+                self._connections.more.append(self)
+        self._connections.receive(self.session, frames)
+
+    def send(self, buffers: tuple[Buffer, ...], charged: int) -> None:
+        """Write buffers as they are, in order; `charged` bytes are given back once they are out."""
+        transport, connections = self._transport, self._connections
+        if transport is None or self._has_said_last:
+            connections.budget.release(charged)
+            return
+        if charged:
+            self._settle(transport)
+            self._unsent += charged
+            connections.watched[self.session] = self
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        else:
+            transport.writelines(buffers)
+        backlog = transport.get_write_buffer_size() - self._unsent
+        if backlog > _UNCHARGED_BYTES_MAX:  # many small replies that nobody reads are memory too
+            self._unsent += backlog
+            connections.budget.take(backlog)
+            connections.watched[self.session] = self
+
+    def answer(self, reply: bytes) -> None:
+        """Write a small reply."""
+        self.send((reply,), 0)
+
+    def tick(self, now: float) -> bool:
+        """Give back what was sent; return whether some of it is still here, or the end is near.
+
+        While the budget is used up, a peer that takes none of its replies is cut: others wait for
+        the memory that it holds.
+        """
+        connections = self._connections
+        if self._transport is None:
+            return False
+        self._settle(self._transport)
+        if self._cut_at and now >= self._cut_at:
+            self.cut()
+        stalled = now - self._moved > _STALL_SECONDS
+        if stalled and connections.feed.held and self._unsent:
+            text = "session %d holds memory that others wait for: cut"
+            connections.log.warning(text, self.session)
+            self.cut()
+        return self._unsent > 0 or self._cut_at > 0
+
+    def sweep(self, limits: ConnectionLimits, now: float) -> None:
+        """Let a peer go that dribbles a frame, or a device that says nothing any more."""
+        if self.gone:
+            self.cut()
+        elif self._full or self._connections.feed.held or not self._inside or not self._is_admitted:
+            self._began = now  # it is not read from: what is missing may be in the socket
+        elif not self.stream.pending or self._rest:
+            if self.stream.is_device and now - self._heard > limits.idle_seconds:
+                self.hang_up(f"no frame for {limits.idle_seconds:g} s: ping to stay")
+        elif now - self._began > limits.frame_seconds:
+            self._connections.log.warning("session %d: a frame took too long: cut", self.session)
+            self.cut()
+
+    def settle_frame(self, frame: Incoming) -> None:
+        """Do what was decided about a frame: read it or not, or close the connection."""
+        if frame is not self._frame:
+            return
+        if frame.state is State.EVICTED:
+            reason = "this frame waited longest for its next bytes, and others need its memory"
+        elif frame.state is State.REVOKED:
+            reason = "this frame was the slowest of those that have memory, and others wait for it"
+        else:
+            self.update()
+            return
+        self._lose(Revoked(f"{reason}: send it again", RETRY_AFTER_MS))
+
+    def hang_up(self, reason: str) -> None:
+        """Close once everything sent is out, or the time for that is up."""
+        if self._has_said_last:
+            self.cut()
+        if self._transport is None or self._leaving:
+            return
+        self._leaving = True
+        self._connections.log.info("session %d closed: %s", self.session, reason)
+        self._transport.close()
+        self._end_within(_GRACE_SECONDS)
+
+    def serve_part(self) -> None:
+        """Serve what is in line, as much of it as a part has."""
+        data, self._rest = self._rest, b""
+        if self._transport is not None and not self._leaving and data:
+            self._take(data, self._connections.time())
+            self.update()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _take(self, data: bytes, now: float) -> None:
+        stream = self.stream
+        if not stream.pending:
+            self._began = now
+        if len(data) > _CROWDED_BYTES and not stream.is_device:
+            data = self._first_of(data)
+        try:
+            frames = stream.receive(data)
+        except RemoteProtocolError as error:
+            self._connections.feed.put(ev.LetGo(self.session, str(error)))
+            return
+        if frames:
+            self._began = self._moved = now
+            self._greeted = self._greeted or _is_hello(frames[0])
+            if self._frame is not None:
+                self._end_frame()
+        if stream.pending or self._rest:
+            if not self._count(stream):
+                return
+        elif self._connections.feed.held:
+            self.update()
+        if self.may_link:
+            self.may_link = False
+            self.update()
+        if frames:
+            self._waiting = (*self._waiting, *frames) if self._waiting else frames
+            self.serve()
+        if self._rest:
+            self.update()
+
+    def _first_of(self, data: bytes) -> bytes:
+        """Return what holds at most as many frames as a part has; the rest is to stay in line."""
+        stream, at = self.stream, 0
+        if stream.stream is None and data[0] != CLIENT_VERSION:
+            return data
+        if stream.pending:
+            claimed = stream.claimed or CLIENT_HEADER.size
+            at = max(claimed - stream.pending, 0)
+        for _ in range(PART_FRAMES):
+            if at + CLIENT_HEADER.size > len(data):
+                return data
+            (size,) = U32.unpack_from(data, at + _SIZE_AT)
+            at += CLIENT_HEADER.size + size
+        if at < len(data):
+            self._rest, data = data[at:], data[:at]
+        return data
+
+    def _lose(self, error: Refused) -> None:
+        """Forget the frame under way, tell the peer why, and close.
+
+        To close at once what holds unread bytes is to reset it, and the peer would hear of nothing.
+        So only this direction is closed, and the other one once the peer has had time to read.
+        """
+        transport, unfinished = self._transport, self.stream.unfinished
+        self._end_frame()
+        self.stream, self._waiting, self._rest = Connection(), (), b""
+        if transport is None or transport.is_closing() or self._leaving:
+            return
+        self._leaving = True
+        self._connections.log.info("session %d closed: %s", self.session, error)
+        transport.pause_reading()
+        if unfinished is None or not transport.can_write_eof():
+            self.cut()
+            return
+        reply = Refusal(error.code, str(error), error.detail)
+        transport.writelines(encode_reply(reply, *unfinished))
+        transport.write_eof()
+        self._has_said_last = True
+        self._end_within(_LAST_WORD_SECONDS)
+
+    def _end_within(self, seconds: float) -> None:
+        self._cut_at = self._connections.time() + seconds
+        self._connections.watched[self.session] = self
+
+    def _hand_over(self, data: bytes) -> None:
+        """Leave the connection to who looks after links: it is no client's."""
+        transport, self._transport = self._transport, None
+        self._connections.forget(self)
+        if transport is not None:
+            self._connections.network.accept_link(transport, data)
+
+    @property
+    def _is_admitted(self) -> bool:
+        """Whether the frame under way may be read, if there is one."""
+        return not self._leaving and (self._frame is None or self._frame.is_read)
+
+    def _count(self, stream: Connection) -> bool:
+        """Tell how much has come and is not served; False if the peer is let go for it."""
+        frame, claimed = self._frame, stream.claimed
+        if not self._greeted and claimed > FIRST_BYTES:
+            reason = f"a frame of {claimed:,} bytes before hello"
+            self._connections.feed.put(ev.LetGo(self.session, reason))
+            return False
+        if frame is None:
+            frame = self._frame = Incoming(self.session, ANONYMOUS, "")
+        if claimed > FIRST_BYTES and not frame.address:
+            frame.address = self.address
+        self._connections.arrived(frame, stream.pending + len(self._rest), claimed)
+        if self._connections.feed.held:
+            self.update()
+        return True
+
+    def _end_frame(self) -> None:
+        frame, self._frame = self._frame, None
+        if frame is not None:
+            self._connections.ended(frame)
+
+    def _settle(self, transport: T) -> None:
+        """Give back what has left this process since the last time."""
+        if self._unsent:
+            sent = self._unsent - min(self._unsent, transport.get_write_buffer_size())
+            if sent:
+                self._unsent -= sent
+                self._connections.budget.release(sent)
+                self._moved = self._connections.time()
+
+
+class Connections(Generic[T]):
+    """All connections of a shard: who is let in, who is read, and who gets what.
+
+    What its host is told by transports may put events into the feed, and leave frames in `more`:
+    `go_on` serves those once the feed has no events, and the effects of all before are done.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        budget: Budget,
+        limits: ConnectionLimits,
+        network: Network[T],
+        guest: Callable[[int], Receiver | None],
+        time: Callable[[], float],
+        first_session: int,
+        log: Log,
+    ) -> None:
+        """Tell `feed` what peers say. `guest` finds the peer of another shard by its session.
+        `time` gives seconds since whenever, and never falls. Sessions are numbered from
+        `first_session` on, which is drawn: they are unique over restarts, for a session's id
+        outlives it as a grant's consumer.
+        """
+        self.feed = feed
+        self.budget = budget
+        self.network = network
+        self.time = time
+        self.log = log
+        self._limits = limits
+        self._guest = guest
+        self._sessions = count(first_session)
+        self._queue: AcceptQueue[ClientConnection[T]] = AcceptQueue(
+            limits.accepts_per_second, limits.accept_burst, time()
+        )
+        self._sweep_at = 0.0
+        #: Those that are open, by session.
+        self.open_now: dict[int, ClientConnection[T]] = {}
+        #: Those that are looked at with every tick.
+        self.watched: dict[int, ClientConnection[T]] = {}
+        #: Those with frames that wait for the effects of others.
+        self.more: deque[ClientConnection[T]] = deque()
+        #: Those of which frames wait in line: they are served by parts, in turns of their own.
+        self.line: dict[ClientConnection[T], None] = {}
+        #: How many frames have come so far.
+        self.frames = 0
+        #: Which frames are read that are not whole yet.
+        self.reservations = Reservations(budget.limit, time())
+        #: What each effect that concerns clients asks for.
+        self.actions: dict[type, Callable[[Any], None]] = {
+            ef.Send: self._send,
+            ef.Answers: self._answer,
+            ef.Hangup: self._hang_up,
+            ef.HoldReads: self._hold,
+        }
+
+    # -- its host calls -----------------------------------------------------------------------
+
+    def connection(self) -> ClientConnection[T]:
+        """Return a new connection."""
+        return ClientConnection(self, next(self._sessions))
+
+    def new_session(self) -> int:
+        """Return a number that no session ever had."""
+        return next(self._sessions)
+
+    def wait(self) -> None:
+        """Let nobody in until `begin`, but other nodes: the shard is not there yet."""
+        self._queue.closed = True
+
+    def begin(self) -> None:
+        """Let those in who wait, as fast as the limits allow."""
+        self._queue.closed = False
+
+    def receive(self, session: int, frames: Frames) -> None:
+        """Whole frames of a session came in: of a connection here, or of a peer elsewhere."""
+        for frame in frames:
+            self.frames += len(frame.sns) if type(frame) is DevicePublishes else 1
+        self.feed.receive(session, frames)
+
+    def go_on(self) -> None:
+        """Serve the next frames of who waits longest in `more`."""
+        one = self.more.popleft()
+        one.queued = False
+        one.serve()
+
+    def serve_line(self) -> None:
+        """Serve a part of each that is in line, until the frames of a turn are served. A host calls
+        this behind a turn that has left some in `line`.
+        """
+        until = self.frames + _TURN_FRAMES
+        waiting, self.line = [*self.line], {}
+        for at, one in enumerate(waiting):
+            if self.frames >= until:
+                self.line = dict.fromkeys((*waiting[at:], *self.line))
+                break
+            one.serve_part()
+
+    def tick(self) -> None:
+        """Look at who has something unsent, or may come in, or is silent for too long."""
+        now = self.time()
+        watched = self.watched
+        for one in list({**watched, **self.open_now}.values() if self.feed.held
+                        else watched.values()):  # fmt: skip
+            if not one.tick(now):
+                watched.pop(one.session, None)
+        if self.reservations.is_due:
+            self._settle_frames()
+        for one in self._queue.entering(now):
+            if one.session in self.open_now:
+                self.feed.put(ev.Opened(one.session))
+                one.enter()
+                one.update()
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+            for one in list(self.open_now.values()):
+                one.sweep(self._limits, now)
+
+    def let_go(self, reason: str) -> None:
+        """Let the shard end all sessions."""
+        for session in self.open_now:
+            self.feed.put(ev.LetGo(session, reason))
+
+    def hang_up(self, reason: str) -> None:
+        """Close all, once everything sent is out."""
+        for one in list(self.open_now.values()):
+            one.hang_up(reason)
+
+    def cut(self) -> None:
+        """Close all at once."""
+        for one in list(self.open_now.values()):
+            one.cut()
+
+    # -- connections call ---------------------------------------------------------------------
+
+    def open(self, one: ClientConnection[T]) -> bool:
+        """Let a connection in, or let it wait, or refuse it; return whether it is read from. Of a
+        shard that broke or has ended nobody is let in.
+        """
+        if self.feed.is_closed:
+            one.cut()
+            return False
+        most, queue, found = self._limits.connections_max, self._queue, self.network.found
+        one.may_link = queue.closed or (bool(found) and one.address in found)
+        if len(self.open_now) >= most and not one.may_link:
+            one.hang_up(f"{most:,} connections are open")
+            return False
+        self.open_now[one.session] = one
+        enters = queue.may_enter(one, self.time())
+        if enters:
+            self.feed.put(ev.Opened(one.session))
+            one.enter()
+        if self.feed.held or not enters:
+            one.update()
+            return one.may_link
+        return True
+
+    def forget(self, one: ClientConnection[T]) -> None:
+        """A connection is gone, or no client's."""
+        if self.open_now.pop(one.session, None) is not None:
+            self.feed.put(ev.Closed(one.session))
+
+    def arrived(self, frame: Incoming, came: int, size: int) -> None:
+        """Of a frame of `size` bytes, which is not whole, there are `came` now."""
+        self.reservations.arrived(frame, came, size)
+        if self.reservations.is_due:
+            self._settle_frames()
+
+    def ended(self, frame: Incoming) -> None:
+        """A frame is whole, or its connection is over."""
+        self.reservations.ended(frame)
+        if self.reservations.is_due:
+            self._settle_frames()
+
+    def _settle_frames(self) -> None:
+        for frame in self.reservations.advance(self.time()):
+            if (one := self.open_now.get(frame.connection)) is not None:
+                one.settle_frame(frame)
+
+    # -- effects ------------------------------------------------------------------------------
+
+    def _send(self, effect: ef.Send) -> None:
+        receiver = self.open_now.get(effect.session) or self._guest(effect.session)
+        if receiver is not None:
+            receiver.send(effect.buffers, effect.charged)
+        else:
+            self.budget.release(effect.charged)
+
+    def _answer(self, effect: ef.Answers) -> None:
+        open_now, guest = self.open_now, self._guest
+        for session, reply in effect.replies.items():
+            if (one := open_now.get(session)) is not None:
+                one.send((reply,), 0)
+            elif (other := guest(session)) is not None:
+                other.answer(reply)
+
+    def _hang_up(self, effect: ef.Hangup) -> None:
+        receiver = self.open_now.get(effect.session) or self._guest(effect.session)
+        if receiver is not None:
+            receiver.hang_up(effect.reason)
+
+    def _hold(self, effect: ef.HoldReads) -> None:
+        self.feed.held = effect.hold
+        self.log.warning("byte budget: reading is %s", "held" if effect.hold else "resumed")
+        for one in list(self.open_now.values()):
+            one.update()
+
+
+def _is_hello(frame: ClientFrame | DeviceRequest) -> bool:
+    if isinstance(frame, ClientFrame):
+        return frame.opcode == Opcode.HELLO
+    return isinstance(frame, DeviceHello)

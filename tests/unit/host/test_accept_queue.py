@@ -1,0 +1,60 @@
+"""The accept queue lets a burst in, then so many a second, in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.host.accept_queue import AcceptQueue
+
+
+class FakePeer:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.gone = False
+        self.was_cut = False
+
+    def cut(self) -> None:
+        self.was_cut = True
+
+
+def peer(name: str) -> Any:
+    return FakePeer(name)
+
+
+def names(peers: list[Any]) -> list[str]:
+    return [peer.name for peer in peers]
+
+
+def test_a_burst_enters_at_once_and_the_rest_in_turn() -> None:
+    queue = AcceptQueue(per_second=2, burst=3, now=0)
+    assert [queue.may_enter(peer(name), 0) for name in "abcde"] == [True] * 3 + [False] * 2
+    assert queue.entering(0.4) == []
+    assert names(queue.entering(0.5)) == ["d"]
+    assert not queue.may_enter(peer("f"), 10), "e came first"
+    assert names(queue.entering(10)) == ["e", "f"]
+    assert queue.may_enter(peer("g"), 10)
+
+
+def test_those_who_hang_up_while_they_wait_take_no_token() -> None:
+    queue = AcceptQueue(per_second=2, burst=3, now=0)
+    waiting = [peer(name) for name in "abcdefgh"]
+    assert sum(queue.may_enter(one, 0) for one in waiting) == 3
+    for one in waiting[3:7]:
+        one.gone = True
+    assert names(queue.entering(0.5)) == ["h"], "the first who is there"
+    assert [one.was_cut for one in waiting] == [False] * 3 + [True] * 4 + [False]
+
+
+def test_nobody_enters_while_the_shard_is_not_there() -> None:
+    queue = AcceptQueue(per_second=2, burst=3, now=0)
+    queue.closed = True
+    assert not queue.may_enter(peer("early"), 0)
+    assert queue.entering(9) == []
+    queue.closed = False
+    assert not queue.may_enter(peer("late"), 9), "one came first"
+    assert names(queue.entering(9)) == ["early", "late"]
+
+
+def test_a_quiet_hour_saves_no_more_than_a_burst() -> None:
+    queue = AcceptQueue(per_second=1, burst=3, now=0)
+    assert [queue.may_enter(peer("p"), 3_600) for _ in range(5)] == [True] * 3 + [False] * 2

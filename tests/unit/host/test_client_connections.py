@@ -1,0 +1,506 @@
+"""What a peer costs and how long it may take; socket and clock do as they are told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import count, pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.admission import Budget
+from weir.broker.reservations import FIRST_BYTES, State
+from weir.broker.shard import Shard
+from weir.errors import Revoked
+from weir.host.accept_queue import ConnectionLimits
+from weir.host.connections import PART_FRAMES, Connections
+from weir.host.feed import Feed
+from weir.host.flush_schedule import FlushSchedule
+from weir.model.limits import KIB, MIB
+from weir.wire import device
+from weir.wire import messages as m
+from weir.wire.client import ClientStream, decode_reply, encode_request
+from weir.wire.frame import CLIENT_HEADER
+from weir.wire.messages import Opcode
+
+PING = device.frame(device.DeviceOpcode.PING, 1, b"")
+
+
+class FakeTransport:
+    """Keeps what is written until `taken` takes it."""
+
+    def __init__(self) -> None:
+        self.unsent = 0
+        self.reading = True
+        self.end = ""
+        self.written = b""
+        self.is_half_closed = False
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.is_half_closed = True
+
+    def write(self, data: bytes) -> None:
+        self.unsent += len(data)
+
+    def writelines(self, buffers: Sequence[bytes]) -> None:
+        self.unsent += sum(map(len, buffers))
+        self.written += b"".join(buffers)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def is_closing(self) -> bool:
+        return bool(self.end)
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.end = "closed"
+
+    def abort(self) -> None:
+        self.end = "cut"
+
+
+class Network:
+    """Knows nobody."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+        self.gone: set[FakeTransport] = set()
+        self.links: list[tuple[FakeTransport, bytes]] = []
+
+    def address(self, transport: FakeTransport) -> str:
+        return "10.0.0.1"
+
+    def is_gone(self, transport: FakeTransport) -> bool:
+        return transport in self.gone
+
+    def accept_link(self, transport: FakeTransport, data: bytes) -> None:
+        self.links.append((transport, data))
+
+
+class Around:
+    """What is around connections; the shard takes nothing."""
+
+    def __init__(self, limits: ConnectionLimits | None = None) -> None:
+        self.time = 0.0
+        self.budget = Budget(0)
+        flushes = FlushSchedule((), (), lambda: self.time)
+        self.feed = Feed(cast(Shard, None), flushes)
+        self.network = Network()
+        self.guests: dict[int, Any] = {}
+        self.connections: Connections[FakeTransport] = Connections(
+            self.feed, self.budget, limits or ConnectionLimits(), self.network, self.guests.get,
+            lambda: self.time, 1, logging.getLogger(__name__),
+        )  # fmt: skip
+
+    @property
+    def frames(self) -> list[Any]:
+        return [
+            frame
+            for event in self.feed.events
+            if isinstance(event, ev.Received)
+            for frame in event.frames
+        ]
+
+    @property
+    def reasons(self) -> list[str]:
+        return [event.reason for event in self.feed.events if isinstance(event, ev.LetGo)]
+
+
+class Scene:
+    """One connection and what is around it."""
+
+    def __init__(self, around: Around | None = None) -> None:
+        self.around = around or Around()
+        self.transport = FakeTransport()
+        self.peer = self.around.connections.connection()
+        self.peer.open(self.transport)
+
+    def greet(self) -> None:
+        """Say hello, as a client does."""
+        self.peer.receive(b"".join(encode_request(m.Hello("client"), 1)))
+
+    def sweep_after(self, seconds: float) -> str:
+        """Let time pass and sweep; return how the connection ended, or nothing."""
+        self.around.time += seconds
+        limits = ConnectionLimits(frame_seconds=60, idle_seconds=1_800)
+        self.peer.sweep(limits, self.around.time)
+        return self.transport.end
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_small_replies_that_nobody_reads_are_charged_too(scene: Scene) -> None:
+    for _ in range(64):
+        scene.peer.send((bytes(KIB),), 0)
+    assert scene.around.budget.used == 0, "replies on their way are not worth counting"
+    scene.peer.send((b"x",), 0)
+    assert scene.around.budget.used == 64 * KIB + 1
+    assert scene.around.connections.watched == {scene.peer.session: scene.peer}
+    scene.transport.unsent = 100
+    assert scene.peer.tick(0.0)
+    assert scene.around.budget.used == 100
+    scene.transport.unsent = 0
+    assert not scene.peer.tick(0.0)
+    assert scene.around.budget.used == 0
+
+
+def test_what_is_charged_comes_back_when_the_peer_goes(scene: Scene) -> None:
+    scene.peer.send((bytes(70 * KIB),), 0)
+    scene.around.budget.take(5 * KIB)  # by the shard, for messages
+    scene.peer.send((bytes(5 * KIB),), 5 * KIB)
+    assert scene.around.budget.used == 75 * KIB
+    scene.peer.close()
+    assert scene.around.budget.used == 0
+
+
+def test_a_frame_must_be_whole_in_time_counted_from_its_first_byte(scene: Scene) -> None:
+    scene.peer.receive(PING)
+    assert scene.sweep_after(1_000) == ""
+    scene.peer.receive(PING[:3])
+    assert scene.sweep_after(59) == ""
+    scene.peer.receive(PING[3:] + PING[:3])
+    assert scene.sweep_after(59) == "", "this is the next frame"
+    scene.peer.receive(PING[3:4])
+    assert scene.sweep_after(2) == "cut"
+
+
+def test_a_frame_has_its_whole_time_however_long_the_peer_was_silent(scene: Scene) -> None:
+    scene.peer.receive(PING)
+    assert scene.sweep_after(5) == ""
+    scene.around.time += 4.9
+    scene.peer.receive(PING[:3])
+    assert scene.sweep_after(58) == "", "the last sweep was before its first byte"
+    assert scene.sweep_after(3) == "cut"
+
+
+def claim(size: int, brings: int, correlation: int = 1) -> bytes:
+    """Return the beginning of a publish of `size` bytes."""
+    return CLIENT_HEADER.pack(2, 0, Opcode.PRODUCE, size, correlation) + bytes(brings)
+
+
+@pytest.mark.parametrize("cuts", [(1,), (15,), (16,), (1, 15, 16, 700)], ids=str)
+def test_a_frame_under_way_costs_what_came_however_its_header_came(
+    scene: Scene, cuts: tuple[int, ...]
+) -> None:
+    scene.greet()
+    data = claim(8 * MIB, 1_000)
+    for first, behind in pairwise((0, *cuts, len(data))):
+        scene.peer.receive(data[first:behind])
+    left = scene.around.connections.reservations
+    assert (left.first_bytes, left.reserved_bytes, scene.around.budget.used) == (len(data), 0, 0)
+    scene.peer.receive(bytes(FIRST_BYTES))
+    assert (left.first_bytes, left.reserved_bytes) == (0, CLIENT_HEADER.size + 8 * MIB)
+    scene.around.feed.held = True
+    scene.peer.update()
+    assert scene.transport.reading, "a frame with a reservation can always finish"
+    scene.peer.receive(bytes(8 * MIB - 1_000 - FIRST_BYTES))
+    assert (left.first_bytes, left.reserved_bytes) == (0, 0)
+    assert not scene.transport.reading, "the next one has no reservation"
+    assert len(scene.around.frames) == 2
+
+
+def test_a_frame_without_a_reservation_is_not_read_while_the_node_holds(scene: Scene) -> None:
+    scene.greet()
+    scene.peer.receive(claim(MIB, 0)[:7])
+    scene.around.feed.held = True
+    scene.peer.update()
+    assert not scene.transport.reading
+    scene.around.feed.held = False
+    scene.peer.update()
+    assert scene.transport.reading
+
+
+def crowd() -> tuple[Around, list[Scene], Scene]:
+    """Return who has all reservations, and a client whose frame waits for one."""
+    around = Around()
+    scenes = [Scene(around) for _ in range(5)]
+    for number, scene in enumerate(scenes):
+        scene.greet()
+        scene.peer.receive(claim(8 * MIB, FIRST_BYTES, correlation=70 + number))
+    return around, scenes[:4], scenes[4]
+
+
+def test_a_frame_that_waits_for_a_reservation_is_not_read_until_it_has_one() -> None:
+    around, full, waiting = crowd()
+    assert [scene.transport.reading for scene in full] == [True] * 4
+    assert not waiting.transport.reading
+    assert waiting.sweep_after(1_000) == "", "its time does not run while it is not read"
+    full[2].peer.close()
+    assert waiting.transport.reading
+    waiting.peer.receive(bytes(8 * MIB - FIRST_BYTES))
+    assert len(around.frames) == 6
+
+
+def test_a_revoked_frame_is_refused_with_a_code_and_its_connection_closed() -> None:
+    around, full, waiting = crowd()
+    for scene in full[1:]:
+        scene.peer.receive(bytes(100))
+    for _ in range(6):
+        around.time += 0.05
+        around.connections.tick()
+    loser = full[0]
+    (frame,) = ClientStream().receive(loser.transport.written)
+    refusal = decode_reply(frame)
+    assert isinstance(refusal, m.Refusal)
+    assert (refusal.code, frame.correlation) == (Revoked.code, 70)
+    assert loser.transport.is_half_closed
+    assert not loser.transport.reading
+    assert waiting.transport.reading
+    loser.peer.receive(bytes(1_000))
+    loser.peer.send((b"a confirm that comes too late",), 5)
+    assert around.budget.used == -5, "it is given back, not written"
+    around.time += 0.9
+    around.connections.tick()
+    assert not loser.transport.end
+    around.time += 0.1
+    around.connections.tick()
+    assert loser.transport.end == "cut"
+
+
+def test_first_bytes_of_many_end_with_the_connection_that_waited_longest() -> None:
+    around, numbers = Around(), count(1)
+    quiet = Scene(around)
+    quiet.greet()
+    quiet.peer.receive(claim(60_000, 50_000))
+    while around.connections.reservations.evicted == 0:
+        assert next(numbers) < 100
+        other = Scene(around)
+        other.greet()
+        other.peer.receive(claim(60_000, 50_000))
+        assert other.transport.end == ""
+    (frame,) = ClientStream().receive(quiet.transport.written)
+    refusal = decode_reply(frame)
+    assert isinstance(refusal, m.Refusal)
+    assert refusal.code == Revoked.code
+
+
+def test_a_device_that_loses_its_memory_is_cut() -> None:
+    scene = Scene()
+    scene.peer.receive(PING[:3])
+    frame = scene.peer._frame
+    assert frame is not None
+    frame.state = State.EVICTED
+    scene.peer.settle_frame(frame)
+    assert scene.transport.end == "cut"
+
+
+def test_nobody_has_more_than_64_kib_before_hello(scene: Scene) -> None:
+    scene.peer.receive(claim(64 * KIB + 1_008, 100))
+    assert scene.around.reasons == []
+    assert scene.around.connections.reservations.first_bytes == 100 + CLIENT_HEADER.size
+    other = Scene()
+    other.peer.receive(claim(64 * KIB + 1_009, 100))
+    (reason,) = other.around.reasons
+    assert "before hello" in reason
+
+
+def test_time_does_not_count_against_a_peer_that_is_not_read_from(scene: Scene) -> None:
+    scene.peer.receive(PING[:3])
+    scene.peer.pause_writing()
+    assert not scene.transport.reading
+    assert scene.sweep_after(1_000) == ""
+    scene.peer.resume_writing()
+    scene.around.feed.held = True
+    assert scene.sweep_after(1_000) == ""
+    scene.around.feed.held = False
+    assert scene.sweep_after(59) == ""
+    assert scene.sweep_after(2) == "cut"
+
+
+def test_a_device_that_is_silent_too_long_is_closed_and_a_client_is_not(scene: Scene) -> None:
+    scene.peer.receive(PING)
+    assert scene.sweep_after(1_800) == ""
+    scene.peer.receive(PING)
+    assert scene.sweep_after(1_800) == ""
+    assert scene.sweep_after(1) == "closed"
+    client = Scene()
+    client.peer.receive(b"\x02")
+    client.peer.receive(b"\0\1\0\0\0\0\0" + bytes(8))
+    assert client.sweep_after(100_000) == ""
+
+
+def test_who_waits_to_be_let_in_is_not_read_from_and_loses_nothing() -> None:
+    around = Around()
+    around.connections.wait()
+    scene = Scene(around)
+    assert scene.transport.reading, "it may be another node"
+    scene.peer.receive(PING + PING)
+    assert not scene.transport.reading
+    assert around.feed.events == []
+    around.connections.begin()
+    around.connections.tick()
+    assert around.feed.events[0] == ev.Opened(1)
+    assert around.frames == [device.DevicePing(1), device.DevicePing(1)]
+    assert scene.transport.reading
+
+
+def test_who_hung_up_while_it_waited_is_cut_and_never_let_in() -> None:
+    around = Around()
+    around.connections.wait()
+    scene = Scene(around)
+    around.network.gone.add(scene.transport)
+    around.connections.begin()
+    around.connections.tick()
+    assert scene.transport.end == "cut"
+    assert around.feed.events == []
+
+
+def test_one_connection_too_many_is_closed_and_another_node_is_not() -> None:
+    around = Around(ConnectionLimits(connections_max=2))
+    around.network.found.add("10.0.0.1")
+    scenes = [Scene(around) for _ in range(3)]
+    assert [scene.transport.end for scene in scenes] == [""] * 3
+    around.network.found.clear()
+    late = Scene(around)
+    assert late.transport.end == "closed"
+    around.time += 4.9
+    around.connections.tick()
+    assert late.transport.end == "closed", "it may read why"
+    around.time += 0.2
+    around.connections.tick()
+    assert late.transport.end == "cut"
+    late.peer.close()
+    assert around.feed.events == [ev.Opened(n) for n in (1, 2, 3)], "it was never told of"
+
+
+def test_a_connection_in_the_link_dialect_is_handed_over() -> None:
+    scene = Scene()
+    scene.peer.receive(b"\x03hello")
+    assert scene.around.network.links == [(scene.transport, b"\x03hello")]
+    assert scene.around.feed.events == [ev.Opened(1), ev.Closed(1)]
+    scene.peer.receive(b"more")
+    scene.peer.close()
+    assert scene.transport.end == ""
+
+
+def fetch(correlation: int) -> bytes:
+    return b"".join(encode_request(m.Fetch(5, 0, KIB, 0), correlation))
+
+
+def test_frames_that_ask_for_messages_come_one_at_a_time_and_none_to_a_full_peer() -> None:
+    scene = Scene()
+    around, more = scene.around, scene.around.connections.more
+    scene.greet()
+    around.feed.events.clear()
+    scene.peer.receive(fetch(2) + fetch(3) + b"".join(encode_request(m.Hello("x"), 4)))
+    assert [frame.correlation for frame in around.frames] == [2]
+    scene.peer.receive(fetch(5))
+    assert [frame.correlation for frame in around.frames] == [2], "it is behind the others"
+    around.connections.go_on()
+    assert [frame.correlation for frame in around.frames] == [2, 3]
+    scene.peer.pause_writing()
+    assert not scene.transport.reading
+    around.connections.go_on()
+    assert [frame.correlation for frame in around.frames] == [2, 3], "it takes no replies"
+    assert not more
+    scene.peer.resume_writing()
+    assert scene.transport.reading
+    assert [frame.correlation for frame in around.frames] == [2, 3, 4, 5]
+    assert not more
+
+
+def test_what_cannot_be_a_frame_ends_the_session() -> None:
+    scene = Scene()
+    scene.peer.receive(b"GET / HTTP/1.1")
+    assert len(scene.around.reasons) == 1
+
+
+def test_effects_reach_connections_and_guests_and_charges_of_who_is_gone_come_back() -> None:
+    scene = Scene()
+    around, actions = scene.around, scene.around.connections.actions
+    heard: list[Any] = []
+    around.guests[8] = SimpleNamespace(
+        send=lambda *given: heard.append(given),
+        answer=lambda reply: heard.append(reply),
+        hang_up=lambda reason: heard.append(reason),
+    )
+    around.budget.take(30)
+    for effect in (
+        ef.Send(1, (b"ab",), 10), ef.Send(8, (b"cd",), 10), ef.Send(9, (b"ef",), 10),
+        ef.Answers({1: b"one", 8: b"two", 9: b"gone"}), ef.Hangup(8, "why"), ef.Hangup(9, "-"),
+    ):  # fmt: skip
+        actions[type(effect)](effect)
+    assert heard == [((b"cd",), 10), b"two", "why"]
+    assert scene.transport.unsent == 5
+    assert around.budget.used == 20
+    actions[ef.HoldReads](ef.HoldReads(True))
+    assert around.feed.held
+    assert not scene.transport.reading
+    actions[ef.HoldReads](ef.HoldReads(False))
+    assert scene.transport.reading
+    actions[ef.Hangup](ef.Hangup(1, "why"))
+    assert scene.transport.end == "closed"
+
+
+def test_a_stalled_peer_is_cut_while_others_wait_for_its_memory() -> None:
+    scene = Scene()
+    scene.around.budget.take(10)
+    scene.peer.send((b"0123456789",), 10)
+    scene.around.time += 11
+    scene.around.connections.tick()
+    assert scene.transport.end == ""
+    scene.around.feed.held = True
+    scene.around.connections.tick()
+    assert scene.transport.end == "cut"
+
+
+def test_nobody_is_let_in_by_a_shard_that_has_ended() -> None:
+    around = Around()
+    around.feed.close()
+    scene = Scene(around)
+    assert scene.transport.end == "cut"
+    assert not around.connections.open_now
+
+
+def test_many_small_frames_wait_in_line_and_are_served_by_parts_in_order() -> None:
+    scene = Scene()
+    around, connections = scene.around, scene.around.connections
+    scene.greet()
+    pings = b"".join(b"".join(encode_request(m.Ping(), n)) for n in range(2, 2_002))
+    scene.peer.receive(pings)
+    assert len(around.frames) == 1 + PART_FRAMES
+    assert not scene.transport.reading
+    assert list(connections.line) == [scene.peer]
+    scene.peer.receive(b"".join(encode_request(m.Ping(), 2_002)))
+    scene.peer.pause_writing()
+    connections.serve_line()
+    assert len(around.frames) == 1 + PART_FRAMES, "it takes no replies"
+    assert not connections.line
+    scene.peer.resume_writing()
+    parts = 0
+    while connections.line:
+        connections.serve_line()
+        parts += 1
+    assert 25 < parts < 32
+    assert [frame.correlation for frame in around.frames] == [*range(1, 2_003)]
+    assert scene.transport.reading
+
+
+def test_a_turn_of_those_in_line_takes_a_bounded_number_of_frames() -> None:
+    around = Around()
+    scenes = [Scene(around) for _ in range(20)]
+    pings = b"".join(b"".join(encode_request(m.Ping(), n)) for n in range(300))
+    for scene in scenes:
+        scene.greet()
+        scene.peer.receive(pings)
+    assert len(around.connections.line) == 20
+    before = around.connections.frames
+    around.connections.serve_line()
+    assert around.connections.frames == before + 1_024
+    assert list(around.connections.line)[:4] == [scene.peer for scene in scenes[16:]]

@@ -1,0 +1,66 @@
+"""A simulated process takes, settles, flushes, and serves connections as a server does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weir.broker import events as ev
+from weir.broker.shard import Shard
+from weir.host.accept_queue import AcceptQueue
+from weir.host.connections import ClientConnection, Connections
+from weir.host.feed import Feed
+from weir.host.flush_schedule import FlushSchedule
+from weir.sim.run import run_seed
+from weir.sim.shape import NODE, UNORDERED
+
+#: Far more worlds than it takes to see everything.
+SEEDS, LONG_SEEDS = 80, 20
+
+# What is called, and when that shows what: told what it returned, and what it was given.
+SHOWN: dict[str, tuple[type, str, Callable[..., bool]]] = {
+    "Arrived": (Shard, "take", lambda _, *events: any(type(e) is ev.Arrived for e in events)),
+    "Rested": (Shard, "take", lambda _, *events: any(type(e) is ev.Rested for e in events)),
+    "LetGo": (Shard, "take", lambda _, *events: any(type(e) is ev.LetGo for e in events)),
+    "several events as one": (Shard, "take", lambda _, *events: len(events) > 1),
+    "settled behind a turn": (Feed, "follow", lambda effects: effects is None),
+    "nothing to settle": (Feed, "follow", lambda effects: effects == []),
+    "a flush inline": (FlushSchedule, "start", lambda inline, _: inline),
+    "a flush beside": (FlushSchedule, "start", lambda inline, _: not inline),
+    "a wait to be let in": (AcceptQueue, "may_enter", lambda enters, *_: not enters),
+    "a full client": (ClientConnection, "pause_writing", lambda _: True),
+    "a silent device": (ClientConnection, "hang_up", lambda _, why: "ping to stay" in why),
+    "requests one by one": (Connections, "go_on", lambda _: True),
+    "held reads": (Connections, "_hold", lambda _, effect: effect.hold),
+}
+
+
+#: What only long worlds play.
+AT_LENGTH = {"a silent device"}
+
+
+def test_worlds_play_what_a_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    missed = set(SHOWN)
+
+    def watch(what: str, owner: type, name: str, shows: Callable[..., bool]) -> None:
+        honest = getattr(owner, name)
+
+        def called(self: Any, *given: Any) -> Any:
+            found = honest(self, *given)
+            if shows(found, *given):
+                missed.discard(what)
+            return found
+
+        monkeypatch.setattr(owner, name, called)
+
+    for what, (owner, name, shows) in SHOWN.items():
+        watch(what, owner, name, shows)
+    # A device is silent for long enough in worlds that last for half a minute.
+    for shape, seeds in ((NODE, SEEDS), (UNORDERED, LONG_SEEDS)):
+        for seed in range(seeds):
+            run_seed(seed, shape)
+            if not missed - (AT_LENGTH if shape is NODE else set()):
+                break
+    assert not missed
