@@ -20,7 +20,7 @@ ONE = replace(NODE_SHIPPED, takers=(3,), scatterers=(3,), rots=(0,), retentions=
 THREE = replace(SET, shipped=(True,), rots=(0,), retentions=(0,), takers=(0,), scatterers=(2,))
 
 
-@mutant(seed=1, breaks={"OneCursor"}, shape=ONE)
+@mutant(seed=0, breaks={"OneCursor"}, shape=ONE)
 def a_turn_is_kept_after_it_was_lost(patch: Patch) -> None:
     """Who is told that its turn is over hands out nothing more of it, and has not done it."""
     patch.setattr(Turns, "_lost", lambda self, offsets: None)
@@ -39,7 +39,7 @@ def barriers_are_asked_for_once(patch: Patch) -> None:
     patch.setattr(Barriers, "now", now)
 
 
-@mutant(seed=15, breaks={"AllOrNone", "Durable"}, shape=THREE)
+@mutant(seed=0, breaks={"AllOrNone", "Durable"}, shape=THREE)
 def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
     """Of a producer id it is known what it sent last, or it scatters nothing more."""
     honest, seats = Scatterings._seat, "_in_hand"
