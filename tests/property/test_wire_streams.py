@@ -62,10 +62,13 @@ PARTS = st.lists(NATURAL, min_size=1, max_size=3).map(tuple)
 ACKS = st.lists(st.tuples(TEXT, st.lists(st.tuples(NATURAL, NATURAL, NATURAL))), max_size=2)
 PART = st.builds(Part, ADDRESS, BODY, ACKS)
 VECTOR = st.lists(NATURAL, max_size=4).map(tuple)
+HUB = st.integers(0, 2**32 - 1)
+#: Rows of messages that a grant did not do, with what became of each.
+LATE = st.lists(st.tuples(NATURAL, NATURAL, NATURAL, st.integers(0, 255)), max_size=3).map(tuple)
 
 REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Hello: st.builds(m.Hello, TEXT, NATURAL, NATURAL),
-    m.Ping: st.just(m.Ping()),
+    m.Ping: st.builds(m.Ping, st.lists(st.tuples(ADDRESS, TEXT, RUNS), max_size=2).map(tuple)),
     m.DescribeTopic: st.builds(m.DescribeTopic, TEXT),
     m.ListTopics: st.builds(m.ListTopics, TEXT, TEXT),
     m.ListOffsets: st.builds(m.ListOffsets, TEXT, TEXT, NATURAL, st.lists(NATURAL, max_size=3)),
@@ -110,6 +113,8 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     a.SeekCluster: st.builds(a.SeekCluster, ADDRESS, TEXT, NATURAL),
     a.PauseCluster: st.builds(a.PauseCluster, ADDRESS, TEXT, st.booleans()),
     a.DeleteCluster: st.builds(a.DeleteCluster, ADDRESS, TEXT),
+    a.ListHubs: st.builds(a.ListHubs, ADDRESS, st.none() | HUB, NATURAL),
+    a.ForgetHub: st.builds(a.ForgetHub, ADDRESS, HUB),
     n.ListNodes: st.just(n.ListNodes()),
     n.DescribeShard: st.builds(n.DescribeShard, NATURAL),
     n.ChangeNode: st.builds(n.ChangeNode, TEXT, NODE, TEXT, PORT),
@@ -166,10 +171,10 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
         ),
     ),
     m.RegistryReached: (Opcode.REACH_REGISTRY, st.builds(m.RegistryReached, NATURAL)),
-    m.ProducerGrant: (Opcode.OPEN_PRODUCER, st.builds(m.ProducerGrant, NATURAL, NATURAL)),
+    m.ProducerGrant: (Opcode.OPEN_PRODUCER, st.builds(m.ProducerGrant, NATURAL, EPOCH)),
     m.PositionsReply: (
         Opcode.POSITIONS,
-        st.builds(m.PositionsReply, INT64, INT64, INT64),
+        st.builds(m.PositionsReply, NATURAL, NATURAL, NATURAL),
     ),
     m.Barriers: (
         Opcode.ASK_BARRIERS,
@@ -183,14 +188,14 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
         ),
     ),
     m.Confirm: (Opcode.PRODUCE, st.builds(m.Confirm, INT64, INT64, st.booleans(), NATURAL)),
-    m.Acked: (Opcode.ACK, st.builds(m.Acked, INT64)),
-    m.Nacked: (Opcode.NACK, st.builds(m.Nacked, INT64)),
+    m.Acked: (Opcode.ACK, st.builds(m.Acked, NATURAL, LATE)),
+    m.Nacked: (Opcode.NACK, st.builds(m.Nacked, NATURAL)),
     m.Turn: (Opcode.TAKE_TURN, st.builds(m.Turn, NATURAL, NATURAL, VECTOR, NATURAL)),
     m.Moved: (Opcode.MOVE_CURSOR, st.builds(m.Moved, NATURAL)),
-    m.Extended: (Opcode.EXTEND, st.builds(m.Extended, INT64)),
+    m.Extended: (Opcode.EXTEND, st.builds(m.Extended, NATURAL)),
     m.Withdrawn: (Opcode.WITHDRAW, st.builds(m.Withdrawn)),
     m.ClusterIsOpen: (Opcode.OPEN_CLUSTER, st.builds(m.ClusterIsOpen)),
-    m.Refusal: (Opcode.FETCH, st.builds(m.Refusal, NATURAL, TEXT, INT64)),
+    m.Refusal: (Opcode.FETCH, st.builds(m.Refusal, SMALL, TEXT, INT64)),
     m.Fetched: (
         Opcode.FETCH,
         st.builds(
@@ -212,7 +217,7 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
         st.builds(
             m.Granted,
             ADDRESS,
-            *[INT64] * 6,
+            *[NATURAL] * 6,
             RUNS.map(tuple),
             st.lists(BODY, max_size=3).map(tuple),
         ),
@@ -236,6 +241,11 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
         st.builds(a.ClusterList, INT64, INT64, st.lists(CLUSTER, max_size=3)),
     ),
     a.ClusterChanged: (Opcode.PAUSE_CLUSTER, st.builds(a.ClusterChanged, INT64)),
+    a.HubList: (
+        Opcode.LIST_HUBS,
+        st.builds(a.HubList, st.lists(st.tuples(*[NATURAL] * 5), max_size=3), NATURAL),
+    ),
+    a.HubForgotten: (Opcode.FORGET_HUB, st.builds(a.HubForgotten, NATURAL)),
     n.NodeList: (
         Opcode.LIST_NODES,
         st.builds(n.NodeList, st.lists(NODE_ROW, max_size=3), *[NATURAL] * 4),

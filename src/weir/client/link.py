@@ -245,7 +245,7 @@ class Link:
             return reply
 
     def _ping(self) -> m.Ping:
-        return m.Ping(self.works_on())
+        return m.Ping(tuple(self.works_on()))
 
     async def wall_ms(self) -> int:
         """Return what the clock of the broker says, in milliseconds since 1970."""

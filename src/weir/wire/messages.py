@@ -6,7 +6,6 @@ Data bodies (`Produce`, `Fetched`, `Granted`) are a fixed prefix and batches as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
@@ -145,7 +144,7 @@ class Ping(Control, frozen=True, array_like=True):
     """
 
     begun: Annotated[
-        Sequence[tuple[Address, str, Runs]], msgspec.Meta(max_length=PINGED_PARTITIONS_MAX)
+        tuple[tuple[Address, str, Runs], ...], msgspec.Meta(max_length=PINGED_PARTITIONS_MAX)
     ] = ()
 
 
