@@ -1,4 +1,4 @@
-"""Seeds of three whole brokers over a network. `make test` plays 1,000, beside all other tests.
+"""Seeds of worlds that draw what they are. `make test` plays 600, beside all other tests.
 
 WEIR_SET_SEEDS says how many, and WEIR_FIRST_SET_SEED where to begin.
 """
@@ -33,14 +33,12 @@ print([outcome.trace_hash for outcome in run_seeds(50, 2, CROWDED)])
 
 
 @pytest.mark.timeout(2_700)
-def test_every_promise_is_kept_by_three_nodes(many_seeds: ManySeeds) -> None:
+def test_every_promise_is_kept_in_drawn_worlds(many_seeds: ManySeeds) -> None:
     for told, complaints in many_seeds.judged():
         assert not told["violations"], complaints
         # A simulation in which nothing happens keeps every promise too.
-        least = told["least"]
-        assert least["operations"] >= 200
-        assert least["faults"] >= 20
-        assert least["virtual_seconds"] >= 30
+        assert told["operations"] >= 200 * told["seeds"]
+        assert told["faults"] >= 10 * told["seeds"]
 
 
 @pytest.mark.timeout(120 + 10 * SEEDS)

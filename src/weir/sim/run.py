@@ -222,7 +222,8 @@ class _Run:
         """Return when all clocks have come to what a wrong one stamped: an order waits for it, and
         so do scatterings.
         """
-        last = highest_stamp(self._scene) if self._scatters else 0
+        # Readers in one order may wait for what a clock that was ahead has promised, too.
+        last = highest_stamp(self._scene) if self._scatters or self._ordered else 0
         if self._ordered:
             last = max(last, max((seen.stamp for seen in self.history.seen), default=0))
         ahead_ms = self.brokers.one.time.skew_ms

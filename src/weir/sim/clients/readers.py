@@ -10,7 +10,7 @@ from weir.client.reader import Reader
 from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError
 from weir.model.limits import MIB
 from weir.sim.clients.process import Shipped
-from weir.sim.history import UNREAD, Publish, Reading, Row, Seen
+from weir.sim.history import UNREAD, Operation, Publish, Reading, Row, Seen
 from weir.sim.history import Confirmed as ConfirmedAt
 from weir.sim.programs import TOPIC
 from weir.sim.scene import Scene
@@ -66,14 +66,14 @@ class ShippedReader(Shipped):
         what = f"read {self._order}, {'live' if follow else 'to the end'}"
         try:
             # Whoever follows waits for what is published, if anything is.
-            with self.operation(what if not follow else f"open to {what}"):
+            with self.operation(what if not follow else f"open to {what}") as operation:
                 since = self.world.now
                 await reader.open()
                 if not follow:
-                    await self._take(client, reader, since)
+                    await self._take(client, reader, operation, since)
             if follow:
                 async with asyncio.timeout(dice.choice(_GOES_ON)):
-                    await self._take(client, reader, -1)
+                    await self._take(client, reader, operation, -1)
         except TimeoutError:
             pass
         except ValueLost as error:
@@ -93,8 +93,10 @@ class ShippedReader(Shipped):
             await reader.close()
         return False
 
-    async def _take(self, client: Client, reader: Reader, since: int) -> None:
-        """Take messages as they come, to a cut begun at `since` if there is one."""
+    async def _take(self, client: Client, reader: Reader, operation: Operation, since: int) -> None:
+        """Take messages as they come, to a cut begun at `since` if there is one. What the reader
+        publishes meanwhile takes none of the `operation`'s time.
+        """
         start = dict(reader.positions)
         readings = self._begun(start)
         async for message in reader:
@@ -107,7 +109,9 @@ class ShippedReader(Shipped):
                 self._of_one(readings, message.partition, start).rows.append(row)
             self._saw(row)
             if self._order == "total" and not self.quiet and self.world.chance(_TELLS):
+                before = self.world.now
                 await self._tell(client, row.stamp)
+                operation.began += self.world.now - before
         if since >= 0:
             for reading in readings.values():
                 reading.cut = since
