@@ -183,8 +183,10 @@ class Multi:
         seat = self._seats.all[group]
         core = seat.node.core
         ground, state = core.ground, core.state
-        if not isinstance(state, Leader) or not _is_settled(ground, state):
-            return 0
+        if seat.settled is not state:
+            if not isinstance(state, Leader) or not _is_settled(ground, state):
+                return 0
+            seat.settled = state  # for as long as it leads: this is asked for all groups in a row
         if seat.configuration is not ground.configuration or seat.state is not state:
             self._seats.settle()
         asked, bound = self.fence_asked, self.fence_bound

@@ -17,13 +17,15 @@ class Seat:
     """What Multi last saw of a group's node, and which links speak for it."""
 
     __slots__ = ("claims", "configuration", "follows_through", "group", "halves", "node", "peers",
-                 "state")  # fmt: skip
+                 "settled", "state")  # fmt: skip
 
     def __init__(self, group: int, node: Node) -> None:
         self.group = group
         self.node = node
         #: The role as it was last seen.
         self.state: Follower | PreCandidate | Candidate | Leader = node.core.state
+        #: The leader here of whose own term an entry is committed.
+        self.settled: Leader | None = None
         #: The configuration whose members' peers were told, while leading.
         self.configuration: Configuration | None = None
         self.peers: set[int] = set()

@@ -6,9 +6,9 @@ Registers are soft state: their loss costs time, never order.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from weir.broker.domain.askers import ANYTIME, Asker, Scope
+from weir.broker.domain.askers import Asker, Scope
 from weir.broker.domain.plan import Led, Plan
 from weir.order.barrier import NO_BARRIER, Barrier
 
@@ -41,12 +41,16 @@ class Domain:
         self._behind: list[int] = []
         self._looked_for = _NEVER
 
-    def take(self, partition: int, barrier: Barrier, question: int = 0) -> None:
-        """Keep what somebody who leads, or led, said of a partition, if it is news."""
-        if barrier.stamp > self.registers.get(partition, NO_BARRIER).stamp:
-            self.registers[partition] = barrier
-        if question:
-            self._heard[partition] = max(question, self._heard.get(partition, 0))
+    def take(self, registers: Iterable[tuple[int, int, int]], question: int = 0) -> None:
+        """Keep what somebody who leads, or led, said of partitions, as far as it is news: of each
+        its number, a stamp, and the offset behind all that is stamped at or below that.
+        """
+        known, heard = self.registers, self._heard
+        for partition, stamp, through in registers:
+            if stamp > known.get(partition, NO_BARRIER).stamp:
+                known[partition] = Barrier(stamp, through)
+            if question and question > heard.get(partition, 0):
+                heard[partition] = question
 
     def learn(self, roster: Iterable[tuple[int, int]]) -> None:
         """Keep the longest roster: it only grows."""
@@ -56,12 +60,15 @@ class Domain:
         """Keep that a partition has ended: nobody waits for it any more."""
         self.ends[partition] = Barrier(stamp, offset)
 
-    def known(self, partition: int, stamp: int) -> Barrier:
-        """Return what is known of a partition to tell who asked for `stamp`."""
-        end = self.ends.get(partition)
-        if end is not None:  # all of it lies there, whatever stamp it is compared with
-            return Barrier(max(end.stamp, stamp), end.through)
-        return self.registers.get(partition, NO_BARRIER)
+    def known(self, stamp: int) -> list[tuple[int, int, int]]:
+        """Return what is known of all partitions to tell who asked for `stamp`: as in `take`."""
+        registers, ends = self.registers, self.ends
+        told = [(p, *registers.get(p, NO_BARRIER)) for p in self.plan.partitions]
+        if not ends:
+            return told
+        # All of one that ended lies there, whatever stamp it is compared with.
+        return [(p, max(ends[p].stamp, stamp), ends[p].through) if p in ends else (p, at, through)
+                for p, at, through in told]  # fmt: skip
 
     def add(self, asker: Asker) -> None:
         """Let somebody wait."""
@@ -86,29 +93,32 @@ class Domain:
         if self._looked_for != (asker.stamp, asker.after):
             self._looked_for = asker.stamp, asker.after
             self._behind_here = list(self.plan.led)
-            self._behind = [p for p in self.plan.others if not self._is_at(p, asker)]
-        here, others, stamp = self._behind_here, self._behind, asker.stamp
-        while here:
-            led = here[-1]
-            if self.see(led, fenced).stamp < stamp and led.partition not in self.ends:
-                return True
-            here.pop()
-        while others and self._is_at(others[-1], asker):
-            others.pop()
-        return bool(others)
+            self._behind = self._not_at(self.plan.others, asker)
+        here, others = self._behind_here, self._behind
+        del here[self.see(here, fenced, asker.stamp) :]
+        if others and not here and not self._not_at(others[-1:], asker):
+            others[:] = self._not_at(others, asker)
+        return bool(here or others)
 
-    def see(self, led: Led, fenced: Callable[[int], int]) -> Barrier:
-        """Take what a partition says that is led here, and return it."""
-        partition, group, leading, state = led
-        barrier = leading.barrier(fenced(group))
-        if barrier.stamp > self.registers.get(partition, NO_BARRIER).stamp:
-            self.registers[partition] = barrier
-        if state.roster:  # at once: with a barrier above it, a floor must be known
-            self.learn(state.roster)
-        if state.ends:
-            for ended, end in state.ends.items():
-                self.learn_end(ended, *end)
-        return barrier
+    def see(self, led: Sequence[Led], fenced: Callable[[int], int], stamp: int) -> int:
+        """Take what partitions say that are led here, from the last one on, until one is behind
+        `stamp`. Return how many are left; that one is the last of them.
+        """
+        registers, ends, left = self.registers, self.ends, len(led)
+        for partition, group, leading, state in reversed(led):
+            barrier = leading.barrier(fenced(group))
+            at = barrier.stamp
+            if at > registers.get(partition, NO_BARRIER).stamp:
+                registers[partition] = barrier
+            if state.roster:  # at once: with a barrier above it, a floor must be known
+                self.learn(state.roster)
+            if state.ends:
+                for ended, end in state.ends.items():
+                    self.learn_end(ended, *end)
+            if at < stamp and partition not in ends:
+                break
+            left -= 1
+        return left
 
     def to_ask(self) -> tuple[bool, set[int]]:
         """Return whether leaders here have to promise, and the places of others that have to, for
@@ -118,9 +128,13 @@ class Domain:
         asked = {places[p] for p in self._behind if p in places and p not in ends}
         return any(led.partition not in ends for led in self._behind_here), asked
 
-    def _is_at(self, partition: int, asker: Asker) -> bool:
-        if partition in self.ends:
-            return True
-        if self.registers.get(partition, NO_BARRIER).stamp < asker.stamp:
-            return False
-        return asker.after == ANYTIME or self._heard.get(partition, 0) > asker.after
+    def _not_at(self, partitions: Sequence[int], asker: Asker) -> list[int]:
+        """Return those of these partitions, led elsewhere, that are not where somebody waits."""
+        registers, ends, heard = self.registers, self.ends, self._heard
+        stamp, after = asker.stamp, asker.after  # nothing is heard before ANYTIME
+        return [
+            p
+            for p in partitions
+            if (registers.get(p, NO_BARRIER).stamp < stamp or heard.get(p, 0) <= after)
+            and p not in ends
+        ]

@@ -26,7 +26,6 @@ from weir.model.ids import topic_of
 from weir.model.limits import MAX_AHEAD_MS, WAIT_MS_MAX
 from weir.model.stamp import stamp_at
 from weir.model.topic import Topic
-from weir.order.barrier import Barrier
 from weir.wire.client import decode_reply
 from weir.wire.frame import ClientFrame
 from weir.wire.messages import Opcode
@@ -41,7 +40,7 @@ VISIBLE_MS_MAX = 10_000
 class Domains:
     """Answers those who ask for the barriers of topics."""
 
-    __slots__ = ("_authorize", "_domains", "_outbox", "_planner", "_promises",
+    __slots__ = ("_authorize", "_domains", "_next", "_outbox", "_planner", "_promises",
                  "_questions", "_shared", "_time", "_topics", "askers")  # fmt: skip
 
     def __init__(
@@ -58,6 +57,8 @@ class Domains:
         self._time = time = shared.time
         #: Who waits.
         self.askers = Askers()
+        #: The number of whoever asked first after the last tick.
+        self._next = 0
         self._questions = Questions(passing, time)
         self._domains: dict[tuple[int, Scope], Domain] = {}
         passing.listen(self._answered, Opcode.ASK_BARRIERS)
@@ -116,12 +117,14 @@ class Domains:
         for asker in self.askers.ended(now):
             self._tell(asker, False)
         for key, domain in list(self._domains.items()):
-            if domain.first is not None:
-                domain.planned_at = (-1, -1)  # others may lead, of which nothing is heard
-                self._look(domain)
-                self._pursue(domain, again=True)
+            if (first := domain.first) is not None:
+                if first.number < self._next:  # else all was looked at only just now
+                    domain.planned_at = (-1, -1)  # others may lead, of which nothing is heard
+                    self._look(domain)
+                    self._pursue(domain, again=True)
             elif now - domain.asked_ms >= _FORGET_MS:
                 del self._domains[key]
+        self._next = self.askers.next
 
     def closed(self, session: int) -> None:
         """Forget a peer that is gone."""
@@ -194,12 +197,10 @@ class Domains:
         domain = self._domains[asker.topic, asker.scope]
         if not reached:  # else all was looked at of late
             self._plan(domain, topic)
-            for led in domain.plan.led:
-                domain.see(led, self._promises.fenced)
+            domain.see(domain.plan.led, self._promises.fenced, 0)
             self._plan(domain, topic)
-        registers = [(p, *domain.known(p, asker.stamp)) for p in domain.plan.partitions]
         ends = tuple((partition, *end) for partition, end in sorted(domain.ends.items()))
-        asker.tell(Barriers(topic.id, registers, domain.roster, reached, ends))
+        asker.tell(Barriers(topic.id, domain.known(asker.stamp), domain.roster, reached, ends))
 
     def _pursue(self, domain: Domain, again: bool = False) -> None:
         """Have all partitions that are behind what is waited for promise that they get there."""
@@ -224,9 +225,8 @@ class Domains:
         domain = self._domains.get((question.topic, question.scope))
         if domain is None:
             return
-        for partition, stamp, through in reply.registers:
-            # One that was not asked anew, for its time was up, says nothing of now.
-            domain.take(partition, Barrier(stamp, through), question.number * reply.reached)
+        # One that was not asked anew, for its time was up, says nothing of now.
+        domain.take(reply.registers, question.number * reply.reached)
         domain.learn(reply.roster)
         for end in reply.ends:
             domain.learn_end(*end)

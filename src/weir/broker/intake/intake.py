@@ -72,7 +72,6 @@ class Intake:
     __slots__ = (
         "_ahead",
         "_entry_bytes_max",
-        "_flying",
         "_group",
         "_growing",
         "_next_offset",
@@ -82,6 +81,7 @@ class Intake:
         "_time",
         "clock",
         "counts",
+        "flying",
         "is_closed",
     )
 
@@ -105,7 +105,8 @@ class Intake:
         self._ahead: dict[int, Known] = {}
         self._growing = Growing(state)
         self._staged: deque[Pending] = deque()
-        self._flying: dict[tuple[int, int, int], Pending] = {}
+        #: What was given a stamp and is not committed yet, by producer, epoch and sequence.
+        self.flying: dict[tuple[int, int, int], Pending] = {}
         #: Producers with a part of a scattering under way.
         self._preparing: dict[int, Pending] = {}
         #: Whether nothing new is taken: the partition is sealed, or about to be.
@@ -126,14 +127,9 @@ class Intake:
         return self._next_offset
 
     @property
-    def is_flying(self) -> bool:
-        """Whether something was given a stamp that is not committed yet."""
-        return bool(self._flying)
-
-    @property
     def lowest_under_way(self) -> int:
         """The lowest stamp that was given and is not committed yet; 0 if there is none."""
-        for pending in self._flying.values():
+        for pending in self.flying.values():
             return pending.record.stamp
         return 0
 
@@ -204,7 +200,7 @@ class Intake:
             raise SequenceGap(f"sequence {sequence} came, {expected} is missing", expected)
         if sequence == expected:
             return None
-        pending = self._flying.get((producer, epoch, sequence))
+        pending = self.flying.get((producer, epoch, sequence))
         if pending is not None:
             if (pending.record.hash, pending.record.messages) == (header.hash, header.count):
                 return pending
@@ -270,7 +266,7 @@ class Intake:
         pending = Pending(record, head, batch.view[HEADER_SIZE:], since)
         self._next_offset = record.next_offset
         self._ahead[record.producer] = Known(record.epoch, record.sequence + record.messages)
-        self._flying[record.producer, record.epoch, record.sequence] = pending
+        self.flying[record.producer, record.epoch, record.sequence] = pending
         if record.large is not None:
             self._growing.accepted(record)
         if record.scattered is not None:
@@ -317,7 +313,7 @@ class Intake:
     def committed(self, record: BatchRecord) -> int:
         """Answer all who wait for a batch that is applied now; return what it had charged."""
         key = (record.producer, record.epoch, record.sequence)
-        pending = self._flying.pop(key, None)
+        pending = self.flying.pop(key, None)
         if pending is None:
             return 0
         # As the state knows its producer now, unless it is a part of a scattering, undecided yet.
@@ -339,7 +335,7 @@ class Intake:
         """This node leads no more: tell all who wait that another will know what became of their
         batches; return what these had charged. What is staged was never proposed.
         """
-        flying, self._flying = self._flying, {}
+        flying, self.flying = self.flying, {}
         self._staged.clear()
         self._preparing.clear()
         for pending in flying.values():

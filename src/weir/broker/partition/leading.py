@@ -116,9 +116,10 @@ class Leading:
     def barrier(self, fenced: int) -> Barrier:
         """Return what may be said now, where `fenced` is what a majority has promised."""
         state = self._state
-        if not (state.scatterings.batches or self.intake.is_flying or self._joining):
+        if not (state.scatterings.batches or self.intake.flying or self._joining):
             # It rests, as most partitions of most topics do: each question looks at all of them.
-            return barrier_at(fenced, state.last_stamp, 0, state.next_offset)
+            committed = state.last_stamp
+            return Barrier(committed if committed > fenced else fenced, state.next_offset)
         undecided = state.undecided or self.intake.lowest_under_way  # committed before, so lower
         if self._joining:  # whoever is told more must know who has joined
             floor = min(self._joining.values())

@@ -42,12 +42,12 @@ def dedupe_by_applied_state_only(patch: Patch) -> None:
     honest = Intake.judge
 
     def judge(self: Intake, header: Header) -> Pending | Confirm | None:
-        ahead, flying = self._ahead, self._flying
-        self._ahead, self._flying = {}, {}
+        ahead, flying = self._ahead, self.flying
+        self._ahead, self.flying = {}, {}
         try:
             return honest(self, header)
         finally:
-            self._ahead, self._flying = ahead, flying
+            self._ahead, self.flying = ahead, flying
 
     patch.setattr(Intake, "judge", judge)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -191,13 +191,13 @@ def a_barrier_without_its_offset(patch: Patch) -> None:
 def a_register_a_node(patch: Patch) -> None:
     """There is a register a partition, and never one a node (counterexample 4)."""
 
-    def see(self: Domain, led: Led, fenced: Callable[[int], int]) -> Barrier:
-        barriers = [one.leading.barrier(fenced(one.group)) for one in (*self.plan.led, led)]
-        through = led.leading.barrier(fenced(led.group)).through
-        barrier = Barrier(max(barrier.stamp for barrier in barriers), through)
-        self.take(led.partition, barrier)
-        self.learn(led.state.roster)
-        return barrier
+    def see(self: Domain, led: Sequence[Led], fenced: Callable[[int], int], stamp: int) -> int:
+        barriers = {one: one.leading.barrier(fenced(one.group)) for one in self.plan.led}
+        highest = max((barrier.stamp for barrier in barriers.values()), default=0)
+        self.take((one.partition, highest, barriers[one].through) for one in led)
+        for one in led:
+            self.learn(one.state.roster)
+        return 0 if highest >= stamp else len(led)
 
     patch.setattr(Domain, "see", see)
 

@@ -80,7 +80,7 @@ def nothing(group: int) -> int:
 def test_all_partitions_must_be_there() -> None:
     one = domain(led(0, 50), led(1, 70), others=(2,), p2=9)
     assert one.is_behind(asker(50), nothing), "nothing is known of partition 2"
-    one.take(2, Barrier(60, 3))
+    one.take([(2, 60, 3)])
     assert not one.is_behind(asker(50), nothing)
     assert one.is_behind(asker(55), nothing), "partition 0 is at 50"
     assert one.to_ask() == (True, set())
@@ -91,25 +91,24 @@ def test_those_who_lead_what_is_behind_are_asked_once_each() -> None:
     one = domain(others=(0, 1, 2, 3), p0=9, p1=9, p2=8)
     assert one.is_behind(asker(50), nothing)
     assert one.to_ask() == (False, {8, 9})
-    for partition in (2, 3):
-        one.take(partition, Barrier(60, 1))
+    one.take([(2, 60, 1), (3, 60, 1)])
     assert one.is_behind(asker(50), nothing)
     assert one.to_ask() == (False, {9})
 
 
 def test_registers_only_rise() -> None:
     one = domain(others=(0,))
-    one.take(0, Barrier(60, 8))
-    one.take(0, Barrier(40, 9))
+    one.take([(0, 60, 8)])
+    one.take([(0, 40, 9)])
     assert one.registers[0] == Barrier(60, 8)
 
 
 def test_who_asks_anew_takes_no_answer_to_an_earlier_question() -> None:
     one = domain(others=(0,), p0=9)
-    one.take(0, Barrier(60, 1), question=4)
+    one.take([(0, 60, 1)], question=4)
     assert not one.is_behind(asker(50), nothing)
     assert one.is_behind(asker(50, after=4), nothing)
-    one.take(0, Barrier(60, 1), question=5)
+    one.take([(0, 60, 1)], question=5)
     assert not one.is_behind(asker(50, after=4), nothing)
 
 
@@ -137,11 +136,10 @@ def test_nobody_waits_for_who_has_ended() -> None:
     one = domain(led(0, 50, ends={2: (40, 9)}), others=(1, 2), p1=8, p2=9)
     assert one.is_behind(asker(50), nothing), "nothing is known of partition 1"
     assert one.to_ask() == (False, {8})
-    one.take(1, Barrier(60, 0))
+    one.take([(1, 60, 0)])
     assert not one.is_behind(asker(50), nothing)
-    assert one.known(1, 50) == Barrier(60, 0)
-    assert one.known(2, 50) == Barrier(50, 9), "all of it lies there, up to any stamp"
-    assert one.known(2, 30) == Barrier(40, 9)
+    assert one.known(50) == [(0, 50, 5), (1, 60, 0), (2, 50, 9)], "up to any stamp, if it ended"
+    assert one.known(30) == [(0, 50, 5), (1, 60, 0), (2, 40, 9)]
 
 
 def test_who_leads_what_has_ended_promises_nothing_for_it() -> None:
