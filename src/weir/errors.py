@@ -37,11 +37,27 @@ class BadBatch(WeirError):
 
 
 class Damaged(WeirError):
-    """A log lost bytes that had been durable."""
+    """A log lost bytes that had been durable, or holds what no release of weir wrote there."""
+
+    #: Where in the log that is, if it is one place.
+    position: int = 0
 
 
 class UnknownVersion(WeirError):
-    """A file was written by another release, in a version that this one does not read."""
+    """A file was written by another release, in a version that this one does not read; `newest` is
+    the newest one that it reads, `version` what it met.
+    """
+
+    def __init__(self, message: str, version: int = 0, newest: int = 0) -> None:
+        """Take a sentence that says what to do, and both versions where they are known."""
+        super().__init__(message)
+        self.version = version
+        self.newest = newest
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer release wrote it."""
+        return isinstance(self.version, int) and self.version > self.newest > 0
 
 
 class DiskFailed(WeirError):

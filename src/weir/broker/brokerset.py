@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from weir import raft
 from weir.broker.admission import Authorize
 from weir.broker.effects import Connect, Disconnect
 from weir.broker.events import LinkClosed, LinkOpened
@@ -193,7 +192,7 @@ class BrokerSet:
         led = (
             group
             for group in (self._groups() if unsettled else ())
-            if group.id in unsettled and group.node.role is raft.Role.LEADER
+            if group.id in unsettled and group.leads
         )
         if (report := report_of(led, nodes)) is not None:
             self._tell(report)
@@ -205,7 +204,7 @@ class BrokerSet:
             is_whole = group.damage is None and not group.is_incomplete
             if is_whole or self.is_hopeful(group.id):  # it may soon have all that it lacks
                 continue
-            if group.node.role is raft.Role.LEADER:
+            if group.leads:
                 give_away([group])  # it could not serve what it lacks, nor give it to others
             elif group.overheard.others_go_on:
                 self._tell(ReportLost(group.id, group.voter))
@@ -258,7 +257,7 @@ class BrokerSet:
     def _shared_groups(self) -> Iterator[Group]:
         """Yield the groups that are led here and have other voters."""
         for group in self._groups():
-            if group.node.role is raft.Role.LEADER and len(group.node.configuration.voters) > 1:
+            if group.leads and len(group.node.configuration.voters) > 1:
                 yield group
 
     def _groups(self) -> Iterator[Group]:
@@ -275,9 +274,7 @@ class BrokerSet:
         else:
             partition = self._topics.find(group)
             found = partition.group if partition is not None else None
-        if found is None or found.damage is not None or found.node.role is not raft.Role.LEADER:
-            return None
-        return found
+        return found if found is not None and found.leads else None
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -321,7 +318,7 @@ class BrokerSet:
             group = self._registry.group
         else:
             group = self._topics.partition(number)[1].group
-        if group is None or group.node.role is not raft.Role.LEADER:
+        if group is None or not group.leads:
             raise NotLeader("this shard does not lead the partition: ask where it is led", 0)
         voter = heir(group, request.node, self._catalog.nodes)
         if voter != group.voter and not take(group, Transfer(voter)):

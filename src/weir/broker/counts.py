@@ -64,7 +64,7 @@ class Counts:
 
     __slots__ = ("_partitions", "bad_frames", "confirms", "device_confirms", "device_refused",
                  "flushed_bytes", "flushes", "holds", "latency", "leads_begun", "leads_lost",
-                 "reads_cached", "reads_disk", "refused", "repeats")  # fmt: skip
+                 "reads_cached", "reads_disk", "refused", "repeats", "replicas_halted")  # fmt: skip
 
     def __init__(self) -> None:
         """Begin at zero."""
@@ -86,6 +86,8 @@ class Counts:
         self.holds = 0
         #: Frames of other nodes that failed a check, and were not used.
         self.bad_frames = 0
+        #: Replicas that met what they could not apply, and stopped.
+        self.replicas_halted = 0
         #: How often it began to lead a partition, and how often it had to stop.
         self.leads_begun = 0
         self.leads_lost = 0

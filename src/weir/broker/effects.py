@@ -92,6 +92,17 @@ class EndLink:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaHalted:
+    """A replica here met what it cannot apply, and takes no part any more; `error` says what it
+    was, `reason` all that an operator needs to know.
+    """
+
+    group: int
+    reason: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class EndTrunk:
     """End the trunk by which the shard at a place is asked: what it answered makes no sense."""
 
@@ -202,6 +213,7 @@ Effect = (
     | Connect
     | Disconnect
     | EndLink
+    | ReplicaHalted
     | EndTrunk
     | Hangup
     | HoldReads

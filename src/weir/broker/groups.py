@@ -94,7 +94,8 @@ class Groups:
             recovered = RecoveredGroup(None, 0, lost, hard_state_lost=True)
         storage = LogStorage(writer.log, id, recovered, snapshot)
         node = node_for(voter, founders, storage, self._replication, self._dice)
-        ties = Ties(self._shared.reads, self._peers.slots, self._peers.send, writer.checkpoint)
+        ties = Ties(self._shared.reads, self._peers.slots, self._peers.send, writer.checkpoint,
+                    self._peers.halted)  # fmt: skip
         group = Group(id, voter, node, writer.log, storage, ties, founders)
         writer.groups[id] = group
         if recovered is not None and recovered.rotten:

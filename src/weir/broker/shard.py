@@ -108,7 +108,9 @@ class Shard:
         self._writer = {writer.number: writer for writer in self._writers}
         #: What writes to each of its logs.
         self.writers: Sequence[Writer] = self._writers
-        self._peers = Peers(identity.node, layout, outbox, time, settings.replication)
+        self._peers = Peers(
+            identity.node, layout, outbox, time, settings.replication, settings.level
+        )
         sessions: dict[int, Session] = {}
         self._has_registry = identity.shard == layout.registry_shard
         catalog = self._saved_catalog()
@@ -232,6 +234,8 @@ class Shard:
 
     def _registry_comes_again(self, voter: int) -> None:
         """Take part in the registry again, of which the others have what was damaged here."""
+        if self._groups.all_open:
+            return  # groups would be let go of that lay elsewhere once: it waits for a restart
         group = self._groups.open_registry_again(voter)
         self._set.take_registry(group)
         self._groups.run(group, self._neighbours.feed, preferred=False)
@@ -244,6 +248,18 @@ class Shard:
             group = self._groups.registry_whole()
             self._set.take_registry(group)
             self._groups.run(group, self._neighbours.feed, preferred=False)
+
+    def _watch_registry(self) -> None:
+        """Do without the registry's replica once it has stopped: what is known of it stays. One
+        that stops before all groups are open is damaged like one that was opened so.
+        """
+        group = self.registry.group
+        if group is None or group.damage is None:
+            return
+        if self._groups.all_open:
+            self.registry.group = None
+        else:
+            self._set.take_registry(group)
 
     def handle(self, event: ev.Event) -> list[Effect]:
         """Take one event; return what to do about it, in order."""
@@ -306,6 +322,7 @@ class Shard:
 
     def _tick(self) -> None:
         self._peers.tick()  # first: nobody here is told anything by who leads no more
+        self._watch_registry()
         self._shared.tick()
         self._orders.tick()
         self._coordinator.tick()

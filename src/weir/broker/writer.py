@@ -146,8 +146,7 @@ class Writer:
     @property
     def led(self) -> list[Group]:
         """The groups of this log that are led here and that others could lead."""
-        leader = raft.Role.LEADER
-        return [one for one in self.groups.values() if one.node.role is leader and one.has_others]
+        return [one for one in self.groups.values() if one.leads and one.has_others]
 
     @property
     def clean(self) -> bool:
@@ -364,8 +363,10 @@ class Writer:
         return True
 
     def checkpoint(self) -> None:
-        """Save every group's snapshot, unless that is under way, or one is being taken over."""
-        if self._saving or any(group.is_decoding for group in self.groups.values()):
+        """Save every group's snapshot, unless that is under way, or one has stopped of which the
+        last checkpoint alone has the state: the log has everything, a start takes longer.
+        """
+        if self._saving or any(group.lacks_state for group in self.groups.values()):
             return
         self._saving = True
         self._tried_tail = self.log.tail

@@ -77,6 +77,7 @@ class Driver:
             ef.Disconnect: self.links.disconnect,
             ef.EndLink: self.links.end_inbound,
             ef.EndTrunk: self.trunks.end,
+            ef.ReplicaHalted: _halted,
             ef.StartFlush: self._flushes.start,
             ef.StartRead: self._start_read,
             ef.HoldReads: self._hold,
@@ -303,3 +304,8 @@ class Driver:
         self.trunks.tick()
         self.links.tick()
         self.handle(ev.Ticked())
+
+
+def _halted(effect: ef.ReplicaHalted) -> None:
+    fields = {"group": effect.group}
+    log.critical("%s", effect.reason, exc_info=effect.error, extra={"fields": fields})

@@ -212,6 +212,9 @@ class Metrics:
             ("weir_leads_lost_total", "Times that it had to stop leading one.", counts.leads_lost),
             ("weir_bad_frames_total", "Frames of other nodes that were damaged, and not used.",
              counts.bad_frames),
+            ("weir_replicas_halted_total",
+             "Replicas that met an entry which they could not apply, and stopped.",
+             counts.replicas_halted),
         )  # fmt: skip
         yield from _gauges(
             ("weir_nodes_linked", "Other nodes that can be sent to.", len(linked)),

@@ -170,6 +170,7 @@ class Process:
             ef.Disconnect: lambda effect: self.links.disconnect(effect.node),
             ef.EndLink: self._end_link,
             ef.EndTrunk: self._end_link,
+            ef.ReplicaHalted: _halted,
             ef.Stopped: self._on_stopped,
             **dict.fromkeys(BESIDES, self._jobs.start),
         }
@@ -466,3 +467,8 @@ class _Notes:
         self._world.note("told", text % given)
 
     warning = info
+
+
+def _halted(effect: ef.ReplicaHalted) -> None:
+    """No honest node writes what another cannot apply: it is a crash of the broker."""
+    raise effect.error

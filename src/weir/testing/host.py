@@ -186,6 +186,8 @@ class Host:
                 self.handle(ev.CheckpointSaved(log, size=checkpoint.save(disk, data)))
             case ef.StartChore(log, chore):
                 self.handle(ev.ChoreDone(log, chore, chore.run(disk)))
+            case ef.ReplicaHalted(error=error):
+                raise error
             case _:
                 raise TypeError(f"a node of one shard is asked for {effect!r}")
 

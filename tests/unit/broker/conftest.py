@@ -96,6 +96,8 @@ class Rig:
                     | ef.StartChore()
                 ):
                     self.jobs.append(effect)
+                case ef.ReplicaHalted(error=error):
+                    raise error
                 case _:
                     self.others.append(effect)
 

@@ -76,6 +76,7 @@ class Node:
         self.connects: list[ef.Connect] = []
         self.replies: dict[int, list[tuple[int, m.Reply]]] = {}
         self.hangups: list[ef.Hangup] = []
+        self.halts: list[ef.ReplicaHalted] = []
         #: What devices got, by session.
         self.raw: dict[int, bytes] = {}
         self.alive = True
@@ -112,6 +113,8 @@ class Node:
                 case ef.Hangup(session, reason):
                     self.hangups.append(effect)
                     self.trio.trunks.takes(self.id, session, Kind.HANGUP, reason.encode())
+                case ef.ReplicaHalted():
+                    self.halts.append(effect)
                 case ef.Pass(place, buffers, charged):
                     self.shard.passed_on(place, charged)
                     self.trio.trunks.passed(self.id, place_node(place), b"".join(buffers))

@@ -28,7 +28,7 @@ from weir.broker.control import belongs
 from weir.broker.entries import Payload, entry_of, read_back, stored_in
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32, Buffer, total
-from weir.errors import WeirError
+from weir.errors import Halted, WeirError
 from weir.log.frame import Kind
 from weir.model.ids import REGISTRY_GROUP, VOTER_MAX
 from weir.raft import messages as m
@@ -218,9 +218,15 @@ def _unpack_append(frame: LinkFrame) -> m.Append:
 def sent_to(group: int, kind: Kind, data: Buffer) -> Payload:
     """Return the payload of an entry that another node sent to a group, each batch checked.
 
-    Raises `ImpossibleMessage` for one that no group of its kind has; as `read_back` for others.
+    Raises `ImpossibleMessage` for one that no group of its kind has, or that a newer release wrote;
+    as `read_back` for others.
     """
-    payload = read_back(kind, data, group)
+    try:
+        payload = read_back(kind, data, group)
+    except Halted as error:
+        raise ImpossibleMessage(
+            f"an entry was written by a newer release of weir, or by none: {error}"
+        ) from None
     record = payload.control
     if record is not None and not belongs(record, group):
         raise ImpossibleMessage(f"group {group} has no {type(record).__name__}")
@@ -237,10 +243,13 @@ def _check_voters(configuration: raft.Configuration) -> None:
 
 
 def kind_of(number: int) -> Kind:
-    """Return which kind of entry it is. Raises `BadMessage`."""
+    """Return which kind of entry it is. Raises `ImpossibleMessage`."""
     kind = _ENTRY_KINDS.get(number)
     if kind is None:
-        raise BadMessage(f"an entry of kind {number} is not known to this release")
+        raise ImpossibleMessage(
+            f"an entry of kind {number} is not known to this release: it was written by a newer "
+            "release of weir, or by none; upgrade this node"
+        )
     return kind
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 
 from weir import raft
-from weir.broker.effects import EndLink, SendToPeer
+from weir.broker.control import LevelRaised
+from weir.broker.effects import EndLink, ReplicaHalted, SendToPeer
+from weir.broker.entries import stored_in
 from weir.broker.events import LinkClosed, LinkOpened, PeerSent
 from weir.broker.layout import Layout
 from weir.broker.outbox import Outbox
@@ -33,6 +36,7 @@ from weir.broker.peers.peer_frames import (
 from weir.broker.peers.refill import Refill
 from weir.broker.peers.rooms import Rooms
 from weir.broker.replica.group import Group
+from weir.broker.replica.halting import ReplicaHalt
 from weir.broker.replica.replication import Replication
 from weir.broker.replica.slots import Slots
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
@@ -62,20 +66,24 @@ _WALL_MS_MAX = milliseconds_of(1 << 62)
 class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
-    __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_links", "_node", "_outbox",
-                 "_shards", "_tell_ms", "_ticked", "_time", "late_ms", "multi", "refill",
+    __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_level", "_links", "_node",
+                 "_outbox", "_shards", "_tell_ms", "_ticked", "_time", "late_ms", "multi", "refill",
                  "registry_comes_again", "rooms", "slots")  # fmt: skip
 
     def __init__(
-        self, node: int, layout: Layout, outbox: Outbox, time: Clocks, settings: Replication
-    ) -> None:
-        """Be `node`, whose groups lie as `layout` says; no link is open yet."""
+        self, node: int, layout: Layout, outbox: Outbox, time: Clocks, settings: Replication,
+        level: int,
+    ) -> None:  # fmt: skip
+        """Be `node`, whose groups lie as `layout` says, and which reads up to format level `level`;
+        no link is open yet.
+        """
         self.multi = raft.Multi(self.place_of, settings.heartbeat_ms, settings.election_ms)
         #: Told the voter that a damaged replica of the registry is from now on.
         self.registry_comes_again: Callable[[int], None]
         #: Fills in what rotted here.
         self.refill: Refill
         self._election_ms = settings.election_ms
+        self._level = level
         self._node = node
         self._layout = layout
         self._outbox = outbox
@@ -127,6 +135,13 @@ class Peers:
                     _check(group.node, message)
                     group.step(message)
 
+    def halted(self, group: int, halt: ReplicaHalt, error: Exception) -> None:
+        """A group here met what it cannot apply: from now on it only listens."""
+        self.multi.remove(group)
+        self.slots.forget(group)
+        self._outbox.counts.replicas_halted += 1
+        self._outbox.put(ReplicaHalted(group, str(halt), error))
+
     def remove(self, group: int) -> None:
         """A group is gone from here."""
         self._groups.pop(group, None)
@@ -168,11 +183,15 @@ class Peers:
                     self.refill.take(place, frame)
                 else:
                     self._message(place, frame)
-            except BadMessage as error:
+            except ImpossibleMessage as error:
+                self._end(place, str(error))
+                return
+            except BadMessage:
                 self._outbox.counts.bad_frames += 1
-                if isinstance(error, ImpossibleMessage):
-                    self._outbox.put(EndLink(place, str(error)))
-                    return
+
+    def _end(self, place: int, reason: str) -> None:
+        self._outbox.counts.bad_frames += 1
+        self._outbox.put(EndLink(place, reason))
 
     def _link_message(self, place: int, message: Told) -> None:
         if isinstance(message, ClockTold):
@@ -221,14 +240,20 @@ class Peers:
         elif group is not None:
             if message.to == group.voter:
                 _check(group.node, message)
-                if isinstance(message, raft.InstallSnapshot) and not group.decodes(message):
-                    raise ImpossibleMessage("a snapshot came that cannot be decoded")
-                group.step(message)
+                self._take(place, group, message)
         elif frame.kind == FrameKind.VOTE_REQUEST:
             self._early[frame.group, message.sender] = self._time.monotonic_ms(), frame
             self._early.move_to_end((frame.group, message.sender))
             if len(self._early) > _EARLY_MAX:
                 self._early.popitem(last=False)
+
+    def _take(self, place: int, group: Group, message: raft.Message) -> None:
+        if group.id == REGISTRY_GROUP and isinstance(message, raft.Append):
+            _check_level(message, self._level)
+        if not isinstance(message, raft.InstallSnapshot):
+            group.step(message)
+        elif why := group.offer(message, partial(self._end, place)):
+            raise ImpossibleMessage(why)
 
     # -- time --------------------------------------------------------------------------------
 
@@ -264,6 +289,17 @@ class Peers:
     def _serve(self) -> None:
         for id in self.multi.take_active():
             self._groups[id].advance()
+
+
+def _check_level(message: raft.Append, level: int) -> None:
+    """Raise `ImpossibleMessage` for an entry that lets what is not read here be written."""
+    for entry in message.entries:
+        record = stored_in(entry).control
+        if isinstance(record, LevelRaised) and record.level > level:
+            raise ImpossibleMessage(
+                f"an entry came that was written by a newer release of weir (level "
+                f"{record.level:,}, this one reads up to {level}): upgrade this node"
+            )
 
 
 def _check_term(node: raft.Node, term: int) -> None:

@@ -312,7 +312,9 @@ class Catalog:
         if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _VERSION):
             raise UnknownVersion(
                 f"the checkpoint holds the registry in version {version}; this release reads "
-                f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
+                f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder",
+                version,
+                _VERSION,
             )
         next_topic, forgot_at, last_stamp, topics, producers, nodes = fields
         catalog = cls()

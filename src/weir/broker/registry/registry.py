@@ -41,6 +41,7 @@ from weir.errors import (
     TopicExists,
     Unavailable,
     UnknownProducer,
+    UnknownVersion,
 )
 from weir.model.ids import Address, topic_of
 from weir.model.limits import TOPICS_MAX
@@ -93,6 +94,7 @@ class Registry:
         self.endings = Endings(catalog, outbox, time, self._propose, self.describe)
         self.membership = Membership(catalog, identity, layout, level, outbox, self._propose)
         self._clock = clock
+        self._level = level
         self._leads = False
         self._topics: Proposals[TopicCreated, tuple[Caller, CreateTopic]] = Proposals(self._propose)
         self._producers: Proposals[ProducerOpened, Callable[[ProducerOpened | Refused], None]]
@@ -214,7 +216,15 @@ class Registry:
 
     def decode(self, data: Any) -> Catalog:
         """See `Machine`."""
-        return Catalog.decode(data)
+        catalog = Catalog.decode(data)
+        if (level := catalog.nodes.level) > self._level:
+            raise UnknownVersion(
+                f"the registry was written by a newer release of weir (level {level}, this one "
+                f"reads up to {self._level}): upgrade this node",
+                level,
+                self._level,
+            )
+        return catalog
 
     def restore(self, catalog: Catalog) -> None:
         """Hold what a snapshot holds in place of everything."""

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 from weir import raft
 from weir.broker.entries import Payload, applied_by
 from weir.broker.reads import Pauses, Reads
+from weir.broker.replica.halting import ReplicaHalt
+from weir.broker.replica.incoming import Incoming
 from weir.broker.replica.overheard import Overheard
 from weir.broker.replica.past import LogStorage
 from weir.broker.replica.refusals import elsewhere, refusal_of
@@ -21,10 +23,8 @@ from weir.broker.replica.rounds import Rounds, Then
 from weir.broker.replica.slots import Slots
 from weir.broker.replica.staging import stage
 from weir.broker.replica.supply import Supply
-from weir.broker.state.frozen import Unpacking, unpack_slowly
-from weir.codec.fields import Buffer
-from weir.errors import Halted, NotLeader, Refused
-from weir.log.errors import LogDamaged
+from weir.broker.state.frozen import unpack_slowly
+from weir.errors import Damaged, NotLeader, Unavailable
 from weir.log.log import Log
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import KIB, MIB
@@ -35,17 +35,6 @@ _AT_ONCE_BYTES = 4 * MIB
 _BATCH_BYTES = 4 * KIB
 
 _CONFIGURATION = raft.EntryKind.CONFIGURATION
-
-_Unpacked = Callable[[Sequence[Buffer], Refused | None], None]
-
-
-def _unpack(work: Unpacking, aside: Reads | None, then: _Unpacked) -> None:
-    """Decode in another thread, or here and now where none is given; `then` is told either way."""
-    if aside is not None:
-        aside.start(work, then, at_once=True)
-    else:
-        work.run(None)
-        then((), None)
 
 
 class Machine(Protocol):
@@ -86,14 +75,16 @@ class Ties(NamedTuple):
     send: Callable[[int, Sequence[raft.Message]], None]
     #: Saves a checkpoint of the log now, unless that is under way.
     save: Callable[[], None]
+    #: Told that a group has stopped, why, and what it met.
+    halted: Callable[[int, ReplicaHalt, Exception], None]
 
 
 class Group:
     """Moves one group forward: proposals into the log, committed entries into the machine."""
 
-    __slots__ = ("_advancing", "_configuration", "_durable", "_pauses", "_rounds", "_supply",
-                 "_ties", "cut_off", "id", "is_decoding", "is_over", "is_placed_elsewhere", "log",
-                 "machine", "node", "overheard", "past", "voter")  # fmt: skip
+    __slots__ = ("_advancing", "_configuration", "_durable", "_halt", "_incoming", "_pauses",
+                 "_rounds", "_supply", "_ties", "cut_off", "id", "is_over", "is_placed_elsewhere",
+                 "log", "machine", "node", "overheard", "past", "voter")  # fmt: skip
 
     machine: Machine
 
@@ -130,8 +121,9 @@ class Group:
         self._durable: deque[tuple[int, Callable[[], None]]] = deque()
         self._advancing = False
         self._pauses = Pauses(ties.reads, past.log, self.advance)
-        #: A snapshot that came is being decoded: nothing else of the group goes on meanwhile.
-        self.is_decoding = False
+        self._incoming = Incoming(past.log, ties.reads)
+        #: Why it stopped since it was opened, if it did.
+        self._halt: ReplicaHalt | None = None
         #: Whether this node has let go of the group.
         self.is_over = False
         #: As of the applied index: what Raft has in force may be an entry that goes again.
@@ -151,14 +143,24 @@ class Group:
             self.advance()
 
     @property
-    def damage(self) -> LogDamaged | None:
-        """What this group lost that it needs to go on; None if it lost nothing."""
-        return self.past.damage
+    def damage(self) -> Damaged | None:
+        """What this group lost that it needs to go on, or met and cannot apply; None if nothing."""
+        return self.past.damage or self._halt
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads the group."""
+        return self.node.role is raft.Role.LEADER and self.damage is None
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether a large snapshot that came is being decoded; the group goes on meanwhile."""
+        return self._incoming.is_decoding
 
     @property
     def leader(self) -> int:
         """The voter that leads as far as this node knows; 0 for none."""
-        return self.node.leader if self.past.damage is None else self.overheard.leader
+        return self.node.leader if self.damage is None else self.overheard.leader
 
     @property
     def has_others(self) -> bool:
@@ -196,12 +198,20 @@ class Group:
     def kept_index(self) -> int:
         """Through which index the next checkpoint is to hold this group's state.
 
-        That of a damaged group stays as the last one found it.
+        That of a damaged group stays as the last one had it.
         """
         if self.damage is None:
             return self.node.applied_index
         snapshot = self.past.snapshot()
         return snapshot.index if snapshot else 0
+
+    @property
+    def lacks_state(self) -> bool:
+        """Whether the state that a checkpoint is to hold is in the last one alone: it stopped with
+        a newer one, which is not to be believed.
+        """
+        snapshot = self.past.snapshot() if self._halt is not None else None
+        return snapshot is not None and snapshot.data is None
 
     def covered(self) -> raft.Snapshot | None:
         """Return what `snapshot` does, without the state."""
@@ -246,13 +256,15 @@ class Group:
     @property
     def accepts(self) -> bool:
         """Whether `propose` would take an entry: false while leadership is handed over, too."""
-        return self.node.accepts
+        return self.node.accepts and self._halt is None
 
     def propose(self, payload: Payload) -> int:
         """Append an entry and stage its bytes; return its index.
 
         Raises `NotLeader`, `Unavailable` or `Overloaded`.
         """
+        if self._halt is not None:
+            raise Unavailable(str(self._halt))
         try:
             index = self.node.propose(payload, payload.size)
         except (raft.NotLeader, raft.NotReady, raft.Overloaded) as error:
@@ -264,7 +276,9 @@ class Group:
         """Tell `then` when what is applied here holds all that was confirmed to anybody by now, or
         why that will not be: at once where no other node could know better.
         """
-        if self._rounds.begin(self.node, then):
+        if self._halt is not None:
+            then(Unavailable(str(self._halt)))
+        elif self._rounds.begin(self.node, then):
             self.advance()
 
     def when_durable(self, index: int, then: Callable[[], None]) -> None:
@@ -290,18 +304,32 @@ class Group:
         while self._durable and self._durable[0][0] <= self.node.durable_index:
             self._durable.popleft()[1]()
 
-    def decodes(self, message: raft.InstallSnapshot) -> bool:
-        """Whether the snapshot that a message completes, if it does, can be decoded: a small one is
-        tried, for once Raft has taken it nothing else is here.
+    def offer(self, message: raft.InstallSnapshot, refuse: Callable[[str], None]) -> str:
+        """Take a piece of a snapshot; the one that completes it only if the whole can be decoded.
+        Return why not; where that takes long, `refuse` is told later.
         """
         whole = self.node.whole_with(message)
-        if whole is None or (self.id != REGISTRY_GROUP and len(whole) >= MIB):
-            return True
-        try:
-            self.machine.decode(unpack_slowly(whole))
-        except Exception:  # whatever a state's decoder meets in bytes that are none
-            return False
-        return True
+        if whole is None:
+            self.step(message)
+            return ""
+
+        def then(state: object, why: str) -> None:
+            if why:
+                refuse(why)
+            elif not self.is_over and self.damage is None:
+                self._take(message, state)
+
+        if self.id != REGISTRY_GROUP and len(whole) >= MIB:
+            self._incoming.decode_aside(whole, self.machine.decode, then)
+            return ""
+        if not (why := self._incoming.decode(whole, self.machine.decode)):
+            self._take(message, self._incoming.state)
+        return why
+
+    def _take(self, message: raft.InstallSnapshot, state: object) -> None:
+        self._incoming.state = state
+        self.step(message)
+        self._incoming.state = None
 
     def step(self, message: raft.Message) -> None:
         """Take what another replica sent."""
@@ -318,11 +346,11 @@ class Group:
         A machine may propose while it applies: the loop that is running takes that up, for a
         second one inside it could apply later entries before earlier ones.
         """
-        if self._advancing or self.is_over:
+        if self._advancing or self.is_over or self._halt is not None:
             return
         self._advancing, room = True, _AT_ONCE_BYTES
         try:
-            while not self.is_decoding and (ready := self.node.take()) is not None:
+            while self._halt is None and (ready := self.node.take()) is not None:
                 self._do(ready)
                 if ready.committed:
                     room -= _cost(ready.committed)
@@ -338,57 +366,60 @@ class Group:
             self.machine.lead(ready.became_leader)
         if ready.messages:
             self._ties.send(self.id, ready.messages)
-        if ready.snapshot is not None:
-            self._decode(ready, ready.snapshot)
-        else:
-            self._go_on(ready)
-
-    def _go_on(self, ready: raft.Ready) -> None:
+        if ready.snapshot is not None and not self._restore(ready.snapshot):
+            return
         if ready.entries or ready.hard_state is not None or ready.snapshot is not None:
             stage(self.log, self.id, self.node, ready)
         for entry in ready.committed:
-            self._apply(entry)
+            if not self._apply(entry):
+                return
         if ready.reads or ready.loads or ready.wants_snapshot:
             self._serve(ready)
         elif ready.committed and self._rounds.waiting:
             self._rounds.applied(self.node.applied_index)
 
-    def _apply(self, entry: raft.Entry) -> None:
+    def _apply(self, entry: raft.Entry) -> bool:
         # Told first: whoever leads from this very entry on may propose at once.
         self.node.applied(entry.index)
-        if entry.kind is _CONFIGURATION:  # it drives the group, not its machine
-            assert isinstance(entry.data, bytes)
-            self._configuration = raft.Configuration.unpack(entry.data)
-        else:
-            self.machine.apply(entry.index, applied_by(entry))
+        try:
+            if entry.kind is _CONFIGURATION:  # it drives the group, not its machine
+                assert isinstance(entry.data, bytes)
+                self._configuration = raft.Configuration.unpack(entry.data)
+            else:
+                self.machine.apply(entry.index, applied_by(entry))
+        except Exception as error:  # whatever a state meets in an entry that contradicts it
+            self._stop(f"entry {entry.index:,}", error)
+            return False
+        return True
+
+    def _stop(self, what: str, error: Exception) -> None:
+        """Take no part any more: what is here may be half changed, and is not to be believed."""
+        self._halt = ReplicaHalt(self.id, what, error)
+        if self.node.role is raft.Role.LEADER:
+            self._lose(cut_off=False)
+        self._ties.halted(self.id, self._halt, error)
 
     def _lose(self, cut_off: bool) -> None:
         self.cut_off = cut_off
-        error = elsewhere(self.node.leader)
+        error = elsewhere(self.leader)
         self._durable.clear()
         self._rounds.lose(error)
         self._supply.lose()
         self.machine.lose(error)
 
-    def _decode(self, ready: raft.Ready, snapshot: raft.Snapshot) -> None:
-        self.is_decoding = True
-        assert isinstance(snapshot.data, bytes | bytearray)  # it came over a link
-        work = Unpacking(self.past.log, snapshot.data, self.machine.decode)
-
-        def then(_: Sequence[Buffer], failure: Refused | None) -> None:
-            self.is_decoding = False
-            if failure is not None:
-                raise Halted(f"group {self.id}: a snapshot that came cannot be decoded: {failure}")
-            if self.is_over:
-                return
-            self._configuration = snapshot.configuration
-            self.past.saved(replace(snapshot, data=None))
-            self.machine.restore(work.state)
-            self._go_on(ready)
-            self.advance()
-
-        aside = self.id != REGISTRY_GROUP and len(snapshot.data) >= MIB
-        _unpack(work, self._ties.reads if aside else None, then)
+    def _restore(self, snapshot: raft.Snapshot) -> bool:
+        state, self._incoming.state = self._incoming.state, None
+        try:
+            if state is None:  # Raft took it later than it was offered
+                assert isinstance(snapshot.data, bytes | bytearray)  # it came over a link
+                state = self.machine.decode(unpack_slowly(snapshot.data))
+            self.machine.restore(state)
+        except Exception as error:  # as for an entry
+            self._stop(f"a snapshot through entry {snapshot.index:,}", error)
+            return False
+        self._configuration = snapshot.configuration
+        self.past.saved(replace(snapshot, data=None))
+        return True
 
     def _serve(self, ready: raft.Ready) -> None:
         for read in ready.reads:

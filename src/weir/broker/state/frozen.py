@@ -87,7 +87,7 @@ class Packing:
 class Unpacking:
     """A state as it came over a link, to be decoded off the loop, as if it were read from a log."""
 
-    __slots__ = ("_data", "_decode", "log", "state")
+    __slots__ = ("_data", "_decode", "error", "log", "state")
 
     cached = None
     #: It is there already, and what it becomes is no message.
@@ -100,6 +100,8 @@ class Unpacking:
         self._decode = decode
         #: What came of it, once it was run.
         self.state: object = None
+        #: Why nothing did.
+        self.error: Exception | None = None
 
     def pin(self) -> None:
         """It lies in no file."""
@@ -109,7 +111,10 @@ class Unpacking:
 
     def run(self, disk: Disk | None) -> list[bytes]:
         """Decode it; a part at a time where it is large, so that others have their turn."""
-        self.state = self._decode(unpack_slowly(self._data))
+        try:
+            self.state = self._decode(unpack_slowly(self._data))
+        except Exception as error:  # whatever a state's decoder meets in bytes that are none
+            self.error = error
         return []
 
 

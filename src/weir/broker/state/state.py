@@ -358,7 +358,9 @@ class PartitionState:
         if version not in (_WITHOUT_ENDS, _WITHOUT_PAUSES, _VERSION):
             raise UnknownVersion(
                 f"the checkpoint holds a partition in version {version}; this release reads "
-                f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder"
+                f"{_VERSION}. Start the release that wrote it, or restore a backup to a new folder",
+                version,
+                _VERSION,
             )
         start, first_index, *fields = fields
         next_offset, last_stamp, expired_at, producers, origins, clusters, *fields = fields

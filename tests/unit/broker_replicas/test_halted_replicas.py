@@ -1,0 +1,302 @@
+"""A replica whose leader tells it what it cannot apply stops; its node, and all else, go on."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from weir import raft
+from weir.broker import control
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.entries import Payload
+from weir.broker.peers.peer_frames import pack
+from weir.broker.registry.catalog import Catalog
+from weir.broker.state.clusters import ClusterState
+from weir.broker.state.frozen import pack as packed
+from weir.errors import Damaged, Unavailable
+from weir.log.frame import Kind
+from weir.model.ids import REGISTRY_GROUP, incarnation_of, node_of, place_of
+from weir.model.limits import FORMAT_LEVEL, MIB
+from weir.raft import messages as r
+from weir.wire import messages as m
+from weir.wire.link import LinkStream
+from weir.wire.nodes import ListNodes
+
+GRANT = control.MessagesGranted("evil", 7, 0, 1, 5, 5)
+TOPICS = (
+    control.TopicCreated("n", "nothing", 0, "partition", 1),
+    control.TopicAltered(2, 5, control.SettingsChange()),
+)
+
+
+@pytest.fixture(autouse=True)
+def _evil(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No grant of this cluster can be applied, whoever wrote it."""
+    grant = ClusterState.grant
+
+    def contradicted(self: ClusterState, fence: int, record: control.MessagesGranted) -> Any:
+        if record.cluster == "evil":
+            raise KeyError("a grant of what nobody has")
+        return grant(self, fence, record)
+
+    monkeypatch.setattr(ClusterState, "grant", contradicted)
+
+
+def told(node: Any, group: int, message: r.Message) -> list[str]:
+    """Give a node a message as another one's; return why it ended the link, if it did."""
+    frames = LinkStream().receive(b"".join(pack(group, message)))
+    place = place_of(node_of(message.sender), 0)
+    effects = node.shard.take(ev.PeerSent(place, frames)) + node.shard.settle()
+    node.do([one for one in effects if not isinstance(one, ef.EndLink)])
+    return [one.reason for one in effects if isinstance(one, ef.EndLink)]
+
+
+def lead(node: Any, number: int, *records: Any, kind: Kind = Kind.CONTROL) -> list[str]:
+    """Append records to a group of a node as its leader of a higher term, and commit them."""
+    group = node.group(number)
+    sender = next(one for one in group.node.configuration.members if one != group.voter)
+    last, term = group.node.last_index, group.node.term + 1
+    entries = []
+    for index, record in enumerate(records, last + 1):
+        data = record if isinstance(record, bytes) else control.encode(record)
+        payload = Payload(kind, (data,), len(data))
+        entries.append(raft.Entry(index, term, raft.EntryKind.NORMAL, payload, payload.size))
+    prev, behind = group.node.term_at(last), last + len(entries)
+    append = r.Append(group.voter, sender, term, last, prev, tuple(entries), behind)
+    ended = told(node, number, append)
+    while node.jobs:  # what is committed is applied once it is durable here
+        node.step()
+    return ended
+
+
+def alone(trio: Any, node: Any) -> None:
+    """Let nobody else be heard of by a node, and wait until it leads nothing."""
+    trio.isolate(node.id)
+    trio.run(3_000)
+
+
+def settled(trio: Any) -> tuple[Any, Any, int]:
+    info, grant = trio.topic("t", partitions=2), trio.producer()
+    group = info.addresses[0].group
+    trio.same_everywhere(group)
+    return info, grant, group
+
+
+def test_a_record_that_cannot_be_applied_stops_the_replica_alone(trio: Any, produce: Any) -> None:
+    info, grant, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    assert lead(node, group, GRANT) == []
+    (halt,) = node.halts
+    assert (halt.group, type(halt.error)) == (group, KeyError)
+    assert "no leader that follows the rules wrote it" in halt.reason
+    assert node.shard.counts.replicas_halted == 1
+    here = node.group(group)
+    assert isinstance(here.damage, Damaged)
+    with pytest.raises(Unavailable, match="has stopped"):
+        here.propose(Payload(Kind.CONTROL, (b"",), 0))
+    refused: list[Any] = []
+    here.read(refused.append)
+    assert isinstance(refused[0], Unavailable)
+    # It says nothing to anybody any more, whatever it is told.
+    term = here.node.term
+    vote = r.VoteRequest(here.voter, 2 << 16, term + 5, 1 << 20, term + 4, False, True)
+    assert told(node, group, vote) == []
+    assert here.node.term == term
+    # The other partition of the topic goes on, and what is left of the set.
+    assert node.group(info.addresses[1].group).damage is None
+    trio.heal()
+    trio.run(500)
+    for sequence in range(3):
+        request = produce(info, grant, sequence, b"v%d" % sequence, partition=1)
+        assert trio.told(request, info.addresses[1].group).offset == sequence
+
+
+def test_a_replica_that_stopped_comes_back_whole_from_the_others(trio: Any, produce: Any) -> None:
+    info, grant, group = settled(trio)
+    node = trio[1]
+    before = trio.told(produce(info, grant, 0, b"before"), group)
+    assert before.offset == 0
+    alone(trio, node)
+    lead(node, group, GRANT)
+    old = node.group(group).voter
+    trio.heal()
+
+    def is_another() -> bool:
+        here = node.group(group)
+        return here is not None and here.damage is None and here.voter != old
+
+    trio.until(is_another, "it never came back")
+    assert incarnation_of(node.group(group).voter) == 1
+    assert trio.told(produce(info, grant, 1, b"after"), group).offset == 1
+    assert trio.same_everywhere(group) == [b"before", b"after"]
+    assert len(node.halts) == 1
+
+
+def test_a_replica_that_stopped_stops_again_at_the_next_start(trio: Any) -> None:
+    _, _, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    lead(node, group, GRANT)
+    trio.run(500)
+    node.kill()
+    node.boot()
+    # Nobody says yet that it is committed: it is as it was before.
+    trio.heal()
+    here = trio.until(lambda: node.group(group), "it was never opened")
+    trio.isolate(node.id)
+    assert here.damage is None
+    heartbeat = r.Heartbeat(here.voter, 2 << 16, here.node.term + 1, here.node.last_index, 0)
+    told(node, group, heartbeat)
+    trio.settle()
+    assert [one.group for one in node.halts] == [group]
+
+
+def saves(node: Any) -> bool:
+    """Ask for a checkpoint; return whether one is being saved then."""
+    node.shard.writers[0].checkpoint()
+    effects = node.shard.settle()
+    node.do(effects)
+    return any(isinstance(one, ef.SaveCheckpoint) for one in effects)
+
+
+def test_no_checkpoint_holds_the_state_of_a_replica_that_stopped(trio: Any, produce: Any) -> None:
+    info, grant, group = settled(trio)
+    trio.told(produce(info, grant, 0, b"v"), group)
+    trio.same_everywhere(group)
+    node = trio[1]
+    assert saves(node)
+    trio.settle()
+    alone(trio, node)
+    lead(node, group, GRANT)
+    trio.settle()
+    assert node.group(group).lacks_state
+    assert not saves(node)
+    trio.heal()
+    trio.until(lambda: not node.group(group).lacks_state, "it never came back")
+    assert saves(node)
+    assert trio.same_everywhere(group) == [b"v"]
+
+
+def test_a_node_goes_on_without_the_registrys_replica(trio: Any, produce: Any) -> None:
+    info, grant, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    assert lead(node, REGISTRY_GROUP, *TOPICS) == []
+    assert [one.group for one in node.halts] == [REGISTRY_GROUP]
+    trio.heal()
+    trio.run(1_000)
+    assert node.shard.registry.group is None
+    assert node.group(group).damage is None
+    for sequence in range(3):
+        assert trio.told(produce(info, grant, sequence, b"x"), group).offset == sequence
+    assert trio.same_everywhere(group) == [b"x"] * 3
+    assert [row.id for row in trio.told(ListNodes(), 0).nodes] == [1, 2, 3]
+
+
+def test_a_registrys_replica_that_stopped_is_taken_anew_at_the_next_start(
+    trio: Any, produce: Any
+) -> None:
+    info, grant, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    lead(node, REGISTRY_GROUP, *TOPICS)
+    old = node.group(REGISTRY_GROUP).voter
+    node.kill()
+    node.boot()
+    here = node.group(REGISTRY_GROUP)
+    beat = r.Heartbeat(here.voter, 2 << 16, here.node.term + 1, here.node.last_index, 0)
+    told(node, REGISTRY_GROUP, beat)
+    trio.settle()
+    assert [one.group for one in node.halts] == [REGISTRY_GROUP]
+    trio.heal()
+    trio.until(lambda: node.group(REGISTRY_GROUP).voter > old, "it never came back")
+    assert trio.told(produce(info, grant, 0, b"x"), group).offset == 0
+    assert trio.same_everywhere(group) == [b"x"]
+
+
+def large(trio: Any, node: Any, group: int, data: bytes) -> list[str]:
+    """Send a node a snapshot of a group; return why the link ended by the time it is looked at."""
+    here = node.group(group)
+    sender = next(one for one in here.node.configuration.members if one != here.voter)
+    term, index = here.node.term + 1, here.node.last_index + 1_000
+    known = here.node.configuration
+    meta = r.SnapshotMeta(index, term, known, index, term, len(data))
+    ended: list[str] = []
+    for start, end in pairwise([0, len(data) // 2, len(data)]):
+        piece = r.InstallSnapshot(
+            here.voter, sender, term, meta, start, data[start:end], end == len(data), False
+        )
+        ended += told(node, group, piece)
+    while node.jobs:
+        job = node.jobs.pop(0)
+        if isinstance(job, ef.StartRead):
+            effects = node.shard.handle(ev.ReadDone(job.ticket, job.reading.run(node.disk)))
+            ended += [one.reason for one in effects if isinstance(one, ef.EndLink)]
+    return ended
+
+
+@pytest.mark.parametrize("size", [MIB, 3 * MIB, 100])
+def test_a_large_snapshot_that_cannot_be_decoded_ends_the_link(trio: Any, size: int) -> None:
+    _, _, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    before = node.group(group).node.last_index
+    assert large(trio, node, group, b"\x91" + bytes(size)) == [
+        "a snapshot came that cannot be decoded"
+    ]
+    assert node.shard.counts.bad_frames == 1
+    assert (node.group(group).node.last_index, node.halts) == (before, [])
+    assert node.group(group).damage is None
+    trio.heal()
+    trio.same_everywhere(group)
+
+
+@pytest.mark.parametrize("size", [10, MIB])
+def test_a_snapshot_of_a_newer_release_says_so(trio: Any, size: int) -> None:
+    _, _, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    (why,) = large(trio, node, group, msgspec.msgpack.encode([99, [bytes(9)] * (size // 9)]))
+    assert "written by a newer release of weir (level 99, this one reads up to 9)" in why
+    assert "upgrade this node" in why
+    assert node.group(group).damage is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"),
+    [
+        (Kind.CONTROL, control.LevelRaised(FORMAT_LEVEL + 1)),
+        (Kind.CONTROL, b"\x92\xa6future\x01"),
+        (9, b"an entry of a kind to come"),
+    ],
+    ids=["level", "record", "kind"],
+)
+def test_an_entry_of_a_newer_release_ends_the_link_and_says_so(
+    trio: Any, kind: Any, record: Any
+) -> None:
+    trio.leader()
+    node = trio[1]
+    alone(trio, node)
+    before = node.group(REGISTRY_GROUP).node.last_index
+    (why,) = lead(node, REGISTRY_GROUP, record, kind=kind)
+    assert "written by a newer release of weir" in why
+    assert "upgrade this node" in why
+    assert node.group(REGISTRY_GROUP).node.last_index == before
+    trio.run(1_000)
+
+
+def test_a_registry_of_a_higher_level_is_not_taken(trio: Any) -> None:
+    trio.leader()
+    node = trio[1]
+    alone(trio, node)
+    newer = Catalog()
+    newer.nodes.level = FORMAT_LEVEL + 1
+    (why,) = large(trio, node, REGISTRY_GROUP, packed(newer.encode()))
+    assert f"(level {FORMAT_LEVEL + 1}, this one reads up to {FORMAT_LEVEL})" in why
+    trio.run(1_000)
+    assert isinstance(trio.told(m.ListTopics(""), 0), m.TopicList)
