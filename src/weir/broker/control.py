@@ -406,3 +406,17 @@ def decode(payload: Buffer) -> ControlRecord:
 def belongs(record: ControlRecord, group: int) -> bool:
     """Whether a group has such records: the registry has its own, and partitions all others."""
     return isinstance(record, _OF_REGISTRY) == (group == REGISTRY_GROUP)
+
+
+def highest_stamp(record: ControlRecord) -> int:
+    """Return the highest stamp that applying a record lets a clock know; 0 if it has none."""
+    match record:
+        case ProducerOpened(producer):
+            return producer
+        case TopicGrown() | PartitionJoined():
+            return record.floor
+        case ScatteringsDecided(rows):
+            return max((stamp for _, _, _, stamp, *_ in rows), default=0)
+        case AttemptBarred():
+            return 0  # it is none of the partition's
+    return getattr(record, "stamp", 0)

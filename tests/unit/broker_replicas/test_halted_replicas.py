@@ -19,6 +19,9 @@ from weir.broker.state.clusters import ClusterState
 from weir.broker.state.frozen import pack as packed
 from weir.errors import Damaged, Unavailable
 from weir.log.frame import Kind
+from weir.model.batch import encode
+from weir.model.columns import Origins
+from weir.model.header import HEADER_SIZE, renumbered, stamped
 from weir.model.ids import REGISTRY_GROUP, incarnation_of, node_of, place_of
 from weir.model.limits import FORMAT_LEVEL, MIB
 from weir.raft import messages as r
@@ -300,3 +303,44 @@ def test_a_registry_of_a_higher_level_is_not_taken(trio: Any) -> None:
     assert f"(level {FORMAT_LEVEL + 1}, this one reads up to {FORMAT_LEVEL})" in why
     trio.run(1_000)
     assert isinstance(trio.told(m.ListTopics(""), 0), m.TopicList)
+
+
+FAR = (1 << 63) - 1
+BEYOND = {
+    "grant": control.MessagesGranted("c", 7, 0, 1, 5, FAR),
+    "floor": control.PartitionJoined(1, FAR),
+    "decision": control.ScatteringsDecided([(1, 1, 1, FAR, False, 0)]),
+    "seal": control.PartitionSealed((1 << 62) + 1),
+}
+
+
+@pytest.mark.parametrize("what", [*BEYOND, "producer", "batch", "offset"])
+def test_a_stamp_or_an_offset_with_no_room_above_it_ends_the_link(trio: Any, what: str) -> None:
+    _, _, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    number, kind, data = group, Kind.CONTROL, BEYOND.get(what)
+    if what == "producer":
+        number, data = REGISTRY_GROUP, control.ProducerOpened(FAR, 0, "a")
+    elif data is None:
+        plain = encode([b"x"], group=group, producer=1, epoch=1)
+        place = (FAR, 0) if what == "batch" else (5, FAR - 1)
+        kind, data = Kind.BATCHES, stamped(plain, *place) + bytes(plain[HEADER_SIZE:])
+    before = node.group(number).node.last_index
+    (why,) = lead(node, number, data, kind=kind)
+    assert why.startswith("no leader wrote")
+    assert node.group(number).node.last_index == before
+
+
+def test_a_batch_of_devices_that_cannot_be_read_stops_the_replica(trio: Any) -> None:
+    _, _, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    origins = Origins([1, 2], [1, 1], [0, 0], [0, 0])
+    batch = encode([b"ab", b"cd"], group=group, producer=1, epoch=1, origins=origins)
+    at = batch.index(b"\2\0\0\0\4\0\0\0")  # where the values end
+    batch[at : at + 8] = b"\x09\0\0\0\4\0\0\0"
+    sealed = bytes(renumbered(batch, group, 1, 1, 0))
+    assert lead(node, group, sealed, kind=Kind.BATCHES) == []
+    assert [one.group for one in node.halts] == [group]
+    assert node.group(group).damage is not None

@@ -24,13 +24,14 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from weir import raft
-from weir.broker.control import belongs
+from weir.broker.control import belongs, highest_stamp
 from weir.broker.entries import Payload, entry_of, read_back, stored_in
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32, Buffer, total
 from weir.errors import Halted, WeirError
 from weir.log.frame import Kind
 from weir.model.ids import REGISTRY_GROUP, VOTER_MAX
+from weir.model.stamp import STAMP_FAR
 from weir.raft import messages as m
 from weir.wire.link import LinkFrame, encode_header
 
@@ -86,6 +87,8 @@ _FULL_TOLD = int(FrameKind.FULL)
 #: No term, index, round or stamp is above this. It lies 2^63 below the end of their fields, so what
 #: was adopted from a frame can be counted up, and written, for ever.
 NUMBER_MAX = (1 << 63) - 1
+#: Nor has a partition messages behind this offset: a billion a second would take 146 years.
+_OFFSET_FAR = 1 << 62
 
 
 class BadMessage(Exception):
@@ -227,9 +230,15 @@ def sent_to(group: int, kind: Kind, data: Buffer) -> Payload:
         raise ImpossibleMessage(
             f"an entry was written by a newer release of weir, or by none: {error}"
         ) from None
+    for batch in payload.batches:
+        if batch.stamp > STAMP_FAR or batch.offset > _OFFSET_FAR:
+            raise ImpossibleMessage(f"no leader wrote offset {batch.offset}, stamp {batch.stamp}")
     record = payload.control
-    if record is not None and not belongs(record, group):
-        raise ImpossibleMessage(f"group {group} has no {type(record).__name__}")
+    if record is not None:
+        if not belongs(record, group):
+            raise ImpossibleMessage(f"group {group} has no {type(record).__name__}")
+        if (stamp := highest_stamp(record)) > STAMP_FAR:
+            raise ImpossibleMessage(f"no leader wrote a {type(record).__name__} at stamp {stamp}")
     if kind is Kind.CONFIGURATION:
         _check_voters(raft.Configuration.unpack(bytes(data)))
     if kind is Kind.BATCHES and group == REGISTRY_GROUP:

@@ -40,7 +40,7 @@ from weir.broker.replica.halting import ReplicaHalt
 from weir.broker.replica.replication import Replication
 from weir.broker.replica.slots import Slots
 from weir.model.ids import REGISTRY_GROUP, node_of, place_node, place_of
-from weir.model.stamp import milliseconds_of, stamp_at
+from weir.model.stamp import STAMP_FAR, milliseconds_of, stamp_at
 from weir.wire.link import LinkFrame
 
 #: Of groups that are not here yet, so many candidates are remembered: a group is opened on its
@@ -60,7 +60,7 @@ _INDEXES_AHEAD_MAX = 1 << 40
 #: A promised stamp follows the clock of the leader that asked for it.
 _FENCE_AHEAD_MS_MAX = 24 * 3_600 * 1_000
 #: A clock that is wrong by years is told all the same, and found out; a stamp has room for it.
-_WALL_MS_MAX = milliseconds_of(1 << 62)
+_WALL_MS_MAX = milliseconds_of(STAMP_FAR)
 
 
 class Peers:
