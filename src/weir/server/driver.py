@@ -21,6 +21,7 @@ from weir.host.feed import Feed
 from weir.host.flush_schedule import FlushSchedule
 from weir.log import checkpoint
 from weir.log.disk import Disk
+from weir.model.limits import CONNECTIONS_MAX
 from weir.server.disk_pool import DiskPool
 from weir.server.driving import Lane
 from weir.server.flushes import Flushes
@@ -52,14 +53,15 @@ class Driver:
         self._shard = shard
         self._loop = asyncio.get_running_loop()
         self._broken: asyncio.Future[None] = self._loop.create_future()
-        self.trunks = Trunks(self)
+        limits = limits or ConnectionLimits()
+        self.trunks = Trunks(self, max(limits.connections_max, CONNECTIONS_MAX))
         self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
         schedule = FlushSchedule(disks, self.links.nodes, self._loop.time)
         self._flushes = Flushes(disks, self, schedule, positions)
         self._feed = Feed(shard, schedule)
         self._pool = DiskPool(disks, self._tell)
         self._connections = Connections(
-            self._feed, shard.budget, limits or ConnectionLimits(),
+            self._feed, shard.budget, limits,
             Network(self.links.found, self.links.accept), self.trunks.guest, self._loop.time,
             secrets.randbits(31) << 31, log,
         )  # fmt: skip

@@ -271,7 +271,18 @@ class Links:
         link = self._in.get(place_of(hello.node, hello.shard))
         if hello.lane is not Lane.QUICK and (link is None or not link.takes(hello.run, hello.lane)):
             return Verdict.UNCLEAR, "a link begins with its quick lane, and has one of each"
+        if link is None and not self._has_room(hello.node):
+            return Verdict.UNCLEAR, "so many nodes that nobody has named link here already"
         return None
+
+    def _has_room(self, node: int) -> bool:
+        """Whether another link may be served: of a node that the core has named, always."""
+        if (at := self.nodes.get(node)) is not None and at.told is not None:
+            return True
+        most = LINK_NODES_MAX * self._own.logs
+        if len(self._in) >= most:
+            self._in = {place: link for place, link in self._in.items() if not link.over}
+        return len(self._in) < most
 
     def _serve(self, hello: LinkHello, transport: asyncio.Transport) -> None:
         if (sock := transport.get_extra_info("socket")) is not None:
@@ -325,6 +336,8 @@ def _strange(hello: LinkHello, own: Own) -> str:
         return f"it is of BrokerSet {hello.brokerset}, this node of {who.brokerset}"
     if hello.logs != own.logs:
         return f"it was founded with {hello.logs} logs, this node with {own.logs}: they must agree"
+    if not hello.shard < hello.shards <= hello.logs:
+        return f"no node has a shard {hello.shard} of {hello.shards} for {hello.logs} logs"
     if hello.node == who.node:
         return f"it is node {hello.node} like this one: found each with a number of its own"
     if hello.to_node != who.node:

@@ -20,6 +20,7 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.host.guest import Guest
 from weir.model.ids import place_node
+from weir.model.limits import CONNECTIONS_MAX
 from weir.server.driving import Driving
 from weir.server.outlet import End
 from weir.wire import trunk
@@ -135,12 +136,18 @@ class ServingEnd(End):
             kind, remote, body = self._waiting.popleft()
             if kind == Kind.OPENED:
                 self._closed(remote)
-                self._numbers[remote] = self._trunks.opened(self, remote, bytes(body).decode())
+                if self._has_room(remote):
+                    name = bytes(body).decode()
+                    self._numbers[remote] = self._trunks.opened(self, remote, name)
                 continue
             if kind == Kind.CLOSED:
                 self._closed(remote)
                 continue
             if kind == Kind.ARRIVALS:
+                if self._is_foreign:
+                    log.error("a trunk broke: another node passes no crowds of devices on")
+                    self.cut()
+                    return
                 self._arrived(*body)
                 continue
             number = self._numbers.get(remote)
@@ -156,6 +163,16 @@ class ServingEnd(End):
             while self._waiting and self._waiting[0][:2] == (kind, remote):
                 requests.append(self._waiting.popleft()[2])
             self._driver.received(number, requests)
+
+    def _has_room(self, remote: int) -> bool:
+        """Whether another node's shard may have one more session here; its peer is let go if not.
+        It needs no more than it lets in, and one for itself.
+        """
+        if not self._is_foreign or len(self._numbers) <= self._trunks.guests_max:
+            return True
+        reason = b"its node has too many peers of the node that leads: connect again shortly"
+        self.write(trunk.encode(Kind.HANGUP, remote, reason))
+        return False
 
     def _arrived(self, principal: str, arrivals: list[Arrival]) -> None:
         remotes = [one.session for one in arrivals]
@@ -174,8 +191,9 @@ class ServingEnd(End):
 class Trunks:
     """All trunks of a shard: it asks through one end for each other shard, and serves others."""
 
-    def __init__(self, driver: Driving) -> None:
-        """Begin without any."""
+    def __init__(self, driver: Driving, guests_max: int = CONNECTIONS_MAX) -> None:
+        """Begin without any; the shard of another node has up to `guests_max` peers here."""
+        self.guests_max = guests_max
         self._driver = driver
         self._asking: dict[int, AskingEnd] = {}
         self._serving: set[ServingEnd] = set()

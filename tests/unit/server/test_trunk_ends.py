@@ -366,3 +366,45 @@ def test_what_devices_ask_is_one_to_the_shard_and_what_clients_ask_is_not() -> N
         ]  # fmt: skip
 
     run(body)
+
+
+def test_another_node_has_so_many_peers_here_and_no_more() -> None:
+    async def body(asking: Noting, serving: Noting) -> None:
+        mine, other = socket.socketpair()
+        serving.trunks.guests_max = 4
+        loop, end = asyncio.get_running_loop(), None
+
+        def protocol() -> ServingEnd:
+            nonlocal end
+            end = ServingEnd(cast(Any, serving), place_of(2, 0), serving.trunks, lambda shard: None)
+            return end
+
+        transport, _ = await loop.create_unix_connection(protocol, sock=mine)
+        other.setblocking(False)
+        for session in range(1, 10):
+            await loop.sock_sendall(other, b"".join(trunk.encode(Kind.OPENED, session, b"ada")))
+        # Those who may not come in are hung up, and nothing is kept of them.
+        stream, found = trunk.TrunkStream(), list[Any]()
+        while len(found) < 4:
+            found += stream.receive(await loop.sock_recv(other, 4_096))
+        assert [(kind, session) for kind, session, _ in found] == [
+            (Kind.HANGUP, session) for session in (6, 7, 8, 9)
+        ]
+        assert serving.kinds() == ["Opened"] * 5
+        assert len(serving.trunks._guests) == 5
+        # Whoever opens a session again has it once; one that leaves makes room.
+        for kind, session in ((Kind.OPENED, 5), (Kind.CLOSED, 1), (Kind.OPENED, 6)):
+            await loop.sock_sendall(
+                other, b"".join(trunk.encode(kind, session, *[b"a"][kind - 1 :]))
+            )
+        await serving.until(lambda: serving.kinds().count("Opened") == 7)
+        assert len(serving.trunks._guests) == 5
+        hello, publishes = DeviceHello(0, 1, 1, 0, "t"), DevicePublishes([1], [0], [b"x"], [0])
+        crowd = trunk.encode_arrivals("a", [Arrival(50, hello, publishes)])
+        await loop.sock_sendall(other, b"".join(crowd))
+        await serving.until(lambda: not serving.trunks._guests)
+        assert "Arrived" not in serving.kinds()
+        transport.close()
+        other.close()
+
+    run(body)

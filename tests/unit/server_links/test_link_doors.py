@@ -63,6 +63,8 @@ def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
         ({"system": 8}, Verdict.STRANGER, "another system"),
         ({"brokerset": 1}, Verdict.STRANGER, "BrokerSet 1"),
         ({"logs": 3}, Verdict.STRANGER, "3 logs"),
+        ({"shards": 3}, Verdict.STRANGER, "no node has"),
+        ({"shard": 9}, Verdict.STRANGER, "no node has"),
         ({"node": 1}, Verdict.STRANGER, "number of its own"),
         ({"to": 3}, Verdict.STRANGER, "this is node 1, not 3"),
         ({"to_shard": 1}, Verdict.ELSEWHERE, "shard 0"),
@@ -321,3 +323,39 @@ def test_an_answer_of_an_earlier_release_is_judged_by_the_birth_it_tells(hello: 
     assert link.is_of(answer, hello(nonce=77), 8)
     assert not link.is_of(answer, hello(nonce=77), 9)
     assert link.is_of(msgspec.structs.replace(answer, birth=0), hello(nonce=77), 9)
+
+
+def test_so_many_nodes_that_nobody_has_named_may_link_here(
+    running: Running, own: Made, greet: Greet, hello: Made, run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("weir.server.links.LINK_NODES_MAX", 2)
+
+    async def body() -> None:
+        async with running(own(1)) as (one,):
+            most = 2 * one.links._own.logs
+            socks = []
+            for node in range(100, 100 + most):
+                answer, sock = await greet(one.port, hello(node=node))
+                assert answer.verdict == Verdict.ACCEPTED
+                socks.append(sock)
+            for node in (200, 201):
+                answer, sock = await greet(one.port, hello(node=node))
+                assert (answer.verdict, len(one.links._in)) == (Verdict.UNCLEAR, most)
+                assert "nobody has named" in answer.reason
+                sock.close()
+            # One that the set has named comes in all the same, and who has gone makes room.
+            one.links.connect(ef.Connect(201, "127.0.0.1", 1))
+            answer, sock = await greet(one.port, hello(node=201))
+            assert answer.verdict == Verdict.ACCEPTED
+            socks.append(sock)
+            for sock in socks:
+                sock.close()
+            async with asyncio.timeout(5):
+                while not all(link.over for link in one.links._in.values()):
+                    await asyncio.sleep(0)
+            answer, sock = await greet(one.port, hello(node=200))
+            assert answer.verdict == Verdict.ACCEPTED
+            sock.close()
+
+    run(body)
