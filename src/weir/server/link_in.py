@@ -55,13 +55,12 @@ class Inbound:
         for lane in self._lanes.values():
             lane.cut()
 
-    def end(self, why: str) -> None:
-        """End the link, and say why."""
+    def end(self, why: str, level: int = logging.INFO) -> None:
+        """End the link, and say why; as a warning where an operator has something to mend."""
         if self.over:
             return
         node, shard = place_node(self._place), place_shard(self._place)
         fields = {"peer_node": node, "peer_shard": shard}
-        log.info(
-            "shard %d of node %d sends here no more: %s", shard, node, why, extra={"fields": fields}
-        )
+        text = "shard %d of node %d sends here no more: %s"
+        log.log(level, text, shard, node, why, extra={"fields": fields})
         self.cut()

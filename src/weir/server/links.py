@@ -109,7 +109,7 @@ class Links:
         """End a link that is served; the other side may dial again."""
         # The lane that delivered the frame is still reading: it ends behind this turn.
         if (link := self._in.get(effect.place)) is not None:
-            asyncio.get_running_loop().call_soon(link.end, effect.reason)
+            asyncio.get_running_loop().call_soon(link.end, effect.reason, logging.WARNING)
 
     def send(self, effect: ef.SendToPeer) -> None:
         """Write frames to a shard of another node, or drop them."""
