@@ -26,6 +26,7 @@ from weir.broker import control
 from weir.broker.entries import Payload
 from weir.broker.identity import Member
 from weir.broker.peers.peer_frames import pack as pack_message
+from weir.errors import DamagedRange
 from weir.log.frame import Kind
 from weir.model.batch import encode
 from weir.model.clusters import Mode
@@ -337,6 +338,27 @@ def test_an_entry_that_cannot_be_applied_stops_one_replica_and_nothing_else(
 
     attack(tmp_path, body)
     assert "no leader that follows the rules wrote it" in caplog.text
+
+
+def test_what_a_replica_held_before_it_stopped_is_read_as_it_lies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(peer: HostileNode, client: weir.Client) -> None:
+        await client.create_topic("p")
+        await client.publish("p", b"kept")
+        (group,) = await groups_of(client, "p")
+        await peer.dial()
+        peer.say(Lane.BULK, appended(group, Kind.BATCHES, unreadable(group)))
+        async with asyncio.timeout(10):
+            while "has stopped" not in caplog.text:
+                await asyncio.sleep(0.01)
+        async with client.reader("p", follow=False) as reader:
+            found = [bytes(message.value) async for message in reader]
+        assert found[:1] == [b"kept"]
+        with pytest.raises(DamagedRange, match="can only be read"):
+            await client.publish("p", b"more")
+
+    attack(tmp_path, body)
 
 
 LED = {

@@ -305,6 +305,17 @@ def test_a_registry_of_a_higher_level_is_not_taken(trio: Any) -> None:
     assert isinstance(trio.told(m.ListTopics(""), 0), m.TopicList)
 
 
+def test_a_registry_of_which_this_node_is_another_folder_is_not_taken(trio: Any) -> None:
+    trio.leader()
+    node = trio[1]
+    alone(trio, node)
+    stranger = Catalog()
+    stranger.nodes.apply(control.NodeJoined(1, "host1", 6800, birth=5))
+    (why,) = large(trio, node, REGISTRY_GROUP, packed(stranger.encode()))
+    assert "node 1 of this set has another data folder" in why
+    trio.run(1_000)
+
+
 FAR = (1 << 63) - 1
 BEYOND = {
     "grant": control.MessagesGranted("c", 7, 0, 1, 5, FAR),

@@ -95,6 +95,7 @@ class Registry:
         self.membership = Membership(catalog, identity, layout, level, outbox, self._propose)
         self._clock = clock
         self._level = level
+        self._identity = identity
         self._leads = False
         self._topics: Proposals[TopicCreated, tuple[Caller, CreateTopic]] = Proposals(self._propose)
         self._producers: Proposals[ProducerOpened, Callable[[ProducerOpened | Refused], None]]
@@ -224,6 +225,9 @@ class Registry:
                 level,
                 self._level,
             )
+        me, known = self._identity, catalog.nodes.get(self._identity.node)
+        if known is not None and known.birth not in (0, me.birth):
+            raise Halted(f"it says that node {me.node} of this set has another data folder")
         return catalog
 
     def restore(self, catalog: Catalog) -> None:

@@ -32,4 +32,6 @@ def why_no_state(error: Exception) -> str:
             f"a snapshot came that was written by a newer release of weir (level {error.version}, "
             f"this one reads up to {error.newest}): upgrade this node"
         )
+    if isinstance(error, Halted):
+        return f"a snapshot came that is not for this node: {error}"
     return "a snapshot came that cannot be decoded"
