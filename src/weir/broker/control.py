@@ -21,6 +21,8 @@ from weir.model.topic import SettingsChange, TopicSettings
 Number = Annotated[int, Meta(le=LIMIT_MAX)]
 Partitions = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
 Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
+#: Up to 2^64 - 1, as far as MessagePack goes.
+Hub = Annotated[int, Meta(ge=0)]
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -312,7 +314,7 @@ class HubForgotten(Record, frozen=True, array_like=True, tag="hub"):
     of whichever boot.
     """
 
-    hub: int
+    hub: Hub
 
 
 class CursorTaken(Record, frozen=True, array_like=True, tag="turn"):

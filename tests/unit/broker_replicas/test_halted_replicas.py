@@ -343,6 +343,16 @@ def test_a_stamp_or_an_offset_with_no_room_above_it_ends_the_link(trio: Any, wha
     assert node.group(number).node.last_index == before
 
 
+def test_a_hub_that_no_device_has_is_not_forgotten(trio: Any) -> None:
+    _, _, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    (why,) = lead(node, group, control.HubForgotten(-1))
+    assert "`int` >= 0" in why
+    assert lead(node, group, control.HubForgotten((1 << 64) - 1)) == []
+    assert (node.halts, node.group(group).damage) == ([], None)
+
+
 def test_a_batch_of_devices_that_cannot_be_read_stops_the_replica(trio: Any) -> None:
     _, _, group = settled(trio)
     node = trio[1]
