@@ -14,13 +14,14 @@ from msgspec import Meta
 from weir.codec.fields import Buffer
 from weir.errors import Halted
 from weir.model.clusters import Mode
-from weir.model.ids import LIMIT_MAX, PARTITIONS_MAX, REGISTRY_GROUP
+from weir.model.ids import LIMIT_MAX, PARTITIONS_MAX, REGISTRY_GROUP, VOTER_MAX
 from weir.model.topic import SettingsChange, TopicSettings
 
 #: What fits a signed field: a stamp of the past may lie before the first one there is.
 Number = Annotated[int, Meta(le=LIMIT_MAX)]
 Partitions = Annotated[int, Meta(ge=0, le=PARTITIONS_MAX)]
 Partition = Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
+Voters = Annotated[tuple[Annotated[int, Meta(ge=1, le=VOTER_MAX)], ...], Meta(min_length=1)]
 #: Up to 2^64 - 1, as far as MessagePack goes.
 Hub = Annotated[int, Meta(ge=0)]
 
@@ -126,7 +127,7 @@ class GroupsPlaced(Record, frozen=True, array_like=True, tag="placed"):
     first. Who leads a group moves it there.
     """
 
-    rows: list[tuple[Number, tuple[Number, ...]]]
+    rows: list[tuple[Number, Voters]]
 
 
 class GroupsSettled(Record, frozen=True, array_like=True, tag="settled"):
@@ -134,7 +135,7 @@ class GroupsSettled(Record, frozen=True, array_like=True, tag="settled"):
     is needed no more.
     """
 
-    rows: list[tuple[Number, tuple[Number, ...]]]
+    rows: list[tuple[Number, Voters]]
 
 
 class LevelRaised(Record, frozen=True, array_like=True, tag="level"):
@@ -422,3 +423,10 @@ def highest_stamp(record: ControlRecord) -> int:
         case AttemptBarred():
             return 0  # it is none of the partition's
     return getattr(record, "stamp", 0)
+
+
+def names_twice(record: ControlRecord) -> bool:
+    """Whether a record lets a voter be in a group twice, which no configuration can be."""
+    if not isinstance(record, GroupsPlaced | GroupsSettled):
+        return False
+    return any(len(set(voters)) < len(voters) for _, voters in record.rows)

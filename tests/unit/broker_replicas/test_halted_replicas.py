@@ -343,6 +343,28 @@ def test_a_stamp_or_an_offset_with_no_room_above_it_ends_the_link(trio: Any, wha
     assert node.group(number).node.last_index == before
 
 
+@pytest.mark.parametrize("voters", [(1 << 16, 1 << 16), (0,), (), ((1 << 63) - 1,)])
+def test_a_placement_that_no_configuration_can_be_ends_the_link(
+    trio: Any, voters: tuple[int, ...]
+) -> None:
+    _, _, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    for kind in (control.GroupsPlaced, control.GroupsSettled):
+        assert len(lead(node, REGISTRY_GROUP, kind([(group, voters)]))) == 1
+    catalog = node.shard.topics.catalog
+    before = catalog.voters(group)
+    if len(voters) != 1:
+        state = msgspec.msgpack.decode(packed(catalog.encode()))
+        placements = [[of, voters if of == group else to] for of, to in state[-1][2]]
+        state[-1][2] = placements
+        (why,) = large(trio, node, REGISTRY_GROUP, packed(state))
+        assert why == "a snapshot came that cannot be decoded"
+    trio.heal()
+    trio.run(1_000)
+    assert catalog.voters(group) == before
+
+
 def test_a_hub_that_no_device_has_is_not_forgotten(trio: Any) -> None:
     _, _, group = settled(trio)
     node = trio[1]

@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from weir import raft
-from weir.broker.control import belongs, highest_stamp
+from weir.broker.control import belongs, highest_stamp, names_twice
 from weir.broker.entries import Payload, entry_of, read_back, stored_in
 from weir.codec.crc import crc32c
 from weir.codec.fields import U32, Buffer, total
@@ -237,6 +237,8 @@ def sent_to(group: int, kind: Kind, data: Buffer) -> Payload:
     if record is not None:
         if not belongs(record, group):
             raise ImpossibleMessage(f"group {group} has no {type(record).__name__}")
+        if names_twice(record):
+            raise ImpossibleMessage("a group cannot have a voter twice")
         if (stamp := highest_stamp(record)) > STAMP_FAR:
             raise ImpossibleMessage(f"no leader wrote a {type(record).__name__} at stamp {stamp}")
     if kind is Kind.CONFIGURATION:

@@ -248,7 +248,9 @@ class Nodes:
         nodes._wanted = dict(wanted)
         nodes._leaving = {group: tuple(voters) for group, voters in leaving}
         nodes._left = {(group, node): incarnation for group, node, incarnation in left}
-        for placement in nodes._placements.values():
+        for group, placement in nodes._placements.items():
+            if not placement or len(set(placement)) < len(placement):
+                raise ValueError(f"group {group} is on {placement}, which is no configuration")
             nodes.load.add(placement)
         return nodes
 
