@@ -51,7 +51,7 @@ class Asker:
 class Askers:
     """All who wait at one shard."""
 
-    __slots__ = ("_due", "_of", "next", "waiting")
+    __slots__ = ("_due", "_next", "_of", "waiting")
 
     def __init__(self) -> None:
         """Nobody waits."""
@@ -59,8 +59,7 @@ class Askers:
         self.waiting: dict[int, Asker] = {}
         self._of: dict[int, dict[int, None]] = {}
         self._due: list[tuple[int, int]] = []
-        #: The number of whoever comes next.
-        self.next = 0
+        self._next = 0
 
     def check_room(self) -> None:
         """Raise `Overloaded` if as many wait as peers may be connected."""
@@ -72,7 +71,7 @@ class Askers:
 
     def add(self, asker: Asker) -> None:
         """Let somebody wait, and give it a number."""
-        number, self.next = self.next, self.next + 1
+        number, self._next = self._next, self._next + 1
         asker.number = number
         self.waiting[number] = asker
         self._of.setdefault(asker.session, {})[number] = None

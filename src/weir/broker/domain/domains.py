@@ -40,7 +40,7 @@ VISIBLE_MS_MAX = 10_000
 class Domains:
     """Answers those who ask for the barriers of topics."""
 
-    __slots__ = ("_authorize", "_domains", "_next", "_outbox", "_planner", "_promises",
+    __slots__ = ("_authorize", "_domains", "_outbox", "_planner", "_promises",
                  "_questions", "_shared", "_time", "_topics", "askers")  # fmt: skip
 
     def __init__(
@@ -57,8 +57,6 @@ class Domains:
         self._time = time = shared.time
         #: Who waits.
         self.askers = Askers()
-        #: The number of whoever asked first after the last tick.
-        self._next = 0
         self._questions = Questions(passing, time)
         self._domains: dict[tuple[int, Scope], Domain] = {}
         passing.listen(self._answered, Opcode.ASK_BARRIERS)
@@ -117,14 +115,12 @@ class Domains:
         for asker in self.askers.ended(now):
             self._tell(asker, False)
         for key, domain in list(self._domains.items()):
-            if (first := domain.first) is not None:
-                if first.number < self._next:  # else all was looked at only just now
-                    domain.planned_at = (-1, -1)  # others may lead, of which nothing is heard
-                    self._look(domain)
-                    self._pursue(domain, again=True)
+            if domain.first is not None:
+                domain.planned_at = (-1, -1)  # others may lead, of which nothing is heard
+                self._look(domain)
+                self._pursue(domain, again=True)
             elif now - domain.asked_ms >= _FORGET_MS:
                 del self._domains[key]
-        self._next = self.askers.next
 
     def closed(self, session: int) -> None:
         """Forget a peer that is gone."""
