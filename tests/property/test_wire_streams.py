@@ -238,7 +238,13 @@ REPLIES: dict[type[Any], tuple[Opcode, st.SearchStrategy[Any]]] = {
     ),
     a.ClusterList: (
         Opcode.LIST_CLUSTERS,
-        st.builds(a.ClusterList, INT64, INT64, st.lists(CLUSTER, max_size=3)),
+        st.builds(
+            a.ClusterList,
+            INT64,
+            INT64,
+            st.lists(CLUSTER, max_size=3),
+            st.lists(st.tuples(INT64, INT64), max_size=2).map(tuple),
+        ),
     ),
     a.ClusterChanged: (Opcode.PAUSE_CLUSTER, st.builds(a.ClusterChanged, INT64)),
     a.HubList: (

@@ -14,9 +14,10 @@ class Share:
     """How far a cluster is in one partition, which holds offsets [start, end).
 
     All below `cursor` is done; `lag` messages are not, of which `granted` are with consumers, some
-    for the `attempts`-th time; the oldest was published `oldest_seconds` ago. `skipped` went past
-    retention before they were done. Nobody gets the `held_back` ones, which failed, for a while,
-    nor the `delayed` ones, which are not due. `mode` is "" until its first grant.
+    for the `attempts`-th time; the oldest was published `oldest_seconds` ago. What an aborted
+    scattering left is no message. `skipped` went past retention before they were done. Nobody gets
+    the `held_back` ones, which failed, for a while, nor the `delayed` ones, which are not due.
+    `mode` is "" until its first grant.
     """
 
     partition: int
@@ -114,7 +115,7 @@ def cluster_of(name: str, replies: Sequence[a.ClusterList]) -> Cluster:
         cursor = max(offset, reply.start)
         shares.append(
             Share(
-                partition, reply.start, reply.end, cursor, max(reply.end - cursor, 0),
+                partition, reply.start, reply.end, cursor, _messages_from(cursor, reply),
                 attempts=info.attempts, consumers=info.consumers, paused=info.paused,
                 mode=Mode(info.mode).name.lower(),
             )
@@ -127,7 +128,7 @@ def _share(partition: int, reply: a.ClusterList, name: str) -> Share:
     info = next((info for info in reply.clusters if info.name == name), None)
     start, end = reply.start, reply.end
     if info is None:
-        return Share(partition, start, end, start, end - start)
+        return Share(partition, start, end, start, _messages_from(start, reply))
     return Share(
         partition,
         start,
@@ -144,3 +145,9 @@ def _share(partition: int, reply: a.ClusterList, name: str) -> Share:
         info.held_back,
         info.delayed,
     )
+
+
+def _messages_from(offset: int, reply: a.ClusterList) -> int:
+    """Return how many messages a partition holds from `offset` on: void offsets hold none."""
+    voids = sum(max(behind - max(first, offset), 0) for first, behind in reply.voids)
+    return max(reply.end - offset, 0) - voids

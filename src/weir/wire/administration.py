@@ -127,11 +127,16 @@ class ClusterInfo(Control, frozen=True, array_like=True):
 
 
 class ClusterList(Control, frozen=True, array_like=True):
-    """The clusters of a partition, by name, and the offsets it holds: from `start`, below `end`."""
+    """The clusters of a partition, by name, and the offsets it holds: from `start`, below `end`.
+
+    Offsets in `voids` hold no message, for their scatterings were aborted. Of many runs the last
+    ones are told; the field is left out if there are none.
+    """
 
     start: int
     end: int
     clusters: list[ClusterInfo]
+    voids: tuple[tuple[int, int], ...] = ()
 
 
 class SeekCluster(Control, frozen=True, array_like=True):

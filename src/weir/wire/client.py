@@ -254,12 +254,12 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
 
 def _bare(reply: m.ControlReply) -> object:
     """Return a reply without its last field where that says nothing, as of most topics and nodes:
-    which partitions have ended, and that a node has met its set.
+    which partitions have ended, which offsets hold nothing, and that a node has met its set.
     """
     match reply:
         case m.Welcome(met=True):
             return msgspec.structs.astuple(reply)[:-1]
-        case m.Barriers(ends=()) | m.TopicInfo(ends=()):
+        case m.Barriers(ends=()) | m.TopicInfo(ends=()) | a.ClusterList(voids=()):
             return msgspec.structs.astuple(reply)[:-1]
         case m.TopicList(topics, more):
             return [_bare(topic) for topic in topics], more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -14,6 +15,7 @@ import weir
 from weir import sync, testing
 from weir.cli.backup import topics
 from weir.cli.backup.manifest import read
+from weir.cli.main import main
 from weir.client import scattering
 from weir.errors import BadRequest, Disconnected, SequenceGap, StaleGrant, TooLarge
 from weir.model.batch import encode
@@ -277,11 +279,11 @@ async def test_a_restart_in_between(node: Node) -> None:
         assert found == {0: [b"0", b"1", b"2"], 1: [b"0", b"1", b"2"]}
 
 
-async def abort(w: weir.Client, topic: str) -> None:
-    """Leave a void in partition 0: partition 1 refuses its part, for a sequence is missing."""
+async def abort(w: weir.Client, topic: str, partition: int = 0) -> None:
+    """Leave a void in a partition: the next one refuses its part, for a sequence is missing."""
     link, info = w._link, await w.describe(topic)
     grant = await link.request(m.OpenProducer(), m.ProducerGrant)
-    first, second = info.addresses[:2]
+    first, second = info.addresses[partition : partition + 2]
     scattered = Scattered(0, (batch_part(first.group), batch_part(second.group)))
     parts = [
         Part(address, bytes(encode(
@@ -318,6 +320,36 @@ def test_readers_and_backups_pass_by_what_was_aborted(
             assert [part.messages for part in backup.topics[0].partitions] == [2, 0]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("mode", ["shared", "ordered"])
+def test_lag_counts_nothing_that_was_aborted(
+    node: Node, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    """Partition 0 ended with offsets of no message, and a second one may hold no others."""
+
+    def lag() -> tuple[int, list[int]]:
+        assert main(["cluster", "lag", "t", "crew", "--json", "--url", node.url]) == 0
+        told = json.loads(capsys.readouterr().out)
+        return told["lag"], [share["lag"] for share in told["partitions"]]
+
+    async def scenario(todo: int) -> None:
+        async with weir.connect(node.url) as w, asyncio.timeout(30):
+            if todo:
+                await w.create_topic("t", partitions=4, order="total")
+                for value in (b"a", b"b"):
+                    await w.publish("t", value, partition=0)
+                    await abort(w, "t")
+                await abort(w, "t", 2)
+                await w.publish("t", b"c", partition=1)
+            async with w.consumer("t", cluster="crew", mode=mode) as consumer:
+                for _ in range(todo or 2):
+                    await consumer.ack(await anext(consumer))
+
+    asyncio.run(scenario(1))
+    assert lag()[0] == 2
+    asyncio.run(scenario(0))
+    assert lag() == (0, [0, 0, 0, 0])
 
 
 @in_loop

@@ -7,6 +7,7 @@ import pytest
 from weir.errors import BadRequest, RemoteProtocolError, TooLarge, UnknownOpcode
 from weir.model.ids import Address
 from weir.model.limits import CLIENT_FRAME_BYTES_MAX
+from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire.client import (
     ClientStream,
@@ -94,6 +95,16 @@ def test_a_reply_that_is_too_long_becomes_a_refusal(reply: m.Reply, opcode: int)
     assert isinstance(answer, m.Refusal)
     assert answer.code == TooLarge.code
     assert "ask for less" in answer.message
+
+
+def test_a_list_of_clusters_is_as_short_as_before_where_nothing_is_void() -> None:
+    def body(reply: a.ClusterList) -> bytes:
+        (frame,) = ClientStream().receive(b"".join(encode_reply(reply, Opcode.LIST_CLUSTERS, 5)))
+        assert decode_reply(frame) == reply
+        return bytes(frame.body)
+
+    assert body(a.ClusterList(1, 5, [])) == bytes.fromhex("93010590")
+    assert body(a.ClusterList(1, 5, [], ((2, 4),))) == bytes.fromhex("9401059091920204")
 
 
 def test_a_stream_tells_what_it_holds() -> None:

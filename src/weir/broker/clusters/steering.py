@@ -20,7 +20,6 @@ from weir.broker.entries import of_control
 from weir.broker.outbox import Caller, Outbox
 from weir.broker.replica.assured import assured
 from weir.broker.replica.group import Group
-from weir.broker.state.clusters import ClusterState
 from weir.broker.state.cursors import Cursor
 from weir.broker.state.state import PartitionState
 from weir.errors import (
@@ -46,6 +45,8 @@ from weir.wire.administration import (
 from weir.wire.messages import ClusterIsOpen, OpenCluster
 
 Change = SeekCluster | DeleteCluster
+#: Of how many runs of void offsets a list of clusters tells.
+_VOIDS_TOLD_MAX = 1_000
 
 
 class Steering:
@@ -107,7 +108,9 @@ class Steering:
         paused = (name for name, (is_paused, _) in state.pauses.items() if is_paused)
         names = sorted({*state.clusters, *state.cursors, *paused})
         infos = [self._info(name) for name in names if request.cluster in ("", name)]
-        self._outbox.reply(caller, ClusterList(state.log_start, state.decided_offset, infos))
+        start, behind = state.log_start, state.decided_offset
+        voids = tuple(state.voids.within(start, behind)[-_VOIDS_TOLD_MAX:])
+        self._outbox.reply(caller, ClusterList(start, behind, infos, voids))
 
     def change(self, caller: Caller, request: Change) -> None:
         """Propose a change; the answer comes when it is committed.
@@ -205,7 +208,8 @@ class Steering:
             return self._cursor_info(name, state.cursors[name])
         cluster = state.clusters.get(name)
         if cluster is None:
-            cluster = ClusterState(state.log_start, state.log_start, paused=True)
+            cluster = state.new_cluster()
+            cluster.paused = True
         oldest_ms = -1
         if cluster.cursor < state.next_offset:
             stamp = self._group.log.stamp_of(self._group.id, cluster.cursor)
@@ -228,11 +232,11 @@ class Steering:
 
     def _cursor_info(self, name: str, cursor: Cursor) -> ClusterInfo:
         """Say where a cluster is that reads in total order; here, its lag in partition 0."""
-        at = cursor.offsets[0] if cursor.offsets else self._state.log_start
+        at = max(cursor.offsets[0] if cursor.offsets else 0, self._state.log_start)
         return ClusterInfo(
             name,
             at,
-            max(self._state.decided_offset - max(at, self._state.log_start), 0),
+            self._state.messages_from(at),
             0,
             cursor.attempts,
             -1,

@@ -183,10 +183,21 @@ class PartitionState:
         """Return a cluster's state; one that nothing is known of begins at the first message."""
         state = self.clusters.get(name)
         if state is None:
-            state = self.clusters[name] = ClusterState(self.log_start, self.log_start)
+            state = self.clusters[name] = self.new_cluster()
             state.paused = self._is_paused(name)
-            self._skip_voids(state)
         return state
+
+    def new_cluster(self) -> ClusterState:
+        """Return what a cluster is that begins here, without beginning it."""
+        cluster = ClusterState(self.log_start, self.log_start)
+        self._skip_voids(cluster)
+        return cluster
+
+    def messages_from(self, offset: int) -> int:
+        """Return how many messages there are from `offset` on that are decided and not void."""
+        behind = self.decided_offset
+        voids = sum(end - begin for begin, end in self.voids.within(offset, behind))
+        return max(behind - offset, 0) - voids
 
     def steer(self, record: ClusterRecord) -> None:
         """Apply a change of a cluster; a seek never goes below the log's start."""

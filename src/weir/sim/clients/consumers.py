@@ -212,7 +212,7 @@ class ShippedConsumer(Shipped):
             for cluster in await client.clusters(TOPIC, self._cluster):
                 left = {one.partition: one.cursor for one in cluster.shares if one.lag}
                 self.world.note(self.name, "lag", list(left.items()))
-                # Offsets that are void count, too, where nothing was granted behind them.
+                # Messages that are undecided count, too, and no reader comes by them.
                 if left and await self._has_messages(client, left):
                     return False
         except OffsetOutOfRange:

@@ -18,6 +18,7 @@ from weir.errors import (
 from weir.model.batch import Batch, encode
 from weir.model.ids import Address
 from weir.model.scattered import Scattered, acks_part, batch_part
+from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire.scattering import Part, Standing, Step
 
@@ -267,6 +268,24 @@ def test_clusters_pass_by_what_is_void(desk: Desk) -> None:
     assert (granted.offset, granted.next_offset) == (2, 3)
     ack = m.Ack(desk.info.addresses[0], "crew", [(granted.fence, 2, 3)])
     assert desk.rig.answer(1, ack).done == 3
+
+
+def test_who_lists_clusters_is_told_what_is_void(desk: Desk) -> None:
+    other = desk.rig.answer(1, m.OpenProducer())
+    home = desk.info.addresses[0]
+    assert desk.rig.answer(1, a.ListClusters(home)).voids == ()
+    desk.produce(0, other, 0, b"before")
+    held = Held(desk, {0: [b"a", b"b"], 1: [b"b"]})
+    held.prepare(0)
+    assert held.decide(0, Step.ABORT).standing == Standing.NEVER
+    listed = desk.rig.answer(1, a.ListClusters(home))
+    assert (listed.start, listed.end, listed.voids) == (0, 3, ((1, 3),))
+    _, partition = desk.rig.shard.topics.partition(home.group)
+    state = partition.state
+    assert [state.messages_from(offset) for offset in (0, 1, 2, 3, 7)] == [1, 0, 0, 0, 0]
+    partition.state.pauses["never"] = True, 1  # paused before it began here
+    (info,) = desk.rig.answer(1, a.ListClusters(home, "never")).clusters
+    assert (info.cursor, info.lag) == (0, 1)
 
 
 def test_what_is_undecided_for_long_is_found_out(desk: Desk) -> None:
