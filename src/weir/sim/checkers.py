@@ -321,8 +321,13 @@ class AckedOnce:
     @staticmethod
     def _overlaps(grants: list[Grant], back: list[Return], seeks: list[Seek]) -> Iterator[str]:
         """Of two grants that hold one message, the later counts no fewer attempts; and more if the
-        message failed, or was alone in the first one and not given back untried.
+        message failed, or was alone in the first one and not given back untried. That had no
+        attempt either if its consumer may have said that it works on something else.
         """
+        handed: dict[str, list[Grant]] = defaultdict(list)
+        for grant in grants:
+            if grant.tells:
+                handed[grant.holder].append(grant)
         latest: dict[int, Grant] = {}
         untried = {(r.fence, offset) for r in back if r.untried for offset in r.span}
         failed: dict[tuple[int, int], int] = {}
@@ -340,7 +345,12 @@ class AckedOnce:
                     latest[offset] = grant
                     continue
                 one = (before.fence, offset)
-                alone = sizes[before.fence] == 1 and one not in untried and not before.tells
+                alone = sizes[before.fence] == 1 and one not in untried
+                # It may have been lost ahead of its turn, while another was worked on.
+                alone = alone and not any(
+                    other.fence != before.fence and other.arrived < grant.arrived
+                    for other in handed[before.holder]
+                )
                 counts = alone or failed.get(one, grant.pulled) < grant.pulled
                 if (
                     grant.fence > before.fence

@@ -93,7 +93,7 @@ class Grant:
     stamp: int = 0
     #: Who got it: a consumer, and the number of its connection.
     holder: str = ""
-    #: Whether that tells what it works on: what it did not begin had no attempt.
+    #: Whether that tells what it works on: what it did not begin beside that had no attempt.
     tells: bool = False
 
 

@@ -161,6 +161,12 @@ def an_attempt_alone_forgotten(history: History) -> None:
     del history.acks[0]
 
 
+def an_attempt_of_whoever_told_nothing_forgotten(history: History) -> None:
+    an_attempt_alone_forgotten(history)
+    history.grants[0].tells = True
+    history.grants[0].holder, history.grants[1].holder = "a#1", "b#1"
+
+
 def never_granted(history: History) -> None:
     history.drained[0].append(record(3, 7, 3, b"d"))
 
@@ -293,6 +299,7 @@ PLANTED: list[tuple[str, Callable[[History], None]]] = [
     ("AckedOnce", attempts_forgotten),
     ("AckedOnce", a_failure_forgotten),
     ("AckedOnce", an_attempt_alone_forgotten),
+    ("AckedOnce", an_attempt_of_whoever_told_nothing_forgotten),
     ("AckedOnce", never_granted),
     ("AckedOnce", never_granted_again),
     ("AckedOnce", left_out_after_a_seek),
@@ -338,6 +345,18 @@ def test_fences_and_chunks_break_no_promise(change: Callable[[History], None]) -
     history = honest()
     change(history)
     assert violations(history) == []
+
+
+def test_what_was_not_begun_beside_something_else_had_no_attempt() -> None:
+    def forgotten(history: History) -> list[str]:
+        return [text for _, text in violations(history) if "attempt" in text]
+
+    history = honest()
+    an_attempt_of_whoever_told_nothing_forgotten(history)
+    history.grants.append(Grant(0, "c", 9, 5, 6, 1, 60, arrived=70, holder="a#1", tells=True))
+    assert len(forgotten(history)) == 1  # the other was handed out later
+    history.grants[1].arrived = 80
+    assert forgotten(history) == []
 
 
 def its_consumer_went(history: History) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from weir.broker.clusters.begun import Begun, Run
 from weir.client.aside import Aside
 from weir.client.barriers import Barriers, Moment
 from weir.client.scattering import Scatterings, _Row, _Seat
@@ -11,11 +13,13 @@ from weir.client.turns import Turns
 from weir.errors import Disconnected, Unavailable
 from weir.model.ids import Address
 from weir.sim.mutants.planting import Patch, mutant
-from weir.sim.shape import NODE_SHIPPED, SET
+from weir.sim.shape import NODE, NODE_SHIPPED, SET
 from weir.wire import messages as m
 
 #: One node on which clients consume in turns, read in total order, and scatter.
 ONE = replace(NODE_SHIPPED, takers=(3,), scatterers=(3,), rots=(0,), retentions=(0,))
+#: One, with large values, devices and an operator beside them.
+BESIDE = replace(NODE, shipped=(True,))
 #: Three, over a network that breaks.
 THREE = replace(SET, shipped=(True,), rots=(0,), retentions=(0,), takers=(0,), scatterers=(2,))
 
@@ -37,6 +41,17 @@ def barriers_are_asked_for_once(patch: Patch) -> None:
         return Moment(stamp, ends, ends)
 
     patch.setattr(Barriers, "now", now)
+
+
+@mutant(seed=0, breaks={"AckedOnce"}, shape=BESIDE)
+def whoever_told_nothing_tried_nothing(patch: Patch) -> None:
+    """Of a grant that is lost with nothing told as begun, the first message had an attempt."""
+
+    def of_grants(self: Begun, name: str, fences: Iterable[int]) -> list[Run]:
+        lost = [fence for fence in fences if not self._clusters[name].grants[fence].is_counted]
+        return [run for fence in lost for run in self._begun(name, self._clusters[name], fence)]
+
+    patch.setattr(Begun, "of_grants", of_grants)
 
 
 @mutant(seed=0, breaks={"AllOrNone", "Durable"}, shape=THREE)
