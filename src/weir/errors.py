@@ -217,7 +217,11 @@ class UnknownCluster(Refused):
 
 
 class StaleGrant(Refused):
-    """The grant expired and went to another consumer; the messages will be done there."""
+    """The grant expired and went to another consumer; the messages will be done there.
+
+    `detail` is its fencing number; negative if it is that of a turn in total order in which all
+    that the request says was done before it ended: it was made before, and its answer was lost.
+    """
 
     code = 20
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from weir.client.acking import Acking, AckResult, expired_result, result_of
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 
 #: A turn is kept up so many times before it would end.
 _LOOKS = 4
+#: So many moves without an answer are remembered.
+_ASKED_MAX = 8
 #: Where the cursor is, whichever partition it is about.
 _HOME = 0
 
@@ -82,6 +85,8 @@ class Turns:
         #: Of the last turn that is over: its number, what the broker knew to be done in it, and
         #: whether it was given back.
         self._ended: tuple[int, tuple[int, ...], bool] = (0, (), False)
+        #: Where the cursor was asked to be in this turn, without an answer.
+        self._asked: deque[tuple[int, ...]] = deque(maxlen=_ASKED_MAX)
         self._ending = Ending()
         self._times = 0
         #: Whether somebody was told that delays are for nothing here.
@@ -166,6 +171,7 @@ class Turns:
         await self._close_reading()
         self._reading = TurnReading(self._link, self._places, begins, self._options.max_bytes)
         self._fence, self._attempts = turn.fence, turn.attempts
+        self._asked.clear()
         return True
 
     async def _piece(self, slot: asyncio.Semaphore) -> Holding | None:
@@ -311,18 +317,44 @@ class Turns:
             return m.MoveCursor(address, cluster, fence, offsets, delay_ms, ends, untried)
 
         began = self._monotonic()
+        if offsets != self._kept and offsets not in self._asked:
+            self._asked.append(offsets)
         try:
             moved = await self._places.ask(_HOME, request, m.Moved)
-        except StaleGrant:
-            self._lost(offsets)
+        except StaleGrant as error:
+            if error.detail != -fence:
+                await self._learn(fence, [one for one in self._asked if ending or one != offsets])
+                self._lost(offsets)
+                return
+            self._kept = offsets  # it was done, and the answer was lost
+            if ending is None:
+                self._lost(offsets)
+            else:
+                self._over(given_back=True)
             return
         self._kept = offsets
+        self._asked.clear()
         if ending is not None:
             self._over(given_back=True)
             return
         self._told(moved.deadline)
         if self._out is not None:
             self._out.ends = max(self._out.ends, began + self._lease)
+
+    async def _learn(self, fence: int, asked: Sequence[tuple[int, ...]]) -> None:
+        """Learn how far a turn came that is over, where moves to `asked` had no answer."""
+        for offsets in reversed(asked):
+
+            def request(address: Address, said: tuple[int, ...] = offsets) -> m.Request:
+                lease_ms = int(self._lease * 1_000)
+                return m.MoveCursor(address, self._options.cluster, fence, said, lease_ms)
+
+            try:
+                await self._places.ask(_HOME, request, m.Moved)
+            except StaleGrant as error:
+                if error.detail == -fence:
+                    self._kept = offsets
+                    return
 
     def _lost(self, offsets: tuple[int, ...]) -> None:
         """The turn was over before: what was done in it since is another's to do."""

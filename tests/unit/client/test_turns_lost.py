@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 import warnings
 from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+import weir
+from weir import testing
+from weir.broker.outbox import Outbox
 from weir.client.acking import Acking
 from weir.client.consuming import ConsumerOptions
 from weir.client.delivery import Holding
@@ -20,7 +26,7 @@ from weir.client.merging import Merging
 from weir.client.places import Places
 from weir.client.system import REAL
 from weir.client.turns import Turns
-from weir.errors import OffsetOutOfRange, StaleGrant
+from weir.errors import Disconnected, OffsetOutOfRange, StaleGrant
 from weir.wire import messages as m
 
 FENCE = 7
@@ -106,6 +112,50 @@ def test_an_ack_that_moved_the_cursor_counts() -> None:
     asyncio.run(scenario())
 
 
+def test_an_ack_counts_that_was_done_in_a_turn_before_it_was_over() -> None:
+    async def scenario() -> None:
+        leader = Leader(StaleGrant("over", -FENCE))
+        turns = turns_of(leader)
+        leader.go.set()
+        assert await turns.ack(0, FENCE, [(0, 1)])
+        assert (turns._fence, turns.cursors, turns.stale) == (0, {0: 1}, 0)
+
+    asyncio.run(scenario())
+
+
+def test_what_went_back_counts_if_only_the_answer_was_lost() -> None:
+    async def scenario() -> None:
+        for answer, in_time in ((-FENCE, True), (FENCE, False)):
+            leader = Leader(StaleGrant("over", answer))
+            turns = turns_of(leader)
+            leader.go.set()
+            assert await turns.now(0, FENCE, [(0, 1)], 0) is in_time
+            assert turns._fence == 0
+
+    asyncio.run(scenario())
+
+
+def test_of_several_moves_without_an_answer_the_last_that_was_done_counts() -> None:
+    """The first ack was done and not answered, the second came too late."""
+
+    async def scenario() -> None:
+        lost = Disconnected("gone")
+        leader = Leader(lost, lost, StaleGrant("", FENCE), *[StaleGrant("", -FENCE)])
+        turns = turns_of(leader)
+        turns._vector.hand_out(0, 1, 2)
+        turns._vector.hand_out(0, 2, 3)
+        leader.go.set()
+        with pytest.raises(Disconnected):
+            await turns.ack(0, FENCE, [(0, 1)])
+        with pytest.raises(Disconnected):
+            await turns.ack(0, FENCE, [(1, 2)])
+        assert not await turns.ack(0, FENCE, [(2, 3)])
+        assert (turns.cursors, turns.stale) == ({0: 2}, 1)
+        assert leader.answers == []
+
+    asyncio.run(scenario())
+
+
 def test_a_turn_that_outlives_its_reading_is_given_back() -> None:
     async def scenario() -> None:
         turns = turns_of(Leader())
@@ -113,6 +163,57 @@ def test_a_turn_that_outlives_its_reading_is_given_back() -> None:
         assert turns._ending.due(False) == (0, True)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("way", ["ack", "nack"])
+@pytest.mark.parametrize("others", [0, 1])
+def test_who_loses_the_answer_of_a_move_is_told_what_it_did(
+    monkeypatch: pytest.MonkeyPatch, way: str, others: int
+) -> None:
+    """The connection breaks between the commit and its answer; another may have the turn then."""
+    loses, lost, reply = threading.Event(), threading.Event(), Outbox.reply
+
+    def losing(self: Outbox, caller: Any, answer: Any) -> None:
+        if isinstance(answer, m.Moved) and loses.is_set():
+            loses.clear()
+            lost.set()
+        else:
+            reply(self, caller, answer)
+
+    monkeypatch.setattr(Outbox, "reply", losing)
+
+    async def scenario(node: testing.Node) -> None:
+        async with weir.connect(node.url) as w, weir.connect(node.url) as v:
+            await w.create_topic("t", partitions=2, order="total")
+            for n in range(4):
+                await w.publish("t", b"%d" % n, partition=n % 2)
+            consumer = w.consumer("t", cluster="c", mode="ordered", ack_within=0)
+            await consumer.ack(await anext(consumer))
+            message, next_one = await anext(consumer), None
+            async with v.consumer("t", cluster="c", mode="ordered") as other:
+                if others:
+                    next_one = asyncio.ensure_future(anext(other))
+                    await asyncio.sleep(0.05)
+                loses.set()
+                settle = consumer.ack(message) if way == "ack" else consumer.nack(message, 0.0)
+                settling = asyncio.ensure_future(settle)
+                await asyncio.to_thread(lost.wait)
+                if next_one is not None and way == "nack":
+                    await next_one
+                node.cut()
+                assert await settling, "it was told that it came too late"
+                if next_one is None:
+                    next_one = asyncio.ensure_future(anext(other))
+                    await consumer.close()
+                assert (await next_one).value == (b"2" if way == "ack" else b"1")
+            await consumer.close()
+            assert consumer.stale == 0
+
+    async def whole() -> None:
+        async with testing.node() as node, asyncio.timeout(30):
+            await scenario(node)
+
+    asyncio.run(whole())
 
 
 def test_a_turn_begins_where_others_were_in_a_partition_that_joined() -> None:

@@ -17,7 +17,7 @@ from weir.broker.outbox import Caller, Outbox
 from weir.broker.replica.group import Group
 from weir.broker.replica.proposals import Proposals
 from weir.broker.state.clusters import NOBODY
-from weir.broker.state.cursors import Cursor
+from weir.broker.state.cursors import Cursor, ending_of
 from weir.broker.state.state import PartitionState
 from weir.broker.waits import Wait, Waits
 from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, Unavailable, UnknownCluster
@@ -131,7 +131,9 @@ class Turns:
         most = DELAY_MS_MAX if request.ends else GRANT_MS_MAX
         if not (0 if request.ends else 1) <= request.lease_ms <= most:
             raise BadRequest(f"a turn is kept or held back for at most {most:,} ms")
-        self._check_turn(cursor, request.fence)
+        if cursor.fence != request.fence or cursor.consumer == NOBODY:
+            ending = (request.lease_ms, request.untried) if request.ends else None
+            raise _over(request.fence, cursor.was_done(request.fence, request.offsets, ending))
         stamp, deadline = self._deadline(request.lease_ms)
         record = CursorMoved(
             request.cluster, request.fence, request.offsets, deadline, stamp, request.ends,
@@ -159,10 +161,6 @@ class Turns:
         if cursor is None:
             raise UnknownCluster(f"cluster {name!r} never had a turn here")
         return cursor
-
-    def _check_turn(self, cursor: Cursor, fence: int) -> None:
-        if cursor.fence != fence or cursor.consumer == NOBODY:
-            raise StaleGrant("the turn is over, and another's or nobody's by now", fence)
 
     def _deadline(self, duration_ms: int) -> tuple[int, int]:
         stamp = self._intake.clock.stamp(self._time.wall_ms())
@@ -195,16 +193,16 @@ class Turns:
     def moved(self, index: int, record: CursorMoved, kept: bool) -> None:
         """A move is committed; not `kept`, the turn was over before."""
         caller = self._moves.applied(index)
-        if kept and record.ends:
-            delay_ms = max(milliseconds_of(record.deadline) - milliseconds_of(record.stamp), 0)
-            self._free(record.cluster, delay_ms)
+        ending, cursor = ending_of(record), self._state.cursors.get(record.cluster)
+        if kept and ending is not None:
+            self._free(record.cluster, ending[0])
         if caller is None:
             return
         if kept:
             self._outbox.reply(caller, Moved(record.deadline))
         else:
-            stale = StaleGrant("the turn is over, and another's or nobody's by now", record.fence)
-            self._outbox.refuse(caller, stale)
+            done = cursor is not None and cursor.was_done(record.fence, record.offsets, ending)
+            self._outbox.refuse(caller, _over(record.fence, done))
 
     def sought(self, index: int, record: CursorSought) -> None:
         """A seek is committed: the turn is anybody's."""
@@ -315,6 +313,14 @@ class Turns:
     def _retire(self, name: str) -> None:
         if not self._lines.get(name):
             self._lines.pop(name, None)
+
+
+def _over(fence: int, done: bool) -> StaleGrant:
+    """Refuse a move; the number is negative if all that it says was `done` in that turn before."""
+    text = "the turn is over, and another's or nobody's by now"
+    if done:
+        return StaleGrant(f"{text}: all of that was done in it", -fence)
+    return StaleGrant(text, fence)
 
 
 def _stopping() -> Unavailable:

@@ -8,6 +8,7 @@ import pytest
 
 from weir import raft
 from weir.broker.events import Closed
+from weir.broker.state.cursors import Cursors
 from weir.errors import BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.clusters import Mode
 from weir.model.stamp import stamp_at
@@ -90,6 +91,73 @@ def test_one_has_the_turn_and_the_next_goes_on_at_the_cursor(line: Line) -> None
     line.rig.handle(Closed(2))
     line.rig.settle()
     assert line.take(3).offsets == (5, 1, 2)
+
+
+def over(reply: Any, fence: int) -> bool | None:
+    """Whether a refusal says that all was done in the turn; None if it is another refusal."""
+    assert refused(reply, StaleGrant)
+    return {fence: False, -fence: True}.get(reply.detail)
+
+
+def test_a_move_whose_answer_was_lost_is_told_that_it_was_done(line: Line) -> None:
+    turn = line.take(1)
+    line.move(1, turn.fence, 2, 1, 0)
+    waiting = line.waits(2)
+    line.rig.handle(Closed(1))  # with the answer under way
+    line.rig.connect(1)
+    assert over(line.move(1, turn.fence, 2, 1, 0), turn.fence), "the turn is nobody's yet"
+    line.rig.settle()
+    after = line.reply(2, waiting)
+    line.move(2, after.fence, 9, 9, 9)
+    for _ in range(2):
+        assert over(line.move(1, turn.fence, 2, 1, 0), turn.fence)
+        assert over(line.move(1, turn.fence, 1), turn.fence), "one that was sent before"
+        assert over(line.move(1, turn.fence, 2, 2, 0), turn.fence) is False
+        assert over(line.move(1, turn.fence, 2, 1, 0, ends=True), turn.fence) is False
+    assert line.move(2, after.fence, 9, 9, 9).deadline > 0, "it has the turn still"
+
+
+def test_a_turn_given_back_whose_answer_was_lost_is_told_so(line: Line) -> None:
+    turn = line.take(1)
+    line.move(1, turn.fence, 2, 1, 0, ends=True, lease_ms=700, untried=True)
+    line.rig.handle(Closed(1))
+    line.rig.connect(1)
+
+    def again(**how: Any) -> bool | None:
+        how = {"ends": True, "lease_ms": 700, "untried": True, **how}
+        return over(line.move(1, turn.fence, 2, 1, 0, **how), turn.fence)
+
+    assert again()
+    assert again(lease_ms=701) is False
+    assert again(untried=False) is False
+    assert line.take(2) == m.Turn(0), "it is held back, as was asked for"
+    line.rig.tick(701)
+    line.rig.settle()
+    assert line.take(2).fence
+    assert again()
+    line.rig.answer(3, m.SeekCursor(line.address, "crew", (0, 0, 0)))
+    assert again() is False, "a seek begins anew"
+
+
+def test_a_restart_knows_what_the_last_turn_did(line: Line) -> None:
+    turn = line.take(1)
+    line.move(1, turn.fence, 2, 1, 0, ends=True, lease_ms=0)
+    _, partition = line.rig.shard.topics.partition(line.address.group)
+    cursors = partition.state.cursors
+    (cursor,) = Cursors.decode(cursors.encode()).values()
+    assert cursor == cursors["crew"]
+    assert cursor.was_done(turn.fence, (2, 1), None)
+    assert not cursor.was_done(turn.fence, (2, 2), None)
+
+
+def test_few_turns_that_are_over_are_remembered(line: Line) -> None:
+    fences = []
+    for _ in range(20):
+        turn = line.take(1)
+        line.move(1, turn.fence, 1, 1, 1, ends=True, lease_ms=0)
+        fences.append(turn.fence)
+    told = [over(line.move(1, fence, 1, 1, 1), fence) for fence in fences]
+    assert told == [False] * 4 + [True] * 16
 
 
 def test_a_turn_lasts_while_it_is_kept(line: Line) -> None:
