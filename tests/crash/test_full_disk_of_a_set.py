@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from weir.bench.chaos.load import Load, read_whole
 from weir.bench.node_set import READY, NodeSet, Patient
 from weir.client.client import Client
 from weir.client.nodes import Nodes
+from weir.errors import WeirError
 
 MIB = 1 << 20
 #: Far more than a node writes here, so that only the ballast fills one.
@@ -147,5 +150,53 @@ def test_the_others_lead_while_a_disk_is_full_and_it_comes_back_by_itself(
             assert judge(load.ledgers, read) == judge(load.ledgers, load.live) == Verdict()
             assert len(read) >= sum(one.confirmed for one in load.ledgers.values())
             assert gap_ms <= GAP_MS
+
+    asyncio.run(scenario())
+
+
+def ready(nodes: NodeSet, number: int) -> str:
+    """Return what a node says at /readyz."""
+    figures = next(row["metrics"] for row in nodes.rows() if row["node"] == number)
+    try:
+        with urllib.request.urlopen(figures.replace("/metrics", "/readyz"), timeout=5) as page:
+            return str(page.read(), "utf-8")
+    except urllib.error.HTTPError as error:
+        return str(error.read(), "utf-8")
+
+
+async def fill_all(url: str, topic: str) -> None:
+    """Publish more than nodes can take whose disks are being filled. Raises `WeirError`."""
+    async with weir.connect(url, request_timeout=5.0) as client:
+        for _ in range(3 * LARGE_MANY):
+            await client.publish(topic, bytes(LARGE_BYTES))
+
+
+@pytest.mark.timeout(2 * WITHIN_SECONDS)
+def test_a_leader_says_that_its_followers_disks_are_full(nodes: NodeSet, tmp_path: Path) -> None:
+    """It looked like a lost majority."""
+
+    async def scenario() -> None:
+        async with (
+            asyncio.timeout(WITHIN_SECONDS),
+            weir.connect(nodes.url, request_timeout=WITHIN_SECONDS) as client,
+        ):
+            await client.create_topic("large")
+            await settled(client)
+            leads = await leader(client, "large")
+            others = [number for number in (1, 2, 3) if number != leads]
+            said = f"nodes {others[0]} and {others[1]} have full disks"
+            with contextlib.ExitStack() as stack:
+                for number in others:
+                    stack.enter_context(Ballast(tmp_path / f"node-{number}"))
+                with pytest.raises(WeirError) as caught:
+                    await fill_all(nodes.url, "large")
+                assert said in str(caught.value)
+                page = await asyncio.to_thread(ready, nodes, leads)
+                assert page == f"not ready for writes: {said}, free 32 MiB or more there\n"
+                assert f"{said}: publishes that need them are refused" in nodes.node(leads).said()
+                assert await leader(client, "large") == leads
+            while await asyncio.to_thread(ready, nodes, leads) != "ready\n":
+                await asyncio.sleep(0.1)
+            await client.publish("large", b"last")
 
     asyncio.run(scenario())

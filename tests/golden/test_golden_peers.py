@@ -60,6 +60,7 @@ LINK_MESSAGES: dict[str, Any] = {
     "beat_reply": m.BeatReply(6, 2, ((GROUP, 8),), 70),
     "clock": ClockTold(1_700_000_000_000),
     "full": FullTold(),
+    "full_for_publishes": FullTold(64 << 20),
 }
 
 

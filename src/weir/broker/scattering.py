@@ -55,7 +55,7 @@ class Scatterings:
         return {m.Scatter: self._scatter, m.Prepare: self._part, m.Decide: self._part}
 
     def _scatter(self, session: Session, caller: Caller, request: m.Scatter) -> None:
-        self._shared.admit()
+        self._shared.admit(0)
         parts = _parts_of(request)
         topics: dict[int, Topic] = {}
         for part, content in parts.items():
@@ -101,7 +101,7 @@ class Scatterings:
     def _local(self, request: Question, tell: Tell) -> None:
         _, partition = self._topics.partition(request.address.group)
         if isinstance(request, m.Prepare):
-            self._shared.admit()
+            self._shared.admit(request.address.group)
         partition.part(request, tell)
 
 

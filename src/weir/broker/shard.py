@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from weir.broker import events as ev
 from weir.broker.admission import Authorize, Budget, allow_all
@@ -28,7 +29,7 @@ from weir.broker.outbox import Outbox
 from weir.broker.peers.clocks import Clocks
 from weir.broker.peers.peers import Peers
 from weir.broker.peers.refill import Refill
-from weir.broker.peers.rooms import Rooms
+from weir.broker.peers.rooms import Full, Rooms
 from weir.broker.reads import Reads
 from weir.broker.reception import Reception
 from weir.broker.registry.catalog import Catalog
@@ -42,8 +43,8 @@ from weir.broker.sessions import Session
 from weir.broker.surroundings import Surroundings
 from weir.broker.sweep import Sweep
 from weir.broker.topics import Topics
-from weir.broker.writer import CHECKPOINT_BYTES, Writer
-from weir.errors import Unavailable
+from weir.broker.writer import CHECKPOINT_BYTES, SPARE_RETRY_MS, Writer
+from weir.errors import Overloaded, Unavailable
 from weir.model.ids import REGISTRY_GROUP
 from weir.model.limits import (
     BUDGET_BYTES_DEFAULT,
@@ -111,6 +112,8 @@ class Shard:
         self._peers = Peers(
             identity.node, layout, outbox, time, settings.replication, settings.level
         )
+        #: The groups led here that other nodes' full disks keep from taking publishes.
+        self._short: dict[int, Full] = {}
         sessions: dict[int, Session] = {}
         self._has_registry = identity.shard == layout.registry_shard
         catalog = self._saved_catalog()
@@ -212,6 +215,11 @@ class Shard:
     def needed_bytes(self) -> int:
         """The free space that full disks need before publishes are taken again; 0 if they are."""
         return sum(writer.needed_bytes for writer in self._writers)
+
+    @property
+    def short(self) -> Full | None:
+        """Which other nodes' disks are full, so that publishes to groups led here are refused."""
+        return max(self._short.values(), default=None)
 
     @property
     def partitions_led(self) -> int:
@@ -337,10 +345,13 @@ class Shard:
             self._sweep.tick()
         # A checkpoint holds the groups that are open: it must not be made before they all are.
         if self._groups.all_open:
-            self._peers.rooms.is_full = any(writer.is_full for writer in self._writers)
+            rooms = self._peers.rooms
+            rooms.is_full = any(writer.is_full for writer in self._writers)
+            rooms.needed_bytes = self.needed_bytes
+            self._short = rooms.short(chain.from_iterable(one.led for one in self._writers))
             for writer in self._writers:
                 writer.tick()
-                _let_others_lead(writer, self._time, self._peers.rooms)
+                _let_others_lead(writer, self._time, rooms)
         self._reception.tick()
 
     def settle(self) -> list[Effect]:
@@ -399,11 +410,14 @@ class Shard:
     def _writer_for(self, group: int) -> Writer:
         return self._writer[self._layout.log_of(group)]
 
-    def _admit(self) -> None:
+    def _admit(self, group: int) -> None:
         if self._stopping and self._set.handed_over:
             raise Unavailable("this node is stopping: try another, or again shortly")
         for writer in self._writers:
             writer.admit(self.budget.used)
+        if (full := self._short.get(group)) is not None:
+            text = f"{full}: free space there or add disks; acks and reads go on"
+            raise Overloaded(text, SPARE_RETRY_MS)
 
     def _fan_in_opened(self, producer: int) -> None:
         self._shared.fan_in_producer = producer

@@ -50,8 +50,9 @@ class Surroundings:
     budget: Budget
     time: Time
     highest: Highest
-    #: Raises `Unavailable` once the shard takes no more publishes.
-    admit: Callable[[], None]
+    #: Raises `Unavailable` once the shard takes no more publishes to a group, `Overloaded` while
+    #: disks are full; 0 stands for no group but its own disks.
+    admit: Callable[[int], None]
     #: The highest stamp that the voters of a group led here have promised to stand by.
     fenced: Callable[[int], int]
     #: How many partitions the topic of a group was made with.

@@ -87,6 +87,9 @@ def _pages(
         if needed := shard.needed_bytes:
             more = in_mib(needed)
             return 503, PLAIN, f"not ready for writes: the disk is full, free {more} or more\n"
+        if (short := shard.short) is not None:
+            more = in_mib(short.needed_bytes)
+            return 503, PLAIN, f"not ready for writes: {short}, free {more} or more there\n"
         return 200, PLAIN, "ready\n"
 
     cheap = ("/healthz", "/readyz")

@@ -50,3 +50,12 @@ class TroublesTold:
                 in_mib(needed),
                 extra={"fields": {"needed_bytes": needed}},
             )
+        short = self._shard.short
+        if self._reminder.is_due("disks of others", short is not None) and short is not None:
+            log.warning(
+                "%s: publishes that need them are refused, acks and reads go on. Free %s or more "
+                "there, or add disks",
+                short,
+                in_mib(short.needed_bytes),
+                extra={"fields": {"needed_bytes": short.needed_bytes, "nodes": short.nodes}},
+            )

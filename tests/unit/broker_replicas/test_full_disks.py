@@ -80,3 +80,59 @@ def test_where_all_are_full_nobody_hands_over(trio: Any, produce: Any, fill: Any
     reply = trio.answer(trio[leader], produce(info, grant, told, VALUE))
     assert isinstance(reply, m.Refusal)
     assert (reply.code, "disk is full" in reply.message) == (Overloaded.code, True)
+
+
+def test_a_leader_with_room_says_that_its_followers_have_none(
+    trio: Any, produce: Any, fill: Any
+) -> None:
+    """Publishes stood until their timeouts, which looked like a lost majority."""
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    leader = trio.leader(group)
+    others = [node for node in trio.live() if node is not leader]
+    empties = [fill(node) for node in others]
+    told = 0
+    while isinstance(reply := trio.told(produce(info, grant, told, VALUE), group), m.Confirm):
+        told += 1
+        trio.run(500)
+        assert told < 100, "nobody is told"
+    assert (leads(trio, group), leader.shard.needed_bytes) == ([leader.id], 0)
+    first, second = sorted(node.id for node in others)
+    assert reply.code == Overloaded.code
+    assert reply.message.startswith(f"nodes {first} and {second} have full disks: free space")
+    assert leader.shard.short.nodes == (first, second)
+    assert leader.shard.short.needed_bytes == max(node.shard.needed_bytes for node in others) > 0
+    for node in others:
+        assert node.shard.short is None
+    trio.run(5_000)
+    assert isinstance(trio.told(produce(info, grant, told, VALUE), group), m.Refusal)
+    empties[0]()
+    trio.until(lambda: leader.shard.short is None, "it refuses on")
+    assert trio.told(produce(info, grant, told, b"last"), group).offset == told
+
+
+def test_who_takes_no_publishes_any_more_says_so_at_once(trio: Any) -> None:
+    """In the second until it is told again, the little room that is left may go."""
+    trio.topic()
+    teller, *others = trio.live()
+    trio.run(1_500)
+    teller.shard._peers._tell_ms = teller.time.monotonic_ms() + 60_000
+    teller.shard._peers.rooms.needed_bytes = 5
+    trio.run(150)
+    for node in others:
+        assert node.shard._peers.rooms._full() == {teller.id: 5}
+
+
+def test_a_leader_takes_publishes_while_one_follower_has_room(
+    trio: Any, produce: Any, fill: Any
+) -> None:
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    leader = trio.leader(group)
+    full = next(node for node in trio.live() if node is not leader)
+    fill(full)
+    for told in range(30):
+        assert trio.told(produce(info, grant, told, VALUE), group).offset == told
+        trio.run(500)
+    assert full.shard.needed_bytes
+    assert leader.shard.short is None

@@ -15,7 +15,7 @@ from weir.broker import control
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.entries import NOOP, Payload
-from weir.broker.peers.peer_frames import ClockTold, FrameKind, framed, pack, pack_link
+from weir.broker.peers.peer_frames import ClockTold, FrameKind, FullTold, framed, pack, pack_link
 from weir.broker.peers.refill_frames import pack_give
 from weir.log.frame import Kind
 from weir.model.batch import encode
@@ -122,6 +122,13 @@ def test_a_clock_that_makes_no_stamps_ends_its_link(trio: Any, wall_ms: int) -> 
     assert told(trio, b"".join(pack_link(ClockTold(wall_ms))))
     assert told(trio, b"".join(pack_link(ClockTold(trio[1].time.wall_ms() + 365 * DAY_MS)))) == []
     assert trio[1].shard.clock_astray_ms == before
+
+
+def test_a_disk_that_needs_more_than_there_can_be_ends_its_link(trio: Any) -> None:
+    trio.leader()
+    for needed in (-1, -(1 << 63)):
+        assert told(trio, b"".join(pack_link(FullTold(needed))))
+    assert told(trio, b"".join(pack_link(FullTold((1 << 63) - 1)))) == []
 
 
 def appended(kind: Kind, data: bytes) -> r.Append:
@@ -235,8 +242,9 @@ def rolled(dice: random.Random) -> bytes:
         lambda: r.Beat(pick(), pick(), ((0, pick(), SENDER),) if flag() else None, pick()),
         lambda: r.BeatReply(pick(), pick(), ((0, pick()),) if flag() else (), pick()),
         lambda: ClockTold(min(pick(), NEAR_END)),
+        lambda: FullTold(min(pick(), NEAR_END)),
     ])()  # fmt: skip
-    if isinstance(message, r.Beat | r.BeatReply | ClockTold):
+    if isinstance(message, r.Beat | r.BeatReply | ClockTold | FullTold):
         return b"".join(pack_link(message))
     return b"".join(pack(dice.choice((0, 0, 0, 65_536)), message))
 

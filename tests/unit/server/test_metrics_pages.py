@@ -16,6 +16,7 @@ import pytest
 
 import weir
 from weir.broker.counts import Histogram
+from weir.broker.peers.rooms import Full
 from weir.client.blocking import BlockingClient
 from weir.device.client import Client as Device
 from weir.errors import Disconnected, RemoteProtocolError, UnknownTopic
@@ -183,7 +184,7 @@ def test_no_shard_is_ready_while_one_of_the_node_is_away() -> None:
     away: list[int] = []
 
     async def run() -> None:
-        shard: Any = SimpleNamespace(ready=True, needed_bytes=0)
+        shard: Any = SimpleNamespace(ready=True, needed_bytes=0, short=None)
         metrics: Any = SimpleNamespace(text=None)
         pages = _pages(metrics, shard, asyncio.Event(), lambda: away)
         async with pages.listening("127.0.0.1", 0) as port:
@@ -193,6 +194,9 @@ def test_no_shard_is_ready_while_one_of_the_node_is_away() -> None:
             away.clear()
             shard.needed_bytes = 64 * 1024 * 1024
             full = "not ready for writes: the disk is full, free 64 MiB or more\n"
+            assert await get(port, "/readyz") == (503, full)
+            shard.needed_bytes, shard.short = 0, Full((2,), 64 * 1024 * 1024)
+            full = "not ready for writes: node 2 has a full disk, free 64 MiB or more there\n"
             assert await get(port, "/readyz") == (503, full)
 
     asyncio.run(run())

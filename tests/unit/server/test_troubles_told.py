@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from weir.broker.peers.rooms import Full
 from weir.broker.shard import Shard
 from weir.server import reminder, troubles_told
 from weir.server.troubles_told import TroublesTold
@@ -41,7 +42,7 @@ def told_by(shard: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
 def test_a_wrong_clock_is_told_at_once_and_each_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=0)
+    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=0, short=None)
     after = told_by(shard, monkeypatch, caplog)
     assert after(5) == []
     shard.clock_astray_ms = 3_600_000
@@ -59,10 +60,23 @@ def test_a_wrong_clock_is_told_at_once_and_each_minute(
 def test_a_full_disk_is_told_with_what_it_needs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=64 << 20)
+    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=64 << 20, short=None)
     after = told_by(shard, monkeypatch, caplog)
     (said,) = after(30)
     assert said.startswith("the disk is full: publishes are refused, acks and reads go on. Free 64")
     assert len(after(60)) == 1
     shard.needed_bytes = 0
+    assert after(200) == []
+
+
+def test_full_disks_of_others_are_told_with_what_they_need(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shard = SimpleNamespace(clock_astray_ms=0, needed_bytes=0, short=Full((2, 3), 64 << 20))
+    after = told_by(shard, monkeypatch, caplog)
+    (said,) = after(30)
+    assert said.startswith("nodes 2 and 3 have full disks: publishes that need them are refused")
+    assert "Free 64 MiB or more there" in said
+    assert len(after(60)) == 1
+    shard.short = None
     assert after(200) == []

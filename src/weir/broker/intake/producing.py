@@ -72,9 +72,9 @@ def publish(
     return not repeats
 
 
-def publish_devices(shared: Surroundings, fan_in: FanIn, crowd: Crowd) -> None:
-    """Take device publishes of each connection, or refuse all of it, in line either way: one
-    without a sequence knows its reply by its place alone.
+def publish_devices(shared: Surroundings, group: int, fan_in: FanIn, crowd: Crowd) -> None:
+    """Take device publishes to a group, of each connection, or refuse all of it, in line either
+    way: one without a sequence knows its reply by its place alone.
     """
     charges = [
         sum(map(len, publishes.values)) + ROW_BYTES * len(publishes.values)
@@ -83,10 +83,10 @@ def publish_devices(shared: Surroundings, fan_in: FanIn, crowd: Crowd) -> None:
     charged = sum(charges)
     if len(crowd) > 1 and not shared.budget.fits(charged):  # there may be room for some
         for one in crowd:
-            publish_devices(shared, fan_in, (one,))
+            publish_devices(shared, group, fan_in, (one,))
         return
     try:
-        shared.admit()
+        shared.admit(group)
         shared.budget.charge(charged)
     except Refused as error:
         for seat, publishes in crowd:

@@ -116,7 +116,7 @@ class Partition:
 
     def publish(self, caller: Caller, request: Produce, own: Callable[[Header], None]) -> None:
         """Take a batch; the reply comes after the commit. `own` raises unless its sender may."""
-        self._shared.admit()
+        self._shared.admit(self.group.id)
         leading = self.leading or self._led()
         self._shared.outbox.touches(caller.session, self.group.id)
         check_dues = leading.grants.pickers.check_dues
@@ -125,7 +125,7 @@ class Partition:
 
     def publish_devices(self, crowd: Crowd) -> None:
         """Take device publishes, those of a connection together; confirms come after the commit."""
-        publish_devices(self._shared, self._fan_in(), crowd)
+        publish_devices(self._shared, self.group.id, self._fan_in(), crowd)
         self._dirty(self)
 
     def part(self, request: Prepare | Decide, tell: Tell) -> None:

@@ -50,6 +50,7 @@ _LED = struct.Struct("<QQQ")
 _BEAT_REPLY = struct.Struct("<QQQI")
 _DROPPED = struct.Struct("<QQ")
 _CLOCK = struct.Struct("<q")
+_FULL = struct.Struct("<q")
 
 _BATCHES = int(Kind.BATCHES)
 _CRC_SIZE = U32.size
@@ -106,7 +107,11 @@ class ClockTold(NamedTuple):
 
 
 class FullTold(NamedTuple):
-    """The disk of a node has no room for more, as of when it sent this."""
+    """The disk of a node has no room for more, as of when it sent this. If it takes no publishes,
+    `needed_bytes` are to be freed.
+    """
+
+    needed_bytes: int = 0
 
 
 #: What two shards tell each other of all their groups.
@@ -126,7 +131,9 @@ def pack_link(message: Told) -> tuple[Buffer, ...]:
     if isinstance(message, ClockTold):
         return framed(FrameKind.CLOCK, 0, _CLOCK.pack(message.wall_ms))
     if isinstance(message, FullTold):
-        return framed(FrameKind.FULL, 0, b"")
+        # Earlier releases look at the kind alone.
+        needed = message.needed_bytes
+        return framed(FrameKind.FULL, 0, _FULL.pack(needed) if needed else b"")
     if isinstance(message, m.Beat):
         led = message.led or ()
         head = _BEAT.pack(
@@ -156,7 +163,9 @@ def unpack_link(frame: LinkFrame) -> Told:
             return ClockTold(*_small(_CLOCK, frame))
         body = checked(frame.body, len(frame.body))
         if frame.kind == _FULL_TOLD:
-            return FullTold()
+            needed = _FULL.unpack_from(body)[0] if body else 0
+            within(needed)
+            return FullTold(needed)
         if frame.kind == _BEAT_SENT:
             number, version, fence, is_new, count = _BEAT.unpack_from(body)
             fits(body, _BEAT.size + count * _LED.size)

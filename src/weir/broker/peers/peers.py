@@ -67,8 +67,8 @@ class Peers:
     """Joins the groups of a shard to their replicas on other nodes."""
 
     __slots__ = ("_early", "_election_ms", "_groups", "_layout", "_level", "_links", "_node",
-                 "_outbox", "_shards", "_tell_ms", "_ticked", "_time", "late_ms", "multi", "refill",
-                 "registry_comes_again", "rooms", "slots")  # fmt: skip
+                 "_outbox", "_shards", "_tell_ms", "_ticked", "_time", "_told_need", "late_ms",
+                 "multi", "refill", "registry_comes_again", "rooms", "slots")  # fmt: skip
 
     def __init__(
         self, node: int, layout: Layout, outbox: Outbox, time: Clocks, settings: Replication,
@@ -101,6 +101,8 @@ class Peers:
         #: When so much time has passed unnoticed that others may have chosen new leaders.
         self.late_ms = self._ticked + settings.election_ms
         self._tell_ms = 0
+        #: Whether it was told that this node takes no publishes.
+        self._told_need = False
         #: Of each group that is not here, who seeks to lead it, and since when.
         self._early: OrderedDict[tuple[int, int], tuple[int, LinkFrame]] = OrderedDict()
 
@@ -199,7 +201,7 @@ class Peers:
                 raise ImpossibleMessage(f"a clock of {message.wall_ms:,} ms makes no stamps")
             self._time.told(place_node(place), message.wall_ms)
         elif isinstance(message, FullTold):
-            self.rooms.told(place_node(place))
+            self.rooms.told(place, message.needed_bytes)
         else:
             self._check_link(message)
             self.multi.step_link(place, message)
@@ -265,7 +267,10 @@ class Peers:
         self.slots.tick()
         self.refill.tick()
         self._time.look()
-        if now >= self._tell_ms:
+        needs = bool(self.rooms.needed_bytes)
+        # At once, for the little room that is left goes quickly.
+        if now >= self._tell_ms or needs > self._told_need:
+            self._told_need = needs
             self._tell_ms = now + TELL_EVERY_MS
             for place in sorted(self._links):
                 self._tell_time(place)
@@ -283,8 +288,9 @@ class Peers:
     def _tell_time(self, place: int) -> None:
         told = pack_link(ClockTold(self._time.own_ms()))
         self._outbox.put(SendToPeer(place, True, told))
-        if self.rooms.is_full:
-            self._outbox.put(SendToPeer(place, True, pack_link(FullTold())))
+        if self.rooms.is_full or self.rooms.needed_bytes:
+            full = pack_link(FullTold(self.rooms.needed_bytes))
+            self._outbox.put(SendToPeer(place, True, full))
 
     def _serve(self) -> None:
         for id in self.multi.take_active():
