@@ -14,7 +14,15 @@ from weir.broker.replica.proposals import Proposals
 from weir.broker.scatter.overdue import Overdue
 from weir.broker.state.scatterings import Outcome, Recover
 from weir.broker.state.state import PartitionState
-from weir.errors import BadRequest, Overloaded, Refused, StaleGrant, Unavailable, UnknownCluster
+from weir.errors import (
+    BadBatch,
+    BadRequest,
+    Overloaded,
+    Refused,
+    StaleGrant,
+    Unavailable,
+    UnknownCluster,
+)
 from weir.model.limits import ACK_RANGES_MAX, GRANT_MS_MAX, RETRY_AFTER_MS, SCATTERINGS_KEPT_MAX
 from weir.model.scattered import Attempt, Scattered
 from weir.order.clock import Time
@@ -124,7 +132,11 @@ class Participant:
         header = batch.header
         if (header.producer, header.epoch) != (attempt.producer, attempt.epoch):
             raise BadRequest("a batch is another producer's than its scattering")
-        if batch.scattered != Scattered(attempt.number, request.parts):
+        try:
+            scattered = batch.scattered
+        except BadBatch as error:
+            raise BadRequest(str(error)) from None
+        if scattered != Scattered(attempt.number, request.parts):
             raise BadRequest("a batch and its scattering do not name the same parts")
         verdict = intake.judge(header)
         if isinstance(verdict, Confirm):

@@ -270,6 +270,25 @@ def test_clusters_pass_by_what_is_void(desk: Desk) -> None:
     assert desk.rig.answer(1, ack).done == 3
 
 
+@pytest.mark.parametrize("numbers", [(1, 0), (1, 1)])
+def test_parts_that_do_not_rise_within_a_batch_are_refused(
+    desk: Desk, numbers: tuple[int, int]
+) -> None:
+    """What a batch says of its scattering was read without a check, and that ended the broker."""
+    grant = desk.rig.answer(1, m.OpenProducer())
+    addresses = desk.info.addresses
+    scattered = Scattered(0, tuple(batch_part(addresses[n].group) for n in numbers))
+    parts = [
+        Part(address, bytes(encode([b"x"], group=address.group, producer=grant.producer,
+                                   epoch=grant.epoch, sequence=0, scattered=scattered)))
+        for address in addresses[:2]
+    ]  # fmt: skip
+    reply = desk.rig.answer(1, m.Scatter(grant.producer, grant.epoch, 0, 0, parts))
+    assert isinstance(reply, m.Refusal)
+    assert (reply.code, "do not rise" in reply.message) == (BadRequest.code, True)
+    assert desk.fetch(0).committed == 0
+
+
 def test_who_lists_clusters_is_told_what_is_void(desk: Desk) -> None:
     other = desk.rig.answer(1, m.OpenProducer())
     home = desk.info.addresses[0]
