@@ -152,11 +152,11 @@ def shards_fed_by_hand(root: Path) -> Iterator[str]:
     for name, node in source_nodes(root):
         if not name.startswith(tuple(f"src/weir/{host}/" for host in HOSTS)):
             continue
-        if isinstance(node, ast.Attribute) and node.attr in {"handle", "take", "settle"}:
+        if isinstance(node, ast.Attribute) and node.attr in {"handle", "take", "follow", "settle"}:
             owner = node.value
             of = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
-            if of.strip("_") == "shard":
-                yield f"{name}:{node.lineno}: shard.{node.attr}: weir.host.feed decides when"
+            if (of := of.strip("_")) in {"shard", "feed"}:
+                yield f"{name}:{node.lineno}: {of}.{node.attr}: weir.host decides when"
 
 
 def decisions_in_hosts(root: Path) -> Iterator[str]:
@@ -428,8 +428,8 @@ PLANTED: dict[Callable[[Path], Iterator[str]], tuple[str, str, str]] = {
     markers: ("src/weir/log/a.py", f"{DOC}# {'TO' + 'DO'}: later\n", "a.py:3: unfinished"),
     shards_fed_by_hand: (
         "src/weir/sim/a.py",
-        f"{DOC}effects = process.shard.handle(event)\n",
-        "a.py:3: shard.handle: weir.host.feed decides",
+        f"{DOC}effects = process._feed.follow()\n",
+        "a.py:3: feed.follow: weir.host decides",
     ),
     decisions_in_hosts: (
         "src/weir/testing/a.py",

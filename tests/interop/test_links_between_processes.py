@@ -97,7 +97,7 @@ async def echoed(shard: Talking, driver: Driver) -> None:
     while missing:
         for kind, body in missing.items():
             frame = link.encode(kind, 5, body)
-            driver._do([ef.SendToPeer(THERE, kind == 1, frame)])
+            driver._turns.do([ef.SendToPeer(THERE, kind == 1, frame)])
         with contextlib.suppress(TimeoutError):
             event = await asyncio.wait_for(shard.heard.get(), 0.2)
             assert isinstance(event, ev.PeerSent), event

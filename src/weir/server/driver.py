@@ -1,4 +1,4 @@
-"""The only loop: feeds events to the shard and does its effects, in order."""
+"""Hosts a shard on asyncio: does what the shard asks for, and tells it what comes of that."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.feed import Feed
 from weir.host.flush_schedule import FlushSchedule
+from weir.host.shard_loop import ShardLoop
 from weir.log import checkpoint
 from weir.log.disk import Disk
 from weir.model.limits import CONNECTIONS_MAX
@@ -65,7 +66,6 @@ class Driver:
             Network(self.links.found, self.links.accept), self.trunks.guest, self._loop.time,
             secrets.randbits(31) << 31, log,
         )  # fmt: skip
-        self._serves = self._lining = False
         # Connections of other shards have a pool of their own, which holds the largest frames.
         self._lanes: Unfinished[Lane] = Unfinished(self._connections.reservations.limit // 2)
         self._ready = asyncio.Event()
@@ -88,6 +88,13 @@ class Driver:
             ef.StartChore: self._chore,
             ef.Stopped: self._on_stopped,
         }
+        self._turns = ShardLoop(
+            shard, self._feed, self._connections, self.links.nodes, self._actions, self,
+            self._loop.call_soon,
+        )  # fmt: skip
+        #: Feeds one event and does what comes of it, unless events are gathered.
+        self.handle = self._turns.handle
+        self._run = self._turns.run
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -95,11 +102,9 @@ class Driver:
         """Bring the shard up, and let clients in when it leads all its groups; other nodes link
         before. With any of those it serves at once: who leads comes out between them.
         """
-        self._connections.wait()
-        self._do(self._shard.start())
+        self._turns.start()
         self._tick()
         await self.wait(self._ready)
-        self._connections.begin()
 
     async def stop(self, drain_seconds: float) -> bool:
         """Drain: finish what is under way, save, hang up. False if time ran out."""
@@ -112,7 +117,7 @@ class Driver:
         if self._ticker is not None:
             self._ticker.cancel()
         self._connections.let_go("this node is stopping")
-        self.run()
+        self._run()
         self._connections.hang_up("this node is stopping")  # a shard that broke lets nobody go
         self.trunks.close()
         self.links.close()
@@ -122,7 +127,7 @@ class Driver:
 
     def protocol(self) -> Peer:
         """Return the protocol of a new connection."""
-        return Peer(self, self._feed, self._connections.connection())
+        return Peer(self._turns, self._feed, self._connections.connection())
 
     def new_session(self) -> int:
         """Return a number that no session ever had."""
@@ -141,13 +146,6 @@ class Driver:
 
     # -- events -------------------------------------------------------------------------------
 
-    def handle(self, event: ev.Event) -> None:
-        """Feed one event and do what comes of it, unless events are gathered."""
-        feed = self._feed
-        feed.put(event)
-        if not feed.waits:
-            self.run()
-
     def gather(self) -> None:
         """Keep all events until `settle`: the shard takes them as one."""
         self._feed.gather()
@@ -155,57 +153,15 @@ class Driver:
     def settle(self) -> None:
         """Feed what was gathered."""
         self._feed.release()
-        self.run()
+        self._run()
 
-    def run(self) -> None:
-        """Let the shard take what is in its feed, and do what comes of it, until that is empty."""
-        feed, more = self._feed, self._connections.more
-        try:
-            while not feed.waits:
-                if not feed.events:
-                    if not more:
-                        break
-                    self._connections.go_on()
-                    continue
-                if effects := feed.take():
-                    self._do(effects)
-                behind = feed.follow()
-                if behind:
-                    self._do(behind)
-                elif behind is None:
-                    self._loop.call_soon(self._settle)
-            if not self._serves:
-                self._look()
-            if self._connections.line and not self._lining:
-                self._lining = True
-                self._loop.call_soon(self._serve_line)
-        except Exception as error:
-            self._broke(error)
+    def serve(self) -> None:
+        """The shard can serve."""
+        self._ready.set()
 
-    def _serve_line(self) -> None:
-        self._lining = False
-        self._connections.serve_line()
-        self.run()
-
-    def _settle(self) -> None:
-        try:
-            self._do(self._feed.settle())
-            if not self._serves:
-                self._look()
-        except Exception as error:
-            self._broke(error)
-
-    def _look(self) -> None:
-        """Serve as soon as the shard can."""
-        if self._shard.ready or self.links.nodes:
-            self._serves = True
-            self._ready.set()
-
-    def _broke(self, error: Exception) -> None:
+    def broke(self, where: str, error: Exception) -> None:
         """Let everybody go: nothing that the shard says is to be believed any more."""
-        where = type(self._feed.taken[0]).__name__ if self._feed.taken else "settling"
         log.critical("the shard broke at %s", where, exc_info=error)
-        self._feed.close()
         self._broken.set_exception(error)
         self._connections.cut()
         self.links.close()
@@ -245,13 +201,13 @@ class Driver:
         """Whole frames of another shard's peer came in."""
         self._connections.receive(session, frames)
         if not self._feed.waits:
-            self.run()
+            self._run()
 
     def arrived(self, event: ev.Arrived) -> None:
         """Devices that another shard let in came at once."""
         self._feed.arrive(event)
         if not self._feed.waits:
-            self.run()
+            self._run()
 
     def lane_brought(self, lane: Lane, size: int) -> None:
         """Of the frame under way on a connection of another shard there are `size` bytes now."""
@@ -269,10 +225,6 @@ class Driver:
         self._shard.passed_on(shard, size)
 
     # -- effects ------------------------------------------------------------------------------
-
-    def _do(self, effects: list[ef.Effect]) -> None:
-        for effect in effects:
-            self._actions[type(effect)](effect)
 
     def _hold(self, effect: ef.HoldReads) -> None:
         self._connections.actions[ef.HoldReads](effect)

@@ -17,6 +17,7 @@ from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.feed import Feed
 from weir.host.flush_schedule import FlushSchedule
+from weir.host.shard_loop import ShardLoop
 from weir.log import recovery
 from weir.log.durable_position import DurablePosition, Owner
 from weir.log.settings import Settings
@@ -113,13 +114,13 @@ class Process:
         self._sockets: dict[Link, Socket] = {}
         self._feed: Feed | None = None
         self._connections: Connections[Socket] | None = None
-        self._actions: dict[type, Callable[[Any], None]] = {}
+        self._turns: ShardLoop | None = None
         #: Those that are accepted in the next turn, if there are any, and what is read then.
         self._accepting: list[Socket] = []
         self._readable: list[Socket] = []
         #: Those whose clients do not take their replies.
         self.full: list[Socket] = []
-        self._looks = self._serves = self._lining = False
+        self._looks = False
         #: Whether it stands still: it is paused, or waits for a flush that it runs itself.
         self.paused = False
         self._stands = self._flushing = False
@@ -159,8 +160,7 @@ class Process:
             self._feed, self.shard.budget, seat.machine.limits, Network(), self.trunks.guest,
             self._seconds, self.world.dice.getrandbits(31) << 31, _Notes(self.world),
         )  # fmt: skip
-        self._connections.wait()
-        self._actions = {
+        actions: dict[type, Callable[[Any], None]] = {
             **self._connections.actions,
             ef.HoldReads: self._hold,
             ef.StartFlush: self._start_flush,
@@ -174,7 +174,10 @@ class Process:
             ef.Stopped: self._on_stopped,
             **dict.fromkeys(BESIDES, self._jobs.start),
         }
-        self._do(self.shard.start())
+        self._turns = ShardLoop(
+            self.shard, self._feed, self._connections, self.links.wanted, actions, self, self._soon
+        )
+        self._turns.start()
         self._tick()
 
     def _open(self, log: int) -> Opened:
@@ -196,7 +199,7 @@ class Process:
         """
         self._seat.witness.look(self)
         self._jobs.abandon()
-        self.shard = self._feed = self._connections = None
+        self.shard = self._feed = self._connections = self._turns = None
         self._backlog.clear()
         self._readable.clear()
         self._accepting.clear()
@@ -345,38 +348,29 @@ class Process:
                 self._run()
 
     def _run(self) -> None:
-        feed, connections = self._feed, self._connections
-        if feed is None or connections is None:
+        turns, connections = self._turns, self._connections
+        if turns is None or connections is None:
             return
-        while not feed.waits:
-            if not feed.events:
-                if not connections.more:
-                    break
-                connections.go_on()
-                continue
-            if effects := feed.take():
-                self._do(effects)
-            behind = feed.follow()
-            if behind:
-                self._do(behind)
-            elif behind is None:
-                self.world.after(0, self._settle)  # behind what else happens in this instant
-        if not self._serves and (self.ready or self.links.wanted):
-            self._serves = True
-            connections.begin()
-        if connections.line and not self._lining:
-            self._lining = True
-            self.world.after(0, self._serve_line)
+        turns.run()
         if not self._looks and (connections.watched or self.full):
             self._looks = True
             if self._seat.machine.tick > _LOOK:  # else its own tick does as well
                 self.world.after(_LOOK, self._look)
 
-    def _serve_line(self) -> None:
-        if self._connections is not None and not self.asleep(self._serve_line):
-            self._lining = False
-            self._connections.serve_line()
-            self._run()
+    def serve(self) -> None:
+        """Its shard can serve: who connects is served."""
+
+    def broke(self, where: str, error: Exception) -> None:
+        """An exception is a bug, of which the run tells."""
+        raise error
+
+    def _soon(self, act: Callable[[], None]) -> None:
+        """Call something behind what else happens in this instant."""
+        self.world.after(0, self._behind, act)
+
+    def _behind(self, act: Callable[[], None]) -> None:
+        if self._feed is not None and not self.asleep(self._behind, act):
+            act()
 
     def _look(self) -> None:
         """Look at who takes its replies, though it is no time for a tick."""
@@ -398,15 +392,6 @@ class Process:
         if self.shard is not None and not self.asleep(self._flush, effect):
             del self.flushes.inline[effect.log]
             self._jobs.flush_inline(effect)
-
-    def _settle(self) -> None:
-        if self._feed is not None and not self.asleep(self._settle):
-            self._do(self._feed.settle())
-
-    def _do(self, effects: list[ef.Effect]) -> None:
-        actions = self._actions
-        for effect in effects:
-            actions[type(effect)](effect)
 
     def _send_to_peer(self, effect: ef.SendToPeer) -> None:
         self.release(effect.charged)

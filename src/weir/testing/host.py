@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
+from typing import Any
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
@@ -19,6 +21,7 @@ from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.feed import Feed
 from weir.host.flush_schedule import FlushSchedule
+from weir.host.shard_loop import ShardLoop
 from weir.log import checkpoint
 from weir.log.recovery import recover
 from weir.log.settings import Settings
@@ -28,6 +31,10 @@ from weir.testing.disk import MemoryDisk
 
 log = logging.getLogger(__name__)
 
+#: What is done on the disk.
+_ON_DISK = (
+    ef.StartFlush, ef.StartRead, ef.MakeSpare, ef.SaveCheckpoint, ef.StartChore, ef.ReplicaHalted,
+)  # fmt: skip
 _SYSTEM = 1
 #: The least that holds batches of 8 MiB. A restart writes zeros over the rest of it.
 _SEGMENT = 32 * MIB
@@ -69,13 +76,18 @@ class Host:
             self._feed, self._shard.budget, ConnectionLimits(), nobody, lambda session: None,
             self._loop.time, life << 32, log,
         )  # fmt: skip
-        self._lining = False
+        self._turns = ShardLoop(
+            self._shard, self._feed, self._connections, (), self._actions(), self,
+            self._loop.call_soon,
+        )  # fmt: skip
+        #: Feeds one event and does what comes of it.
+        self.handle = self._turns.handle
         #: What broke the shard: a bug of weir.
         self.error: Exception | None = None
 
     async def start(self) -> None:
         """Return when clients can be served."""
-        self._do(self._shard.start())
+        self._turns.start()
         self._tick()
         await self._ready.wait()
         if self.error is not None:
@@ -93,63 +105,25 @@ class Host:
         """Cut everybody off; what they sent before is served, and they may come again."""
         self._connections.cut()
 
-    def handle(self, event: ev.Event) -> None:
-        """Feed one event and do what comes of it; an exception is a bug, and ends the host."""
-        feed = self._feed
-        feed.put(event)
-        if not feed.waits:
-            self.run()
+    def serve(self) -> None:
+        """The shard can serve."""
+        self._ready.set()
 
-    def run(self) -> None:
-        """Let the shard take what is in its feed, and do what comes of it, until that is empty."""
-        feed, connections = self._feed, self._connections
-        try:
-            while not feed.waits:
-                if not feed.events:
-                    if not connections.more:
-                        break
-                    connections.go_on()
-                    continue
-                self._do(feed.take())
-                behind = feed.follow()
-                if behind is None:
-                    self._loop.call_soon(self._settle)
-                else:
-                    self._do(behind)
-            if connections.line and not self._lining:
-                self._lining = True
-                self._loop.call_soon(self._serve_line)
-        except Exception as error:
-            self._broke("events", error)
-
-    def _serve_line(self) -> None:
-        self._lining = False
-        self._connections.serve_line()
-        self.run()
-
-    def _settle(self) -> None:
-        try:
-            self._do(self._feed.settle())
-        except Exception as error:
-            self._broke("settling", error)
-
-    def _broke(self, where: str, error: Exception) -> None:
+    def broke(self, where: str, error: Exception) -> None:
+        """End: an exception is a bug."""
         log.critical("the node broke at %s", where, exc_info=error)
         self.error = error
         self.end()
 
     def protocol(self) -> Peer:
         """Return the protocol of a new connection."""
-        return Peer(self, self._feed, self._connections.connection())
+        return Peer(self._turns, self._feed, self._connections.connection())
 
     # -- effects -------------------------------------------------------------------------------
 
-    def _do(self, effects: list[ef.Effect]) -> None:
-        actions = self._connections.actions
-        for effect in effects:
-            actions.get(type(effect), self._start)(effect)
-        if self._shard.ready:
-            self._ready.set()
+    def _actions(self) -> dict[type, Callable[[Any], None]]:
+        on_disk = dict.fromkeys(_ON_DISK, self._start)
+        return {**self._connections.actions, **on_disk}
 
     def _start(self, effect: ef.Effect) -> None:
         """Have work on the disk done behind this turn."""
@@ -164,7 +138,7 @@ class Host:
         try:
             self._work_on(effect)
         except Exception as error:
-            self._broke(type(effect).__name__, error)
+            self.broke(type(effect).__name__, error)
 
     def _work_on(self, effect: ef.Effect) -> None:
         disk = self._disk
@@ -188,8 +162,6 @@ class Host:
                 self.handle(ev.ChoreDone(log, chore, chore.run(disk)))
             case ef.ReplicaHalted(error=error):
                 raise error
-            case _:
-                raise TypeError(f"a node of one shard is asked for {effect!r}")
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(ev.TICK_MS / 1_000, self._tick)

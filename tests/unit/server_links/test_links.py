@@ -61,7 +61,7 @@ def test_requests_are_passed_on_by_the_trunk_lane(running: Running, own: Made, r
             *lanes, session = await two.until(ev.Opened, 4)
             assert (session.principal, session.place) == ("alice", place_of(1, 0))
             assert [event.session for event in two.heard(ev.Closed)] == [e.session for e in lanes]
-            two.driver._do([ef.Send(session.session, (b"\2reply",))])
+            two.driver._turns.do([ef.Send(session.session, (b"\2reply",))])
             (back,) = await one.until(ev.PassedBack)
             assert back.shard == place_of(2, 0)
             assert bytes(back.frames[0].body) == b"\2reply"

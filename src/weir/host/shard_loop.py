@@ -1,0 +1,133 @@
+"""The only loop: a shard takes its events, and what comes of them is done, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sized
+from typing import Any, Protocol
+
+from weir.broker import events as ev
+from weir.broker.effects import Effect
+from weir.broker.shard import Shard
+from weir.host.connections import Connections
+from weir.host.feed import Feed
+
+#: Calls what it is given behind this turn of the host.
+Soon = Callable[[Callable[[], None]], object]
+
+
+class Host(Protocol):
+    """Whose shard it is."""
+
+    def serve(self) -> None:
+        """The shard can serve: clients are let in."""
+
+    def broke(self, where: str, error: Exception) -> None:
+        """The shard broke: nothing that it says is to be believed any more. May raise `error`."""
+
+
+class ShardLoop:
+    """Lets a shard take what is in its feed, and has done what it asks for, until that is empty."""
+
+    __slots__ = (
+        "_actions",
+        "_connections",
+        "_feed",
+        "_host",
+        "_lining",
+        "_linked",
+        "_serves",
+        "_shard",
+        "_soon",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        shard: Shard,
+        feed: Feed,
+        connections: Connections[Any],
+        linked: Sized,
+        actions: Mapping[type, Callable[[Any], None]],
+        host: Host,
+        soon: Soon,
+    ) -> None:
+        """`actions` do what each effect asks for. `linked` are the nodes that there are links to:
+        with any of them clients are let in though `shard` leads nothing, for who leads comes out
+        between them.
+        """
+        self._shard = shard
+        self._feed = feed
+        self._connections = connections
+        self._linked = linked
+        self._actions = actions
+        self._host = host
+        self._soon = soon
+        self._serves = self._lining = False
+
+    def start(self) -> None:
+        """Bring the shard up; clients wait to be let in until it can serve."""
+        self._connections.wait()
+        self.do(self._shard.start())
+
+    def handle(self, event: ev.Event, /) -> None:
+        """Feed one event and do what comes of it, unless events are gathered."""
+        feed = self._feed
+        feed.put(event)
+        if not feed.waits:
+            self.run()
+
+    def run(self) -> None:
+        """Let the shard take what is in its feed, and do what comes of it, until that is empty."""
+        feed, connections = self._feed, self._connections
+        more = connections.more
+        try:
+            while not feed.waits:
+                if not feed.events:
+                    if not more:
+                        break
+                    connections.go_on()
+                    continue
+                if effects := feed.take():
+                    self.do(effects)
+                behind = feed.follow()
+                if behind:
+                    self.do(behind)
+                elif behind is None:
+                    self._soon(self._settle)
+            if not self._serves:
+                self._look()
+            if connections.line and not self._lining:
+                self._lining = True
+                self._soon(self._serve_line)
+        except Exception as error:
+            self._broke(error)
+
+    def do(self, effects: list[Effect]) -> None:
+        """Do what effects ask for, in order."""
+        actions = self._actions
+        for effect in effects:
+            actions[type(effect)](effect)
+
+    def _serve_line(self) -> None:
+        self._lining = False
+        self._connections.serve_line()
+        self.run()
+
+    def _settle(self) -> None:
+        try:
+            self.do(self._feed.settle())
+            if not self._serves:
+                self._look()
+        except Exception as error:
+            self._broke(error)
+
+    def _look(self) -> None:
+        """Serve as soon as the shard can."""
+        if self._shard.ready or self._linked:
+            self._serves = True
+            self._connections.begin()
+            self._host.serve()
+
+    def _broke(self, error: Exception) -> None:
+        taken = self._feed.taken
+        self._feed.close()
+        self._host.broke(type(taken[0]).__name__ if taken else "settling", error)

@@ -1,0 +1,117 @@
+"""Effects are done in order, before the shard hears of what they caused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+from weir.broker import effects as ef
+from weir.broker import events as ev
+from weir.broker.admission import Budget
+from weir.broker.shard import Shard
+from weir.host.accept_queue import ConnectionLimits
+from weir.host.connections import Connections
+from weir.host.feed import Feed
+from weir.host.flush_schedule import FlushSchedule
+from weir.host.shard_loop import ShardLoop
+from weir.log.flush import Flush
+
+
+class Network:
+    found: tuple[str, ...] = ()
+
+    def address(self, transport: Any) -> str:
+        return ""
+
+    def is_gone(self, transport: Any) -> bool:
+        return False
+
+    def accept_link(self, transport: Any, data: bytes) -> None:
+        raise AssertionError("nobody links here")
+
+
+class Noting:
+    """A shard and its host, which note what they are told."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.budget = Budget(100)
+        self.turn: list[Any] = []
+        self.behind: list[Callable[[], None]] = []
+        self.breaks = False
+        self.feed = Feed(cast(Shard, self), FlushSchedule((), (), lambda: 0.0))
+        connections: Connections[Any] = Connections(
+            self.feed, self.budget, ConnectionLimits(), Network(), lambda session: None,
+            lambda: 0.0, 1, logging.getLogger("test"),
+        )  # fmt: skip
+        self.linked: list[int] = []
+        actions = {ef.Stopped: self.stopped, ef.Connect: self.turn.append}
+        self.loop = ShardLoop(
+            cast(Shard, self), self.feed, connections, self.linked, actions, self,
+            self.behind.append,
+        )  # fmt: skip
+
+    def start(self) -> list[ef.Effect]:
+        return [ef.Connect(2, "host", 1)]
+
+    def take(self, *events: ev.Event) -> list[ef.Effect]:
+        self.turn.append(events)
+        if self.breaks:
+            raise KeyError("planted")
+        return [ef.Stopped(), ef.Connect(3, "host", 1)] if events == (ev.Stopping(),) else []
+
+    def settle(self) -> list[ef.Effect]:
+        self.turn.append("settled")
+        return []
+
+    def stopped(self, effect: ef.Stopped) -> None:
+        self.turn.append(effect)
+        self.loop.handle(ev.Closed(7))
+
+    def serve(self) -> None:
+        self.turn.append("serves")
+
+    def broke(self, where: str, error: Exception) -> None:
+        self.turn.append((where, str(error)))
+
+
+def test_what_an_effect_causes_is_heard_behind_all_effects() -> None:
+    noting = Noting()
+    noting.loop.handle(ev.Stopping())
+    assert noting.turn == [
+        (ev.Stopping(),), ef.Stopped(), ef.Connect(3, "host", 1), "settled",
+        (ev.Closed(7),), "settled",
+    ]  # fmt: skip
+
+
+def test_it_settles_behind_the_turn_of_a_flush() -> None:
+    noting, flushed = Noting(), ev.Flushed(1, Flush(0, 0, (), ()))
+    noting.loop.handle(flushed)
+    assert noting.turn == [(flushed,)]
+    for act in noting.behind:
+        act()
+    assert noting.turn == [(flushed,), "settled"]
+
+
+def test_clients_are_let_in_once_the_shard_is_ready_or_linked() -> None:
+    for linked in (False, True):
+        noting = Noting()
+        noting.loop.start()
+        noting.loop.handle(ev.Ticked())
+        assert noting.turn == [ef.Connect(2, "host", 1), (ev.Ticked(),), "settled"]
+        if linked:
+            noting.linked.append(2)
+        noting.ready = not linked
+        noting.turn.clear()
+        for _ in range(2):
+            noting.loop.handle(ev.Ticked())
+        assert noting.turn == [(ev.Ticked(),), "settled", "serves", (ev.Ticked(),), "settled"]
+
+
+def test_of_a_shard_that_broke_nothing_is_believed() -> None:
+    noting = Noting()
+    noting.breaks = True
+    noting.loop.handle(ev.Ticked())
+    noting.loop.handle(ev.Ticked())
+    assert noting.turn == [(ev.Ticked(),), ("Ticked", "'planted'")]
