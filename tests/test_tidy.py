@@ -30,9 +30,11 @@ HOSTS = ("server", "sim", "testing")
 DECIDED = {
     "ef.Send", "ef.Answers", "ef.Hangup",
     "ev.Opened", "ev.Closed", "ev.LetGo", "ev.Received", "ev.Arrived", "ev.Flushed",
+    "ev.LinkOpened", "ev.LinkClosed", "ev.PeerSent", "ev.TrunkOpened", "ev.TrunkClosed",
+    "ev.PassedBack",
 }  # fmt: skip
-#: These still decide for trunks.
-TRUNKS = {"src/weir/sim/trunks.py", "src/weir/testing/trunk_wires.py"}
+#: Carries trunks between shards that tests drive by hand.
+TRUNKS = {"src/weir/testing/trunk_wires.py"}
 PURE_MODULES = ("client/session.py",)
 FACADE = {
     "App", "Backoff", "Batch", "Inbox", "Message", "Reject", "__version__", "at", "connect", "last",

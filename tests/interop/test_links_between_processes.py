@@ -18,10 +18,10 @@ from weir.broker import events as ev
 from weir.broker.admission import Budget
 from weir.broker.identity import Identity
 from weir.broker.shard import Shard
+from weir.host.links import Own
 from weir.model.ids import place_of
 from weir.server.driver import Driver
 from weir.server.hosting import listening
-from weir.server.links import Own
 from weir.server.loops import run_loop
 from weir.wire import link
 
@@ -45,15 +45,16 @@ class Talking:
     def start(self) -> list[ef.Effect]:
         return []
 
-    def take(self, event: Any) -> list[ef.Effect]:
+    def take(self, *events: Any) -> list[ef.Effect]:
+        sent = [event for event in events if isinstance(event, ev.PeerSent)]
         if not self.echoes:
-            if isinstance(event, ev.LinkOpened | ev.LinkClosed | ev.PeerSent):
-                self.heard.put_nowait(event)
-            return []
-        if not isinstance(event, ev.PeerSent):
+            for event in events:
+                if isinstance(event, ev.LinkOpened | ev.LinkClosed | ev.PeerSent):
+                    self.heard.put_nowait(event)
             return []
         return [
             ef.SendToPeer(event.place, one.kind == 1, link.encode(one.kind, one.group, one.body))
+            for event in sent
             for one in event.frames
         ]
 
@@ -121,7 +122,7 @@ def test_a_process_that_stood_still_is_left_and_linked_again() -> None:
         loop = asyncio.get_running_loop()
         async with running(1, False, 0) as (shard, driver):
             try:
-                driver.links.connect(ef.Connect(2, HOST, port))
+                driver._turns.do([ef.Connect(2, HOST, port)])
                 first = await until(shard, ev.LinkOpened)
                 await echoed(shard, driver)
                 process.send_signal(signal.SIGSTOP)

@@ -15,6 +15,7 @@ from weir.codec.fields import U32, Buffer
 from weir.errors import Refused, RemoteProtocolError, Revoked
 from weir.host.accept_queue import AcceptQueue, ConnectionLimits
 from weir.host.feed import Feed
+from weir.host.log import Log
 from weir.model.limits import KIB, MIB, RETRY_AFTER_MS
 from weir.wire.client import encode_reply
 from weir.wire.connection import Connection
@@ -116,14 +117,14 @@ class Receiver(Protocol):
         """Close once everything sent is out."""
 
 
-class Log(Protocol):
-    """Where it is said what happened to connections, as a `logging.Logger` takes it."""
+class Waiting(Protocol):
+    """Whose frames wait for the effects of others."""
 
-    def info(self, text: str, *given: object) -> None:
-        """Say what happens now and then."""
+    #: Whether it is among those with `more` to serve.
+    queued: bool
 
-    def warning(self, text: str, *given: object) -> None:
-        """Say what an operator should know."""
+    def serve(self) -> None:
+        """Hand on the next of them."""
 
 
 class ClientConnection(Generic[T]):
@@ -515,7 +516,7 @@ class Connections(Generic[T]):
         #: Those that are looked at with every tick.
         self.watched: dict[int, ClientConnection[T]] = {}
         #: Those with frames that wait for the effects of others.
-        self.more: deque[ClientConnection[T]] = deque()
+        self.more: deque[Waiting] = deque()
         #: Those of which frames wait in line: they are served by parts, in turns of their own.
         self.line: dict[ClientConnection[T], None] = {}
         #: How many frames have come so far.

@@ -83,7 +83,7 @@ class _Led:
                     case Away(_, silent):
                         driver.trunks.leave(silent)
                     case trunk, end:
-                        await driver.trunks.join(end, trunk.shard, trunk.asks)
+                        await driver.join(end, trunk.shard, trunk.asks)
 
         def lost(shard: int) -> None:
             self.tether.tell(TrunkLost(shard))

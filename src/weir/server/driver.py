@@ -6,33 +6,35 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import socket
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.counts import Histogram
-from weir.broker.reservations import Reservations, Unfinished
+from weir.broker.reservations import Reservations
 from weir.broker.shard import Shard
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.feed import Feed
 from weir.host.flush_schedule import FlushSchedule
+from weir.host.guest import Guest
+from weir.host.link_out import Whereabouts
+from weir.host.links import Links, Own
 from weir.host.shard_loop import ShardLoop
+from weir.host.trunks import Trunks
+from weir.host.wires import Home
 from weir.log import checkpoint
 from weir.log.disk import Disk
 from weir.model.limits import CONNECTIONS_MAX
 from weir.server.disk_pool import DiskPool
-from weir.server.driving import Lane
 from weir.server.flushes import Flushes
 from weir.server.jobs import checkpoint_saved, chore_done, read_done
-from weir.server.links import Links, Own
 from weir.server.position_saver import PositionSaver
 from weir.server.transport import Network, Peer
-from weir.server.trunk import Trunks
-from weir.wire.device import DeviceRequest
-from weir.wire.frame import ClientFrame
+from weir.server.wires import Wires
 
 log = logging.getLogger(__name__)
 
@@ -52,26 +54,41 @@ class Driver:
         nodes are told what `own` says of it. `positions[n]` saves how far log n is durable.
         """
         self._shard = shard
-        self._loop = asyncio.get_running_loop()
-        self._broken: asyncio.Future[None] = self._loop.create_future()
-        limits = limits or ConnectionLimits()
-        self.trunks = Trunks(self, max(limits.connections_max, CONNECTIONS_MAX))
-        self.links = Links(self, self.trunks, own or Own(shard.identity, len(disks)))
-        schedule = FlushSchedule(disks, self.links.nodes, self._loop.time)
+        self._loop = loop = asyncio.get_running_loop()
+        self._broken: asyncio.Future[None] = loop.create_future()
+        nodes: dict[int, Whereabouts] = {}
+        guests: dict[int, Guest] = {}
+        found: set[str] = set()
+        schedule = FlushSchedule(disks, nodes, loop.time)
         self._flushes = Flushes(disks, self, schedule, positions)
         self._feed = Feed(shard, schedule)
         self._pool = DiskPool(disks, self._tell)
+        limits = limits or ConnectionLimits()
+        network = Network(found, self._accept)
         self._connections = Connections(
-            self._feed, shard.budget, limits,
-            Network(self.links.found, self.links.accept), self.trunks.guest, self._loop.time,
+            self._feed, shard.budget, limits, network, guests.get, loop.time,
             secrets.randbits(31) << 31, log,
         )  # fmt: skip
-        # Connections of other shards have a pool of their own, which holds the largest frames.
-        self._lanes: Unfinished[Lane] = Unfinished(self._connections.reservations.limit // 2)
+        self._actions: dict[type, Callable[..., None]] = {}
+        self._turns = ShardLoop(
+            shard, self._feed, self._connections, nodes, self._actions, self, loop.call_soon
+        )
+        #: Feeds one event and does what comes of it, unless events are gathered.
+        self.handle = self._turns.handle
+        self._run = self._turns.run
+        self._wires = Wires(self._turns, self._feed, network, found)
+        self._home = Home(
+            shard, self._feed, self._connections, loop.call_soon, self._wires.later, log
+        )
+        self.trunks = Trunks(self._home, guests, max(limits.connections_max, CONNECTIONS_MAX))
+        self.links = Links(
+            self._home, self.trunks, own or Own(shard.identity, len(disks)), nodes, found,
+            secrets.randbits(62), self._wires, secrets.SystemRandom(),
+        )  # fmt: skip
         self._ready = asyncio.Event()
         self._stopped = asyncio.Event()
         self._ticker: asyncio.TimerHandle | None = None
-        self._actions: dict[type, Callable[..., None]] = {
+        self._actions |= {
             **self._connections.actions,
             ef.Pass: self.trunks.send,
             ef.SendToPeer: self.links.send,
@@ -79,7 +96,6 @@ class Driver:
             ef.Disconnect: self.links.disconnect,
             ef.EndLink: self.links.end_inbound,
             ef.EndTrunk: self.trunks.end,
-            ef.ReplicaHalted: _halted,
             ef.StartFlush: self._flushes.start,
             ef.StartRead: self._start_read,
             ef.HoldReads: self._hold,
@@ -87,14 +103,8 @@ class Driver:
             ef.SaveCheckpoint: self._save,
             ef.StartChore: self._chore,
             ef.Stopped: self._on_stopped,
+            ef.ReplicaHalted: _halted,
         }
-        self._turns = ShardLoop(
-            shard, self._feed, self._connections, self.links.nodes, self._actions, self,
-            self._loop.call_soon,
-        )  # fmt: skip
-        #: Feeds one event and does what comes of it, unless events are gathered.
-        self.handle = self._turns.handle
-        self._run = self._turns.run
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -121,6 +131,7 @@ class Driver:
         self._connections.hang_up("this node is stopping")  # a shard that broke lets nobody go
         self.trunks.close()
         self.links.close()
+        self._wires.close()
         self._flushes.stop()
         self._pool.shutdown()
         return drained
@@ -165,6 +176,7 @@ class Driver:
         self._broken.set_exception(error)
         self._connections.cut()
         self.links.close()
+        self._wires.close()
 
     # -- peers --------------------------------------------------------------------------------
 
@@ -197,32 +209,12 @@ class Driver:
         """Call `act` after a while."""
         self._loop.call_later(seconds, act)
 
-    def received(self, session: int, frames: Sequence[ClientFrame | DeviceRequest]) -> None:
-        """Whole frames of another shard's peer came in."""
-        self._connections.receive(session, frames)
-        if not self._feed.waits:
-            self._run()
+    async def join(self, end: socket.socket, shard: int, asks: bool) -> None:
+        """Take one end of a trunk whose other end `shard` has; a new one replaces an old."""
+        await self._wires.join(end, lambda transport: self.trunks.join(transport, shard, asks))
 
-    def arrived(self, event: ev.Arrived) -> None:
-        """Devices that another shard let in came at once."""
-        self._feed.arrive(event)
-        if not self._feed.waits:
-            self._run()
-
-    def lane_brought(self, lane: Lane, size: int) -> None:
-        """Of the frame under way on a connection of another shard there are `size` bytes now."""
-        self._lanes.came(lane, size)
-        for slowest in self._lanes.overflow():
-            log.warning("a connection of another shard was cut: its frame waited longest")
-            slowest.cut()
-
-    def release(self, size: int) -> None:
-        """Give back bytes of the budget that were sent."""
-        self._shard.budget.release(size)
-
-    def passed_on(self, shard: int, size: int) -> None:
-        """Give back bytes of the budget that another shard of this node was sent."""
-        self._shard.passed_on(shard, size)
+    def _accept(self, transport: asyncio.Transport, data: bytes) -> None:
+        self._wires.adopt(transport, lambda address: self.links.accept(transport, data, address))
 
     # -- effects ------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 from weir.broker.layout import Layout
 from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
+from weir.host.links import Own
 from weir.log.durable_position import DurablePosition, Owner
 from weir.log.recovery import recover
 from weir.log.segment import segment_number
@@ -27,7 +28,6 @@ from weir.server.disk import FileDisk, FolderInUse
 from weir.server.doors import open_doors
 from weir.server.driver import Driver
 from weir.server.folder import Founded, NodeFolder, Started
-from weir.server.links import Own
 from weir.server.observed import observed
 from weir.server.position_saver import PositionSaver
 from weir.server.signals import stop_by_signal

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from weir.broker.identity import Member
-from weir.broker.layout import Layout
 from weir.sim.host import Host
 from weir.sim.network import End, Link, Net, Way
-from weir.sim.process import Machine, Process
+from weir.sim.process import PORT, SHARD_PORT, Machine, Process
+from weir.sim.strangers import Stranger
+from weir.sim.wires import Listening
 from weir.sim.witness import Witness, led_by
 from weir.sim.world import World
-
-#: That all shards of a node share.
-PORT = 6800
 
 
 class BrokerSet:
@@ -23,6 +21,9 @@ class BrokerSet:
         self.net = Net(far=nodes > 1)
         self.machine = machine
         self.witness = Witness()
+        #: By the node whose name leads elsewhere, the one that it leads to; 0 for a stranger.
+        self.misled: dict[int, int] = {}
+        self.stranger = Stranger(world)
         numbers = range(1, nodes + 1)
         members = tuple(Member(n, f"node{n}", PORT) for n in numbers) if nodes > 1 else ()
         self.hosts = {
@@ -104,7 +105,16 @@ class _Dialer:
         self._brokers = brokers
         self._source = source
 
-    def __call__(self, node: int) -> tuple[list[Process], Layout, Way, Way]:
-        host, net = self._brokers.hosts[node], self._brokers.net
-        ways = net.way(self._source, node), net.way(node, self._source)
-        return host.running, host.layout, *ways
+    def __call__(self, name: str, port: int) -> tuple[list[Listening], Way, Way]:
+        brokers, node = self._brokers, int(name.removeprefix("node"))
+        found = brokers.misled.get(node, node)
+        at = found or node
+        ways = brokers.net.way(self._source, at), brokers.net.way(at, self._source)
+        if not found:
+            return [brokers.stranger], *ways
+        listening: list[Listening] = [
+            one
+            for one in brokers.hosts[found].running
+            if port == PORT or one.number == port - SHARD_PORT
+        ]
+        return listening, *ways

@@ -13,10 +13,9 @@ from weir.log.lost import begin_lost
 from weir.model.limits import FORMAT_LEVEL
 from weir.sim.disk import PowerCut, SimDisk
 from weir.sim.jobs import Faults
-from weir.sim.links import Dial
 from weir.sim.network import Link
 from weir.sim.process import Machine, Process, Seat
-from weir.sim.trunks import Trunks
+from weir.sim.wires import Dial, join
 from weir.sim.witness import Witness
 from weir.sim.world import MS, SkewedTime, World
 
@@ -56,7 +55,8 @@ class Host:
         self.faults = Faults()
         self.layout = Layout(machine.logs)
         self._machine = machine
-        identity = Identity(machine.log.system, node=node, members=members)
+        birth = random.Random(node).getrandbits(62) if members else 0
+        identity = Identity(machine.log.system, node=node, members=members, birth=birth)
         self._seat = Seat(
             world,
             self.time,
@@ -210,7 +210,7 @@ class Host:
         self._end(power=False)
 
     def _connect(self, asking: Process, serving: Process) -> None:
-        self.world.after(self.world.between(*_JOINED), Trunks.join, asking, serving)
+        self.world.after(self.world.between(*_JOINED), join, asking, serving)
 
     def _disk_gone(self, process: Process) -> None:
         """A process ends when its disk fails, and the node with it."""
@@ -233,4 +233,4 @@ class Host:
         one, other = self._processes[asking], self._processes[serving]
         if one is not None and other is not None:
             self.world.note("trunk", self.node, asking, serving)
-            Trunks.join(one, other)
+            join(one, other)

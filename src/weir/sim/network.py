@@ -214,6 +214,11 @@ class Link:
         """How many bytes that the host sent are under way."""
         return self._down.waiting if self.open else 0
 
+    @property
+    def requests_unsent(self) -> int:
+        """How many bytes that the client sent are under way."""
+        return self._up.waiting if self.open else 0
+
     def hold(self, held: bool) -> None:
         """Let the host read nothing for a while."""
         self._up.held = held

@@ -17,17 +17,21 @@ from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
 from weir.host.feed import Feed
 from weir.host.flush_schedule import FlushSchedule
+from weir.host.guest import Guest
+from weir.host.link_out import Whereabouts
+from weir.host.links import Links, Own
 from weir.host.shard_loop import ShardLoop
+from weir.host.trunks import Trunks
+from weir.host.wires import Home
 from weir.log import recovery
 from weir.log.durable_position import DurablePosition, Owner
 from weir.log.settings import Settings
 from weir.sim.disk import SimDisk
 from weir.sim.jobs import BESIDES, Faults, Jobs
-from weir.sim.links import Dial, Links
 from weir.sim.network import End, Link, Way
 from weir.sim.positions import Positions
 from weir.sim.sockets import Network, Socket
-from weir.sim.trunks import Trunks
+from weir.sim.wires import Begin, Dial, Dialer, Wired, adopt
 from weir.sim.witness import Witness
 from weir.sim.world import MS, SECOND, SkewedTime, World
 
@@ -39,6 +43,8 @@ _LOOK = 2 * ev.TICK_MS * MS
 _STOPPING = "this node is stopping"
 #: A shard's own port is so much above its number.
 SHARD_PORT = 6900
+#: That all shards of a node share.
+PORT = 6800
 #: A recovery has a few steps for each segment.
 _RECOVERY_STEPS = 40
 
@@ -107,11 +113,14 @@ class Process:
         self.run = world.dice.getrandbits(32)
         #: Whether everything is durable and saved, after it was told to stop.
         self.stopped = False
-        self.trunks = Trunks(self)
-        self.links = Links(self, seat.dial)
+        #: Those of other nodes that it links to, and the peers of other shards, by session.
+        self.nodes: dict[int, Whereabouts] = {}
+        self._guests: dict[int, Guest] = {}
         self._seat = seat
         self._jobs = Jobs(self, seat.machine.flush, seat.faults)
         self._sockets: dict[Link, Socket] = {}
+        #: Those to other nodes that this process has dialled.
+        self._dialled: dict[Link, Socket] = {}
         self._feed: Feed | None = None
         self._connections: Connections[Socket] | None = None
         self._turns: ShardLoop | None = None
@@ -150,32 +159,43 @@ class Process:
         seat = self._seat
         identity = replace(seat.identity, shard=number)
         settings = seat.machine.shard
-        if seat.machine.ports and layout.shards > 1:
-            ports = tuple(SHARD_PORT + shard for shard in range(layout.shards))
+        ports = tuple(SHARD_PORT + shard for shard in range(layout.shards))
+        ports = ports if layout.shards > 1 else ()
+        if seat.machine.ports:
             settings = replace(settings, ports=ports)
         self.shard = Shard(identity, opened, seat.time, settings, layout)
-        self.flushes = FlushSchedule(self.logs, self.links.wanted, self._seconds)
-        self._feed = Feed(self.shard, self.flushes)
-        self._connections = Connections(
-            self._feed, self.shard.budget, seat.machine.limits, Network(), self.trunks.guest,
-            self._seconds, self.world.dice.getrandbits(31) << 31, _Notes(self.world),
+        self.flushes = FlushSchedule(self.logs, self.nodes, self._seconds)
+        feed = self._feed = Feed(self.shard, self.flushes)
+        found: set[str] = set()
+        connections = self._connections = Connections(
+            feed, self.shard.budget, seat.machine.limits, Network(found, self._accept_link),
+            self._guests.get, self._seconds, self.world.dice.getrandbits(31) << 31,
+            _Notes(self.world),
         )  # fmt: skip
+        home = Home(self.shard, feed, connections, self._soon, self._later, connections.log)
+        self.trunks = Trunks(home, self._guests)
+        reached = (f"node{self.node}", PORT) if identity.members else ("", 0)
+        own = Own(identity, len(self.disks), layout.shards, ports, *reached)
+        dialer = Dialer(self, seat.dial, found)
+        self.links = Links(
+            home, self.trunks, own, self.nodes, found, self.run, dialer, self.world.dice
+        )
         actions: dict[type, Callable[[Any], None]] = {
-            **self._connections.actions,
+            **connections.actions,
             ef.HoldReads: self._hold,
             ef.StartFlush: self._start_flush,
-            ef.Pass: self._pass,
-            ef.SendToPeer: self._send_to_peer,
-            ef.Connect: lambda effect: self.links.connect(effect.node),
-            ef.Disconnect: lambda effect: self.links.disconnect(effect.node),
+            ef.Pass: self.trunks.send,
+            ef.SendToPeer: self.links.send,
+            ef.Connect: self.links.connect,
+            ef.Disconnect: self.links.disconnect,
             ef.EndLink: self._end_link,
             ef.EndTrunk: self._end_link,
-            ef.ReplicaHalted: _halted,
             ef.Stopped: self._on_stopped,
+            ef.ReplicaHalted: _halted,
             **dict.fromkeys(BESIDES, self._jobs.start),
         }
         self._turns = ShardLoop(
-            self.shard, self._feed, self._connections, self.links.wanted, actions, self, self._soon
+            self.shard, feed, connections, self.nodes, actions, self, self._soon
         )
         self._turns.start()
         self._tick()
@@ -207,8 +227,6 @@ class Process:
         for link in links:
             link.orphaned = link.open
             link.cut(silent=power)
-        self.trunks.cut(power)
-        self.links.cut(power)
 
     def disk_failed(self) -> None:
         """A write or a sync failed: nothing may be retried, believed, or said to anybody."""
@@ -272,21 +290,35 @@ class Process:
 
     # -- peers ---------------------------------------------------------------------------------
 
-    def connect(self, client: End, up: Way, down: Way) -> Link:
-        """Open a connection."""
+    def connect(self, client: End, up: Way, down: Way, site: str = "") -> Link:
+        """Open a connection; `site` is where the client is, if it is another node."""
         assert self._connections is not None  # who listens has some
         link = Link(self.world, client, self, up, down)
-        socket = Socket(self, link, self._connections.connection(), type(client).__name__)
+        site = site or type(client).__name__
+        socket = Socket(self, link, self._connections.connection(), site)
         self._sockets[link] = socket
         if not self._accepting:
             self.world.after(self.world.between(*_ACCEPTED), self._turn)
         self._accepting.append(socket)
         return link
 
-    def new_session(self) -> int:
-        """Return a number that no session ever had."""
-        assert self._connections is not None  # who asks is served by it
-        return self._connections.new_session()
+    def take(self, link: Link, begin: Begin, asks: bool = False, far: bool = False) -> None:
+        """Take this end of a connection to another process, which is one of another node if it is
+        `far`.
+        """
+        socket = self._sockets[link] = Socket(self, link, Wired(begin), "", asks)
+        if far:
+            self._dialled[link] = socket
+        socket.accept()
+        self._run()
+
+    def sever(self) -> None:
+        """Break all connections to other nodes that this process has dialled."""
+        for link in list(self._dialled):
+            link.cut()
+
+    def _accept_link(self, socket: Socket, data: bytes) -> None:
+        adopt(socket, lambda transport: self.links.accept(transport, data, socket.site))
 
     def received(self, link: Link, data: bytes) -> None:
         """Bytes of a peer are there to be read."""
@@ -300,6 +332,7 @@ class Process:
         """A peer is gone."""
         if self.asleep(self.lost, link):
             return
+        self._dialled.pop(link, None)
         if (socket := self._sockets.pop(link, None)) is not None:
             socket.lost()
             self._read(socket)
@@ -336,7 +369,7 @@ class Process:
 
     def peers(self) -> list[Link]:
         """Return the connections of clients that are open as far as this side knows."""
-        return list(self._sockets)
+        return [link for link, socket in self._sockets.items() if socket.is_client]
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -366,11 +399,16 @@ class Process:
 
     def _soon(self, act: Callable[[], None]) -> None:
         """Call something behind what else happens in this instant."""
-        self.world.after(0, self._behind, act)
+        self.world.after(0, self.behind, act)
 
-    def _behind(self, act: Callable[[], None]) -> None:
-        if self._feed is not None and not self.asleep(self._behind, act):
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        self.world.after(int(seconds * SECOND), self.behind, act)
+
+    def behind(self, act: Callable[[], None]) -> None:
+        """Do something in a turn of its own, and let the shard take what comes of it."""
+        if self._feed is not None and not self.asleep(self.behind, act):
             act()
+            self._run()
 
     def _look(self) -> None:
         """Look at who takes its replies, though it is no time for a tick."""
@@ -392,20 +430,6 @@ class Process:
         if self.shard is not None and not self.asleep(self._flush, effect):
             del self.flushes.inline[effect.log]
             self._jobs.flush_inline(effect)
-
-    def _send_to_peer(self, effect: ef.SendToPeer) -> None:
-        self.release(effect.charged)
-        self.links.send(effect.place, effect.quick, b"".join(effect.buffers))
-
-    def _pass(self, effect: ef.Pass) -> None:
-        assert self.shard is not None  # it has just asked for this
-        self.shard.passed_on(effect.shard, effect.charged)
-        self.trunks.send(effect.shard, b"".join(effect.buffers))
-
-    def release(self, charged: int) -> None:
-        """Give back bytes of the budget that were sent."""
-        if charged and self.shard is not None:
-            self.shard.budget.release(charged)
 
     def _start_flush(self, effect: ef.StartFlush) -> None:
         if self.flushes.start(effect):
@@ -430,7 +454,7 @@ class Process:
     def _hold(self, effect: ef.HoldReads) -> None:
         assert self._connections is not None  # its shard has just asked for this
         self._connections.actions[ef.HoldReads](effect)
-        self.trunks.hold(effect.hold)
+        self.trunks.update()
 
     def _tick(self) -> None:
         if self.shard is None:
@@ -438,6 +462,8 @@ class Process:
         if not (self.paused and self.asleep(self._tick)):
             self.world.after(self._seat.machine.tick, self._tick)
             self._look_now()
+            self.trunks.tick()
+            self.links.tick()
             self.handle(ev.Ticked())
             self._seat.witness.look(self)
 
@@ -448,10 +474,13 @@ class _Notes:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def info(self, text: str, *given: object) -> None:
+    def info(self, text: str, *given: object, extra: object = None) -> None:
         self._world.note("told", text % given)
 
     warning = info
+
+    def error(self, text: str, *given: object, extra: object = None) -> None:
+        raise AssertionError(text % given)
 
 
 def _halted(effect: ef.ReplicaHalted) -> None:

@@ -1,11 +1,11 @@
-"""The process's end of a link, as a transport: what came waits until it is read."""
+"""A process's end of a connection, as a transport: what came waits until it is read."""
 
 from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Container, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from weir.codec.fields import Buffer
 from weir.host.connections import ClientConnection
@@ -19,18 +19,40 @@ if TYPE_CHECKING:
 _FULL_BYTES = 4 * KIB
 
 
+class Told(Protocol):
+    """Whom a socket tells what it says."""
+
+    def open(self, transport: Socket, /) -> bool:
+        """Begin."""
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes as they come."""
+
+    def pause_writing(self) -> None:
+        """The peer does not take what it is sent."""
+
+    def resume_writing(self) -> None:
+        """It took it."""
+
+    def close(self) -> None:
+        """The connection is over."""
+
+
 class Socket:
-    """A connection that a process serves."""
+    """One end of a connection: of one that a process serves, or of one that it has dialled."""
 
     def __init__(
-        self, process: Process, link: Link, connection: ClientConnection[Socket], site: str
+        self, process: Process, link: Link, told: Told, site: str, asks: bool = False
     ) -> None:
-        """Read nothing before `accept`. `site` is where the peer is."""
+        """Read nothing before `accept`. `site` is where the peer is. Who `asks` has dialled."""
         self.site = site
         self.is_full = False
         self.link = link
+        self.asks = asks
+        #: Whether it may be a client's.
+        self.is_client = isinstance(told, ClientConnection)
         self._process = process
-        self._connection = connection
+        self._told = told
         self._came: deque[bytes] = deque()
         self._is_accepted = self._closing = self._over = False
         self._reads = True
@@ -40,8 +62,14 @@ class Socket:
     def accept(self) -> None:
         """Begin, and read what is there: who connects has mostly said something by then."""
         self._is_accepted = True
-        self._connection.open(self)
+        self._told.open(self)
         self.read()
+
+    def change(self, told: Told) -> None:
+        """Tell somebody else from now on."""
+        self.is_client = False
+        self._told = told
+        told.open(self)
 
     def came(self, data: bytes) -> None:
         """Bytes have come, which are there to be read."""
@@ -56,17 +84,17 @@ class Socket:
         if not self._is_accepted:
             return
         while self._came and self._reads and not self._closing:
-            self._connection.receive(self._came.popleft())
+            self._told.receive(self._came.popleft())
         if self._over:
             self._is_accepted = False
-            self._connection.close()
+            self._told.close()
 
     def drain(self) -> bool:
         """Let a full client go on once it has taken enough; return whether it has."""
         if self.get_write_buffer_size() > _FULL_BYTES // 4:
             return False
         self.is_full = False
-        self._connection.resume_writing()
+        self._told.resume_writing()
         return True
 
     # -- a transport --------------------------------------------------------------------------
@@ -75,23 +103,28 @@ class Socket:
         """Send bytes."""
         if self._closing:
             return
-        self._process.world.note("send", self._connection.session, zlib.crc32(data))
+        if self.asks:
+            self.link.to_host(bytes(data))
+            return
+        if isinstance(self._told, ClientConnection):
+            self._process.world.note("send", self._told.session, zlib.crc32(data))
         self.link.to_client(bytes(data))
         if not self.is_full and self.get_write_buffer_size() > _FULL_BYTES:
             self.is_full = True
             self._process.full.append(self)
-            self._connection.pause_writing()
+            self._told.pause_writing()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """Send buffers as one."""
         self.write(b"".join(list_of_data))
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes are under way to the client."""
-        return self.link.replies_unsent
+        """Return how many bytes are under way to the peer."""
+        return self.link.requests_unsent if self.asks else self.link.replies_unsent
 
     def pause_reading(self) -> None:
-        """Hand on no more bytes."""
+        """Hand on no more bytes. Who asks always reads what comes back."""
+        assert not self.asks
         self._reads = False
         self.link.hold(True)
 
@@ -118,20 +151,24 @@ class Socket:
     def close(self) -> None:
         """Close once all is sent."""
         self._closing = True
-        self.link.finish()
+        if self.asks:
+            self.link.finish_client()
+        else:
+            self.link.finish()
 
     def abort(self) -> None:
         """Close at once."""
         self._closing = True
-        self.link.cut()
+        self.link.cut(None if self.is_client else self._process)
 
 
 class Network:
-    """What a simulated process knows of its network: the links of other nodes are elsewhere."""
+    """What a simulated process knows of its network."""
 
-    def __init__(self) -> None:
-        """Know no other node."""
-        self.found: Container[str] = frozenset()
+    def __init__(self, found: Container[str], accept_link: Callable[[Socket, bytes], None]) -> None:
+        """`found` are the names of other nodes, whose connections `accept_link` takes."""
+        self.found = found
+        self.accept_link = accept_link
 
     def address(self, transport: Socket) -> str:
         """Return where a peer is."""
@@ -140,7 +177,3 @@ class Network:
     def is_gone(self, transport: Socket) -> bool:
         """Return whether a peer has hung up."""
         return not transport.link.open
-
-    def accept_link(self, transport: Socket, data: bytes) -> None:
-        """Refuse who begins in the link dialect: no other node does."""
-        transport.abort()

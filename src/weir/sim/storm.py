@@ -18,6 +18,7 @@ _LONG = 10 * SECOND
 _DEPOSED = (300 * MS, 3 * SECOND)
 _PARTED = (200 * MS, 4 * SECOND)
 _SLOW = (500 * MS, 3 * SECOND)
+_MISLED = (300 * MS, 4 * SECOND)
 #: When a node that starts does so in the next release.
 _RELEASE = (2 * SECOND, 14 * SECOND)
 _FULL = (100 * MS, 600 * MS)
@@ -81,6 +82,7 @@ class Storm:
         """Make no more faults, and mend what can be mended: every node is up or on its way."""
         self._stopped = True
         self._brokers.net.heal()
+        self._brokers.misled.clear()
         # What was stamped hours ahead cannot be taken back: that time has come.
         ahead_ms = max(0, self.latest_ms - self._world.now // MS)
         for host in self._brokers.all:
@@ -238,11 +240,25 @@ class Storm:
         """Break connections, some of clients, or all between a node and the others."""
         dice = self._world.dice
         if self._world.chance(0.5):
-            for process in self._any().running:
-                process.links.sever()
+            cut = self._any()
+            if self._world.chance(0.3):
+                self._mislead(cut.node)
+            for host in self._brokers.all if cut.node in self._brokers.misled else [cut]:
+                for process in host.running:
+                    process.sever()
         elif links := self._brokers.peers():
             for link in dice.sample(links, dice.randint(1, len(links))):
                 link.cut()
+
+    def _mislead(self, node: int) -> None:
+        """Let the name of a node lead to another for a while, or to a stranger of its number."""
+        others = [other for other in self._brokers.hosts if other != node]
+        self._brokers.misled[node] = self._world.dice.choice([0, *others])
+        self._world.note("mislead", node, self._brokers.misled[node])
+        self._later(_MISLED, self._lead, node)
+
+    def _lead(self, node: int) -> None:
+        self._brokers.misled.pop(node, None)
 
     # -- disks ---------------------------------------------------------------------------------
 

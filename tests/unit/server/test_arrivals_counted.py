@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Any, cast
 
 from weir.broker import effects as ef
@@ -12,10 +11,9 @@ from weir.broker.identity import Identity
 from weir.broker.shard import Shard
 from weir.model.ids import place_of
 from weir.server.driver import Driver
-from weir.server.trunk import ServingEnd
 from weir.wire import trunk
 from weir.wire.device import DeviceHello, DevicePublishes
-from weir.wire.trunk import Arrival, Kind, TrunkStream
+from weir.wire.trunk import Arrival, Kind
 
 
 class Noting:
@@ -61,9 +59,9 @@ def at_once() -> list[Any]:
 def asked(frames: list[Any]) -> int:
     async def body() -> int:
         driver = Driver(cast(Shard, Noting()), {})
-        end = ServingEnd(driver, 1, driver.trunks, lambda shard: None)
-        end.connection_made(cast(Any, Wire()))
-        end.take(deque(TrunkStream().receive(b"".join(frames))))
+        end = driver.trunks.join(cast(Any, Wire()), 1, asks=False).end
+        end.receive(b"".join(frames))
+        driver._run()
         driver._pool.shutdown()
         return driver._flushes._schedule.asked
 
@@ -82,10 +80,11 @@ def test_what_a_device_of_another_node_said_at_once_is_one_event() -> None:
     async def body() -> None:
         heard: list[Any] = []
         driver = Driver(cast(Shard, Noting()), {})
-        driver.received = lambda session, frames: heard.append(frames)  # type: ignore[method-assign]
-        end = ServingEnd(driver, place_of(2, 0), driver.trunks, lambda shard: None)
-        end.connection_made(cast(Any, Wire()))
-        end.take(deque(TrunkStream().receive(b"".join(one_by_one()))))
+        driver._connections.receive = (  # type: ignore[method-assign]
+            lambda session, frames: heard.append(frames)
+        )
+        end = driver.trunks.join(cast(Any, Wire()), place_of(2, 0), asks=False).end
+        end.receive(b"".join(one_by_one()))
         driver._pool.shutdown()
         assert [len(frames) for frames in heard] == [2] * 10
 

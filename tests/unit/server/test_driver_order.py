@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,6 +20,16 @@ from weir.server.driver import Driver
 from weir.sim.disk import SimDisk
 from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 from weir.wire.trunk import Arrival
+
+
+def received(driver: Driver, session: int, frames: Sequence[Any]) -> None:
+    driver._connections.receive(session, frames)
+    driver._run()
+
+
+def arrived(driver: Driver, event: ev.Arrived) -> None:
+    driver._feed.arrive(event)
+    driver._run()
 
 
 class Noting:
@@ -140,15 +150,15 @@ def test_a_flush_is_settled_behind_its_turn_and_publishes_of_devices_not_at_all(
             DeviceHello(0, 5, 1, 0, "t"),
             DevicePublishes([1], [0], [b"value"], [0]),
         ]
-        driver.received(1, publishes)
-        driver.received(1, [DevicePing(1)])
+        received(driver, 1, publishes)
+        received(driver, 1, [DevicePing(1)])
         assert shard.heard == [
             ev.Received(1, publishes), ev.Received(1, [DevicePing(1)]), "settled",
         ]  # fmt: skip
         shard.heard.clear()
         shard.budget.take(90)  # this cannot wait: others would be read from meanwhile
-        driver.received(1, publishes)
-        assert driver.held
+        received(driver, 1, publishes)
+        assert driver._feed.held
         assert shard.heard == [ev.Received(1, publishes), "settled"]
         driver._pool.shutdown()
 
@@ -170,8 +180,8 @@ def test_the_shard_settles_once_the_confirm_of_a_lone_flush_is_out() -> None:
         flushed = ev.Flushed(3, flush, rests=False)
 
         shard.said = [ef.StartFlush(3, flush)]
-        driver.received(1, asked.frames)
-        driver.received(1, asked.frames)
+        received(driver, 1, asked.frames)
+        received(driver, 1, asked.frames)
         assert shard.heard == [asked, asked]
         for _ in range(3):
             await asyncio.sleep(0)
@@ -180,9 +190,9 @@ def test_the_shard_settles_once_the_confirm_of_a_lone_flush_is_out() -> None:
         shard.heard.clear()
         shard.budget.take(90)  # others would be read from meanwhile
         shard.said = [ef.StartFlush(3, flush)]
-        driver.received(1, asked.frames)
+        received(driver, 1, asked.frames)
         assert shard.heard == [asked, "settled"]
-        assert driver.held
+        assert driver._feed.held
         await asyncio.sleep(0)
         assert shard.heard[:3] == [asked, "settled", flushed]
         driver._flushes.stop()
@@ -202,7 +212,7 @@ def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None
 
         def comes(session: int, principal: str = "", place: int = 0) -> None:
             driver.handle(ev.Opened(session, principal, place))
-            driver.received(session, said(session))
+            received(driver, session, said(session))
 
         def one(session: int) -> Arrival:
             return Arrival(session, *said(session))
@@ -212,8 +222,8 @@ def test_devices_that_say_hello_and_publish_as_they_come_are_one_event() -> None
         comes(2)
         driver.handle(ev.Opened(3))
         driver.handle(ev.Opened(4))
-        driver.received(3, said(3))  # who comes between is no part of it
-        driver.arrived(ev.Arrived([one(5)], "ada", 1))
+        received(driver, 3, said(3))  # who comes between is no part of it
+        arrived(driver, ev.Arrived([one(5)], "ada", 1))
         comes(6)
         comes(7, "ada", 1)
         comes(8, "ada", 1)

@@ -80,7 +80,8 @@ def test_a_welcome_is_not_lost_to_who_ends_the_connection(end: str) -> None:
         driver.handle(ev.Opened(1))
         for number, request in enumerate((m.Hello("test"), m.CreateTopic("t", 1))):
             frames = ClientStream().receive(b"".join(encode_request(request, number)))
-            driver.received(1, frames)
+            driver._connections.receive(1, frames)
+            driver._run()
         for _ in range(200):
             await asyncio.sleep(0.005)
             if len(list(shard.topics.partitions())) and shard.topics.named("t"):

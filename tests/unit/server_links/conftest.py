@@ -15,8 +15,8 @@ from weir.broker import events as ev
 from weir.broker.admission import Budget
 from weir.broker.identity import Identity
 from weir.broker.shard import Shard
+from weir.host.links import Own
 from weir.server.driver import Driver
-from weir.server.links import Own
 from weir.wire import link
 from weir.wire.link import Lane, LinkHello
 
@@ -90,11 +90,19 @@ class Node:
 
     def connect(self, other: Node, port: int = 0) -> None:
         node = other.shard.identity.node
-        self.links.connect(ef.Connect(node, "127.0.0.1", port or other.port))
+        self.do(ef.Connect(node, "127.0.0.1", port or other.port))
+
+    def do(self, effect: ef.Effect) -> None:
+        self.driver._turns.do([effect])
+        self.driver._run()
+
+    def tick(self) -> None:
+        self.links.tick()
+        self.driver._run()
 
     def send(self, place: int, quick: bool, *body: bytes, charged: int = 0) -> None:
         self.shard.budget.take(charged)
-        self.links.send(ef.SendToPeer(place, quick, link.encode(1, 5, *body), charged))
+        self.do(ef.SendToPeer(place, quick, link.encode(1, 5, *body), charged))
 
 
 def made_own(

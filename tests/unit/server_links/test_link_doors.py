@@ -37,11 +37,11 @@ def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
             size = 4 * MIB
             await loop.sock_sendall(bulk, head[:4] + size.to_bytes(4, "little") + head[8:] + b"x")
             async with asyncio.timeout(5):
-                while one.driver._lanes.used != 17:  # what came, not what it claims
+                while one.driver._home.unfinished.used != 17:  # what came, not what it claims
                     await asyncio.sleep(0)
             await loop.sock_sendall(bulk, bytes(size - 1))
             ((_, kind, _, whole),) = await one.frames(1)
-            assert (kind, len(whole), one.driver._lanes.used) == (9, size, 0)
+            assert (kind, len(whole), one.driver._home.unfinished.used) == (9, size, 0)
             # A client waits when the budget is used up; a node that frees some must not.
             one.driver._feed.held = True
             await loop.sock_sendall(bulk, head)
@@ -49,7 +49,7 @@ def test_what_came_of_a_frame_is_counted_until_the_shard_has_it(
             await loop.sock_sendall(bulk, head[:4] + b"\xff\xff\xff\xff" + head[8:])
             assert await loop.sock_recv(bulk, 1) == b""
             assert await loop.sock_recv(quick, 1) == b""
-            assert one.driver._lanes.used == 0
+            assert one.driver._home.unfinished.used == 0
             quick.close()
             bulk.close()
 
@@ -86,8 +86,8 @@ def test_strangers_are_refused_and_told_why(
 ) -> None:
     async def body() -> None:
         async with running(own(1)) as (one,):
-            one.links.disconnect(ef.Disconnect(4))
-            one.links.connect(ef.Connect(5, "127.0.0.1", 1, 9))
+            one.do(ef.Disconnect(4))
+            one.do(ef.Connect(5, "127.0.0.1", 1, 9))
             answer, sock = await greet(one.port, hello(**changes))
             assert (answer.verdict, answer.node, answer.shard) == (verdict, 1, 0)
             assert why in answer.reason
@@ -106,7 +106,7 @@ def test_a_node_founded_anew_is_cut_off_as_soon_as_the_set_knows_the_other_folde
             _, right = await greet(one.port, hello(birth=9))
             _, wrong = await greet(one.port, hello(node=3, birth=8))
             for node in (2, 3):
-                one.links.connect(ef.Connect(node, "127.0.0.1", 1, 9))
+                one.do(ef.Connect(node, "127.0.0.1", 1, 9))
             assert await asyncio.get_running_loop().sock_recv(wrong, 1) == b""
             assert list(one.links._in) == [place_of(2, 0)]
             right.close()
@@ -125,12 +125,12 @@ def test_no_link_is_kept_to_a_node_founded_anew(
         async with running(own(1), anew) as (one, two):
             one.connect(two)
             await one.until(ev.LinkOpened)
-            one.links.connect(ef.Connect(2, "127.0.0.1", two.port, 9))
+            one.do(ef.Connect(2, "127.0.0.1", two.port, 9))
             await one.until(ev.LinkClosed)
             while "has no link yet: node 2 of this set has another data folder" not in caplog.text:
                 await asyncio.sleep(0.01)
             assert len(one.heard(ev.LinkOpened)) == 1
-            one.links.connect(ef.Connect(2, "127.0.0.1", two.port, 8))
+            one.do(ef.Connect(2, "127.0.0.1", two.port, 8))
             await one.until(ev.LinkOpened, 2)
 
     run(body)
@@ -296,7 +296,7 @@ def test_who_says_that_it_is_a_node_unknown_here_is_told_no_birth(
             elsewhere = msgspec.structs.replace(said, to_node=2)
             assert not link.is_from(elsewhere, 8), "it says a node's hello to another"
             sock.close()
-            one.links.connect(ef.Connect(9, "127.0.0.1", port, 5))
+            one.do(ef.Connect(9, "127.0.0.1", port, 5))
             assert one.links.hello(link.Lane.QUICK, 9, 0).birth == 8, "earlier releases need it"
 
     run(body)
@@ -308,7 +308,7 @@ def test_a_hello_is_judged_by_what_it_proves(
 ) -> None:
     async def body() -> None:
         async with running(own(1)) as (one,):
-            one.links.connect(ef.Connect(2, "127.0.0.1", 1, 8))
+            one.do(ef.Connect(2, "127.0.0.1", 1, 8))
             said = hello(nonce=77)
             said = msgspec.structs.replace(said, proof=link.vouch(birth, said))
             answer, sock = await greet(one.port, said)
@@ -329,7 +329,7 @@ def test_so_many_nodes_that_nobody_has_named_may_link_here(
     running: Running, own: Made, greet: Greet, hello: Made, run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("weir.server.links.LINK_NODES_MAX", 2)
+    monkeypatch.setattr("weir.host.links.LINK_NODES_MAX", 2)
 
     async def body() -> None:
         async with running(own(1)) as (one,):
@@ -345,7 +345,7 @@ def test_so_many_nodes_that_nobody_has_named_may_link_here(
                 assert "nobody has named" in answer.reason
                 sock.close()
             # One that the set has named comes in all the same, and who has gone makes room.
-            one.links.connect(ef.Connect(201, "127.0.0.1", 1))
+            one.do(ef.Connect(201, "127.0.0.1", 1))
             answer, sock = await greet(one.port, hello(node=201))
             assert answer.verdict == Verdict.ACCEPTED
             socks.append(sock)

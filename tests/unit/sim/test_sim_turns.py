@@ -13,6 +13,9 @@ from weir.host.accept_queue import AcceptQueue
 from weir.host.connections import ClientConnection, Connections
 from weir.host.feed import Feed
 from weir.host.flush_schedule import FlushSchedule
+from weir.host.link_lanes import OutLane
+from weir.host.link_out import Outbound
+from weir.host.trunks import ServingEnd
 from weir.sim.run import run_seed
 from weir.sim.shape import NODE, UNORDERED
 
@@ -33,9 +36,17 @@ SHOWN: dict[str, tuple[type, str, Callable[..., bool]]] = {
     "a full client": (ClientConnection, "pause_writing", lambda _: True),
     "a silent device": (ClientConnection, "hang_up", lambda _, why: "ping to stay" in why),
     "requests one by one": (Connections, "go_on", lambda _: True),
+    "a link to a shard's own port": (Outbound, "_redirect", lambda *_: True),
+    "a link to another node": (Outbound, "_refused", lambda _, why: "correct the address" in why),
+    "a link to a node founded anew": (Outbound, "_refused", lambda _, why: FOUNDED_ANEW in why),
+    "a link that is silent": (OutLane, "end", lambda _, why: "it said nothing" in why),
+    "a link that ends with its trunk": (Outbound, "_ended", lambda _, __, why: "trunk" in why),
+    "links that come back": (Outbound, "nudge", lambda _: True),
+    "a full trunk": (ServingEnd, "pause_writing", lambda _: True),
     "held reads": (Connections, "_hold", lambda _, effect: effect.hold),
 }
 
+FOUNDED_ANEW = "has another data folder"
 
 #: What only long worlds play.
 AT_LENGTH = {"a silent device"}

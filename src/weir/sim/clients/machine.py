@@ -6,11 +6,11 @@ import asyncio
 import re
 from collections.abc import Callable
 
-from weir.sim.brokerset import PORT, BrokerSet
+from weir.sim.brokerset import BrokerSet
 from weir.sim.clients.loop import VirtualLoop
 from weir.sim.clients.sockets import Socket
 from weir.sim.clients.transport import Transport
-from weir.sim.process import SHARD_PORT
+from weir.sim.process import PORT, SHARD_PORT
 from weir.sim.world import MS, SECOND, World
 
 _ROUND = (100, 6 * MS)

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections import deque
-from typing import cast
+from collections.abc import Sequence
 
 from weir.codec.fields import Buffer
 from weir.errors import RemoteProtocolError
-from weir.model.limits import MIB
-from weir.server.driving import Driving
+from weir.host.connections import Transport
+from weir.host.wires import Home
 from weir.wire import trunk
 from weir.wire.trunk import Kind, TrunkFrame, TrunkStream
 
-log = logging.getLogger(__name__)
 
-#: Above this much unsent the serving end answers no more requests.
-_UNSENT_BYTES_MAX = 16 * MIB
-
-
-class Outlet(asyncio.Protocol):
+class Outlet:
     """Writing to another shard, and giving back what was charged once it is out."""
 
-    def __init__(self, driver: Driving) -> None:
-        """Belong to a driver."""
-        self._driver = driver
-        self._transport: asyncio.Transport | None = None
+    def __init__(self, home: Home, transport: Transport) -> None:
+        """Write to `transport`."""
+        self._home = home
+        self._transport: Transport | None = transport
         self._unsent = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection is gone."""
+        return self._transport is None
 
-    def connection_lost(self, error: Exception | None) -> None:
-        """Give everything back."""
+    def pause_writing(self) -> None:
+        """The other side does not take what it is sent."""
+
+    def resume_writing(self) -> None:
+        """The other side took it."""
+
+    def lost(self, why: str) -> None:
+        """The connection is over: give everything back."""
         self._transport = None
         self.give_back(self._unsent)
         self._unsent = 0
 
     def give_back(self, size: int) -> None:
         """These bytes have left this process, or never will."""
-        self._driver.release(size)
+        self._home.budget.release(size)
 
     def write(self, buffers: tuple[Buffer, ...], charged: int = 0) -> None:
         """Write buffers as they are; `charged` bytes are given back once they are out."""
@@ -72,7 +70,7 @@ class Outlet(asyncio.Protocol):
             self._transport.abort()
 
 
-class End(Outlet):
+class TrunkEnd(Outlet):
     """What both ends of a trunk have in common.
 
     What is written in one turn of the loop goes out together: while thousands of devices connect, a
@@ -82,9 +80,9 @@ class End(Outlet):
     #: The kinds of frames that this end is sent.
     takes: frozenset[Kind]
 
-    def __init__(self, driver: Driving) -> None:
-        """Belong to a driver."""
-        super().__init__(driver)
+    def __init__(self, home: Home, transport: Transport) -> None:
+        """Read from and write to `transport`."""
+        super().__init__(home, transport)
         self._stream = TrunkStream()
         self._gathered: list[Buffer] = []
         #: Small replies behind that.
@@ -110,7 +108,7 @@ class End(Outlet):
     def _settle_soon(self) -> None:
         if not self._settles:
             self._settles = True
-            asyncio.get_running_loop().call_soon(self.settle)
+            self._home.soon(self.settle)
 
     def _put_answers(self) -> None:
         if self._answers:
@@ -131,7 +129,7 @@ class End(Outlet):
         self.settle()
         super().close()
 
-    def data_received(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Cut frames; what makes no sense ends the trunk."""
         try:
             frames = self._stream.receive(data)
@@ -139,25 +137,25 @@ class End(Outlet):
                 if kind not in self.takes:
                     raise RemoteProtocolError(f"a frame of kind {kind} came the wrong way")
         except RemoteProtocolError as error:
-            log.error("a trunk broke: %s", error)
+            self._home.log.error("a trunk broke: %s", error)
             self.cut()
         else:
             self._count(self._stream.pending)
-            self.take(deque(frames))
+            self.take(frames)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def lost(self, why: str) -> None:
         """Forget the frame under way, and give everything back."""
         self._count(0)
-        super().connection_lost(error)
+        super().lost(why)
 
     def _count(self, pending: int) -> None:
         """Tell how much there is of the frame under way; most reads end with none."""
         if pending or self._pending:
             self._pending = pending
-            self._driver.lane_brought(self, pending)
+            self._home.brought(self, pending)
 
-    def take(self, frames: deque[TrunkFrame]) -> None:
+    def take(self, frames: Sequence[TrunkFrame]) -> None:
         """Take whole frames, perhaps none; each end has its own use for them."""
 
     def update(self) -> None:
-        """The driver holds, or does not any more."""
+        """The shard holds, or does not any more."""

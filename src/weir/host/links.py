@@ -8,9 +8,6 @@ that it is: else who fell behind could never be told of it.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import secrets
 from dataclasses import dataclass
 
 import msgspec
@@ -19,13 +16,14 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.identity import Identity
 from weir.errors import RemoteProtocolError
+from weir.host.connections import Transport
+from weir.host.link_greeting import Caller, Dialer, Dice
+from weir.host.link_in import Inbound
+from weir.host.link_out import LinkRefused, Outbound, Whereabouts, founded_anew
+from weir.host.trunks import Trunks
+from weir.host.wires import Home, Wire
 from weir.model.ids import place_node, place_of, place_shard
 from weir.model.limits import FORMAT_LEVEL, LINK_NODES_MAX, LINKS_GREETING_MAX
-from weir.server.driving import Driving
-from weir.server.link_in import Inbound
-from weir.server.link_lanes import Greeted, tune
-from weir.server.link_out import LinkRefused, Outbound, Whereabouts, founded_anew
-from weir.server.trunk import Trunks, adopt
 from weir.wire.link import (
     LINK_PROTOCOL,
     Lane,
@@ -39,8 +37,6 @@ from weir.wire.link import (
     prove,
     vouch,
 )
-
-log = logging.getLogger(__name__)
 
 _COMPLAINTS_MAX = 64
 
@@ -62,16 +58,29 @@ class Own:
 class Links:
     """All links of a shard."""
 
-    def __init__(self, driver: Driving, trunks: Trunks, own: Own) -> None:
-        """Begin without any; each has a lane that is one of the `trunks`."""
-        self.driver = driver
+    def __init__(
+        self,
+        home: Home,
+        trunks: Trunks,
+        own: Own,
+        nodes: dict[int, Whereabouts],
+        found: set[str],
+        run: int,
+        dialer: Dialer,
+        dice: Dice,
+    ) -> None:
+        """Begin without any; each has a lane that is one of the `trunks`. `nodes` are to be those
+        that this shard links to, by number, and `found` the addresses of other nodes, as far as
+        they are known. `run` tells this life of the process from others.
+        """
+        self.home = home
         self.trunks = trunks
-        self.run = secrets.randbits(62)
-        #: The addresses of other nodes, as far as they are known.
-        self.found: set[str] = set()
+        self.dialer = dialer
+        self.dice = dice
+        self.run = run
+        self.found = found
         self._own = own
-        #: The nodes that this shard links to, by number.
-        self.nodes: dict[int, Whereabouts] = {}
+        self.nodes = nodes
         self._out: dict[int, dict[int, Outbound]] = {}
         self._in: dict[int, Inbound] = {}
         self._removed: set[int] = set()
@@ -79,10 +88,10 @@ class Links:
         self._births: dict[int, int] = {}
         #: Who was refused, and why: told once until it is let in, for it comes every second.
         self._complaints: set[tuple[int, str]] = set()
-        self._greeting: set[asyncio.Task[None]] = set()
+        self._callers: dict[Caller, None] = {}
         self._closed = False
 
-    # -- the driver calls ---------------------------------------------------------------------
+    # -- the host calls -----------------------------------------------------------------------
 
     def connect(self, effect: ef.Connect) -> None:
         """Keep links to a node from now on, at this address."""
@@ -102,14 +111,12 @@ class Links:
     def disconnect(self, effect: ef.Disconnect) -> None:
         """Keep none any more, and serve none."""
         self._removed.add(effect.node)
-        # What the shard is told of it comes behind the effects that are under way.
-        asyncio.get_running_loop().call_soon(self._leave, effect.node)
+        self._leave(effect.node)
 
     def end_inbound(self, effect: ef.EndLink) -> None:
         """End a link that is served; the other side may dial again."""
-        # The lane that delivered the frame is still reading: it ends behind this turn.
         if (link := self._in.get(effect.place)) is not None:
-            asyncio.get_running_loop().call_soon(link.end, effect.reason, logging.WARNING)
+            link.end(effect.reason, is_warning=True)
 
     def send(self, effect: ef.SendToPeer) -> None:
         """Write frames to a shard of another node, or drop them."""
@@ -118,19 +125,20 @@ class Links:
         if lane is not None:
             lane.write(effect.buffers, effect.charged)
         elif effect.charged:
-            self.driver.release(effect.charged)
+            self.home.budget.release(effect.charged)
 
-    def accept(self, transport: asyncio.Transport, data: bytes) -> None:
-        """Take a connection over that began with `data`, in the link dialect."""
-        if self._closed or len(self._greeting) >= LINKS_GREETING_MAX:
-            transport.abort()
-            return
-        greeted = Greeted()
-        adopt(transport, greeted)
-        greeted.data_received(data)
-        task = asyncio.get_running_loop().create_task(self._greet(transport, greeted))
-        self._greeting.add(task)
-        task.add_done_callback(self._greeting.discard)
+    def accept(self, transport: Transport, data: bytes, address: str) -> Wire:
+        """Take a connection over that began with `data`, in the link dialect; `address` is where it
+        comes from.
+        """
+        caller = Caller(self, self.home, transport, address)
+        wire = caller.wire
+        if self._closed or len(self._callers) >= LINKS_GREETING_MAX:
+            caller.cut()
+            return wire
+        self._callers[caller] = None
+        wire.end.receive(data)
+        return wire
 
     def tick(self) -> None:
         """Look after all lanes."""
@@ -143,8 +151,9 @@ class Links:
     def close(self) -> None:
         """End all links; the shard hears no more of them."""
         self._closed = True
-        for task in self._greeting:
-            task.cancel()
+        for caller in list(self._callers):
+            caller.cut()
+        self._callers.clear()
         for node in list(self.nodes):
             self._leave(node)
         for serving in self._in.values():
@@ -162,7 +171,7 @@ class Links:
         hello = LinkHello(
             LINK_PROTOCOL, who.system, who.brokerset, who.node, who.shard, own.shards, own.logs,
             FORMAT_LEVEL, self.run, lane, node, shard, own.host, own.port,
-            who.birth if is_named else 0, secrets.randbits(62),
+            who.birth if is_named else 0, self.dice.getrandbits(62),
         )  # fmt: skip
         return msgspec.structs.replace(hello, proof=vouch(who.birth, hello))
 
@@ -187,12 +196,12 @@ class Links:
             at.learn(host, answer.ports)
             if at.shards != answer.shards:
                 at.shards = answer.shards
-                asyncio.get_running_loop().call_soon(self._join, at)
+                self._join(at)
 
     def tell(self, event: ev.LinkOpened | ev.LinkClosed) -> None:
         """Tell the shard what became of a link."""
         if not self._closed:
-            self.driver.handle(event)
+            self.home.feed.put(event)
 
     def _join(self, at: Whereabouts) -> None:
         """Have a link to each shard that a node has now."""
@@ -223,35 +232,34 @@ class Links:
 
     # -- links that are served ----------------------------------------------------------------
 
-    async def _greet(self, transport: asyncio.Transport, greeted: Greeted) -> None:
-        try:
-            body = await greeted.heard()
-        except (OSError, RemoteProtocolError, asyncio.CancelledError) as error:
-            transport.abort()
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            log.warning("a link without a hello: %s", str(error) or "it took too long")
-            return
+    def greeted(self, caller: Caller, body: memoryview) -> None:
+        """Who linked here has said who it is: let it in, or say why not."""
+        self._callers.pop(caller, None)
         try:
             hello = decode_hello(body)
         except RemoteProtocolError as error:
-            log.warning("a link was refused: %s", error)
-            self._refuse(transport, Verdict.UNCLEAR, str(error))
+            self.home.log.warning("a link was refused: %s", error)
+            caller.refuse(self._answer(Verdict.UNCLEAR, str(error)))
             return
         if (refused := self._judge(hello)) is not None:
             verdict, reason = refused
             if verdict is not Verdict.ELSEWHERE:
                 self._complain(hello.node, reason)
-            self._refuse(transport, verdict, reason)
+            caller.refuse(self._answer(verdict, reason))
             return
-        self._serve(hello, transport)
+        self._serve(hello, caller)
         if hello.lane is Lane.QUICK:
             self._met(hello)
+
+    def unheard(self, caller: Caller, why: str) -> None:
+        """Who linked here did not say who it is."""
+        if self._callers.pop(caller, caller) is None:
+            self.home.log.warning("a link without a hello: %s", why)
 
     def _complain(self, node: int, reason: str) -> None:
         if (node, reason) not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
             self._complaints.add((node, reason))
-            log.warning("node %d may not link here: %s", node, reason)
+            self.home.log.warning("node %d may not link here: %s", node, reason)
 
     def _judge(self, hello: LinkHello) -> tuple[Verdict, str] | None:
         """Return why there is no link; None if there is."""
@@ -284,20 +292,19 @@ class Links:
             self._in = {place: link for place, link in self._in.items() if not link.over}
         return len(self._in) < most
 
-    def _serve(self, hello: LinkHello, transport: asyncio.Transport) -> None:
-        if (sock := transport.get_extra_info("socket")) is not None:
-            tune(sock)
-        if (name := transport.get_extra_info("peername")) and isinstance(name, tuple):
-            self.found.add(str(name[0]))
+    def _serve(self, hello: LinkHello, caller: Caller) -> None:
+        if caller.address:
+            self.found.add(caller.address)
         self._complaints = {one for one in self._complaints if one[0] != hello.node}
         proof = prove(self._own.identity.birth, hello)
-        transport.write(encode_greeting(self._answer(Verdict.ACCEPTED, "", proof)))
+        wire = caller.wire
+        wire.transport.write(encode_greeting(self._answer(Verdict.ACCEPTED, "", proof)))
         place = place_of(hello.node, hello.shard)
         if hello.lane is Lane.QUICK:
             if (old := self._in.pop(place, None)) is not None:
                 old.cut()
-            self._in[place] = Inbound(self.driver, self.trunks, place, hello)
-        self._in[place].add(hello.lane, transport)
+            self._in[place] = Inbound(self.home, self.trunks, place, hello)
+        self._in[place].add(hello.lane, wire)
 
     def _met(self, hello: LinkHello) -> None:
         """Link back to a shard that links here."""
@@ -312,11 +319,6 @@ class Links:
         self._join(at)
         if (link := self._outbound(place_of(hello.node, hello.shard))) is not None:
             link.nudge()
-
-    def _refuse(self, transport: asyncio.Transport, verdict: Verdict, reason: str) -> None:
-        if not transport.is_closing():
-            transport.write(encode_greeting(self._answer(verdict, reason)))
-            transport.close()
 
     def _answer(self, verdict: Verdict, reason: str, proof: bytes = b"") -> LinkAnswer:
         own = self._own
