@@ -46,7 +46,8 @@ def run(config: Config, started: Started | None = None) -> bool:
         from weir.server.loops import run_loop
 
         return run_loop(serve(config, started))
-    from weir.server.supervisor import DiskGone, supervise
+    from weir.host.crew import DiskGone
+    from weir.server.supervisor import supervise
 
     try:
         return asyncio.run(supervise(config, founded, shards, started))

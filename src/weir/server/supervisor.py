@@ -1,8 +1,9 @@
 """The supervisor of a node of several shards: starts their processes, and keeps them running.
 
-It is on no data path. It holds the folder and the ports, gives each process its shard, connects
-them by trunks, and starts one again that ended. It ends the node when a disk failed, when a shard
-says that it cannot serve, or when starting it again does not help.
+It is on no data path, and does what `weir.host.crew` decides. It holds the folder and the ports,
+gives each process its shard, connects them by trunks, and starts one again that ended. It ends the
+node when a disk failed, when a shard says that it cannot serve, or when starting it again does not
+help.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ import os
 import signal
 import socket
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from weir.errors import WeirError
+from weir.host.crew import Action, Crew, Join, Kill, LostTrunk, NodeFailed, Tell
 from weir.server.children import environment, python
 from weir.server.config import Config
 from weir.server.exits import EXIT_DISK
@@ -41,24 +41,11 @@ from weir.server.tether import (
 
 log = logging.getLogger(__name__)
 
-#: A shard that ends so often within so many seconds ends the node.
-ENDS_MAX = 5
-ENDS_WITHIN_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.1
-#: A shard that was not heard of at so many looks does not serve, until it is heard of again.
-_LOOKS_MISSED_MAX = 3
 #: What a process may take to end beyond the time to drain.
 _GRACE_SECONDS = 5.0
 #: The manager's words are for the node: only the supervisor speaks to it.
 _OF_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-
-
-class NodeFailed(WeirError):
-    """The node cannot go on; the message says which shard, and why."""
-
-
-class DiskGone(NodeFailed):
-    """A shard's disk failed: nothing may be believed but what a restart reads."""
 
 
 async def supervise(
@@ -80,7 +67,7 @@ async def supervise(
         contextlib.closing(Notifier(os.environ)) as notifier,
         reserved(node.host, node.port, shards) as ports,
     ):
-        crew = Crew(config, founded, shards, ports)
+        crew = Processes(config, founded, shards, ports)
         try:
             await crew.start(stopping)
             if not stopping.is_set():
@@ -102,46 +89,21 @@ async def supervise(
 class Member:
     """One shard's process, and the tether to it."""
 
-    def __init__(
-        self, shard: int, changed: Callable[[], None], lost: Callable[[Member, int], None]
-    ) -> None:
-        """Be nothing yet; `start` starts the process.
-
-        `changed`: whether it serves may have. `lost`: it lost the trunk to a shard.
-        """
+    def __init__(self, shard: int, told: Callable[[Member, FromShard], None]) -> None:
+        """Be nothing yet; `start` starts the process. `told` is given what it says."""
         self.shard = shard
-        #: How many looks it was not heard of.
-        self.silence = 0
-        self._changed = changed
-        self._lost = lost
-        self.starts = 0
         self.ready = asyncio.Event()
         self.drained = False
         self.failed: Failed | None = None
         self.process: Process | None = None
+        self._told = told
         self._gone = asyncio.Event()
         self._tether: Tether | None = None
-
-    @property
-    def serves(self) -> bool:
-        """Whether it is up, and its loop turns."""
-        return self.ready.is_set() and self.silence < _LOOKS_MISSED_MAX
-
-    @property
-    def silent(self) -> bool:
-        """Whether it is up and stands still."""
-        return self.there and self.ready.is_set() and self.silence >= _LOOKS_MISSED_MAX
-
-    @property
-    def there(self) -> bool:
-        """Whether there is a process to say something to."""
-        return self._tether is not None
 
     async def start(self, assignment: Assignment, doors: Sequence[socket.socket]) -> None:
         """Start the process and tell it what it is; it listens on `doors` with the others."""
         self._gone.clear()
-        self.starts += 1
-        self.silence, self.failed, self.drained = 0, None, False
+        self.failed, self.drained = None, False
         ours, theirs = socket.socketpair()
         with theirs:
             files = [one.fileno() for one in (theirs, *doors)]
@@ -153,16 +115,19 @@ class Member:
                 # Ctrl-C is for the supervisor, which lets all of them drain.
                 process_group=0,
             )
-        self._tether = Tether(ours, FromShard, self._told, self._gone.set)
+        self._tether = Tether(ours, FromShard, self._heard, self._gone.set)
         self._tether.tell(assignment)
 
     def tell(self, message: NewTrunk | Stop | Away, end: socket.socket | None = None) -> None:
         """Say something to the process, if it is there."""
         if self._tether is not None and not self._tether.tell(message, end):
-            assert self.process is not None
             log.error("shard %d does not listen: it is killed", self.shard, extra=_about(self))
-            if self.process.returncode is None:
-                self.process.kill()
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill the process, if it runs."""
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
 
     async def ended(self) -> int:
         """Return how the process ended, once it has, and all it had said is read."""
@@ -173,39 +138,31 @@ class Member:
             self._tether.close()
             self._tether = None
         self.ready.clear()
-        self._changed()
         return code
 
-    def _told(self, message: FromShard, _: socket.socket | None) -> None:
-        goes_on, self.silence = self.silent, 0
-        if goes_on:
-            self._changed()
+    def _heard(self, message: FromShard, _: socket.socket | None) -> None:
         match message:
-            case TrunkLost(shard):
-                self._lost(self, shard)
-            case Ready():
-                self.ready.set()
-                self._changed()
-                if self.starts > 1:
-                    log.info("shard %d serves again", self.shard, extra=_about(self))
             case Failed():
                 self.failed = message
             case Drained(everything):
                 self.drained = everything
+        self._told(self, message)
+        if isinstance(message, Ready):
+            self.ready.set()
 
 
-class Crew:
-    """All shard processes of a node."""
+class Processes:
+    """All shard processes of a node: does what `weir.host.crew` decides."""
 
     def __init__(self, config: Config, founded: Founded, shards: int, ports: Ports) -> None:
         """Take what every shard is told; `start` starts them."""
         self._config = config
         self._founded = founded
         self._ports = ports
-        self._members = [
-            Member(shard, self._tell_who_serves, self._join_again) for shard in range(shards)
-        ]
-        self._away = Away(())
+        self._members = [Member(shard, self._told) for shard in range(shards)]
+        self._crew = Crew(
+            shards, config.node.hang_seconds, ALIVE_SECONDS, _FIRST_PAUSE_SECONDS, log
+        )
         self._keepers: list[asyncio.Task[None]] = []
         self._watch: asyncio.Task[None] | None = None
         self._stopping = False
@@ -234,14 +191,12 @@ class Crew:
         if self._watch is not None:
             self._watch.cancel()
         for member in self._members:
-            # One that is between two processes has nothing under way: its next start reads its log.
-            member.drained = not member.there
+            member.drained = not self._crew.is_there(member.shard)
             member.tell(Stop())
         seconds = self._config.stop.drain_seconds + _GRACE_SECONDS
         late = self._keepers and (await asyncio.wait(self._keepers, timeout=seconds))[1]
         for member in self._members:
-            if member.process is not None and member.process.returncode is None:
-                member.process.kill()
+            member.kill()
         if late:
             await asyncio.wait(late)
         for keeper in self._keepers:
@@ -263,94 +218,47 @@ class Crew:
     async def _keep(self, member: Member) -> None:
         """Start a process again and again, until the node stops or that makes no sense."""
         loop = asyncio.get_running_loop()
-        ends: deque[float] = deque()
         while not self._stopping:
             await self._start(member)
             code = await member.ended()
+            self._do(self._crew.gone(member.shard))
             if self._stopping:
                 return
-            if code == EXIT_DISK:
-                raise DiskGone(f"shard {member.shard}: its disk failed")
-            if (failed := member.failed) is not None:
-                raise (
-                    OSError(failed.errno, failed.reason, failed.file)
-                    if failed.errno
-                    else NodeFailed(failed.reason)
-                )
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            ends.append(loop.time())
-            while ends[-1] - ends[0] > ENDS_WITHIN_SECONDS:
-                ends.popleft()
-            if len(ends) == ENDS_MAX:
-                raise NodeFailed(
-                    f"shard {member.shard} ended {ENDS_MAX} times within "
-                    f"{ENDS_WITHIN_SECONDS:g} s, the last time by {how}: what it wrote before "
-                    "says why"
-                )
-            log.error(
-                "shard %d ended by %s: it is started again", member.shard, how, extra=_about(member)
-            )
-            await asyncio.sleep(_FIRST_PAUSE_SECONDS * 2 ** (len(ends) - 1))
+            failed = None if member.failed is None else _error(member.failed)
+            seconds = self._crew.again(member.shard, how, code == EXIT_DISK, failed, loop.time())
+            await asyncio.sleep(seconds)
 
     async def _look_again_and_again(self) -> None:
-        """Kill a shard that stands still; `_keep` starts it again.
-
-        Looks are counted, not seconds: where this process stood still too, nobody is to blame.
-        """
-        missed_max = self._config.node.hang_seconds / ALIVE_SECONDS
+        """Kill a shard that stands still; `_keep` starts it again."""
         while True:
             await asyncio.sleep(ALIVE_SECONDS)
-            for member in self._members:
-                # How long one takes to start depends on its logs; it may be busy with those.
-                if not member.ready.is_set() or member.process is None:
-                    continue
-                member.silence += 1
-                if member.silence == _LOOKS_MISSED_MAX:
-                    log.warning("shard %d does not answer", member.shard, extra=_about(member))
-                if member.silence >= missed_max and member.process.returncode is None:
-                    log.error(
-                        "shard %d said nothing for %g s: it is killed",
-                        member.shard,
-                        self._config.node.hang_seconds,
-                        extra=_about(member),
-                    )
-                    member.process.kill()
-            self._tell_who_serves()
+            self._do(self._crew.look())
 
-    def _tell_who_serves(self) -> None:
-        away = Away(
-            tuple(member.shard for member in self._members if not member.serves),
-            tuple(member.shard for member in self._members if member.silent),
-        )
-        if away != self._away:
-            was, self._away = self._away, away
-            for member in self._members:
-                member.tell(away)
-            for shard in set(was.silent).difference(away.silent):
-                self._join(self._members[shard])
+    def _told(self, member: Member, message: FromShard) -> None:
+        crew, shard = self._crew, member.shard
+        self._do(crew.heard(shard))
+        if isinstance(message, Ready):
+            self._do(crew.served(shard))
+        elif isinstance(message, TrunkLost) and not self._stopping:
+            trunk, seconds = crew.lost(shard, message.shard)
+            asyncio.get_running_loop().call_later(seconds, self._replace, trunk)
 
-    def _join(self, member: Member) -> None:
-        """Give a process trunks to and from all others that go on."""
-        for other in self._members:
-            if member.there and other is not member and other.there and not other.silent:
-                _connect(member, other)
-                _connect(other, member)
+    def _replace(self, trunk: LostTrunk) -> None:
+        self._do(self._crew.replace(trunk))
 
-    def _join_again(self, asking: Member, shard: int) -> None:
-        """Replace a trunk that broke, unless a process ended: that starts with new ones."""
-        serving = self._members[shard]
-        starts = asking.starts, serving.starts
-
-        def join() -> None:
-            same = starts == (asking.starts, serving.starts)
-            if same and not any(one.silent or not one.there for one in (asking, serving)):
-                _connect(asking, serving)
-
-        if not self._stopping:
-            asyncio.get_running_loop().call_later(_FIRST_PAUSE_SECONDS, join)
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Tell(shard, away, silent):
+                    self._members[shard].tell(Away(away, silent))
+                case Join(asking, serving):
+                    _connect(self._members[asking], self._members[serving])
+                case Kill(shard):
+                    self._members[shard].kill()
 
     async def _start(self, member: Member) -> None:
-        """Start a process, and connect it with all others, which learn that way of the new one."""
+        """Start a process."""
         await member.start(
             Assignment(
                 self._config,
@@ -361,10 +269,15 @@ class Crew:
             ),
             self._ports.doors,
         )
-        member.tell(self._away)
+        self._do(self._crew.started(member.shard))
         if self._stopping:  # it was too late to hear of it
             member.tell(Stop())
-        self._join(member)
+
+
+def _error(failed: Failed) -> Exception:
+    if failed.errno:
+        return OSError(failed.errno, failed.reason, failed.file)
+    return NodeFailed(failed.reason)
 
 
 def _about(member: Member) -> dict[str, dict[str, int]]:

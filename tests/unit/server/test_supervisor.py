@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from weir.errors import WeirError
+from weir.host.crew import DiskGone, NodeFailed
 from weir.server import main, supervisor
 from weir.server.addresses import in_words
 from weir.server.child import _failed
 from weir.server.config import Config, NodeConfig, StopConfig
 from weir.server.folder import NodeFolder
-from weir.server.supervisor import DiskGone, NodeFailed, supervise
+from weir.server.supervisor import supervise
 from weir.server.tether import Failed
 
 #: A shard that reads its assignment, then does as `{play}` says with its end of the tether.
