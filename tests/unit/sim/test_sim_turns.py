@@ -48,8 +48,9 @@ SHOWN: dict[str, tuple[type, str, Callable[..., bool]]] = {
 
 FOUNDED_ANEW = "has another data folder"
 
-#: What only long worlds play.
-AT_LENGTH = {"a silent device"}
+#: What only long worlds of several nodes play.
+AT_LENGTH = {"a silent device"} | {what for what, (owner, *_) in SHOWN.items()
+                                   if owner in (Outbound, OutLane)}  # fmt: skip
 
 
 def test_worlds_play_what_a_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
