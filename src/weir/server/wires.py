@@ -119,9 +119,13 @@ class Wires:
         try:
             async with asyncio.timeout(LINK_HELLO_SECONDS):
                 sock = await self._connected(host, port, tries)
-                await self._loop.create_connection(
-                    lambda: WireProtocol(self._turns, self._feed, dialled.connected), sock=sock
-                )
+                try:
+                    await self._loop.create_connection(
+                        lambda: WireProtocol(self._turns, self._feed, dialled.connected), sock=sock
+                    )
+                except BaseException:
+                    sock.close()
+                    raise
         except (OSError, ValueError) as error:  # ValueError: no name at all
             self._act(partial(dialled.failed, in_words(error)))
 
