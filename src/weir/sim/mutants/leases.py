@@ -83,7 +83,7 @@ def a_nack_resets_attempts(patch: Patch) -> None:
     patch.setattr(ClusterState, "give_back", give_back)
 
 
-@mutant(seed=20, breaks={"Leased", "HeldBack", "AckedOnce"})
+@mutant(seed=24, breaks={"Leased", "HeldBack", "AckedOnce"})
 def a_stale_nack_takes_from_the_new_holder(patch: Patch) -> None:
     """Who was too late gives back what another holds by now (DESIGN §5 Consume)."""
     honest = ClusterState.give_back
