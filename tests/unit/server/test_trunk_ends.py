@@ -390,14 +390,8 @@ def test_another_node_has_so_many_peers_here_and_no_more() -> None:
     async def body(asking: Noting, serving: Noting) -> None:
         mine, other = socket.socketpair()
         serving.trunks.guests_max = 4
-        loop, end = asyncio.get_running_loop(), None
-
-        def protocol() -> ServingEnd:
-            nonlocal end
-            end = ServingEnd(cast(Any, serving), place_of(2, 0), serving.trunks, lambda shard: None)
-            return end
-
-        transport, _ = await loop.create_unix_connection(protocol, sock=mine)
+        loop = asyncio.get_running_loop()
+        await serving.join(mine, place_of(2, 0), asks=False)
         other.setblocking(False)
         for session in range(1, 10):
             await loop.sock_sendall(other, b"".join(trunk.encode(Kind.OPENED, session, b"ada")))
@@ -422,7 +416,6 @@ def test_another_node_has_so_many_peers_here_and_no_more() -> None:
         await loop.sock_sendall(other, b"".join(crowd))
         await serving.until(lambda: not serving.trunks._guests)
         assert "Arrived" not in serving.kinds()
-        transport.close()
         other.close()
 
     run(body)
