@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, cast
@@ -17,6 +16,7 @@ from weir.app.verdict import Again, Dead, Reject, told
 from weir.app.workers import Worker, Workers
 from weir.client.backoff import Backoff
 from weir.client.duration import seconds
+from weir.client.system import SYSTEM
 from weir.errors import Disconnected, Refused, WeirError
 from weir.model.message import Message
 
@@ -51,6 +51,7 @@ class Handling:
         self._work = work
         self._bury = bury
         self._dice = random.random
+        self._now = SYSTEM.get().monotonic
         self._taking = Taking(subscription, source)
         self.breaker = Breaker()
         #: Raises what ended it; it ends by nothing else.
@@ -110,9 +111,9 @@ class Handling:
             while not self._stopping:
                 if self.breaker.state is not State.CLOSED:
                     await self._workers.idly(worker, self._paused())
-                if self._turn_ends < time.monotonic():
+                if self._turn_ends < self._now():
                     await asyncio.sleep(0)
-                    self._turn_ends = time.monotonic() + _TURN
+                    self._turn_ends = self._now() + _TURN
                     continue  # whatever it is told meanwhile
                 if self._workers.closed:
                     await self._workers.idly(worker, self._workers.admitted())
@@ -136,7 +137,7 @@ class Handling:
         """
         if self._timeout is None:
             return
-        now = time.monotonic()
+        now = self._now()
         for worker, began in self._begun.items():
             if now >= began + self._timeout and worker not in self._hanging:
                 self._hanging.add(worker)
@@ -147,7 +148,7 @@ class Handling:
 
     async def _paused(self) -> None:
         """Wait until the breaker may let a message begin."""
-        while (pause := self.breaker.wait(time.monotonic())) != 0.0:
+        while (pause := self.breaker.wait(self._now())) != 0.0:
             self._known.clear()
             try:
                 async with asyncio.timeout(pause):
@@ -200,7 +201,7 @@ class Handling:
         if tried and not alone and self._policy.is_last(unit.attempts):
             await self._handle_alone(worker, unit)
             return
-        now = time.monotonic()
+        now = self._now()
         ticket = breaker.begin(now)
         if ticket is None:
             self._taking.put_back(unit)
@@ -242,7 +243,7 @@ class Handling:
         return error  # what it awaited was cancelled, or it cancelled itself
 
     async def _failed(self, unit: Unit, ticket: int, error: BaseException) -> None:
-        now, breaker = time.monotonic(), self.breaker
+        now, breaker = self._now(), self.breaker
         if isinstance(error, Reject):  # the handler works: it has judged the message
             changed = breaker.succeeded(ticket)
         else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine, Mapping
 from functools import partial
 from types import TracebackType
@@ -18,6 +17,7 @@ from typing import Any, cast, overload
 from weir.client.client import Client
 from weir.client.daemon import in_daemon
 from weir.client.duration import seconds
+from weir.client.system import SYSTEM
 from weir.errors import MissingLibrary
 from weir.model.message import Message
 from weir.model.topic import DEFAULT_NAMESPACE, check_name, split_name
@@ -179,7 +179,7 @@ def name_of(topic: str) -> str:
 
 
 def _fresh(session: Session | Connection, message: dict[str, Any]) -> bool:
-    began = time.monotonic()
+    began = SYSTEM.get().monotonic()
     connection = session.connection() if isinstance(session, Session) else session
     if _commits_by_itself(connection):
         raise RuntimeError(

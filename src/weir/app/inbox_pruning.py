@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from weir.app import inbox_tables as t
+from weir.client.system import SYSTEM
 
 #: A topic and a partition.
 Place = tuple[str, int]
@@ -43,7 +43,7 @@ class Pruning:
             where = t.place(self._cluster, *place)
             if place in self._told:
                 offset, stamp, since = self._told[place]
-                if time.monotonic() < since + GAP:
+                if SYSTEM.get().monotonic() < since + GAP:
                     continue
                 deleted += _delete(connection, where, offset, stamp)
                 del self._told[place]
@@ -53,13 +53,13 @@ class Pruning:
                 _raise_floor(connection, {**where, **t.position(offset, stamp)})
             connection.commit()
             if highest is not None:
-                self._told[place] = (offset, stamp, time.monotonic())
+                self._told[place] = (offset, stamp, SYSTEM.get().monotonic())
         return deleted
 
 
 def looks_again(began: float) -> bool:
-    """Tell whether what began then, by `time.monotonic`, may have missed a floor and its row."""
-    return time.monotonic() > began + GAP / 2
+    """Tell whether what began then, by the clock, may have missed a floor and its row."""
+    return SYSTEM.get().monotonic() > began + GAP / 2
 
 
 def _delete(connection: Connection, where: dict[str, Any], offset: int, stamp: int) -> int:

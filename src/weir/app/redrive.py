@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from weir.app.dead_letters import CLUSTER, HEADERS, TOPIC, copy
 from weir.client.client import Client
 from weir.client.delivery import Delivery
+from weir.client.system import SYSTEM
 from weir.errors import BadRequest
 from weir.model.message import Message
 
@@ -48,13 +48,14 @@ async def redrive(
     if not await client.clusters(topic, cluster):  # of another topic it is not to be made
         await _look(client, topic)
     async with client.consumer(topic, cluster=cluster) as consumer:
-        letters, moved = consumer.deliveries(), time.monotonic()
+        now = SYSTEM.get().monotonic
+        letters, moved = consumer.deliveries(), now()
         while await _left(client, topic, cluster, ends):
             try:
                 async with asyncio.timeout(_LOOK):
                     await letters.more()
             except TimeoutError:
-                if time.monotonic() > moved + patience:
+                if now() > moved + patience:
                     raise TimeoutError(
                         f"{sum(work.topics.values()):,} went back, and others hold the rest: does "
                         f"another redrive run? `weir cluster lag {topic} {cluster}` tells"
@@ -63,7 +64,7 @@ async def redrive(
             while taken := [one for one in (letters.at_hand() for _ in range(_TOGETHER)) if one]:
                 await work.take([one for one in taken if _was_there(one, ends)])
             await consumer.flush()
-            moved = time.monotonic()
+            moved = now()
     return Redriven(dict(work.topics), work.others)
 
 

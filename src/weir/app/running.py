@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from random import Random
 
 from weir.app.dead_letters import bury
 from weir.app.handling import Handling
@@ -15,6 +14,7 @@ from weir.app.work import Hooks, work_of
 from weir.client.client import Client
 from weir.client.consumer import Consumer
 from weir.client.duration import seconds
+from weir.client.system import SYSTEM
 from weir.errors import UnknownTopic, WeirError
 from weir.model.message import Message
 
@@ -62,7 +62,7 @@ class _One:
 
         work = work_of(one, hooks, self._threads)
         source = self._consumer.deliveries()
-        self._handling = Handling(one, source, work, buried, Random())
+        self._handling = Handling(one, source, work, buried, SYSTEM.get().dice())
         self._handling.start()
         if one.inbox is not None:
             watching = one.inbox.keep_pruned(client, one.topic)

@@ -5,42 +5,51 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from weakref import WeakKeyDictionary
+
+from weir.client.system import SYSTEM
 
 log = logging.getLogger("weir.app")
 
-_CAUGHT = (signal.SIGTERM, signal.SIGINT)
-#: What the first signal sets: of all applications that run in the main thread's event loop.
-_stops: list[asyncio.Event] = []
+
+class _Stops:
+    """What the first signal sets: of all applications that run in an event loop."""
+
+    def __init__(self) -> None:
+        self.events: list[asyncio.Event] = []
+        self._release: Callable[[], None] | None = None
+
+    def catch(self) -> None:
+        self._release = SYSTEM.get().signals(self._first)
+
+    def release(self) -> None:
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def _first(self) -> None:
+        log.info("stopping: what runs may end; a second signal does not wait")
+        for one in self.events:
+            one.set()
+        self.release()
+
+
+_all: WeakKeyDictionary[asyncio.AbstractEventLoop, _Stops] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
     """Set `stop` at the first SIGTERM or SIGINT; the second does what it always did."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # nobody sends signals to another thread
-        return
     loop = asyncio.get_running_loop()
-
-    def first() -> None:
-        log.info("stopping: what runs may end; a second signal does not wait")
-        for one in _stops:
-            one.set()
-        release()
-
-    def release() -> None:
-        for number in _CAUGHT:
-            loop.remove_signal_handler(number)
-
-    if not _stops:
-        for number in _CAUGHT:
-            loop.add_signal_handler(number, first)
-    _stops.append(stop)
+    stops = _all.setdefault(loop, _Stops())
+    if not stops.events:
+        stops.catch()
+    stops.events.append(stop)
     try:
         yield
     finally:
-        _stops.remove(stop)
-        if not _stops:
-            release()
+        stops.events.remove(stop)
+        if not stops.events:
+            stops.release()
+            _all.pop(loop, None)

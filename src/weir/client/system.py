@@ -1,16 +1,20 @@
-"""What a client takes from the machine that it runs on: clocks, dice and threads.
+"""What a client takes from the machine that it runs on: clocks, dice, threads and signals.
 
 `connect` looks here once. A host of simulated clients sets `SYSTEM` in the context of each of them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
+
+_CAUGHT = (signal.SIGTERM, signal.SIGINT)
 
 
 def now_us() -> int:
@@ -23,9 +27,28 @@ def start_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="weir read", daemon=True).start()
 
 
+def catch_signals(first: Callable[[], None]) -> Callable[[], None]:
+    """Have `first` called in the event loop that runs at SIGTERM or Ctrl-C, in the place of what
+    these do else; what is returned undoes that.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None  # nobody sends signals to another thread
+    loop = asyncio.get_running_loop()
+    for number in _CAUGHT:
+        loop.add_signal_handler(number, first)
+
+    def release() -> None:
+        for number in _CAUGHT:
+            loop.remove_signal_handler(number)
+
+    return release
+
+
 @dataclass(frozen=True, slots=True)
 class System:
-    """Clocks that any thread may read, dice of one's own, and how to start a thread."""
+    """Clocks that any thread may read, dice of one's own, how to start a thread, and how to hear of
+    signals.
+    """
 
     #: Seconds that never go back: that of the event loop.
     monotonic: Callable[[], float] = time.monotonic
@@ -33,6 +56,7 @@ class System:
     now_us: Callable[[], int] = now_us
     dice: Callable[[], Random] = Random
     thread: Callable[[Callable[[], None]], None] = start_thread
+    signals: Callable[[Callable[[], None]], Callable[[], None]] = catch_signals
 
 
 REAL = System()
