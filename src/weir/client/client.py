@@ -344,13 +344,15 @@ class Client:
 
     async def close(self) -> None:
         """Flush the publishes under way, then end the link and all that runs over it."""
-        for consumer in self._consumers:
-            await _leave(consumer)
-        self._consumers.clear()
         try:
-            await self._publishing.close()
-        finally:
-            await self._link.close()
+            for consumer in self._consumers:
+                await _leave(consumer)
+            self._consumers.clear()
+        finally:  # who is cancelled ends the link all the same
+            try:
+                await self._publishing.close()
+            finally:
+                await self._link.close()
 
     async def __aenter__(self) -> Client:
         return self

@@ -148,11 +148,13 @@ class Link:
 
     async def close(self) -> None:
         """End the connection; whatever still waits gets `Disconnected`."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-            self._keeper = None
-        self._end(Disconnected("the client is closed"))
+        keeper, self._keeper = self._keeper, None
+        try:
+            if keeper is not None:
+                keeper.cancel()
+                await asyncio.wait([keeper])
+        finally:  # who is cancelled ends it all the same
+            self._end(Disconnected("the client is closed"))
         if self._connection is not None:
             await self._connection.close()
         await self._leaders.close()
