@@ -12,6 +12,7 @@ from typing import Protocol
 
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB
+from weir.sim.effects import EffectOnce
 from weir.sim.handled import HandledOnce, OneHolder
 from weir.sim.history import UNKNOWN, Ack, Grant, History, Look, Record, Return, Seek
 from weir.sim.in_turn import OneCursor, OneTurn
@@ -429,6 +430,7 @@ CHECKERS: tuple[Checker, ...] = (
     OneTurn(),
     HandledOnce(),
     OneHolder(),
+    EffectOnce(),
 )
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from weir.broker.state.ranges import Ranges
 from weir.model.batch import Batch
 from weir.model.clusters import Mode
+from weir.sim.effects import Ledger
 
 #: A repeat's answer that names no offset: it was accepted, that much is sure.
 UNKNOWN = -1
@@ -351,6 +352,8 @@ class History:
     packed: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
     #: Whether values in chunks that are not touched for a moment are given up.
     values_expire: bool = False
+    #: What handlers did, if any run.
+    ledger: Ledger | None = None
     #: What a client found wrong on the spot, under the promise that it breaks.
     complaints: list[tuple[str, str]] = field(default_factory=list)
     #: By partition, what a reader found in the end, after the last power cut.

@@ -171,7 +171,8 @@ class _Run:
             delays=not shipped,
         )
         ends = bool(ordered) and not self._rots and shape.ends[seed % len(shape.ends)]
-        domain = Domain(ordered, grows, takers, scatterers, ends, shipped)
+        apps = shape.apps[seed % len(shape.apps)]
+        domain = Domain(ordered, grows, takers, scatterers, ends, shipped, apps)
         self._workload = Workload(self._scene, shape, operated, domain)
         self._scatters = bool(scatterers)
         self._ordered = bool(ordered or takers or shipped)

@@ -106,6 +106,8 @@ class Shape:
     scatterers: tuple[int, ...] = (0,)
     #: Whether producers and readers, and what else the client does, are the client as it ships.
     shipped: tuple[bool, ...] = (False,)
+    #: How many processes run handlers, where the client that ships has a part.
+    apps: tuple[int, ...] = (0,)
     #: Whether the clocks of a set jump by hours.
     hours: tuple[bool, ...] = (False,)
     #: How many places rot in the end, while the node is down.
@@ -170,6 +172,10 @@ SET = replace(
 EVEN = replace(SET, absent=0.8, present=("keepers",))
 #: One node, and the client as it ships does all that it can: it takes turns, or scatters.
 NODE_SHIPPED = replace(NODE_SCATTERED, shipped=(True,), takers=(3, 0, 3), scatterers=(0, 3, 0))
+#: The same three, and processes run handlers beside them, with an inbox.
+NODE_HANDLERS = replace(NODE_SHIPPED, apps=(2,))
+SET_HANDLERS = replace(SET, apps=(2,))
+EVEN_HANDLERS = replace(EVEN, apps=(2,))
 #: A partition ends while others publish to it and read it, on one node and on three.
 NODE_ENDING = replace(NODE_SCATTERED, ends=(True,), takers=(3, 0), scatterers=(0, 3), rots=(0,))
 ENDING = replace(CROWDED, ends=(True,), rots=(0,))
@@ -185,6 +191,9 @@ SHAPES: dict[str, Shape] = {
     "crowded": CROWDED,
     "node-scattered": NODE_SCATTERED,
     "node-shipped": NODE_SHIPPED,
+    "node-handlers": NODE_HANDLERS,
+    "set-handlers": SET_HANDLERS,
+    "even-handlers": EVEN_HANDLERS,
     "node-ending": NODE_ENDING,
     "ending": ENDING,
     "four": FOUR,
@@ -206,12 +215,21 @@ DRAWN: tuple[tuple[str, int], ...] = (
 )
 #: Draws other dice than a world of the same seed does.
 _DRAWS = 0x5348415045
+#: By the name of a shape with clients that ship, that in which handlers run beside them; and what
+#: draws it, in how many of such worlds: with dice that nothing else throws.
+_BESIDE = {"node-shipped": "node-handlers", "set": "set-handlers", "even": "even-handlers"}
+_BESIDE_DRAWS = 0x48414E444C45
+_BESIDE_OFTEN = 0.5
 
 
 def drawn(seed: int) -> Shape:
     """Return the shape that a seed draws: how many nodes, which programs, which faults."""
     names, weights = zip(*DRAWN, strict=True)
-    return SHAPES[Random(_DRAWS ^ seed).choices(names, weights)[0]]
+    name: str = Random(_DRAWS ^ seed).choices(names, weights)[0]
+    shipped = SHAPES[name].shipped
+    if shipped[seed % len(shipped)] and Random(_BESIDE_DRAWS ^ seed).random() < _BESIDE_OFTEN:
+        name = _BESIDE.get(name, name)
+    return SHAPES[name]
 
 
 def cast(world: World, shape: Shape) -> Shape:

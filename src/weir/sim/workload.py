@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
 
 from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.model.clusters import Mode
@@ -33,6 +34,9 @@ from weir.sim.takers import Seeker, Taker
 from weir.sim.tellers import PatientTeller, Teller
 from weir.sim.world import MS
 
+if TYPE_CHECKING:
+    from weir.sim.clients.apps import Office
+
 CLUSTER = "crew"
 FIELD = "field"
 ORDER = "order"
@@ -52,6 +56,8 @@ class Domain(NamedTuple):
     scatterers: int = 0
     ends: bool = False
     shipped: bool = False
+    #: How many processes run handlers.
+    apps: int = 0
 
 
 class Workload:
@@ -111,6 +117,9 @@ class Workload:
             self.consumers += [
                 keeper(scene, f"keeper{n}", -1 % parts, ORDER) for n in range(shape.keepers)
             ]
+        self._office: Office | None = None
+        if domain.apps and domain.shipped:
+            self._add_apps(scene, domain.apps)
         # The least budget has no room for a subscription.
         room = scene.brokers.machine.shard.budget_bytes > LEAST_BUDGET
         self.receivers = [
@@ -158,6 +167,15 @@ class Workload:
         for n in range(shape.keepers):
             self.consumers.append(ShippedConsumer(scene, f"shippedkeeper{n}", ORDER, keeps))
 
+    def _add_apps(self, scene: Scene, count: int) -> None:
+        """Let handlers run, if the library is here that an inbox needs."""
+        if find_spec("sqlalchemy") is None:
+            return
+        from weir.sim.clients.apps import Office, ShippedApp
+
+        self._office = office = Office(scene)
+        self.consumers += [ShippedApp(scene, f"app{n}", office) for n in range(count)]
+
     def start(self) -> None:
         """Let all programs begin within the first moments."""
         for program in self._all():
@@ -172,6 +190,8 @@ class Workload:
                 one.spared = True
         for reader in self._tellers():
             reader.quiet = True
+        if self._office is not None:
+            self._office.database.calm = True
 
     def _tellers(self) -> list[ShippedReader]:
         """Return the readers that publish, too."""
@@ -192,6 +212,8 @@ class Workload:
         """Let all programs be over."""
         for program in self._all():
             program.retire()
+        if self._office is not None:
+            self._office.close()
 
     def produced(self) -> bool:
         """Whether everything that was begun is confirmed, and the cluster goes on."""

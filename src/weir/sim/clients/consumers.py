@@ -11,7 +11,7 @@ from weir.client.acking import AckResult
 from weir.client.client import Client
 from weir.client.consumer import Consumer
 from weir.client.granted import Grant
-from weir.errors import Disconnected, OffsetOutOfRange, UnknownCluster, WeirError
+from weir.errors import Disconnected, UnknownCluster, WeirError
 from weir.model.clusters import AckOutcome, Mode
 from weir.sim.clients.process import Shipped
 from weir.sim.history import UNREAD, Ack, Handled, Return, Row, Seen
@@ -52,7 +52,7 @@ class ShippedConsumer(Shipped):
         """Consume, as one consumer after the other."""
         while True:
             await self._consume(client)
-            if self._ending and await self._is_drained(client):
+            if self._ending and await self.is_drained(client, self._cluster):
                 return
             await self.rest()
 
@@ -205,28 +205,3 @@ class ShippedConsumer(Shipped):
             )
             for first, behind in grant.leased
         ]  # fmt: skip
-
-    async def _is_drained(self, client: Client) -> bool:
-        """Whether nothing is left to be done, of all that there is."""
-        try:
-            for cluster in await client.clusters(TOPIC, self._cluster):
-                left = {one.partition: one.cursor for one in cluster.shares if one.lag}
-                self.world.note(self.name, "lag", list(left.items()))
-                # Messages that are undecided count, too, and no reader comes by them.
-                if left and await self._has_messages(client, left):
-                    return False
-        except OffsetOutOfRange:
-            return False  # retention goes on
-        except WeirError as error:
-            self.expect(error, "Honest", "a cluster was refused")
-            return False
-        return True
-
-    async def _has_messages(self, client: Client, start: dict[int, int]) -> bool:
-        reader = client.reader(
-            TOPIC, start=start, partitions=list(start), order="partition", follow=False
-        )
-        try:
-            return await anext(reader, None) is not None
-        finally:
-            await reader.close()

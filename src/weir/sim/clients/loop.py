@@ -141,8 +141,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     task.cancel()
             if not self._ready:
                 timers = [timer._when for timer in self._scheduled if not timer._cancelled]
-                if not timers or all(task.done() for task in self._living.values()):
+                living = [task for task in self._living.values() if not task.done()]
+                if not living:
                     break
+                if not timers:  # each waits for another one, or for nobody
+                    for task in living:
+                        task.cancel()
+                    if not self._ready:
+                        break
+                    continue
                 self._ahead += max(min(timers) - self.time(), 0.0)
             self._run()
         self._ready.clear()

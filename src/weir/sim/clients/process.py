@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from random import Random
@@ -17,7 +17,14 @@ from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.connect import connect
 from weir.client.system import SYSTEM, System
-from weir.errors import Disconnected, Refused, StampTooFar, TopicExists, WeirError
+from weir.errors import (
+    Disconnected,
+    OffsetOutOfRange,
+    Refused,
+    StampTooFar,
+    TopicExists,
+    WeirError,
+)
 from weir.sim.clients.loop import VirtualLoop, refuse_thread
 from weir.sim.clients.machine import Machine
 from weir.sim.history import Operation
@@ -63,6 +70,8 @@ class Shipped(ABC):
         self._loop: VirtualLoop | None = None
         self._machine: Machine | None = None
         self._told = asyncio.Event()
+        #: What the first signal calls, if it wants to hear of signals.
+        self._first: Callable[[], None] | None = None
         self._skew_us = 0
         nodes = list(scene.brokers.hosts)
         self._url = "weir://" + ",".join(f"node{node}:6800" for node in nodes)
@@ -111,6 +120,7 @@ class Shipped(ABC):
             now_us=lambda: EPOCH_MS * MS + world.now + self._skew_us,
             dice=lambda: Random(dice.getrandbits(64)),
             thread=refuse_thread,
+            signals=self._catch,
         )
         context.run(SYSTEM.set, system)
         loop.enter(lambda: loop.create_task(self._main(), name=self.name, context=context))
@@ -130,10 +140,25 @@ class Shipped(ABC):
 
     def _die(self, silent: bool) -> None:
         loop, machine, self._loop, self._machine = self._loop, self._machine, None, None
+        self._first = None
         if loop is not None and machine is not None:
             machine.cut(silent)
             loop.drop()
             self._judge(loop)
+
+    def terminate(self) -> None:
+        """Send it the first signal to end, if it hears of such."""
+        if self._first is not None and self._loop is not None:
+            self.world.note("terminate client", self.name)
+            self._loop.enter(self._first)
+
+    def _catch(self, first: Callable[[], None]) -> Callable[[], None]:
+        self._first = first
+
+        def release() -> None:
+            self._first = None
+
+        return release
 
     def _befall(self, loop: VirtualLoop) -> None:
         """Kill the process, or let it stand still for a while."""
@@ -189,6 +214,22 @@ class Shipped(ABC):
                 TOPIC, self.scene.partitions, self.scene.order, retention_bytes=keep
             )
 
+    async def is_drained(self, client: Client, cluster: str) -> bool:
+        """Whether nothing is left for a cluster to do, of all that there is."""
+        try:
+            for found in await client.clusters(TOPIC, cluster):
+                left = {one.partition: one.cursor for one in found.shares if one.lag}
+                self.world.note(self.name, "lag", list(left.items()))
+                # Messages that are undecided count, too, and no reader comes by them.
+                if left and await _has_messages(client, left):
+                    return False
+        except OffsetOutOfRange:
+            return False  # retention goes on
+        except WeirError as error:
+            self.expect(error, "Honest", "a cluster was refused")
+            return False
+        return True
+
     async def rest(self) -> None:
         """Wait as one does between two pieces of work, and now and then for long."""
         await self.sleep(self._rhythm())
@@ -228,3 +269,13 @@ class Shipped(ABC):
         # Of wrong clocks, the client can only wait until they are near.
         if not retryable and not isinstance(error, Disconnected | StampTooFar):
             self.complain(promise, f"{what}: {error!r}")
+
+
+async def _has_messages(client: Client, start: dict[int, int]) -> bool:
+    reader = client.reader(
+        TOPIC, start=start, partitions=list(start), order="partition", follow=False
+    )
+    try:
+        return await anext(reader, None) is not None
+    finally:
+        await reader.close()

@@ -10,6 +10,7 @@ from weir.sim.mutants import (
     clusters,
     ends,
     exactly_once,
+    handlers,
     leases,
     modes,
     order,
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         scatterings,
         ends,
         shipped,
+        handlers,
     )
     for mutant in all_in(vars(module))
 )
