@@ -10,6 +10,9 @@ from weir.client.link import Link
 from weir.errors import WeirError
 from weir.model.stamp import milliseconds_of
 
+#: By so much, in µs, this machine's clocks may differ in how long it is since the broker was asked.
+_DIFFER = 1_000_000
+
 
 class BrokerClock:
     """Microseconds since 1970, as the broker has them."""
@@ -18,12 +21,26 @@ class BrokerClock:
         """Go by this machine's clock, `now`, until the broker was asked."""
         self._link = link
         self._now = now
-        self._ahead = 0
+        #: What it said when it was asked last, and two clocks of this machine at that moment.
+        self._asked: tuple[int, int, int] | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._learning: asyncio.Task[None] | None = None
 
     def guess(self) -> int:
-        """Return what it says by the last answer, and by what the broker has stamped since."""
-        return max(self._now() + self._ahead, milliseconds_of(self._link.seen) * 1_000)
+        """Return what it says by the last answer, and by what the broker has stamped since.
+
+        Of this machine's clocks one is set, also back; the other one stands still while the machine
+        sleeps. The later one counts: what comes late is late, what comes early breaks a promise.
+        """
+        seen = milliseconds_of(self._link.seen) * 1_000
+        if self._asked is None:
+            return max(self._now(), seen)
+        said, steady, wall = self._asked
+        steadily, by_wall = self._steady() - steady, self._now() - wall
+        passed = max(steadily, by_wall)
+        if abs(steadily - by_wall) > _DIFFER and (self._learning is None or self._learning.done()):
+            self._learning = asyncio.get_running_loop().create_task(self.learn())
+        return max(said + passed, seen)
 
     async def learn(self) -> None:
         """Ask, and go by this machine's clock for now if nobody answers."""
@@ -38,4 +55,8 @@ class BrokerClock:
         return self.guess()
 
     async def _ask(self) -> None:
-        self._ahead = await self._link.wall_ms() * 1_000 - self._now()
+        said = await self._link.wall_ms() * 1_000
+        self._asked = said, self._steady(), self._now()
+
+    def _steady(self) -> int:
+        return round(self._link.system.monotonic() * 1_000_000)

@@ -164,28 +164,29 @@ async def send_large(
 
 
 async def pieces_of(
-    source: Any, now: Callable[[], float] = REAL.monotonic
+    source: Any, now: Callable[[], float] = REAL.monotonic, size: int = VALUE_CHUNK_BYTES
 ) -> AsyncIterator[Buffer]:
-    """Yield a value in pieces of one chunk each, the last one shorter, and what takes five minutes.
+    """Yield a value in pieces of one chunk each, of `size` bytes, the last one shorter, and what
+    takes five minutes.
 
     `source` is bytes (yielded as views of it), a file open for reading in binary mode, or an
     iterable or async iterable of bytes of whatever sizes. Raises `TypeError` for anything else.
     """
     if isinstance(source, bytes | bytearray | memoryview):
         view = memoryview(source).cast("B")
-        for at in range(0, len(view), VALUE_CHUNK_BYTES):
-            yield view[at : at + VALUE_CHUNK_BYTES]
+        for at in range(0, len(view), size):
+            yield view[at : at + size]
         return
     gathered, since = bytearray(), now()
     async for data in _bytes_from(source):
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"a value comes in bytes, not {type(data).__name__}: encode it")
         view = memoryview(data).cast("B")
-        for at in range(0, len(view), VALUE_CHUNK_BYTES):
-            gathered += view[at : at + VALUE_CHUNK_BYTES]
-            if len(gathered) >= VALUE_CHUNK_BYTES:
-                yield bytes(gathered[:VALUE_CHUNK_BYTES])
-                del gathered[:VALUE_CHUNK_BYTES]
+        for at in range(0, len(view), size):
+            gathered += view[at : at + size]
+            if len(gathered) >= size:
+                yield bytes(gathered[:size])
+                del gathered[:size]
                 since = now()
         if gathered and now() - since >= _PIECE_SECONDS:
             yield bytes(gathered)

@@ -147,7 +147,8 @@ class Producer(Outgoing):
         `max_buffered` bytes of it are in memory.
         """
         when = timing(delay, due, ttl)
-        whole, pieces = await first_of(pieces_of(source, self._link.system.monotonic))
+        system = self._link.system
+        whole, pieces = await first_of(pieces_of(source, system.monotonic, system.chunk_bytes))
         if whole is None:
             moments = _moments(when, await self._clock.ask() if when else 0)
             columns = self._columns(key, tag, time, headers, moments)

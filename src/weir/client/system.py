@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
 
+from weir.model.limits import VALUE_CHUNK_BYTES
+
 _CAUGHT = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -56,6 +58,8 @@ class System:
     now_us: Callable[[], int] = now_us
     dice: Callable[[], Random] = Random
     thread: Callable[[Callable[[], None]], None] = start_thread
+    #: Of a value that is larger, each piece has a message of its own.
+    chunk_bytes: int = VALUE_CHUNK_BYTES
     signals: Callable[[Callable[[], None]], Callable[[], None]] = catch_signals
 
 

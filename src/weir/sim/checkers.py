@@ -19,6 +19,7 @@ from weir.sim.in_turn import OneCursor, OneTurn
 from weir.sim.leasing import HeldBack, Leased
 from weir.sim.one_order import AllOrNone, BarrierHolds, Causal, OneOrder
 from weir.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
+from weir.sim.parcels import Delivered
 from weir.sim.rising import RisingStamps
 from weir.sim.seeking import between
 from weir.sim.timely import Timely
@@ -431,6 +432,7 @@ CHECKERS: tuple[Checker, ...] = (
     HandledOnce(),
     OneHolder(),
     EffectOnce(),
+    Delivered(),
 )
 
 

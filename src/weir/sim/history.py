@@ -10,6 +10,7 @@ from weir.broker.state.ranges import Ranges
 from weir.model.batch import Batch
 from weir.model.clusters import Mode
 from weir.sim.effects import Ledger
+from weir.sim.parcels import Parcels
 
 #: A repeat's answer that names no offset: it was accepted, that much is sure.
 UNKNOWN = -1
@@ -354,6 +355,8 @@ class History:
     values_expire: bool = False
     #: What handlers did, if any run.
     ledger: Ledger | None = None
+    #: Large values and delayed messages, if any are sent by the client that ships.
+    parcels: Parcels | None = None
     #: What a client found wrong on the spot, under the promise that it breaks.
     complaints: list[tuple[str, str]] = field(default_factory=list)
     #: By partition, what a reader found in the end, after the last power cut.

@@ -108,6 +108,8 @@ class Shape:
     shipped: tuple[bool, ...] = (False,)
     #: How many processes run handlers, where the client that ships has a part.
     apps: tuple[int, ...] = (0,)
+    #: How many parcels there are, large or delayed, likewise.
+    parcels: tuple[int, ...] = (0,)
     #: Whether the clocks of a set jump by hours.
     hours: tuple[bool, ...] = (False,)
     #: How many places rot in the end, while the node is down.
@@ -176,6 +178,10 @@ NODE_SHIPPED = replace(NODE_SCATTERED, shipped=(True,), takers=(3, 0, 3), scatte
 NODE_HANDLERS = replace(NODE_SHIPPED, apps=(2,))
 SET_HANDLERS = replace(SET, apps=(2,))
 EVEN_HANDLERS = replace(EVEN, apps=(2,))
+#: The same three, and large values and delayed messages go beside them.
+NODE_PARCELS = replace(NODE_SHIPPED, parcels=(30,))
+SET_PARCELS = replace(SET, parcels=(20,))
+EVEN_PARCELS = replace(EVEN, parcels=(20,))
 #: A partition ends while others publish to it and read it, on one node and on three.
 NODE_ENDING = replace(NODE_SCATTERED, ends=(True,), takers=(3, 0), scatterers=(0, 3), rots=(0,))
 ENDING = replace(CROWDED, ends=(True,), rots=(0,))
@@ -194,6 +200,9 @@ SHAPES: dict[str, Shape] = {
     "node-handlers": NODE_HANDLERS,
     "set-handlers": SET_HANDLERS,
     "even-handlers": EVEN_HANDLERS,
+    "node-parcels": NODE_PARCELS,
+    "set-parcels": SET_PARCELS,
+    "even-parcels": EVEN_PARCELS,
     "node-ending": NODE_ENDING,
     "ending": ENDING,
     "four": FOUR,
@@ -215,11 +224,15 @@ DRAWN: tuple[tuple[str, int], ...] = (
 )
 #: Draws other dice than a world of the same seed does.
 _DRAWS = 0x5348415045
-#: By the name of a shape with clients that ship, that in which handlers run beside them; and what
-#: draws it, in how many of such worlds: with dice that nothing else throws.
-_BESIDE = {"node-shipped": "node-handlers", "set": "set-handlers", "even": "even-handlers"}
+#: By the name of a shape with clients that ship, those in which handlers run, or parcels go, beside
+#: them; and what draws them, in how many of such worlds each: with dice that nothing else throws.
+_BESIDE = {
+    "node-shipped": ("node-handlers", "node-parcels"),
+    "set": ("set-handlers", "set-parcels"),
+    "even": ("even-handlers", "even-parcels"),
+}
 _BESIDE_DRAWS = 0x48414E444C45
-_BESIDE_OFTEN = 0.5
+_BESIDE_OFTEN = 0.35
 
 
 def drawn(seed: int) -> Shape:
@@ -227,8 +240,9 @@ def drawn(seed: int) -> Shape:
     names, weights = zip(*DRAWN, strict=True)
     name: str = Random(_DRAWS ^ seed).choices(names, weights)[0]
     shipped = SHAPES[name].shipped
-    if shipped[seed % len(shipped)] and Random(_BESIDE_DRAWS ^ seed).random() < _BESIDE_OFTEN:
-        name = _BESIDE.get(name, name)
+    if shipped[seed % len(shipped)] and name in _BESIDE:
+        which = int(Random(_BESIDE_DRAWS ^ seed).random() / _BESIDE_OFTEN)
+        name = (*_BESIDE[name], name)[which]
     return SHAPES[name]
 
 

@@ -10,6 +10,7 @@ from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.model.clusters import Mode
 from weir.sim.authors import Author, Pen
 from weir.sim.clients.consumers import ShippedConsumer
+from weir.sim.clients.parcels import ShippedPorter, ShippedSender
 from weir.sim.clients.process import Shipped
 from weir.sim.clients.producers import ShippedProducer
 from weir.sim.clients.readers import ShippedReader
@@ -22,6 +23,7 @@ from weir.sim.hubs import Hub
 from weir.sim.keepers import KeyedConsumer, OrderedConsumer
 from weir.sim.operators import Operator
 from weir.sim.order_readers import OrderReader
+from weir.sim.parcels import Parcels
 from weir.sim.producers import Producer
 from weir.sim.programs import Program
 from weir.sim.readers import Consumer, Onlooker, Reader
@@ -58,6 +60,8 @@ class Domain(NamedTuple):
     shipped: bool = False
     #: How many processes run handlers.
     apps: int = 0
+    #: How many parcels there are.
+    parcels: int = 0
 
 
 class Workload:
@@ -118,7 +122,8 @@ class Workload:
                 keeper(scene, f"keeper{n}", -1 % parts, ORDER) for n in range(shape.keepers)
             ]
         self._office: Office | None = None
-        if domain.apps and domain.shipped:
+        if domain.shipped:
+            self._add_parcels(scene, domain.parcels)
             self._add_apps(scene, domain.apps)
         # The least budget has no room for a subscription.
         room = scene.brokers.machine.shard.budget_bytes > LEAST_BUDGET
@@ -167,9 +172,17 @@ class Workload:
         for n in range(shape.keepers):
             self.consumers.append(ShippedConsumer(scene, f"shippedkeeper{n}", ORDER, keeps))
 
+    def _add_parcels(self, scene: Scene, count: int) -> None:
+        """Let large values and delayed messages go, and be taken."""
+        if not count:
+            return
+        parcels = scene.history.parcels = Parcels()
+        self.producers.append(ShippedSender(scene, "sender", count, parcels))
+        self.consumers += [ShippedPorter(scene, f"porter{n}", parcels) for n in range(2)]
+
     def _add_apps(self, scene: Scene, count: int) -> None:
         """Let handlers run, if the library is here that an inbox needs."""
-        if find_spec("sqlalchemy") is None:
+        if not count or find_spec("sqlalchemy") is None:
             return
         from weir.sim.clients.apps import Office, ShippedApp
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 
 import weir
 from weir import testing
+from weir.client.clock import BrokerClock
 from weir.client.start import At
+from weir.client.system import REAL
 from weir.errors import BadRequest
 from weir.model.stamp import stamp_at
 from weir.wire import messages as m
@@ -71,5 +75,50 @@ def test_positions_of_a_start_in_time_lead_to_nothing_older() -> None:
                 assert reader.positions == {0: 6}
             for producer in producers:
                 await producer.close()
+
+    asyncio.run(scenario())
+
+
+class Machine:
+    """Clocks of a machine, and a broker whose clock is right."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.truth = 1_700_000_000_000_000
+        self.wall = self.truth - 5_000_000
+        self.steady = 40.0
+        self.system = replace(REAL, monotonic=lambda: self.steady)
+        self.asked = 0
+
+    async def wall_ms(self) -> int:
+        self.asked += 1
+        return self.truth // 1_000
+
+    def passes(self, us: int, sleeps: bool = False) -> None:
+        self.truth += us
+        self.wall += us
+        self.steady += 0 if sleeps else us / 1_000_000
+
+
+def test_what_is_delayed_does_not_follow_a_clock_that_is_set_back_or_stands_still() -> None:
+    async def scenario() -> None:
+        machine = Machine()
+        clock = BrokerClock(cast(Any, machine), lambda: machine.wall)
+        assert clock.guess() == machine.wall  # nobody was asked yet
+        await clock.ask()
+        machine.passes(3_000_000)
+        assert clock.guess() == machine.truth
+        machine.wall -= 3_600_000_000
+        assert clock.guess() == machine.truth
+        await asyncio.sleep(0.01)
+        assert machine.asked == 2  # for the clocks disagree
+        machine.passes(3_600_000_000, sleeps=True)
+        assert clock.guess() == machine.truth
+        await asyncio.sleep(0.01)
+        assert (machine.asked, clock.guess()) == (3, machine.truth)
+        machine.wall += 3_600_000_000
+        assert clock.guess() > machine.truth  # late, until the broker was asked
+        await asyncio.sleep(0.01)
+        assert clock.guess() == machine.truth
 
     asyncio.run(scenario())

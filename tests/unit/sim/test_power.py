@@ -85,6 +85,9 @@ def test_a_real_bug_is_caught_in_drawn_worlds() -> None:
 def test_seeds_draw_every_shape() -> None:
     found = Counter(id(drawn(seed)) for seed in range(2_000))
     names = [name for name, _ in DRAWN]
-    shapes = [SHAPES[name] for name in (*names, "node-handlers", "set-handlers", "even-handlers")]
+    beside = [
+        f"{name}-{what}" for name in ("node", "set", "even") for what in ("handlers", "parcels")
+    ]
+    shapes = [SHAPES[name] for name in (*names, *beside)]
     assert set(found) == set(map(id, shapes))
     assert found[id(SHAPES["node"])] == pytest.approx(240, abs=60)

@@ -43,6 +43,8 @@ _SPARED = ((50 * MS, 800 * MS), (1 * SECOND, 9 * SECOND))
 _STANDS = ((5 * MS, 300 * MS), (100 * MS, 4 * SECOND))
 _KILLED = 0.35
 _SKEW_MS = 5_000
+#: As long as a piece of a large value is, on nodes whose entries are small.
+CHUNK_BYTES = 1_000
 _TIMEOUTS = ("1s", "2s", "30s")
 
 
@@ -120,6 +122,7 @@ class Shipped(ABC):
             now_us=lambda: EPOCH_MS * MS + world.now + self._skew_us,
             dice=lambda: Random(dice.getrandbits(64)),
             thread=refuse_thread,
+            chunk_bytes=CHUNK_BYTES,
             signals=self._catch,
         )
         context.run(SYSTEM.set, system)
@@ -214,14 +217,14 @@ class Shipped(ABC):
                 TOPIC, self.scene.partitions, self.scene.order, retention_bytes=keep
             )
 
-    async def is_drained(self, client: Client, cluster: str) -> bool:
+    async def is_drained(self, client: Client, cluster: str, topic: str = TOPIC) -> bool:
         """Whether nothing is left for a cluster to do, of all that there is."""
         try:
-            for found in await client.clusters(TOPIC, cluster):
+            for found in await client.clusters(topic, cluster):
                 left = {one.partition: one.cursor for one in found.shares if one.lag}
                 self.world.note(self.name, "lag", list(left.items()))
                 # Messages that are undecided count, too, and no reader comes by them.
-                if left and await _has_messages(client, left):
+                if left and await _has_messages(client, topic, left):
                     return False
         except OffsetOutOfRange:
             return False  # retention goes on
@@ -271,9 +274,9 @@ class Shipped(ABC):
             self.complain(promise, f"{what}: {error!r}")
 
 
-async def _has_messages(client: Client, start: dict[int, int]) -> bool:
+async def _has_messages(client: Client, topic: str, start: dict[int, int]) -> bool:
     reader = client.reader(
-        TOPIC, start=start, partitions=list(start), order="partition", follow=False
+        topic, start=start, partitions=list(start), order="partition", follow=False
     )
     try:
         return await anext(reader, None) is not None

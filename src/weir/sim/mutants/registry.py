@@ -14,6 +14,7 @@ from weir.sim.mutants import (
     leases,
     modes,
     order,
+    parcels,
     replication,
     scatterings,
     shards,
@@ -41,6 +42,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         ends,
         shipped,
         handlers,
+        parcels,
     )
     for mutant in all_in(vars(module))
 )

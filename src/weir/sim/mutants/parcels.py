@@ -1,0 +1,40 @@
+"""Rules of large values and delayed messages, of the client that ships, that can be taken away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.shape import NODE_PARCELS
+
+#: One node, and nothing in total order, whose stamps may run ahead of the time.
+SHAPE = replace(NODE_PARCELS, ordered=(0,), takers=(0,), scatterers=(0,), rots=(0,))
+
+
+@mutant(seed=0, breaks={"Delivered"}, shape=SHAPE)
+def a_large_value_is_closed_without_its_last_piece(patch: Patch) -> None:
+    """A large value is closed by references to all of its chunks."""
+    patch.source(
+        "weir.client.large",
+        "            extend(runs, (await hands.confirmed(waiting.popleft())).index)\n"
+        "        references",
+        "            extend(runs, (await hands.confirmed(waiting.popleft())).index)\n"
+        "        runs = runs[:-1] if len(runs) > 1 else runs\n"
+        "        references",
+    )
+
+
+@mutant(seed=0, breaks={"Delivered"}, shape=SHAPE)
+def delays_count_from_this_machines_clock(patch: Patch) -> None:
+    """A delay counts from what the clock of the broker says."""
+    patch.source(
+        "weir.client.clock",
+        "self._asked = said, self._steady(), self._now()",
+        "self._asked = self._now(), self._steady(), self._now()",
+    )
+
+
+@mutant(seed=0, breaks={"Delivered"}, shape=SHAPE)
+def delays_follow_a_wall_clock_that_jumps(patch: Patch) -> None:
+    """What the clock of the broker says now is counted by a clock that is never set back."""
+    patch.source("weir.client.clock", "passed = max(steadily, by_wall)", "passed = by_wall")
