@@ -50,7 +50,7 @@ def _ahead(history: History) -> int:
     assert history.parcels is not None
     told += [(one.stamp, one.arrived) for one in history.parcels.all.values()]
     leads = [(milliseconds_of(stamp) - EPOCH_MS) * MS - at for stamp, at in told if stamp]
-    return max(leads, default=0)
+    return max([0, *leads])
 
 
 class Delivered:

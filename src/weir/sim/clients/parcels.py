@@ -31,6 +31,9 @@ _SLOW = 0.1
 _SLOWLY = 0.05
 #: How likely it does not wait for the receipt of one before it sends the next.
 _AHEAD = 0.3
+#: How likely it does nothing for a while, and how long that is at most, in seconds.
+_IDLES = 0.3
+_IDLE = 0.3
 _WAITS = 0.4
 _LEAVE = 0.06
 #: How long the sender's clock goes right, and how far it is set back then, in seconds. Set ahead,
@@ -56,6 +59,8 @@ class ShippedSender(Shipped):
         self._left = times
         self._parcels = parcels
         self._serial = 0
+        #: Whether it hands over small ones alone, and so asks for the time but once.
+        self._quick = False
 
     def start(self) -> None:
         """Start, on a machine whose clock will be set back by hours."""
@@ -72,6 +77,7 @@ class ShippedSender(Shipped):
     async def work(self, client: Client) -> None:
         """Send, by one producer after the other."""
         await _create(client)
+        self._quick = self.world.chance(0.5)
         while self._left and not self._ending:
             waiting: list[asyncio.Task[None]] = []
             try:
@@ -91,6 +97,8 @@ class ShippedSender(Shipped):
             if not self.world.chance(_AHEAD):
                 await asyncio.wait([task])
             await self.rest()
+            if self.world.chance(_IDLES):
+                await asyncio.sleep(self.world.dice.random() * _IDLE)
             if self.world.chance(_LEAVE):
                 return
 
@@ -98,7 +106,7 @@ class ShippedSender(Shipped):
         dice = self.world.dice
         self._serial += 1
         name = f"{self.name}.{self.life}.{self._serial}"
-        large = self.world.chance(_LARGE)
+        large = not self._quick and self.world.chance(_LARGE)
         size = dice.randint(CHUNK_BYTES + 1, _CHUNKS_MAX * CHUNK_BYTES) if large else 0
         text = name.encode() + b"|"
         value = (text * (size // len(text) + 1))[: max(size, len(text))]
@@ -119,7 +127,7 @@ class ShippedSender(Shipped):
     ) -> Receipt:
         if large:
             return await producer.publish_from(self._pieces(value), delay=delay)
-        if self.world.chance(0.5):
+        if not self._quick and self.world.chance(0.5):
             return await producer.publish(value, delay=delay)
         await producer.ready()
         return await producer.send(value, delay=delay)
