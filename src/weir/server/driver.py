@@ -248,8 +248,9 @@ class Driver:
         self._ticker = self._loop.call_later(ev.TICK_MS / 1000, self._tick)
         self._connections.tick()
         self.trunks.tick()
-        self.links.tick()
         self.handle(ev.Ticked())
+        self.links.tick()  # last: pings go with the beats that this tick sent
+        self._run()
 
 
 def _halted(effect: ef.ReplicaHalted) -> None:

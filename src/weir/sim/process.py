@@ -463,8 +463,9 @@ class Process:
             self.world.after(self._seat.machine.tick, self._tick)
             self._look_now()
             self.trunks.tick()
-            self.links.tick()
             self.handle(ev.Ticked())
+            self.links.tick()
+            self._run()
             self._seat.witness.look(self)
 
 
