@@ -1,7 +1,8 @@
 """The many seeds of sets are played by processes of their own, beside all other tests.
 
 They begin with the first test of this folder, which comes before all others, and their test is the
-last one. A session without that test starts nothing.
+last one. A session without that test starts nothing. Their first seed is drawn by the hash of
+weir's code, so that each change of it is played in other worlds; WEIR_FIRST_SET_SEED overrules it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any
 import pytest
 
 import weir
+from weir.bench.source_hash import package_hash
 
 SEEDS = int(os.environ.get("WEIR_SET_SEEDS", "24"))
-FIRST = int(os.environ.get("WEIR_FIRST_SET_SEED", "0"))
+#: Seeds are drawn below it.
+_SEEDS_MOST = 1_000_000_000
 _FIXTURE = "many_seeds"
 _HERE = Path(__file__).parent
 _SOURCE = Path(weir.__file__).parents[1]
@@ -39,6 +42,12 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+def first_seed() -> int:
+    """Return the first seed that is played: as it was told, or as weir's code draws it."""
+    told = os.environ.get("WEIR_FIRST_SET_SEED")
+    return int(told) if told else int(package_hash(), 16) % _SEEDS_MOST
+
+
 class ManySeeds:
     """Processes that play seeds at the lowest priority, one for each core."""
 
@@ -46,7 +55,8 @@ class ManySeeds:
         """Begin at once."""
         self._folder = tempfile.TemporaryDirectory(prefix="weir-seeds-")
         count = min(os.cpu_count() or 1, SEEDS)
-        bounds = [FIRST + SEEDS * i // count for i in range(count + 1)]
+        first = first_seed()
+        bounds = [first + SEEDS * i // count for i in range(count + 1)]
         self._players = [self._play(a, b - a) for a, b in pairwise(bounds)]
 
     def _play(self, first: int, count: int) -> tuple[subprocess.Popen[bytes], Path, Path]:

@@ -1,6 +1,6 @@
 """Seeds of worlds that draw what they are. `make test` plays 600, beside all other tests.
 
-WEIR_SET_SEEDS says how many, and WEIR_FIRST_SET_SEED where to begin.
+WEIR_SET_SEEDS says how many, and WEIR_FIRST_SET_SEED where to begin; else weir's code does.
 """
 
 from __future__ import annotations

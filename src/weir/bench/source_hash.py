@@ -16,6 +16,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+import weir
+
 #: What a list of loaded code calls a package that does not belong to the repository.
 PACKAGE = "="
 
@@ -50,6 +52,13 @@ def code_hash(root: Path, code: Sequence[str], *settings: str) -> str:
             text = _file_hash(root / name)
         total.update(f"{name}\0{text}\0".encode())
     return total.hexdigest()[:16]
+
+
+@cache
+def package_hash() -> str:
+    """Return the hash of all that weir is, as it is now: comments and layout do not count."""
+    root = Path(weir.__file__).parent
+    return code_hash(root, sorted(p.relative_to(root).as_posix() for p in root.rglob("*.py")))
 
 
 def syntax(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -162,31 +163,41 @@ def mutants(
 
 @app.command()
 def power(
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only this planted bug; again for more.")
-    ] = None,
+    bugs: Annotated[
+        str, typer.Option(help="Only these planted bugs: names with commas between.")
+    ] = "",
     worlds: Annotated[int, typer.Option(min=1, help="Worlds to play with each at most.")] = 200,
     enough: Annotated[int, typer.Option(min=1, help="Catches after which one is done.")] = 5,
     jobs: Jobs = 1,
+    kept: Annotated[
+        Path | None,
+        typer.Option(help="Results are kept here: what was measured on this very code stands."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure in how many worlds of the default distribution each planted bug is caught.
 
-    Exit code 1 if one is caught in none of its worlds, or if fewer than one world in ten could
-    have caught it.
+    Exit code 1 if one is caught in none of its worlds, if its planted line is run in none, or if
+    fewer than one world in ten could have caught it.
     """
+    from weir.bench.source_hash import package_hash
     from weir.cli.output import print_measured, print_table, progress
     from weir.sim.mutants.registry import MUTANTS
     from weir.sim.power import measure_many, together
+    from weir.sim.power_kept import Kept
 
-    unknown = set(only or ()) - {bug.name for bug in MUTANTS}
+    only = [name for name in bugs.split(",") if name]
+    unknown = set(only) - {bug.name for bug in MUTANTS}
     if unknown:
-        raise typer.BadParameter(f"no planted bug {min(unknown)!r}", param_hint="--only")
+        raise typer.BadParameter(f"no planted bug {min(unknown)!r}", param_hint="--bugs")
     _check_libraries()
     chosen = [bug for bug in MUTANTS if not only or bug.name in only]
-    found = []
+    book = Kept(kept, package_hash() if kept else "", worlds, enough)
+    found = [known for bug in chosen if (known := book.known.get(bug.name)) is not None]
+    left = [bug for bug in chosen if bug.name not in book.known]
     with progress("planted bugs", len(chosen)) as show:
-        for one in measure_many(chosen, worlds, enough, jobs):
+        for one in measure_many(left, worlds, enough, jobs):
+            book.add(one)
             found.append(one)
             show(len(found))
     found.sort(key=lambda one: one.percent)
@@ -194,22 +205,24 @@ def power(
     if as_json:
         import msgspec
 
-        settings = {"only": only, "worlds": worlds, "enough": enough, "jobs": jobs}
+        settings = {"bugs": only, "worlds": worlds, "enough": enough, "jobs": jobs}
         results = {**msgspec.structs.asdict(whole), "bugs": found}
         print_measured("weir.sim.power/1", settings, results)
     else:
         print_table(
-            ("PLANTED BUG", "CAUGHT %", "95 % FROM", "TO", "WORLDS", "SECONDS"),
+            ("PLANTED BUG", "CAUGHT %", "95 % FROM", "TO", "WORLDS", "TOUCHED", "SECONDS"),
             [
-                (one.name, one.percent, one.low, one.high, one.worlds, one.seconds)
+                (one.name, one.percent, one.low, one.high, one.worlds,
+                 None if one.touched < 0 else one.touched, one.seconds)
                 for one in found
             ],
         )  # fmt: skip
         print(
-            f"{whole.planted} planted, {whole.missed} missed; caught in {whole.median_caught:g} % "
-            f"of worlds at the median, {whole.least_caught:g} % at least"
+            f"{whole.planted} planted, {whole.missed} missed, {whole.untouched} not touched; "
+            f"caught in {whole.median_caught:g} % of worlds at the median, "
+            f"{whole.least_caught:g} % at least"
         )
-    if whole.missed or whole.rare:
+    if whole.missed or whole.rare or whole.untouched:
         raise typer.Exit(1)
 
 

@@ -2,7 +2,8 @@
 
 Each bug is played in the worlds that seeds 0, 1, 2, ... draw, until five have caught it or 200 were
 played. Only worlds count in which one of the promises that the bug breaks was at stake: that must
-be so in one world of ten. Unlike `weir sim mutants`, nothing is kept of an earlier hunt.
+be so in one world of ten. Unlike `weir sim mutants`, nothing is kept of an earlier hunt. A bug that
+is planted by source text must be run, too: else the worlds say nothing of it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ WORLDS = 200
 RARE = 10
 #: Of a normal distribution: 95 % lie within so many standard deviations.
 _Z = 1.959964
+#: So many of the bugs that are caught least are told by name.
+_WEAKEST = 10
 
 
 class Power(msgspec.Struct, frozen=True):
@@ -48,6 +51,8 @@ class Power(msgspec.Struct, frozen=True):
     seconds: float
     #: The first seeds that caught it.
     seeds: tuple[int, ...] = ()
+    #: Worlds that ran a planted line; -1 of a bug that is not planted by source text.
+    touched: int = -1
 
     @property
     def is_rare(self) -> bool:
@@ -61,8 +66,13 @@ class Powers(msgspec.Struct, frozen=True):
     planted: int
     missed: int
     rare: int
+    #: Those planted by source text whose lines no world ran.
+    untouched: int
     median_caught: float
     least_caught: float
+    #: The names of those that are caught least, the least first.
+    weakest: tuple[str, ...]
+    seconds: float
 
 
 def measure(bug: Mutant, worlds: int = WORLDS, enough: int = ENOUGH) -> Power:
@@ -72,14 +82,17 @@ def measure(bug: Mutant, worlds: int = WORLDS, enough: int = ENOUGH) -> Power:
     most `RARE` times as many.
     """
     began = time.perf_counter()
-    counted = played = 0
+    counted = played = touched = 0
     caught: list[int] = []
-    with bug.planted():
+    with bug.planted() as patch:
+        by_source = patch.touched >= 0
         for seed in count():
             if counted == worlds or len(caught) == enough or played == worlds * RARE:
                 break
+            before = patch.touched
             outcome = run_drawn(seed)
             played += 1
+            touched += patch.touched > before
             is_caught = bool(complaints(bug, outcome))
             if is_caught:
                 caught.append(seed)
@@ -96,6 +109,7 @@ def measure(bug: Mutant, worlds: int = WORLDS, enough: int = ENOUGH) -> Power:
         round(100 * high, 2),
         seconds=round(time.perf_counter() - began, 3),
         seeds=tuple(caught),
+        touched=touched if by_source else -1,
     )
 
 
@@ -134,10 +148,14 @@ def _measure_named(name: str, worlds: int, enough: int) -> Power:
 
 def together(found: Sequence[Power]) -> Powers:
     """Return the power of all bugs together."""
+    weakest = sorted(found, key=lambda one: (one.percent, one.high, one.name))[:_WEAKEST]
     return Powers(
         len(found),
         sum(not one.caught for one in found),
         sum(one.is_rare for one in found),
+        sum(not one.touched for one in found),
         median(one.percent for one in found),
         min(one.percent for one in found),
+        tuple(one.name for one in weakest),
+        round(sum(one.seconds for one in found), 3),
     )

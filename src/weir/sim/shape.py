@@ -183,8 +183,16 @@ NODE_PARCELS = replace(NODE_SHIPPED, parcels=(30,))
 SET_PARCELS = replace(SET, parcels=(20,))
 EVEN_PARCELS = replace(EVEN, parcels=(20,))
 #: A partition ends while others publish to it and read it, on one node and on three.
-NODE_ENDING = replace(NODE_SCATTERED, ends=(True,), takers=(3, 0), scatterers=(0, 3), rots=(0,))
-ENDING = replace(CROWDED, ends=(True,), rots=(0,))
+#: In half of the worlds the client as it ships does so.
+NODE_ENDING = replace(
+    NODE_SCATTERED,
+    ends=(True,),
+    takers=(3, 0),
+    scatterers=(0, 3),
+    rots=(0,),
+    shipped=(False, False, True, True),
+)
+ENDING = replace(CROWDED, ends=(True,), rots=(0,), shipped=(False, True))
 #: Four nodes, of which three hold each group: groups move when a node is taken out of use.
 FOUR = replace(UNORDERED, nodes=4)
 

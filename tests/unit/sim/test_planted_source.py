@@ -106,3 +106,54 @@ def test_a_rule_of_weir_is_taken_away_and_put_back() -> None:
     assert Barriers.now.__code__ is not before
     patch.undo()
     assert Barriers.now.__code__ is before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "run", "times"),
+    [
+        ("n * 2", "n * 3", lambda room: room.Room.double(2), 1),
+        ("n * 2", "n * 3", lambda room: room.Room().size, 0),
+        ('"honest"', '"planted"', lambda room: [room.Room().nested() for _ in range(3)], 3),
+        # Of what is left out, the line before it tells.
+        ("        return inside()", "        return inside", lambda room: room.Room().nested(), 1),
+    ],
+)
+def test_it_is_told_how_often_a_planted_line_is_run(
+    room: Any, old: str, new: str, run: Any, times: int
+) -> None:
+    patch = Patch()
+    assert patch.touched == -1
+    patch.source("planted_room", old, new)
+    assert patch.touched == 0
+    run(room)
+    assert patch.touched == times
+    patch.undo()
+    run(room)
+    assert patch.touched == times
+    assert "_weir_touched" not in vars(room)
+
+
+def test_a_branch_that_is_not_taken_is_not_touched(tmp_path: Path) -> None:
+    text = "def f(n):\n    if n:\n        try:\n            n / n\n        except ValueError:\n" + (
+        "            return 2\n        return n\n    return 0\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        (tmp_path / "branching_room.py").write_text(text, encoding="utf-8")
+        import branching_room  # type: ignore[import-not-found]
+
+        for old, new, touched in (
+            ("return n", "return 1", [1, 1]),
+            ("except ValueError", "except TypeError", [0, 0]),
+            ("if n:", "if n > 1:", [1, 2]),
+        ):
+            patch, found = Patch(), []
+            patch.source("branching_room", old, new)
+            for n in (3, 0):
+                branching_room.f(n)
+                found.append(patch.touched)
+            patch.undo()
+            assert found == touched, old
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("branching_room", None)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from weir.sim import power
-from weir.sim.mutants.planting import Mutant
+from weir.sim.mutants.planting import Mutant, Patch
 from weir.sim.mutants.registry import MUTANTS
 from weir.sim.outcome import Outcome
 from weir.sim.power import Power, estimate, measure, together
+from weir.sim.power_kept import Kept
 from weir.sim.shape import DRAWN, SHAPES, Shape, drawn
 
+POWER = Power("bug", "a rule", 20, 20, 5, 21.0, 10.0, 40.0, 1.0)
 BUG = replace(MUTANTS[0], plant=lambda patch: None, breaks=frozenset({"Live"}))
 
 
@@ -52,6 +56,51 @@ def test_a_bug_that_few_worlds_could_show_is_told(monkeypatch: pytest.MonkeyPatc
     assert found.is_rare
     assert (found.played, found.worlds) == (2_000, 100)
     assert together([found]).rare == 1
+
+
+def test_worlds_that_ran_the_planted_line_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    patches: list[Patch] = []
+
+    def plant(patch: Patch) -> None:
+        patch.touched = 0
+        patches.append(patch)
+
+    def outcome(seed: int) -> Outcome:
+        patches[0].touched += 3 * (seed % 10 == 0)
+        return played(seed, False, True)
+
+    found = measured(monkeypatch, outcome, replace(BUG, plant=plant))
+    assert (found.touched, found.played) == (20, 200)
+    assert together([found]).untouched == 0
+    never = measured(monkeypatch, lambda seed: played(seed, False, True), replace(BUG, plant=plant))
+    assert never.touched == 0
+    assert together([found, never]).untouched == 1
+    by_attribute = measured(monkeypatch, lambda seed: played(seed, False, True))
+    assert by_attribute.touched == -1
+    assert together([by_attribute]).untouched == 0
+
+
+def test_the_weakest_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    bugs = [
+        msgspec.structs.replace(POWER, name=f"bug{n}", percent=float(n), seconds=0.5)
+        for n in reversed(range(14))
+    ]
+    whole = together(bugs)
+    assert whole.weakest == tuple(f"bug{n}" for n in range(10))
+    assert (whole.median_caught, whole.least_caught, whole.seconds) == (6.5, 0.0, 7.0)
+
+
+def test_what_was_measured_on_this_code_is_kept_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "power.jsonl"
+    book = Kept(file, "code", 200, 5)
+    assert not book.known
+    book.add(POWER)
+    book.add(msgspec.structs.replace(POWER, name="other", touched=7))
+    assert list(Kept(file, "code", 200, 5).known) == ["bug", "other"]
+    assert Kept(file, "code", 200, 5).known["other"].touched == 7
+    assert not Kept(file, "changed", 200, 5).known
+    assert not Kept(file, "code", 100, 5).known
+    Kept(None, "code", 200, 5).add(POWER)
 
 
 def test_what_the_bugs_code_itself_cannot_do_is_no_catch(monkeypatch: pytest.MonkeyPatch) -> None:

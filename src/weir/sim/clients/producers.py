@@ -8,7 +8,7 @@ from typing import Any
 
 from weir.client.client import Client
 from weir.client.producer import Producer
-from weir.client.receipts import Handed, Receipt
+from weir.client.receipts import Handed, Receipt, Sent
 from weir.errors import Disconnected, PartitionEnded, WeirError
 from weir.sim.clients.process import Shipped
 from weir.sim.history import UNKNOWN, Confirmed, Publish
@@ -42,6 +42,8 @@ class ShippedProducer(Shipped):
         self._ack = dice.choice(_ACKS) if self._style != "publish" else _ACKS[0]
         self._serial = 0
         self._number = 0
+        #: What the producer of just now was handed.
+        self._out: list[Handed | Sent] = []
 
     async def work(self, client: Client) -> None:
         """Publish until nothing is left, and wait for what was sent."""
@@ -67,6 +69,7 @@ class ShippedProducer(Shipped):
             partition=self._partition,
             ack=self._ack,
         )
+        self._out, before = [], list[Handed | Sent]()
         try:
             async with producer:
                 while self._left and not self._ending and producer.error is None:
@@ -74,8 +77,21 @@ class ShippedProducer(Shipped):
                     await self._turn(waiting, send(producer))
                     if self.world.chance(_LEAVE):
                         break
+                before = [*self._out]
         except WeirError as error:
             self._met(error)
+        else:
+            await self._flushed(before)
+
+    async def _flushed(self, before: Sequence[Handed | Sent]) -> None:
+        """Who leaves a producer without an error knows that all is confirmed which it was handed
+        before.
+        """
+        for one in before:
+            try:
+                await one
+            except WeirError as error:
+                self.complain("Durable", f"a producer was flushed, and then came {error!r}")
 
     async def _turn(
         self, waiting: list[asyncio.Task[None]], sending: Coroutine[Any, Any, None]
@@ -113,6 +129,7 @@ class ShippedProducer(Shipped):
                     publish = self._begin(value)
                     publishes.append(publish)
                     sents.append(producer.send(value, key=self._key(value)))
+                    self._out.append(sents[-1])
             except WeirError as error:
                 self._failed(publishes[-1:], error)
             for publish, sent in zip(publishes, sents, strict=False):
@@ -131,6 +148,7 @@ class ShippedProducer(Shipped):
             except WeirError as error:
                 self._failed(publishes, error)
                 return
+            self._out += handed
             for batch in handed:
                 some, publishes = publishes[: batch.count], publishes[batch.count :]
                 await self._settle(some, batch)

@@ -32,7 +32,7 @@ class ShippedReader(Shipped):
         """Read in one order of all partitions ("total"), or in that of each ("partition")."""
         super().__init__(scene, name)
         self._order = order
-        #: By partition, all below was read.
+        #: By partition, all below was read, as the readers said themselves.
         self._positions: dict[int, int] = {}
         self._serial = 0
         #: Whether it is to tell of nothing any more; and how many it tells of just now.
@@ -63,6 +63,7 @@ class ShippedReader(Shipped):
             read_from=dice.choice(("leader", "any")),
             value_bytes_max=MIB if self._loads else 0,
         )
+        goes_on = True
         what = f"read {self._order}, {'live' if follow else 'to the end'}"
         try:
             # Whoever follows waits for what is published, if anything is.
@@ -83,6 +84,7 @@ class ShippedReader(Shipped):
             self._loads = False
         except OffsetOutOfRange as error:
             self._moved_up(start, error)
+            goes_on = False
         except Disconnected as error:
             self.world.note(self.name, "reads no more", str(error))
         except WeirError as error:
@@ -90,6 +92,8 @@ class ShippedReader(Shipped):
         else:
             return not follow
         finally:
+            # What it says is kept, and given back as `start`, as anybody may do.
+            self._positions = dict(reader.positions) if goes_on else {}
             await reader.close()
         return False
 
@@ -141,13 +145,11 @@ class ShippedReader(Shipped):
         if row.value != UNREAD:
             self.history.seen.append(Seen(row.partition, row.offset, (row.value,), row.stamp))
         self.seen = max(self.seen, row.stamp)
-        self._positions[row.partition] = row.offset + 1
 
     def _moved_up(self, start: Mapping[int, int], error: OffsetOutOfRange) -> None:
         """What was asked for is past retention: go on at the beginning."""
         if not self.history.retention_bytes:
             self.complain("Durable", f"a reader from {start} was refused: {error!r}")
-        self._positions.clear()
 
     async def _tell(self, client: Client, stamp: int) -> None:
         """Publish something that is ordered behind what was read."""

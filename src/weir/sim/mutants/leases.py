@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from weir.broker.clusters.begun import Begun, Run
 from weir.broker.clusters.grants import Grants
 from weir.broker.clusters.leases import Leases
 from weir.broker.control import MessagesGranted, MessagesReturned
 from weir.broker.state.clusters import AT_ONCE, NOBODY, ClusterState, Grant
 from weir.model.clusters import AckOutcome
 from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.shape import NODE
+
+#: One node and the client that ships, with large values, devices and an operator beside them.
+BESIDE = dataclasses.replace(NODE, shipped=(True,))
 
 
 @mutant(seed=20, breaks={"HeldBack"})
@@ -123,3 +129,14 @@ def leases_end_when_they_begin(patch: Patch) -> None:
             self.leases.begin(record.cluster, index, 0)
 
     patch.setattr(Grants, "granted", granted)
+
+
+@mutant(seed=0, breaks={"AckedOnce"}, shape=BESIDE)
+def whoever_told_nothing_tried_nothing(patch: Patch) -> None:
+    """Of a grant that is lost with nothing told as begun, the first message had an attempt."""
+
+    def of_grants(self: Begun, name: str, fences: Iterable[int]) -> list[Run]:
+        lost = [fence for fence in fences if not self._clusters[name].grants[fence].is_counted]
+        return [run for fence in lost for run in self._begun(name, self._clusters[name], fence)]
+
+    patch.setattr(Begun, "of_grants", of_grants)

@@ -15,7 +15,7 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
-from weir.sim.mutants.source import replaced
+from weir.sim.mutants.source import TOUCHED, replaced
 from weir.sim.outcome import Outcome
 from weir.sim.run import run_seed
 from weir.sim.shape import NODE, Shape
@@ -29,6 +29,8 @@ class Patch:
     def __init__(self) -> None:
         """Change nothing yet."""
         self._before: list[tuple[object, str, object]] = []
+        #: How often a line was run that was planted by source text; -1 if none was.
+        self.touched = -1
 
     def setattr(self, target: object, name: str, value: object) -> None:
         """Change an attribute of a module or class that has it."""
@@ -45,8 +47,17 @@ class Patch:
 
         Raises `PlantingRefused` where it does not.
         """
-        for function, code in replaced(import_module(module), old, new):
+        room = import_module(module)
+        changed = replaced(room, old, new)
+        if TOUCHED not in vars(room):
+            self._before.append((room, TOUCHED, _MISSING))
+            setattr(room, TOUCHED, self._touch)
+        self.touched = max(self.touched, 0)
+        for function, code in changed:
             self.setattr(function, "__code__", code)
+
+    def _touch(self) -> None:
+        self.touched += 1
 
     def undo(self) -> None:
         """Change everything back, the latest change first."""
@@ -75,12 +86,12 @@ class Mutant:
     play: Callable[[int, Shape], Outcome] = run_seed
 
     @contextmanager
-    def planted(self) -> Iterator[None]:
+    def planted(self) -> Iterator[Patch]:
         """Let the code be as the mutant has it."""
         patch = Patch()
         try:
             self.plant(patch)
-            yield
+            yield patch
         finally:
             patch.undo()
 

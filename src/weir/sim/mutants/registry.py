@@ -8,17 +8,20 @@ from dataclasses import dataclass, replace
 from weir.sim.mutants import (
     clocks,
     clusters,
+    consuming,
     ends,
     exactly_once,
+    flushing,
     handlers,
+    hosts,
     leases,
     modes,
     order,
     parcels,
+    publishing,
     replication,
     scatterings,
     shards,
-    shipped,
     storage,
     turns,
 )
@@ -40,9 +43,12 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         turns,
         scatterings,
         ends,
-        shipped,
+        consuming,
+        flushing,
         handlers,
+        hosts,
         parcels,
+        publishing,
     )
     for mutant in all_in(vars(module))
 )

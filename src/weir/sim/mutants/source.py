@@ -2,11 +2,13 @@
 
 A module's text is compiled with the piece replaced, and the functions of the live module get the
 new code. A renamed room cannot quietly disarm such a bug: where the piece does not stand, or stands
-twice, planting it is refused.
+twice, planting it is refused. Before the statement that differs a call of `TOUCHED` is put in: a
+bug whose line no world reaches says nothing of the worlds.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,6 +18,9 @@ from typing import Any, TypeVar
 from weir.errors import WeirError
 
 T = TypeVar("T")
+
+#: What a planted line calls before it does anything, by this name among its module's.
+TOUCHED = "_weir_touched"
 
 
 class PlantingRefused(WeirError):
@@ -36,7 +41,8 @@ def replaced(module: ModuleType, old: str, new: str) -> list[tuple[FunctionType,
         )
     file = inspect.getsourcefile(module) or "?"
     before = _numbered(_codes(compile(source, file, "exec", dont_inherit=True)))
-    after = _numbered(_codes(compile(source.replace(old, new), file, "exec", dont_inherit=True)))
+    planted = _noticed(source, old, new)
+    after = _numbered(_codes(compile(planted, file, "exec", dont_inherit=True)))
     live = sorted(_functions(module), key=lambda one: one[1].__code__.co_firstlineno)
     functions = _numbered(live)
     changed = [
@@ -47,6 +53,60 @@ def replaced(module: ModuleType, old: str, new: str) -> list[tuple[FunctionType,
     if not changed:
         raise PlantingRefused(f"{old!r} in {module.__name__} is in no function: choose another")
     return changed
+
+
+def _noticed(source: str, old: str, new: str) -> ast.Module:
+    """Return the syntax of a module with a piece replaced, which tells of each time it is run."""
+    at = source.index(old)
+    same = _alike(old, new)
+    rest = _alike(old[same:][::-1], new[same:][::-1])
+    text = source.replace(old, new)
+    if same + rest >= len(new):  # of what is only left out, the line before it tells
+        same = len(text[: at + same].rstrip()) - at - 1
+    first = text.count("\n", 0, at + same) + 1
+    last = text.count("\n", 0, max(at + same, at + len(new) - rest - 1)) + 1
+    tree = ast.parse(text)
+    room = _innermost(tree, first, last)
+    if room is not None:
+        block, number = room
+        told = ast.parse(f"{TOUCHED}()").body[0]
+        for node in ast.walk(told):
+            ast.copy_location(node, block[number])
+        block.insert(number, told)
+    return tree
+
+
+def _alike(one: str, other: str) -> int:
+    """Return how many characters two texts begin with in common."""
+    pairs = zip(one, other, strict=False)
+    differing = (at for at, (mine, its) in enumerate(pairs) if mine != its)
+    return next(differing, min(len(one), len(other)))
+
+
+def _innermost(tree: ast.Module, first: int, last: int) -> tuple[list[ast.stmt], int] | None:
+    """Return the block, and the place in it, of the first statement of a function that begins on
+    these lines, or of the smallest that has them.
+    """
+    found = list[tuple[tuple[int, int, int], list[ast.stmt], int]]()
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.ExceptHandler) and first <= node.lineno <= last:
+                found.append(((0, node.lineno, 0), node.body, 0))
+            for _, block in ast.iter_fields(node):
+                for number, one in enumerate(block if isinstance(block, list) else ()):
+                    if not isinstance(one, ast.stmt) or one.end_lineno is None:
+                        continue
+                    lines = one.end_lineno - one.lineno
+                    if first <= one.lineno <= last:
+                        found.append(((0, one.lineno, -lines), block, number))
+                    elif one.lineno <= last and first <= one.end_lineno:
+                        found.append(((1, lines, one.lineno), block, number))
+    if not found:
+        return None
+    _, block, number = min(found, key=lambda one: one[0])
+    return block, number
 
 
 def _numbered(named: Iterable[tuple[str, T]]) -> dict[tuple[str, int], T]:

@@ -1,0 +1,281 @@
+"""Rules of the client that reads and consumes that can be taken away."""
+
+from __future__ import annotations
+
+from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.shape import NODE_SHIPPED
+
+_ACKING = "weir.client.acking"
+_BARRIERS = "weir.client.barriers"
+_CONSUMER = "weir.client.consumer"
+_EXTENDING = "weir.client.extending"
+_HOLDINGS = "weir.client.holdings"
+_MERGING = "weir.client.merging"
+_PORTIONS = "weir.client.portions"
+_PULLING = "weir.client.pulling"
+_READER = "weir.client.reader"
+_RETURNING = "weir.client.returning"
+_TURNS = "weir.client.turns"
+
+_ORDER = {"OneOrder", "ReadWhole", "Durable", "Honest"}
+
+
+@mutant(seed=0, breaks={"OneOrder", "ReadWhole"}, shape=NODE_SHIPPED)
+def barriers_are_asked_for_once(patch: Patch) -> None:
+    """A cut through the one order lies at one stamp, which every partition has passed."""
+    patch.source(
+        _BARRIERS,
+        "        behind = await self.reached(stamp)\n        begins = {",
+        "        behind = before\n        begins = {",
+    )
+
+
+@mutant(seed=0, breaks=_ORDER, shape=NODE_SHIPPED)
+def a_reader_skips_after_an_error(patch: Patch) -> None:
+    """The positions of a reader are behind what it has handed out, not behind what it fetched."""
+    patch.source(
+        _READER,
+        "            if self._handful is None:\n                return None\n",
+        "            if self._handful is None:\n                return None\n"
+        "            self.positions.update(self._handful.positions)\n",
+    )
+
+
+@mutant(seed=0, breaks=_ORDER, shape=NODE_SHIPPED)
+def a_reader_repeats_after_an_error(patch: Patch) -> None:
+    """The positions of a reader are behind each message that it has handed out."""
+    patch.source(
+        _READER,
+        "            self.positions[message.partition] = message.offset + 1\n",
+        "            pass\n",
+    )
+
+
+@mutant(seed=0, breaks=_ORDER, shape=NODE_SHIPPED)
+def a_reader_passes_over_what_waits_for_the_barrier(patch: Patch) -> None:
+    """A reader in total order is not behind what it holds back."""
+    patch.source(
+        _MERGING,
+        "[one for one in self._passed if not self._merge.holds(one)]",
+        "[*self._passed]",
+    )
+
+
+@mutant(seed=0, breaks=_ORDER, shape=NODE_SHIPPED)
+def what_a_replica_lacks_is_skipped(patch: Patch) -> None:
+    """Where a replica lacks something, the leader is asked."""
+    patch.source(
+        _PORTIONS,
+        "if fetched is not None and _missing(delivered, fetched, position, end):",
+        "if fetched is not None and position < 0:",
+    )
+
+
+@mutant(seed=0, breaks=_ORDER, shape=NODE_SHIPPED)
+def a_barrier_counts_before_its_messages_are_here(patch: Patch) -> None:
+    """The barrier of an answer holds once all below its offset was received."""
+    patch.source(
+        _MERGING,
+        "Barrier(portion.barrier, portion.committed)",
+        "Barrier(portion.barrier, 0)",
+    )
+
+
+@mutant(seed=0, breaks=_ORDER, shape=NODE_SHIPPED)
+def a_barrier_that_was_asked_for_counts_at_once(patch: Patch) -> None:
+    """A barrier that was asked for holds once all below its offset was received."""
+    patch.source(
+        _MERGING,
+        "                self._merge.barrier(partition, Barrier(stamp, through))",
+        "                self._merge.barrier(partition, Barrier(stamp, 0))",
+    )
+
+
+@mutant(seed=0, breaks={*_ORDER, "Live"}, shape=NODE_SHIPPED)
+def who_joins_the_order_is_not_read(patch: Patch) -> None:
+    """Partitions that join the order are read from their beginning."""
+    patch.source(
+        _MERGING,
+        "                self._begin(partial(self._pull, partition))",
+        "                pass",
+    )
+
+
+@mutant(seed=0, breaks=_ORDER, shape=NODE_SHIPPED)
+def who_joins_the_order_is_read_from_there_on(patch: Patch) -> None:
+    """All that lies in a partition which joins the order is new."""
+    patch.source(
+        _MERGING,
+        "self._merge.add(partition, 0)",
+        "self._merge.add(partition, 1)",
+    )
+
+
+@mutant(seed=0, breaks={"OneCursor"}, shape=NODE_SHIPPED)
+def a_turn_is_kept_after_it_was_lost(patch: Patch) -> None:
+    """Who is told that its turn is over hands out nothing more of it, and has not done it."""
+    patch.source(_TURNS, "            self._lost(offsets)\n", "")
+
+
+@mutant(seed=0, breaks={"OneCursor"}, shape=NODE_SHIPPED)
+def an_ack_in_a_lost_turn_is_believed(patch: Patch) -> None:
+    """What is said to be done in a turn is, if the broker knew before that turn was over."""
+    patch.source(
+        _TURNS,
+        "in_time = fence == self._fence or self._was_kept(partition, fence, runs)",
+        "in_time = True",
+    )
+
+
+@mutant(seed=0, breaks={"OneCursor"}, shape=NODE_SHIPPED)
+def a_cursor_ahead_of_what_is_done(patch: Patch) -> None:
+    """A turn's cursor does not pass what is worked on."""
+    patch.source(
+        "weir.client.vector",
+        "min((first for first, _ in runs), default=self._behind[partition])",
+        "self._behind[partition]",
+    )
+
+
+@mutant(seed=0, breaks={"OneCursor"}, shape=NODE_SHIPPED)
+def the_rest_of_a_batch_is_forgotten_in_a_turn(patch: Patch) -> None:
+    """A batch that is handed out by pieces is handed out whole."""
+    patch.source(
+        "weir.client.turn_reading",
+        "            self._rest = replace(part, offset=cut)\n",
+        "",
+    )
+
+
+@mutant(seed=0, breaks={"OneCursor"}, shape=NODE_SHIPPED)
+def a_turn_begins_where_the_topic_does(patch: Patch) -> None:
+    """A turn begins at the cluster's cursor."""
+    patch.source(
+        _TURNS,
+        "max(turn.offsets[p] if p < len(turn.offsets) else 0, reply.start)",
+        "reply.start",
+    )
+
+
+@mutant(seed=0, breaks={"OneCursor", "OneTurn"}, shape=NODE_SHIPPED)
+def a_piece_is_handed_out_behind_its_turn(patch: Patch) -> None:
+    """What came when the turn was over is not handed out."""
+    patch.source(
+        _TURNS,
+        "        if part is None or not self._fence:\n",
+        "        if part is None:\n",
+    )
+
+
+@mutant(seed=0, breaks={"AckedOnce", "Live"}, shape=NODE_SHIPPED)
+def an_ack_goes_ahead_of_the_work(patch: Patch) -> None:
+    """A grant is acked when it is done, not when it is handed out."""
+    patch.source(
+        _CONSUMER,
+        "            holding.handed = grant.next_offset\n            self._ready = None\n",
+        "            holding.handed = grant.next_offset\n            self._ready = None\n"
+        "            self._holdings.settle(holding, grant.offset, grant.next_offset)\n"
+        "            self._holdings.soon()\n",
+    )
+
+
+@mutant(seed=0, breaks={"AckedOnce"}, shape=NODE_SHIPPED)
+def a_nack_is_told_as_an_ack(patch: Patch) -> None:
+    """What failed goes back."""
+    patch.source(
+        _HOLDINGS,
+        "return await self._returning.now(partition, fence, failed, delay_ms)",
+        "return bool(await self.acking.ack(partition, fence, failed))",
+    )
+
+
+@mutant(seed=0, breaks={"AckedOnce", "Leased"}, shape=NODE_SHIPPED)
+def a_grant_is_handed_out_behind_its_lease(patch: Patch) -> None:
+    """What was pulled ahead is dropped once its lease has ended."""
+    patch.source(_HOLDINGS, "            if holding.over or (\n", "            if (\n")
+
+
+@mutant(seed=0, breaks={"AckedOnce", "Leased"}, shape=NODE_SHIPPED)
+def a_lost_lease_counts_as_extended(patch: Patch) -> None:
+    """A lease that had ended when it was to be extended is over."""
+    patch.source(
+        _EXTENDING,
+        "            holdings[0].ends = self._monotonic()\n            return False\n",
+        "            holdings[0].ends = self._monotonic() + self._lease\n            return True\n",
+    )
+
+
+@mutant(seed=0, breaks={"AckedOnce"}, shape=NODE_SHIPPED)
+def a_late_ack_counts_as_work_done(patch: Patch) -> None:
+    """Who acks what is another's by then is told so."""
+    patch.source(
+        _ACKING,
+        "            self.expired(partition, (fence, first, behind), AckOutcome(outcome))",
+        "            pass",
+    )
+
+
+@mutant(seed=0, breaks={"OrderedOnce"}, shape=NODE_SHIPPED)
+def in_order_a_grant_outlives_what_went_back(patch: Patch) -> None:
+    """What was pulled behind something that went back since is dropped."""
+    patch.source(
+        _HOLDINGS,
+        "self._ordered and holding.asked != self._returning.times(holding.partition)",
+        "self._ordered and holding.asked < 0",
+    )
+
+
+@mutant(seed=0, breaks={"OrderedOnce"}, shape=NODE_SHIPPED)
+def in_order_nobody_waits_for_what_goes_back(patch: Patch) -> None:
+    """Nothing is pulled before the broker knows of all that was given back."""
+    patch.source(
+        _RETURNING,
+        "        await self.flush(partition)\n        return times",
+        "        return times",
+    )
+
+
+@mutant(seed=0, breaks={"OrderedOnce", "AckedOnce", "HeldBack"}, shape=NODE_SHIPPED)
+def what_failed_goes_back_before_what_is_behind_it(patch: Patch) -> None:
+    """In order the last ones go back first, without an attempt counted."""
+    patch.source(_RETURNING, "reverse=self._ordered)", "reverse=False)")
+
+
+@mutant(seed=0, breaks={"AckedOnce", "Leased", "OrderedOnce"}, shape=NODE_SHIPPED)
+def a_pull_is_answered_twice(patch: Patch) -> None:
+    """Each grant is handed out once."""
+    patch.source(
+        _PULLING,
+        "                    feed.put(came)\n",
+        "                    feed.put(came)\n                    feed.put(came)\n",
+    )
+
+
+@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+def the_turn_to_pull_is_never_given_back(patch: Patch) -> None:
+    """A pull that brought nothing is followed by another."""
+    patch.source(
+        _PULLING,
+        "            if came is None:\n                slot.release()\n",
+        "            if came is None:\n",
+    )
+
+
+@mutant(seed=0, breaks={"HeldBack"}, shape=NODE_SHIPPED)
+def a_nack_forgets_its_delay(patch: Patch) -> None:
+    """What goes back with a delay is held back for so long."""
+    patch.source(
+        _RETURNING,
+        "return m.Nack(address, self._cluster, fence, runs, delay_ms, untried)",
+        "return m.Nack(address, self._cluster, fence, runs, 0, untried)",
+    )
+
+
+@mutant(seed=0, breaks={"AckedOnce", "Leased"}, shape=NODE_SHIPPED)
+def what_is_given_back_untried_counts(patch: Patch) -> None:
+    """What nobody tried goes back without an attempt counted."""
+    patch.source(
+        _RETURNING,
+        "return m.Nack(address, self._cluster, fence, runs, delay_ms, untried)",
+        "return m.Nack(address, self._cluster, fence, runs, delay_ms, False)",
+    )

@@ -1,0 +1,189 @@
+"""Rules of the client that publishes and scatters that can be taken away."""
+
+from __future__ import annotations
+
+from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.outcome import CRASH
+from weir.sim.shape import NODE_SHIPPED
+
+_CONNECTION = "weir.client.connection"
+_LANE = "weir.client.lane"
+_LINK = "weir.client.link"
+_OUTGOING = "weir.client.outgoing"
+_PLACES = "weir.client.places"
+_SCATTERING = "weir.client.scattering"
+_SEQUENCER = "weir.client.sequencer"
+
+
+@mutant(seed=0, breaks={"OneOffset"}, shape=NODE_SHIPPED)
+def a_retry_does_not_keep_its_sequence(patch: Patch) -> None:
+    """What is in doubt is sent again under the same producer id and sequence."""
+    patch.source(
+        _LANE,
+        "            self._sequencer.lost()\n            return",
+        "            self._sequencer.lost()\n            self._owner.forgotten(self, answer)\n"
+        "            return",
+    )
+
+
+@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+def what_is_lost_with_a_connection_is_not_sent_again(patch: Patch) -> None:
+    """All that is unconfirmed goes out again when a connection has ended."""
+    patch.source(
+        _SEQUENCER,
+        "        self._sends.clear()\n        for held in self._held:\n"
+        "            held.correlation = 0\n\n    def resume",
+        "        self._sends.clear()\n\n    def resume",
+    )
+
+
+@mutant(seed=0, breaks={"Live", "OneOffset"}, shape=NODE_SHIPPED)
+def a_rewind_leaves_out_what_was_refused(patch: Patch) -> None:
+    """A pipeline goes back to the batch that was refused, and that one is sent again."""
+    patch.source(_SEQUENCER, "if later.sequence >= begin:", "if later.sequence > begin:")
+
+
+@mutant(seed=0, breaks={"OneOffset", CRASH}, shape=NODE_SHIPPED)
+def a_batch_is_sealed_twice(patch: Patch) -> None:
+    """A batch that was sealed takes no more messages."""
+    patch.source(
+        _LANE,
+        "            if not batcher.ready:\n                batcher.cut()\n",
+        "            if not batcher.ready and batcher.gathering is not None:\n"
+        "                self._hold(batcher.gathering)\n"
+        "                self._due = False\n"
+        "                continue\n",
+    )
+
+
+@mutant(seed=0, breaks={"Causal"}, shape=NODE_SHIPPED)
+def what_a_producer_has_seen_is_not_told(patch: Patch) -> None:
+    """A publish names the highest stamp that its client has seen."""
+    patch.source(_LANE, "held.seen = held.seen or link.seen", "held.seen = 0")
+
+
+@mutant(seed=0, breaks={"Causal"}, shape=NODE_SHIPPED)
+def only_what_was_seen_last_counts(patch: Patch) -> None:
+    """What was seen is the highest stamp of all, not the latest."""
+    patch.source(
+        _LINK,
+        "        if stamp > self.seen:\n            self.seen = stamp",
+        "        self.seen = stamp",
+    )
+
+
+@mutant(seed=0, breaks={"Causal"}, shape=NODE_SHIPPED)
+def what_was_read_is_not_seen(patch: Patch) -> None:
+    """What is published behind what a client has read is stamped above it."""
+    patch.source(
+        "weir.client.portions",
+        "        for part in delivered:\n            self._link.saw(part.batch.header.stamp)\n",
+        "",
+    )
+
+
+@mutant(seed=0, breaks={"OneOffset", "KeyOrder"}, shape=NODE_SHIPPED)
+def what_is_in_doubt_goes_elsewhere_at_the_end(patch: Patch) -> None:
+    """Of a partition that has ended only that goes elsewhere which is known not to be in it."""
+    patch.source(
+        _SEQUENCER,
+        "if self._end is None or (self._held and self._held[0].sequence < self._end[0]):",
+        "if self._end is None:",
+    )
+
+
+@mutant(seed=0, breaks={"Durable"}, shape=NODE_SHIPPED)
+def a_flush_waits_for_nothing(patch: Patch) -> None:
+    """A flush of a producer returns once all that was sent before is confirmed."""
+    patch.source(
+        _OUTGOING,
+        "            if not batch.settled:\n"
+        "                await self._patience.until(partial(_is_settled, batch), self._stalled)\n"
+        "        error,",
+        "            if not batch.settled:\n                break\n        error,",
+    )
+
+
+@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+def who_asked_first_is_not_told_of_a_connections_end(patch: Patch) -> None:
+    """All who wait for an answer hear that none will come."""
+    patch.source(
+        _CONNECTION,
+        "for on_answer, correlation in self._session.end():",
+        "for on_answer, correlation in self._session.end()[1:]:",
+    )
+
+
+@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+def an_early_turn_is_never_given_back(patch: Patch) -> None:
+    """A stream of batches is over with its last answer: the next may go by another connection."""
+    patch.source(
+        _LINK,
+        "            stream.count -= 1\n            is_left",
+        "            stream.count -= 0\n            is_left",
+    )
+
+
+@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+def a_redirect_is_followed_to_a_dead_node(patch: Patch) -> None:
+    """Where nobody is said to lead, it is asked again where a partition is."""
+    patch.source(
+        _PLACES,
+        "        if not node:\n            await self.find_again()\n",
+        "        if not node:\n            return\n",
+    )
+
+
+@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+def a_lane_stays_where_nobody_leads(patch: Patch) -> None:
+    """A lane that was refused for want of a leader asks where its partition is."""
+    patch.source(
+        _LANE,
+        "            self._link.doubt(strikes)\n            self._owner.moved()\n",
+        "            self._link.doubt(strikes)\n",
+    )
+
+
+@mutant(seed=0, breaks={"AllOrNone", "Durable", "OneOffset"}, shape=NODE_SHIPPED)
+def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
+    """Of a producer id it is known what it sent last, or it scatters nothing more."""
+    patch.source(
+        _SCATTERING,
+        "        except (UnknownTopic, PartitionEnded):\n",
+        "        except Exception as error:\n"
+        "            if not isinstance(error, UnknownTopic | PartitionEnded):\n"
+        "                self._idle.append(seat)\n"
+        "                raise\n",
+    )
+
+
+@mutant(seed=0, breaks={"AllOrNone", "Durable"}, shape=NODE_SHIPPED)
+def a_scatterings_number_is_used_twice(patch: Patch) -> None:
+    """Each scattering of a producer id has a number of its own."""
+    patch.source(_SCATTERING, "seat.number += 1\n", "seat.number += 0\n")
+
+
+@mutant(seed=0, breaks={"AllOrNone", "Durable"}, shape=NODE_SHIPPED)
+def a_participant_is_forgotten(patch: Patch) -> None:
+    """A producer id counts on in each partition that it scattered to."""
+    patch.source(
+        _SCATTERING,
+        "        for address, some in rows.items():\n            group = address.group\n",
+        "        for address, some in [*rows.items()][:1]:\n            group = address.group\n",
+    )
+
+
+@mutant(seed=0, breaks={"AllOrNone"}, shape=NODE_SHIPPED)
+def receipts_of_a_scattering_do_not_count_on(patch: Patch) -> None:
+    """Messages of one scattering in one partition have offsets that follow each other."""
+    patch.source(_SCATTERING, "            offsets[group] += 1\n", "")
+
+
+@mutant(seed=0, breaks={"AllOrNone", "AckedOnce"}, shape=NODE_SHIPPED)
+def acks_of_a_scattering_are_left_out(patch: Patch) -> None:
+    """What is acked with a scattering is done once the scattering came to be."""
+    patch.source(
+        _SCATTERING,
+        "found_parts += [Part(at, acks=[*clusters.items()]) for at, clusters in done.values()]",
+        "parts = parts",
+    )
