@@ -124,13 +124,13 @@ def mutants(
     """
     from weir.cli.output import print_measured, print_table, progress
     from weir.sim.mutants.redraw import hunt_many, keep
-    from weir.sim.mutants.registry import MUTANTS
+    from weir.sim.mutants.registry import KEPT
 
-    unknown = set(only or ()) - {mutant.name for mutant in MUTANTS}
+    unknown = set(only or ()) - {mutant.name for mutant in KEPT}
     if unknown:
         raise typer.BadParameter(f"no mutant {min(unknown)!r}", param_hint="--only")
     _check_libraries()
-    chosen = [mutant for mutant in MUTANTS if not only or mutant.name in only]
+    chosen = [mutant for mutant in KEPT if not only or mutant.name in only]
     hunts = []
     with progress("mutants", len(chosen)) as show:
         for found in hunt_many(chosen, more, jobs):

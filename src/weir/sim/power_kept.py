@@ -18,6 +18,15 @@ class _Line(msgspec.Struct, frozen=True):
     power: Power
 
 
+def read(path: Path) -> list[Power]:
+    """Return the results in a file, whatever code they were measured on."""
+    return [line.power for line in _lines(path)]
+
+
+def _lines(path: Path) -> list[_Line]:
+    return [msgspec.json.decode(text, type=_Line) for text in path.read_bytes().splitlines()]
+
+
 class Kept:
     """What a file holds that was measured on this very code in the same way."""
 
@@ -29,11 +38,8 @@ class Kept:
         self._enough = enough
         #: By the names of the bugs.
         self.known: dict[str, Power] = {}
-        if path is None or not path.exists():
-            return
         mine = (code, worlds, enough)
-        for text in path.read_bytes().splitlines():
-            line = msgspec.json.decode(text, type=_Line)
+        for line in _lines(path) if path is not None and path.exists() else ():
             if (line.code, line.worlds, line.enough) == mine:
                 self.known[line.power.name] = line.power
 

@@ -23,6 +23,8 @@ _RESUMES = 0.6
 _CUTS = 0.4
 #: How likely a reader in total order tells of what it has read, by a message of its own.
 _TELLS = 0.15
+#: How likely one takes its time over a message.
+_DWELLS = 0.15
 
 
 class ShippedReader(Shipped):
@@ -99,7 +101,7 @@ class ShippedReader(Shipped):
 
     async def _take(self, client: Client, reader: Reader, operation: Operation, since: int) -> None:
         """Take messages as they come, to a cut begun at `since` if there is one. What the reader
-        publishes meanwhile takes none of the `operation`'s time.
+        does with them, and publishes meanwhile, takes none of the `operation`'s time.
         """
         start = dict(reader.positions)
         readings = self._begun(start)
@@ -112,10 +114,12 @@ class ShippedReader(Shipped):
             else:
                 self._of_one(readings, message.partition, start).rows.append(row)
             self._saw(row)
+            before = self.world.now
             if self._order == "total" and not self.quiet and self.world.chance(_TELLS):
-                before = self.world.now
                 await self._tell(client, row.stamp)
-                operation.began += self.world.now - before
+            elif not self._ending and self.world.chance(_DWELLS):
+                await self.rest()  # it may be left in the middle of a batch
+            operation.began += self.world.now - before
         if since >= 0:
             for reading in readings.values():
                 reading.cut = since

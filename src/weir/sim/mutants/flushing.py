@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.mutants.planting import Patch, bug
 from weir.sim.outcome import CRASH
 
 _MERGE = "weir.order.merge"
@@ -10,7 +10,7 @@ _WRITER = "weir.broker.writer"
 _TRUNK = "weir.broker.neighbours.neighbours"
 
 
-@mutant(seed=0, breaks={CRASH, "Durable", "OneOffset"})
+@bug(breaks={CRASH, "Durable", "OneOffset"})
 def two_flushes_are_in_flight(patch: Patch) -> None:
     """The next flush begins when the one before it is done."""
     patch.source(
@@ -20,7 +20,7 @@ def two_flushes_are_in_flight(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Durable", "OneOffset", CRASH})
+@bug(breaks={"Durable", "OneOffset", CRASH})
 def a_flush_counts_before_it_has_returned(patch: Patch) -> None:
     """What waited for a flush is told when that is done, not when it begins."""
     patch.source(
@@ -40,7 +40,7 @@ def a_flush_counts_before_it_has_returned(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"BarrierHolds", "OneOrder"})
+@bug(breaks={"BarrierHolds", "OneOrder"})
 def a_promise_counts_before_its_bound_is_written(patch: Patch) -> None:
     """Nobody promises beyond the bound that the disk has."""
     patch.source(
@@ -50,7 +50,7 @@ def a_promise_counts_before_its_bound_is_written(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def a_flush_that_failed_to_take_all_is_the_last(patch: Patch) -> None:
     """What could not be cut while leadership is handed over is cut later."""
     patch.source(
@@ -60,7 +60,7 @@ def a_flush_that_failed_to_take_all_is_the_last(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"OneOrder"})
+@bug(breaks={"OneOrder"})
 def the_order_of_one_stamp_is_that_of_arrival(patch: Patch) -> None:
     """Batches of one stamp come in the order of their partitions."""
     patch.source(

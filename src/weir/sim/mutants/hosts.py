@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.mutants.planting import Patch, bug
 from weir.sim.outcome import CRASH
 
 _ACCEPT_QUEUE = "weir.host.accept_queue"
@@ -11,7 +11,7 @@ _FEED = "weir.host.feed"
 _FLUSHES = "weir.host.flush_schedule"
 
 
-@mutant(seed=0, breaks={"Live", "Timely"})
+@bug(breaks={"Live", "Timely"})
 def nothing_is_settled_behind_requests(patch: Patch) -> None:
     """Whatever a shard takes is settled behind it, if it is more than a publish."""
     patch.source(
@@ -21,7 +21,7 @@ def nothing_is_settled_behind_requests(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live", CRASH})
+@bug(breaks={"Live", CRASH})
 def another_device_is_taken_for_the_one_that_was_let_in(patch: Patch) -> None:
     """What a device says first goes with its own arrival alone."""
     patch.source(
@@ -31,7 +31,7 @@ def another_device_is_taken_for_the_one_that_was_let_in(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live", CRASH})
+@bug(breaks={"Live", CRASH})
 def devices_of_two_shards_arrive_as_one(patch: Patch) -> None:
     """Devices arrive together that another shard, and one alone, has let in."""
     patch.source(
@@ -41,7 +41,7 @@ def devices_of_two_shards_arrive_as_one(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def a_log_that_rests_is_never_woken(patch: Patch) -> None:
     """A log rests behind a crowd's flush for a while, and not for good."""
     patch.source(
@@ -51,7 +51,7 @@ def a_log_that_rests_is_never_woken(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def the_accept_queue_is_never_served_again(patch: Patch) -> None:
     """Who waited in the queue is let in when its turn has come."""
     patch.source(
@@ -61,7 +61,7 @@ def the_accept_queue_is_never_served_again(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def turns_to_enter_never_come_back(patch: Patch) -> None:
     """Once a burst is used up, connections are let in at a rate."""
     patch.source(
@@ -71,7 +71,7 @@ def turns_to_enter_never_come_back(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def a_hold_is_never_released(patch: Patch) -> None:
     """All are read again once the budget has room."""
     patch.source(
@@ -82,7 +82,7 @@ def a_hold_is_never_released(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def what_was_sent_stays_charged(patch: Patch) -> None:
     """The budget gets back what has left the process."""
     patch.source(
@@ -92,7 +92,7 @@ def what_was_sent_stays_charged(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def what_a_gone_peer_did_not_take_stays_charged(patch: Patch) -> None:
     """The budget gets back what a connection held when it ended."""
     patch.source(
@@ -102,7 +102,7 @@ def what_a_gone_peer_did_not_take_stays_charged(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def what_nobody_is_left_to_get_stays_charged(patch: Patch) -> None:
     """The budget gets back what was to go to a session that is over."""
     patch.source(
@@ -112,7 +112,7 @@ def what_nobody_is_left_to_get_stays_charged(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live", "Leased", "AckedOnce"})
+@bug(breaks={"Live", "Leased", "AckedOnce"})
 def a_session_that_ended_is_not_told(patch: Patch) -> None:
     """What a connection was granted is free with its end."""
     patch.source(
@@ -123,7 +123,7 @@ def a_session_that_ended_is_not_told(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def frames_behind_a_fetch_are_dropped(patch: Patch) -> None:
     """What comes behind a request for messages is served behind that one's reply."""
     patch.source(
@@ -133,7 +133,7 @@ def frames_behind_a_fetch_are_dropped(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def who_was_full_is_served_no_more(patch: Patch) -> None:
     """Frames that wait for a peer to take its replies are served when it has."""
     patch.source(
@@ -143,7 +143,7 @@ def who_was_full_is_served_no_more(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def who_was_full_is_read_no_more(patch: Patch) -> None:
     """A peer that has taken its replies is read again."""
     patch.source(
@@ -153,13 +153,13 @@ def who_was_full_is_read_no_more(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def a_reservation_is_never_given_back(patch: Patch) -> None:
     """A frame that is whole, or over, leaves its room to others."""
     patch.source(_CONNECTIONS, "        self.reservations.ended(frame)\n", "")
 
 
-@mutant(seed=0, breaks={"Live"})
+@bug(breaks={"Live"})
 def a_connection_in_line_is_never_served_again(patch: Patch) -> None:
     """Frames that are too many for one turn are served in those that follow."""
     patch.source(
@@ -169,7 +169,7 @@ def a_connection_in_line_is_never_served_again(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live", CRASH, "OneOffset"})
+@bug(breaks={"Live", CRASH, "OneOffset"})
 def a_part_of_a_read_is_skipped(patch: Patch) -> None:
     """The rest of a read that is served by parts begins where its first part ends."""
     patch.source(

@@ -4,6 +4,11 @@
 def acks_come_early(patch: Patch) -> None:
     '''What rule is gone, and where it is written.'''
     patch.setattr(Writer, "advance", ...)
+
+@bug(breaks={"Live"})                          # no seed is kept: `weir sim power` plays it
+def a_hold_is_never_released(patch: Patch) -> None:
+    '''What rule is gone.'''
+    patch.source("weir.host.connections", "one.update()", "pass")
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from typing import Any
 
 from weir.sim.mutants.source import TOUCHED, replaced
 from weir.sim.outcome import Outcome
-from weir.sim.run import run_seed
+from weir.sim.run import run_drawn, run_seed
 from weir.sim.shape import NODE, Shape
 
 _MISSING = object()
@@ -77,13 +82,18 @@ class Mutant:
     #: The rule that is gone.
     rule: str
     plant: Callable[[Patch], None]
-    #: The seed that catches it, played in `shape`.
+    #: The seed that catches it, played in `shape`; -1 if none is kept: drawn worlds do.
     seed: int
     shape: Shape
     #: The promises of which a checker must name one.
     breaks: frozenset[str]
     #: A whole world, as a rule.
     play: Callable[[int, Shape], Outcome] = run_seed
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a seed is kept with it."""
+        return self.seed >= 0
 
     @contextmanager
     def planted(self) -> Iterator[Patch]:
@@ -110,6 +120,11 @@ def mutant(
         return Mutant(name, rule, plant, seed, shape, frozenset(breaks), play)
 
     return make
+
+
+def bug(breaks: set[str]) -> Callable[[Callable[[Patch], None]], Mutant]:
+    """Make a function that plants a bug a `Mutant` that is played in drawn worlds alone."""
+    return mutant(-1, breaks, play=lambda seed, _: run_drawn(seed))
 
 
 def all_in(module: dict[str, Any]) -> list[Mutant]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from weir.sim.mutants.planting import Patch, mutant
+from dataclasses import replace
+
+from weir.sim.mutants.planting import Patch, bug, mutant
 from weir.sim.outcome import CRASH
-from weir.sim.shape import NODE_SHIPPED
+from weir.sim.shape import SET
+
+#: Three nodes over a network that breaks.
+THREE = replace(SET, shipped=(True,), rots=(0,), retentions=(0,), takers=(0,), scatterers=(2,))
 
 _CONNECTION = "weir.client.connection"
 _LANE = "weir.client.lane"
@@ -15,7 +20,7 @@ _SCATTERING = "weir.client.scattering"
 _SEQUENCER = "weir.client.sequencer"
 
 
-@mutant(seed=0, breaks={"OneOffset"}, shape=NODE_SHIPPED)
+@bug(breaks={"OneOffset"})
 def a_retry_does_not_keep_its_sequence(patch: Patch) -> None:
     """What is in doubt is sent again under the same producer id and sequence."""
     patch.source(
@@ -26,7 +31,7 @@ def a_retry_does_not_keep_its_sequence(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+@bug(breaks={"Live"})
 def what_is_lost_with_a_connection_is_not_sent_again(patch: Patch) -> None:
     """All that is unconfirmed goes out again when a connection has ended."""
     patch.source(
@@ -37,13 +42,13 @@ def what_is_lost_with_a_connection_is_not_sent_again(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live", "OneOffset"}, shape=NODE_SHIPPED)
+@bug(breaks={"Live", "OneOffset"})
 def a_rewind_leaves_out_what_was_refused(patch: Patch) -> None:
     """A pipeline goes back to the batch that was refused, and that one is sent again."""
     patch.source(_SEQUENCER, "if later.sequence >= begin:", "if later.sequence > begin:")
 
 
-@mutant(seed=0, breaks={"OneOffset", CRASH}, shape=NODE_SHIPPED)
+@bug(breaks={"OneOffset", CRASH})
 def a_batch_is_sealed_twice(patch: Patch) -> None:
     """A batch that was sealed takes no more messages."""
     patch.source(
@@ -56,13 +61,13 @@ def a_batch_is_sealed_twice(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Causal"}, shape=NODE_SHIPPED)
+@bug(breaks={"Causal"})
 def what_a_producer_has_seen_is_not_told(patch: Patch) -> None:
     """A publish names the highest stamp that its client has seen."""
     patch.source(_LANE, "held.seen = held.seen or link.seen", "held.seen = 0")
 
 
-@mutant(seed=0, breaks={"Causal"}, shape=NODE_SHIPPED)
+@bug(breaks={"Causal"})
 def only_what_was_seen_last_counts(patch: Patch) -> None:
     """What was seen is the highest stamp of all, not the latest."""
     patch.source(
@@ -72,7 +77,7 @@ def only_what_was_seen_last_counts(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Causal"}, shape=NODE_SHIPPED)
+@bug(breaks={"Causal"})
 def what_was_read_is_not_seen(patch: Patch) -> None:
     """What is published behind what a client has read is stamped above it."""
     patch.source(
@@ -82,7 +87,7 @@ def what_was_read_is_not_seen(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"OneOffset", "KeyOrder"}, shape=NODE_SHIPPED)
+@bug(breaks={"OneOffset", "KeyOrder"})
 def what_is_in_doubt_goes_elsewhere_at_the_end(patch: Patch) -> None:
     """Of a partition that has ended only that goes elsewhere which is known not to be in it."""
     patch.source(
@@ -92,7 +97,7 @@ def what_is_in_doubt_goes_elsewhere_at_the_end(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Durable"}, shape=NODE_SHIPPED)
+@bug(breaks={"Durable"})
 def a_flush_waits_for_nothing(patch: Patch) -> None:
     """A flush of a producer returns once all that was sent before is confirmed."""
     patch.source(
@@ -104,7 +109,7 @@ def a_flush_waits_for_nothing(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+@bug(breaks={"Live"})
 def who_asked_first_is_not_told_of_a_connections_end(patch: Patch) -> None:
     """All who wait for an answer hear that none will come."""
     patch.source(
@@ -114,7 +119,7 @@ def who_asked_first_is_not_told_of_a_connections_end(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+@bug(breaks={"Live"})
 def an_early_turn_is_never_given_back(patch: Patch) -> None:
     """A stream of batches is over with its last answer: the next may go by another connection."""
     patch.source(
@@ -124,7 +129,7 @@ def an_early_turn_is_never_given_back(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+@bug(breaks={"Live"})
 def a_redirect_is_followed_to_a_dead_node(patch: Patch) -> None:
     """Where nobody is said to lead, it is asked again where a partition is."""
     patch.source(
@@ -134,7 +139,7 @@ def a_redirect_is_followed_to_a_dead_node(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"Live"}, shape=NODE_SHIPPED)
+@bug(breaks={"Live"})
 def a_lane_stays_where_nobody_leads(patch: Patch) -> None:
     """A lane that was refused for want of a leader asks where its partition is."""
     patch.source(
@@ -144,7 +149,7 @@ def a_lane_stays_where_nobody_leads(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"AllOrNone", "Durable", "OneOffset"}, shape=NODE_SHIPPED)
+@mutant(seed=0, breaks={"AllOrNone", "Durable", "OneOffset"}, shape=THREE)
 def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
     """Of a producer id it is known what it sent last, or it scatters nothing more."""
     patch.source(
@@ -157,13 +162,13 @@ def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"AllOrNone", "Durable"}, shape=NODE_SHIPPED)
+@bug(breaks={"AllOrNone", "Durable"})
 def a_scatterings_number_is_used_twice(patch: Patch) -> None:
     """Each scattering of a producer id has a number of its own."""
     patch.source(_SCATTERING, "seat.number += 1\n", "seat.number += 0\n")
 
 
-@mutant(seed=0, breaks={"AllOrNone", "Durable"}, shape=NODE_SHIPPED)
+@bug(breaks={"AllOrNone", "Durable"})
 def a_participant_is_forgotten(patch: Patch) -> None:
     """A producer id counts on in each partition that it scattered to."""
     patch.source(
@@ -173,13 +178,13 @@ def a_participant_is_forgotten(patch: Patch) -> None:
     )
 
 
-@mutant(seed=0, breaks={"AllOrNone"}, shape=NODE_SHIPPED)
+@bug(breaks={"AllOrNone"})
 def receipts_of_a_scattering_do_not_count_on(patch: Patch) -> None:
     """Messages of one scattering in one partition have offsets that follow each other."""
     patch.source(_SCATTERING, "            offsets[group] += 1\n", "")
 
 
-@mutant(seed=0, breaks={"AllOrNone", "AckedOnce"}, shape=NODE_SHIPPED)
+@bug(breaks={"AllOrNone", "AckedOnce"})
 def acks_of_a_scattering_are_left_out(patch: Patch) -> None:
     """What is acked with a scattering is done once the scattering came to be."""
     patch.source(

@@ -53,6 +53,9 @@ MUTANTS: tuple[Mutant, ...] = tuple(
     for mutant in all_in(vars(module))
 )
 
+#: Those with which a seed is kept.
+KEPT: tuple[Mutant, ...] = tuple(mutant for mutant in MUTANTS if mutant.is_kept)
+
 #: What a mutant raises that was written for other code: nobody has caught it by that.
 _OUT_OF_DATE = ("AttributeError", "TypeError", "NameError", "UnboundLocalError")
 #: How many other seeds are played, as a rule, where the one that is kept has lost its mutant.
