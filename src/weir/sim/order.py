@@ -36,7 +36,7 @@ class KeyOrder:
 
 class OrderedOnce:
     """An ordered cluster is done in order: whoever gets or acks a message, all before it are done,
-    or with the same one.
+    or with the same one. The client as it ships hands out nothing behind what it has given back.
     """
 
     name = "OrderedOnce"
@@ -46,15 +46,21 @@ class OrderedOnce:
         for place, grants in _of_mode(history, Mode.ORDERED):
             sent = _first_sent(history, place)
             start = history.starts.get(place[0], 0)
-            holders: dict[int, str] = {}
+            holders: dict[int, Grant] = {}
+            back = _given_back(history, place)
             for grant in sorted(grants, key=lambda one: one.fence):
+                later = grant.arrived + 1
                 for earlier in range(start, grant.first):
                     if history.is_void(place[0], earlier, earlier + 1):
                         continue
-                    done = sent.get(earlier, grant.arrived + 1) <= grant.arrived
-                    if not done and holders.get(earlier) != grant.holder:
+                    if sent.get(earlier, later) <= grant.arrived:
+                        continue
+                    before = holders.get(earlier)
+                    if before is None or before.holder != grant.holder:
                         yield f"{place}: {grant.first} under {grant.fence}, {earlier} is not done"
-                holders.update(dict.fromkeys(range(grant.first, grant.behind), grant.holder))
+                    elif grant.tells and back.get((before.fence, earlier), later) < grant.arrived:
+                        yield f"{place}: {grant.first} under {grant.fence}, {earlier} went back"
+                holders.update(dict.fromkeys(range(grant.first, grant.behind), grant))
             for ack in _acks(history, place):
                 late = [
                     o
@@ -95,6 +101,16 @@ def _of_mode(history: History, mode: Mode) -> Iterator[tuple[Place, list[Grant]]
 
 def _acks(history: History, place: Place) -> list[Ack]:
     return [ack for ack in history.acks if (ack.partition, ack.cluster) == place]
+
+
+def _given_back(history: History, place: Place) -> dict[tuple[int, int], int]:
+    """Return by fencing number and offset when it was known that a message had gone back."""
+    return {
+        (one.fence, offset): one.confirmed
+        for one in history.returns
+        if (one.partition, one.cluster) == place and one.confirmed >= 0
+        for offset in one.span
+    }
 
 
 def _first_sent(history: History, place: Place) -> dict[int, int]:

@@ -6,7 +6,7 @@ import pytest
 
 from weir.model.clusters import Mode
 from weir.model.stamp import stamp_at
-from weir.sim.history import Ack, Grant, History, Seen
+from weir.sim.history import Ack, Grant, History, Return, Seen
 from weir.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
 
 PLACE = (1, "c")
@@ -77,3 +77,25 @@ def test_the_stamp_of_a_grant_lies_at_or_behind_the_time_that_is_due() -> None:
     assert not [*NotBeforeDue().check(found)]
     found.grants = [grant(1, 0, 4, 10, stamp=stamp_at(499))]
     assert len([*NotBeforeDue().check(found)]) == 1
+
+
+def test_the_client_hands_out_nothing_behind_what_it_has_given_back() -> None:
+    found = history(Mode.ORDERED)
+    found.grants = [grant(1, 0, 2, 10), grant(2, 2, 4, 15)]
+    found.returns = [Return(*PLACE, 1, 0, 2, 0, False, 11, 12)]
+    for one in found.grants:
+        one.tells = True
+    assert [*OrderedOnce().check(found)]
+    # It came before that was known to have gone back.
+    found.returns[0].confirmed = 16
+    assert not [*OrderedOnce().check(found)]
+    # It was told that this came too late, or who asks by himself may have asked before.
+    found.returns[0].confirmed = -1
+    assert not [*OrderedOnce().check(found)]
+    found.returns[0].confirmed, found.grants[1].tells = 12, False
+    assert not [*OrderedOnce().check(found)]
+    # It came again before.
+    found.grants[1:] = [grant(2, 0, 2, 15), grant(3, 2, 4, 16)]
+    for one in found.grants:
+        one.tells = True
+    assert not [*OrderedOnce().check(found)]

@@ -32,6 +32,8 @@ _NACK = 0.1
 _LATE = 0.1
 _EXTEND = 0.1
 _LEAVE = 0.06
+#: How likely a process has one consumer for all of its life.
+_STAYS = 0.3
 _DELAYS = (0.0, 0.0, 0.03, 0.3)
 
 
@@ -45,6 +47,8 @@ class ShippedConsumer(Shipped):
         self._mode = mode
         self._turns = mode is Mode.ORDERED and scene.order == "total"
         self._lease = scene.world.dice.choice(_LEASES[scene.brokers.far])
+        #: Whether it goes on as one consumer for as long as there is something to do.
+        self._stays = scene.world.chance(_STAYS)
         self._opened = 0
         self._began = 0
 
@@ -73,13 +77,13 @@ class ShippedConsumer(Shipped):
         )
         try:
             async with consumer:
-                await self._take(consumer)
+                await self._take(client, consumer)
         except Disconnected as error:
             self.world.note(self.name, "consumes no more", str(error))
         except WeirError as error:
             self.expect(error, "Honest", "a consumer was refused")
 
-    async def _take(self, consumer: Consumer) -> None:
+    async def _take(self, client: Client, consumer: Consumer) -> None:
         """Take grants until there are none for a while and it is to end, or by chance."""
         grants = consumer.batches()
         while True:
@@ -87,13 +91,19 @@ class ShippedConsumer(Shipped):
                 async with asyncio.timeout(_WAITS):
                     grant = await anext(grants)
             except TimeoutError:
-                if self._ending or self.world.chance(_LEAVE):
+                if await self._leaves(client):
                     return
                 grants = consumer.batches()
                 continue
             await self._handle(consumer, grant)
-            if not self._ending and self.world.chance(_LEAVE):
+            if not (self._ending or self._stays) and self.world.chance(_LEAVE):
                 return
+
+    async def _leaves(self, client: Client) -> bool:
+        """Whether it is to go, since nothing came for a while."""
+        if self._stays:
+            return self._ending and await self._is_drained(client)
+        return self._ending or self.world.chance(_LEAVE)
 
     async def _handle(self, consumer: Consumer, grant: Grant) -> None:
         """Do what consumers do with a grant."""

@@ -34,8 +34,10 @@ class ShippedReader(Shipped):
         """Read in one order of all partitions ("total"), or in that of each ("partition")."""
         super().__init__(scene, name)
         self._order = order
-        #: By partition, all below was read, as the readers said themselves.
+        #: By partition, all below was read, as the last reader said itself; and as it was seen.
         self._positions: dict[int, int] = {}
+        self._read_to: dict[int, int] = {}
+        self._resumed = False
         self._serial = 0
         #: Whether it is to tell of nothing any more; and how many it tells of just now.
         self.quiet = False
@@ -56,6 +58,7 @@ class ShippedReader(Shipped):
         dice = self.world.dice
         resumes = self._ending or self.world.chance(_RESUMES)
         start = dict(self._positions) if resumes else {}
+        self._resumed = bool(start)
         reader = client.reader(
             TOPIC,
             start=start or "earliest",
@@ -65,7 +68,6 @@ class ShippedReader(Shipped):
             read_from=dice.choice(("leader", "any")),
             value_bytes_max=MIB if self._loads else 0,
         )
-        goes_on = True
         what = f"read {self._order}, {'live' if follow else 'to the end'}"
         try:
             # Whoever follows waits for what is published, if anything is.
@@ -86,7 +88,6 @@ class ShippedReader(Shipped):
             self._loads = False
         except OffsetOutOfRange as error:
             self._moved_up(start, error)
-            goes_on = False
         except Disconnected as error:
             self.world.note(self.name, "reads no more", str(error))
         except WeirError as error:
@@ -94,8 +95,6 @@ class ShippedReader(Shipped):
         else:
             return not follow
         finally:
-            # What it says is kept, and given back as `start`, as anybody may do.
-            self._positions = dict(reader.positions) if goes_on else {}
             await reader.close()
         return False
 
@@ -103,8 +102,11 @@ class ShippedReader(Shipped):
         """Take messages as they come, to a cut begun at `since` if there is one. What the reader
         does with them, and publishes meanwhile, takes none of the `operation`'s time.
         """
-        start = dict(reader.positions)
-        readings = self._begun(start)
+        # Who is given back what an earlier reader said goes on where that one was seen to end.
+        seen = self._read_to if self._resumed else {}
+        start = {p: seen.get(p, position) for p, position in reader.positions.items()}
+        readings, self._read_to = self._begun(start), dict(start)
+        self._positions = reader.positions
         async for message in reader:
             value = message.value if message.loaded else UNREAD
             value = self.history.packed.get((message.partition, value), value)
@@ -149,11 +151,13 @@ class ShippedReader(Shipped):
         if row.value != UNREAD:
             self.history.seen.append(Seen(row.partition, row.offset, (row.value,), row.stamp))
         self.seen = max(self.seen, row.stamp)
+        self._read_to[row.partition] = row.offset + 1
 
     def _moved_up(self, start: Mapping[int, int], error: OffsetOutOfRange) -> None:
         """What was asked for is past retention: go on at the beginning."""
         if not self.history.retention_bytes:
             self.complain("Durable", f"a reader from {start} was refused: {error!r}")
+        self._positions = {}
 
     async def _tell(self, client: Client, stamp: int) -> None:
         """Publish something that is ordered behind what was read."""
