@@ -118,7 +118,10 @@ class Shape:
 
 #: One node of up to three shards: quick, and strong in what concerns disks and shards.
 NODE = Shape()
-#: The same, and clients scatter over partitions that others take turns at in total order.
+#: So many devices come at once that logs rest behind their flushes, and so few faults that what is
+#: stuck then stays so.
+NODE_CROWD = replace(NODE, hubs=8, device_messages=60, fault_every=(200 * MS, 900 * MS))
+#: The same as `NODE`, and clients scatter over partitions that others take turns at in total order.
 NODE_SCATTERED = replace(NODE, ordered=(1,), takers=(3,), scatterers=(3,))
 #: Three nodes over a network, where each partition is read by itself: what concerns replication.
 UNORDERED = Shape(
@@ -201,6 +204,7 @@ SHAPES: dict[str, Shape] = {
     "set": SET,
     "even": EVEN,
     "node": NODE,
+    "node-crowd": NODE_CROWD,
     "unordered": UNORDERED,
     "crowded": CROWDED,
     "node-scattered": NODE_SCATTERED,
@@ -219,7 +223,8 @@ SHAPES: dict[str, Shape] = {
 
 #: The one distribution that is played unless a shape is named: how many of 100 worlds each has.
 DRAWN: tuple[tuple[str, int], ...] = (
-    ("node", 12),
+    ("node", 8),
+    ("node-crowd", 4),
     ("node-shipped", 8),
     ("node-scattered", 6),
     ("node-ending", 6),

@@ -139,4 +139,4 @@ def test_seeds_draw_every_shape() -> None:
     ]
     shapes = [SHAPES[name] for name in (*names, *beside)]
     assert set(found) == set(map(id, shapes))
-    assert found[id(SHAPES["node"])] == pytest.approx(240, abs=60)
+    assert found[id(SHAPES["node"])] == pytest.approx(160, abs=50)

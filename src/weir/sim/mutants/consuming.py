@@ -13,7 +13,6 @@ ONE = replace(NODE_SHIPPED, takers=(3,), scatterers=(3,), rots=(0,), retentions=
 _ACKING = "weir.client.acking"
 _BARRIERS = "weir.client.barriers"
 _CONSUMER = "weir.client.consumer"
-_EXTENDING = "weir.client.extending"
 _HOLDINGS = "weir.client.holdings"
 _MERGING = "weir.client.merging"
 _PORTIONS = "weir.client.portions"
@@ -191,22 +190,6 @@ def a_nack_is_told_as_an_ack(patch: Patch) -> None:
         _HOLDINGS,
         "return await self._returning.now(partition, fence, failed, delay_ms)",
         "return bool(await self.acking.ack(partition, fence, failed))",
-    )
-
-
-@bug(breaks={"AckedOnce", "Leased"})
-def a_grant_is_handed_out_behind_its_lease(patch: Patch) -> None:
-    """What was pulled ahead is dropped once its lease has ended."""
-    patch.source(_HOLDINGS, "            if holding.over or (\n", "            if (\n")
-
-
-@bug(breaks={"AckedOnce", "Leased"})
-def a_lost_lease_counts_as_extended(patch: Patch) -> None:
-    """A lease that had ended when it was to be extended is over."""
-    patch.source(
-        _EXTENDING,
-        "            holdings[0].ends = self._monotonic()\n            return False\n",
-        "            holdings[0].ends = self._monotonic() + self._lease\n            return True\n",
     )
 
 

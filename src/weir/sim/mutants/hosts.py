@@ -31,16 +31,6 @@ def another_device_is_taken_for_the_one_that_was_let_in(patch: Patch) -> None:
     )
 
 
-@bug(breaks={"Live", CRASH})
-def devices_of_two_shards_arrive_as_one(patch: Patch) -> None:
-    """Devices arrive together that another shard, and one alone, has let in."""
-    patch.source(
-        _FEED,
-        "and (before.principal, before.place) == whence:",
-        "and before.arrivals:",
-    )
-
-
 @bug(breaks={"Live"})
 def a_log_that_rests_is_never_woken(patch: Patch) -> None:
     """A log rests behind a crowd's flush for a while, and not for good."""

@@ -15,7 +15,6 @@ _CONNECTION = "weir.client.connection"
 _LANE = "weir.client.lane"
 _LINK = "weir.client.link"
 _OUTGOING = "weir.client.outgoing"
-_PLACES = "weir.client.places"
 _SCATTERING = "weir.client.scattering"
 _SEQUENCER = "weir.client.sequencer"
 
@@ -87,16 +86,6 @@ def what_was_read_is_not_seen(patch: Patch) -> None:
     )
 
 
-@bug(breaks={"OneOffset", "KeyOrder"})
-def what_is_in_doubt_goes_elsewhere_at_the_end(patch: Patch) -> None:
-    """Of a partition that has ended only that goes elsewhere which is known not to be in it."""
-    patch.source(
-        _SEQUENCER,
-        "if self._end is None or (self._held and self._held[0].sequence < self._end[0]):",
-        "if self._end is None:",
-    )
-
-
 @bug(breaks={"Durable"})
 def a_flush_waits_for_nothing(patch: Patch) -> None:
     """A flush of a producer returns once all that was sent before is confirmed."""
@@ -129,26 +118,6 @@ def an_early_turn_is_never_given_back(patch: Patch) -> None:
     )
 
 
-@bug(breaks={"Live"})
-def a_redirect_is_followed_to_a_dead_node(patch: Patch) -> None:
-    """Where nobody is said to lead, it is asked again where a partition is."""
-    patch.source(
-        _PLACES,
-        "        if not node:\n            await self.find_again()\n",
-        "        if not node:\n            return\n",
-    )
-
-
-@bug(breaks={"Live"})
-def a_lane_stays_where_nobody_leads(patch: Patch) -> None:
-    """A lane that was refused for want of a leader asks where its partition is."""
-    patch.source(
-        _LANE,
-        "            self._link.doubt(strikes)\n            self._owner.moved()\n",
-        "            self._link.doubt(strikes)\n",
-    )
-
-
 @mutant(seed=0, breaks={"AllOrNone", "Durable", "OneOffset"}, shape=THREE)
 def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
     """Of a producer id it is known what it sent last, or it scatters nothing more."""
@@ -178,7 +147,7 @@ def a_participant_is_forgotten(patch: Patch) -> None:
     )
 
 
-@bug(breaks={"AllOrNone"})
+@bug(breaks={"AllOrNone", "Durable"})
 def receipts_of_a_scattering_do_not_count_on(patch: Patch) -> None:
     """Messages of one scattering in one partition have offsets that follow each other."""
     patch.source(_SCATTERING, "            offsets[group] += 1\n", "")
