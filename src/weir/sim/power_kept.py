@@ -19,8 +19,8 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> list[Power]:
-    """Return the results in a file, whatever code they were measured on."""
-    return [line.power for line in _lines(path)]
+    """Return the latest result of each bug in a file, whatever code it was measured on."""
+    return [*{line.power.name: line.power for line in _lines(path)}.values()]
 
 
 def _lines(path: Path) -> list[_Line]:

@@ -15,7 +15,7 @@ from weir.sim.mutants.planting import Mutant, Patch
 from weir.sim.mutants.registry import MUTANTS
 from weir.sim.outcome import Outcome
 from weir.sim.power import Power, estimate, measure, together
-from weir.sim.power_kept import Kept
+from weir.sim.power_kept import Kept, read
 from weir.sim.shape import DRAWN, SHAPES, Shape, drawn
 
 POWER = Power("bug", "a rule", 20, 20, 5, 21.0, 10.0, 40.0, 1.0)
@@ -101,6 +101,8 @@ def test_what_was_measured_on_this_code_is_kept_and_nothing_else(tmp_path: Path)
     assert not Kept(file, "changed", 200, 5).known
     assert not Kept(file, "code", 100, 5).known
     Kept(None, "code", 200, 5).add(POWER)
+    Kept(file, "changed", 200, 5).add(msgspec.structs.replace(POWER, caught=4))
+    assert [(one.name, one.caught) for one in read(file)] == [("bug", 4), ("other", 5)]
 
 
 def test_what_the_bugs_code_itself_cannot_do_is_no_catch(monkeypatch: pytest.MonkeyPatch) -> None:

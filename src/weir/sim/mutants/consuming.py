@@ -1,4 +1,9 @@
-"""Rules of the client that reads and consumes that can be taken away."""
+"""Rules of the client that reads and consumes that can be taken away.
+
+Not planted is what no world can show: that what nobody tried is counted as an attempt, for grants
+that nobody was handed count too; and rules of `deliveries()`, of consumers that are iterated, and
+of pauses, for no simulated consumer has any.
+"""
 
 from __future__ import annotations
 
@@ -203,32 +208,6 @@ def a_late_ack_counts_as_work_done(patch: Patch) -> None:
     )
 
 
-@bug(breaks={"OrderedOnce"})
-def in_order_a_grant_outlives_what_went_back(patch: Patch) -> None:
-    """What was pulled behind something that went back since is dropped."""
-    patch.source(
-        _HOLDINGS,
-        "self._ordered and holding.asked != self._returning.times(holding.partition)",
-        "self._ordered and holding.asked < 0",
-    )
-
-
-@bug(breaks={"OrderedOnce"})
-def in_order_nobody_waits_for_what_goes_back(patch: Patch) -> None:
-    """Nothing is pulled before the broker knows of all that was given back."""
-    patch.source(
-        _RETURNING,
-        "        await self.flush(partition)\n        return times",
-        "        return times",
-    )
-
-
-@bug(breaks={"OrderedOnce", "AckedOnce", "HeldBack"})
-def what_failed_goes_back_before_what_is_behind_it(patch: Patch) -> None:
-    """In order the last ones go back first, without an attempt counted."""
-    patch.source(_RETURNING, "reverse=self._ordered)", "reverse=False)")
-
-
 @bug(breaks={"AckedOnce", "Leased", "OrderedOnce"})
 def a_pull_is_answered_twice(patch: Patch) -> None:
     """Each grant is handed out once."""
@@ -256,14 +235,4 @@ def a_nack_forgets_its_delay(patch: Patch) -> None:
         _RETURNING,
         "return m.Nack(address, self._cluster, fence, runs, delay_ms, untried)",
         "return m.Nack(address, self._cluster, fence, runs, 0, untried)",
-    )
-
-
-@bug(breaks={"AckedOnce", "Leased"})
-def what_is_given_back_untried_counts(patch: Patch) -> None:
-    """What nobody tried goes back without an attempt counted."""
-    patch.source(
-        _RETURNING,
-        "return m.Nack(address, self._cluster, fence, runs, delay_ms, untried)",
-        "return m.Nack(address, self._cluster, fence, runs, delay_ms, False)",
     )

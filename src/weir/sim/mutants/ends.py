@@ -14,7 +14,7 @@ from weir.wire.ordering import ReportEnded
 
 _BARRIER = {"BarrierHolds", "OneOrder"}
 #: Those who publish to the partition that ends do so for longer.
-BUSY = replace(NODE_ENDING, batches=40, device_messages=40)
+BUSY = replace(NODE_ENDING, batches=40, device_messages=40, shipped=(False,))
 
 
 @mutant(seed=0, breaks=_BARRIER, shape=BUSY)

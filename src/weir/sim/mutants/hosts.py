@@ -1,4 +1,9 @@
-"""Rules of what lies between connections and a shard, `weir.host`, that can be taken away."""
+"""Rules of what lies between connections and a shard, `weir.host`, that can be taken away.
+
+Not planted is what no world meets: frames that are so large that they need a reservation, or so
+many in one read that they are served by parts, for no simulated client sends such; and devices of
+two shards that arrive in one turn, for what comes over a trunk is a turn of its own there.
+"""
 
 from __future__ import annotations
 
@@ -92,16 +97,6 @@ def what_a_gone_peer_did_not_take_stays_charged(patch: Patch) -> None:
     )
 
 
-@bug(breaks={"Live"})
-def what_nobody_is_left_to_get_stays_charged(patch: Patch) -> None:
-    """The budget gets back what was to go to a session that is over."""
-    patch.source(
-        _CONNECTIONS,
-        "        else:\n            self.budget.release(effect.charged)",
-        "        else:\n            pass",
-    )
-
-
 @bug(breaks={"Live", "Leased", "AckedOnce"})
 def a_session_that_ended_is_not_told(patch: Patch) -> None:
     """What a connection was granted is free with its end."""
@@ -140,30 +135,4 @@ def who_was_full_is_read_no_more(patch: Patch) -> None:
         _CONNECTIONS,
         "        self._full = False\n        self.serve()\n        self.update()",
         "        self._full = False\n        self.serve()",
-    )
-
-
-@bug(breaks={"Live"})
-def a_reservation_is_never_given_back(patch: Patch) -> None:
-    """A frame that is whole, or over, leaves its room to others."""
-    patch.source(_CONNECTIONS, "        self.reservations.ended(frame)\n", "")
-
-
-@bug(breaks={"Live"})
-def a_connection_in_line_is_never_served_again(patch: Patch) -> None:
-    """Frames that are too many for one turn are served in those that follow."""
-    patch.source(
-        _CONNECTIONS,
-        "            connections.line[self] = None\n",
-        "            pass\n",
-    )
-
-
-@bug(breaks={"Live", CRASH, "OneOffset"})
-def a_part_of_a_read_is_skipped(patch: Patch) -> None:
-    """The rest of a read that is served by parts begins where its first part ends."""
-    patch.source(
-        _CONNECTIONS,
-        "self._rest, data = data[at:], data[:at]",
-        "self._rest, data = b'', data[:at]",
     )
