@@ -62,7 +62,10 @@ def _lost(history: History, returned: set[tuple[int, str, int, int]]) -> Iterato
 
 
 class HeldBack:
-    """What was given back with a delay is granted to nobody before that is over."""
+    """What was given back with a delay is granted to nobody before that is over.
+
+    Where it was another's for a while before the broker heard of it, the delay began behind that.
+    """
 
     name = "HeldBack"
 
@@ -84,11 +87,18 @@ class HeldBack:
                 early = one.sent <= grant.arrived < until and grant.fence > one.fence
                 if not early or sought(history, one, grant.arrived):
                     continue
+                if _was_over(history, grant, one.confirmed):
+                    continue
                 if left := [o for o in shared if not _done_before(o, one, acks[place])]:
                     yield (
                         f"{left[0]} is held back until {until // MS} ms: at "
                         f"{grant.arrived // MS} ms it is granted under {grant.fence}"
                     )
+
+
+def _was_over(history: History, grant: Grant, by: int) -> bool:
+    """Whether a grant may have come to its end by then: its consumer had gone, or its lease."""
+    return 0 <= grant.gone <= by or 0 < _until(history, grant) <= by
 
 
 def _by_place(history: History) -> dict[tuple[int, str], list[Grant]]:

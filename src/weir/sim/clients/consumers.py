@@ -49,6 +49,8 @@ class ShippedConsumer(Shipped):
         self._lease = scene.world.dice.choice(_LEASES[scene.brokers.far])
         #: Whether it goes on as one consumer for as long as there is something to do.
         self._stays = scene.world.chance(_STAYS)
+        #: Whether the consumer of just now has the leases of all extended that it holds.
+        self._extends = False
         self._opened = 0
         self._began = 0
 
@@ -73,8 +75,9 @@ class ShippedConsumer(Shipped):
             ack_within=dice.choice((0, 0.005, 0.05)),
             on_stale=lambda stale: None,
             mode=self._mode.name.lower(),
-            extend=self.world.chance(_EXTEND),
+            extend=(extends := self.world.chance(_EXTEND)),
         )
+        self._extends = extends
         try:
             async with consumer:
                 await self._take(client, consumer)
@@ -111,7 +114,7 @@ class ShippedConsumer(Shipped):
         handled = self._hand(grant, rows)
         if self._ending:
             await self.acknowledge(consumer, grant, handled)
-        elif self._mode is not Mode.ORDERED and self.world.chance(_FORGET):
+        elif self._forgets and self.world.chance(_FORGET):
             # Nobody works on it any more, so it had no attempt.
             self.history.returns += self._returns(grant, 0.0, untried=True)
         elif self.world.chance(_NACK):
@@ -121,6 +124,11 @@ class ShippedConsumer(Shipped):
                 await asyncio.sleep(self._lease * (1 + self.world.dice.random()))
             await self.rest()
             await self.acknowledge(consumer, grant, handled)
+
+    @property
+    def _forgets(self) -> bool:
+        """Whether it may leave a grant alone: who has that extended for good keeps it from all."""
+        return self._mode is not Mode.ORDERED and not (self._stays and self._extends)
 
     def _rows(self, grant: Grant) -> tuple[Row, ...]:
         rows = []
