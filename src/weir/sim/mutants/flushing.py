@@ -7,17 +7,6 @@ from weir.sim.outcome import CRASH
 
 _MERGE = "weir.order.merge"
 _WRITER = "weir.broker.writer"
-_TRUNK = "weir.broker.neighbours.neighbours"
-
-
-@bug(breaks={CRASH, "Durable", "OneOffset"})
-def two_flushes_are_in_flight(patch: Patch) -> None:
-    """The next flush begins when the one before it is done."""
-    patch.source(
-        _WRITER,
-        "        if self._in_flight or self._rests:\n",
-        "        if self._rests:\n",
-    )
 
 
 @bug(breaks={"Durable", "OneOffset", CRASH})
