@@ -16,7 +16,16 @@ import pytest
 
 import weir
 from weir.sim.run import run_seed, run_seeds
-from weir.sim.shape import CROWDED, EVEN, FOUR, NODE_SCATTERED, SET, UNORDERED, Shape
+from weir.sim.shape import (
+    CROWDED,
+    EVEN,
+    FOUR,
+    NODE_CROWD,
+    NODE_SCATTERED,
+    SET,
+    UNORDERED,
+    Shape,
+)
 
 if TYPE_CHECKING:
     from conftest import ManySeeds
@@ -76,6 +85,8 @@ def test_a_set_seed_that_once_failed_keeps_every_promise(seed: int) -> None:
         # What was given back, on another connection than it came by, had been another consumer's
         # for a while: the delay began behind that, and the checker took it for earlier.
         (101512, NODE_SCATTERED),
+        # Two devices were to be told hundreds of messages, one at a time, on a slow disk.
+        (200049, NODE_CROWD),
     ],
 )
 def test_a_drawn_seed_that_once_failed_keeps_every_promise(seed: int, shape: Shape) -> None:
