@@ -105,7 +105,7 @@ class ShippedConsumer(Shipped):
     async def _leaves(self, client: Client) -> bool:
         """Whether it is to go, since nothing came for a while."""
         if self._stays:
-            return self._ending and await self._is_drained(client)
+            return self._ending and await self.is_drained(client, self._cluster)
         return self._ending or self.world.chance(_LEAVE)
 
     async def _handle(self, consumer: Consumer, grant: Grant) -> None:
