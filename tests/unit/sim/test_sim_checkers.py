@@ -28,7 +28,14 @@ from weir.sim.world import EPOCH_MS
 
 P = ("producer", 7, 0)
 #: Their checkers have tests of their own.
-ELSEWHERE = {"weir.sim.one_order", "weir.sim.in_turn", "weir.sim.whole", "weir.sim.handled"}
+ELSEWHERE = {
+    "weir.sim.one_order",
+    "weir.sim.in_turn",
+    "weir.sim.whole",
+    "weir.sim.handled",
+    "weir.sim.effects",
+    "weir.sim.parcels",
+}
 
 
 def record(offset: int, stamp: int, sequence: int, *values: bytes) -> Record:
