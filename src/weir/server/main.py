@@ -46,7 +46,7 @@ def run(config: Config, started: Started | None = None) -> bool:
         from weir.server.loops import run_loop
 
         return run_loop(serve(config, started))
-    from weir.host.crew import DiskGone
+    from weir.host.supervision import DiskGone
     from weir.server.supervisor import supervise
 
     try:

@@ -1,9 +1,9 @@
 """The supervisor of a node of several shards: starts their processes, and keeps them running.
 
-It is on no data path, and does what `weir.host.crew` decides. It holds the folder and the ports,
-gives each process its shard, connects them by trunks, and starts one again that ended. It ends the
-node when a disk failed, when a shard says that it cannot serve, or when starting it again does not
-help.
+It is on no data path, and does what `weir.host.supervision` decides. It holds the folder and the
+ports, gives each process its shard, connects them by trunks, and starts one again that ended. It
+ends the node when a disk failed, when a shard says that it cannot serve, or when starting it again
+does not help.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import socket
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
 from collections.abc import Callable, Mapping, Sequence
 
-from weir.host.crew import Action, Crew, Join, Kill, LostTrunk, NodeFailed, Tell
+from weir.host.supervision import Action, Join, Kill, LostTrunk, NodeFailed, Supervision, Tell
 from weir.server.children import environment, python
 from weir.server.config import Config
 from weir.server.exits import EXIT_DISK
@@ -67,9 +67,9 @@ async def supervise(
         contextlib.closing(Notifier(os.environ)) as notifier,
         reserved(node.host, node.port, shards) as ports,
     ):
-        crew = Processes(config, founded, shards, ports)
+        processes = Processes(config, founded, shards, ports)
         try:
-            await crew.start(stopping)
+            await processes.start(stopping)
             if not stopping.is_set():
                 with folder.announced(ports.host, ports.shared, started):
                     fields = {"shards": shards, "host": ports.host, "port": ports.shared}
@@ -78,10 +78,10 @@ async def supervise(
                         extra={"fields": fields},
                     )  # fmt: skip
                     notifier.ready(f"serving from {node.data}")
-                    await crew.wait(stopping)
+                    await processes.wait(stopping)
                     notifier.stopping(config.stop.drain_seconds)
         finally:
-            drained = await crew.stop()
+            drained = await processes.stop()
     log.info("stopped" if drained else "stopped before everything was drained")
     return drained
 
@@ -152,7 +152,7 @@ class Member:
 
 
 class Processes:
-    """All shard processes of a node: does what `weir.host.crew` decides."""
+    """All shard processes of a node: does what `weir.host.supervision` decides."""
 
     def __init__(self, config: Config, founded: Founded, shards: int, ports: Ports) -> None:
         """Take what every shard is told; `start` starts them."""
@@ -160,7 +160,7 @@ class Processes:
         self._founded = founded
         self._ports = ports
         self._members = [Member(shard, self._told) for shard in range(shards)]
-        self._crew = Crew(
+        self._supervision = Supervision(
             shards, config.node.hang_seconds, ALIVE_SECONDS, _FIRST_PAUSE_SECONDS, log
         )
         self._keepers: list[asyncio.Task[None]] = []
@@ -191,7 +191,7 @@ class Processes:
         if self._watch is not None:
             self._watch.cancel()
         for member in self._members:
-            member.drained = not self._crew.is_there(member.shard)
+            member.drained = not self._supervision.is_there(member.shard)
             member.tell(Stop())
         seconds = self._config.stop.drain_seconds + _GRACE_SECONDS
         late = self._keepers and (await asyncio.wait(self._keepers, timeout=seconds))[1]
@@ -221,31 +221,33 @@ class Processes:
         while not self._stopping:
             await self._start(member)
             code = await member.ended()
-            self._do(self._crew.gone(member.shard))
+            self._do(self._supervision.gone(member.shard))
             if self._stopping:
                 return
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             failed = None if member.failed is None else _error(member.failed)
-            seconds = self._crew.again(member.shard, how, code == EXIT_DISK, failed, loop.time())
+            seconds = self._supervision.again(
+                member.shard, how, code == EXIT_DISK, failed, loop.time()
+            )
             await asyncio.sleep(seconds)
 
     async def _look_again_and_again(self) -> None:
         """Kill a shard that stands still; `_keep` starts it again."""
         while True:
             await asyncio.sleep(ALIVE_SECONDS)
-            self._do(self._crew.look())
+            self._do(self._supervision.look())
 
     def _told(self, member: Member, message: FromShard) -> None:
-        crew, shard = self._crew, member.shard
-        self._do(crew.heard(shard))
+        supervision, shard = self._supervision, member.shard
+        self._do(supervision.heard(shard))
         if isinstance(message, Ready):
-            self._do(crew.served(shard))
+            self._do(supervision.served(shard))
         elif isinstance(message, TrunkLost) and not self._stopping:
-            trunk, seconds = crew.lost(shard, message.shard)
+            trunk, seconds = supervision.lost(shard, message.shard)
             asyncio.get_running_loop().call_later(seconds, self._replace, trunk)
 
     def _replace(self, trunk: LostTrunk) -> None:
-        self._do(self._crew.replace(trunk))
+        self._do(self._supervision.replace(trunk))
 
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -269,7 +271,7 @@ class Processes:
             ),
             self._ports.doors,
         )
-        self._do(self._crew.started(member.shard))
+        self._do(self._supervision.started(member.shard))
         if self._stopping:  # it was too late to hear of it
             member.tell(Stop())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from weir.errors import WeirError
-from weir.host.crew import DiskGone, NodeFailed
+from weir.host.supervision import DiskGone, NodeFailed
 from weir.server import main, supervisor
 from weir.server.addresses import in_words
 from weir.server.child import _failed

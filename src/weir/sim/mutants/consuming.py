@@ -123,7 +123,8 @@ def who_joins_the_order_is_read_from_there_on(patch: Patch) -> None:
 @mutant(seed=0, breaks={"OneCursor"}, shape=ONE)
 def a_turn_is_kept_after_it_was_lost(patch: Patch) -> None:
     """Who is told that its turn is over hands out nothing more of it, and has not done it."""
-    patch.source(_TURNS, "            self._lost(offsets)\n", "")
+    behind = "                return\n            self._kept = offsets  # it was done"
+    patch.source(_TURNS, "                self._lost(offsets)\n" + behind, behind)
 
 
 @bug(breaks={"OneCursor"})

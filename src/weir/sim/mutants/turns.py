@@ -7,6 +7,7 @@ from dataclasses import replace
 from weir.broker.clusters import turns
 from weir.broker.clusters.turns import Turns
 from weir.broker.control import CursorMoved, CursorSought, CursorTaken
+from weir.broker.outbox import Caller
 from weir.broker.state.clusters import AT_ONCE
 from weir.broker.state.cursors import Cursor, Cursors
 from weir.sim.history import Move, TurnTaken
@@ -51,8 +52,20 @@ def late_moves_count(patch: Patch) -> None:
         finally:
             self.fence, self.consumer = fence, consumer
 
+    proposes = Turns.move
+
+    def propose(self: Turns, caller: Caller, request: m.MoveCursor) -> None:
+        cursor = self._cursor(request.cluster)
+        fence, consumer, cursor.fence, cursor.consumer = (
+            cursor.fence, cursor.consumer, request.fence, 1,
+        )  # fmt: skip
+        try:
+            proposes(self, caller, request)
+        finally:
+            cursor.fence, cursor.consumer = fence, consumer
+
     patch.setattr(Cursor, "move", move)
-    patch.setattr(Turns, "_check_turn", lambda self, cursor, fence: None)
+    patch.setattr(Turns, "move", propose)
 
 
 @mutant(seed=11, breaks={"OneCursor"}, shape=TURNS)

@@ -93,7 +93,7 @@ class _Member:
         return {"fields": {"shard": self.shard}}
 
 
-class Crew:
+class Supervision:
     """The shards of a node: which of them serve, are joined, are killed, and are started again."""
 
     def __init__(
