@@ -106,7 +106,7 @@ class Groups:
         """A partition has all again that it lacked: one that was damaged takes part from now on."""
         writer = self._writers[self._layout.log_of(id)]
         group = writer.groups[id]
-        if group.damage is None or not writer.recovered[id].rotten:
+        if group.past.damage is None or not writer.recovered[id].rotten:
             group.past.mended()
             return
         if (partition := self._topics.leave(id)) is not None:

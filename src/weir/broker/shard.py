@@ -252,7 +252,7 @@ class Shard:
         """A group has all again that it lacked."""
         if number != REGISTRY_GROUP:
             self._groups.whole(number)
-        elif self._writer_for(REGISTRY_GROUP).groups[REGISTRY_GROUP].damage is not None:
+        elif self._writer_for(REGISTRY_GROUP).groups[REGISTRY_GROUP].past.damage is not None:
             group = self._groups.registry_whole()
             self._set.take_registry(group)
             self._groups.run(group, self._neighbours.feed, preferred=False)

@@ -14,10 +14,12 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.entries import Payload
 from weir.broker.peers.peer_frames import pack
+from weir.broker.peers.refill import Refill
 from weir.broker.registry.catalog import Catalog
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.frozen import pack as packed
 from weir.errors import Damaged, Unavailable
+from weir.log.frame import HEADER_SIZE as ENTRY_HEADER_SIZE
 from weir.log.frame import Kind
 from weir.model.batch import encode
 from weir.model.columns import Origins
@@ -220,6 +222,119 @@ def test_a_registrys_replica_that_stopped_is_taken_anew_at_the_next_start(
     trio.until(lambda: node.group(REGISTRY_GROUP).voter > old, "it never came back")
     assert trio.told(produce(info, grant, 0, b"x"), group).offset == 0
     assert trio.same_everywhere(group) == [b"x"]
+
+
+def fill(trio: Any, produce: Any, info: Any, grant: Any, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        request = produce(info, grant, number, b"v" * 300)
+        assert trio.told(request, info.addresses[0].group).offset == number
+
+
+def rot(node: Any, group: int, index: int) -> None:
+    """Spoil the payload of an entry where it lies on a node's disk."""
+    log = node.shard.writers[0].log
+    stored = log.stored(group, index)
+    segment = log._segments.find(stored.place)
+    at = stored.place - segment.base + ENTRY_HEADER_SIZE
+    node.disk.flip(segment.name, at + stored.length // 2)
+
+
+def rot_is_found(node: Any, group: int, index: int) -> None:
+    """Spoil an entry, and let the scrub tell of it."""
+    rot(node, group, index)
+    place = node.shard.writers[0].log.stored(group, index).place
+    node.shard._peers.refill.rotted(group, index, place)
+
+
+def test_what_was_confirmed_survives_a_stop_while_old_entries_are_filled_in(
+    trio: Any, produce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was reopened as the same voter with what it had at its start, and was believed."""
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    fill(trio, produce, info, grant, 0, 60)
+    trio.same_everywhere(group)
+    for node in trio.live():
+        node.shard.writers[0].checkpoint()
+    trio.run(300)
+    leader = trio.leader(group)
+    node, third = (one for one in trio.live() if one is not leader)
+    node.kill()
+    for index in (20, 21, 40):
+        rot(node, group, index)
+    node.boot()
+    with monkeypatch.context() as patch:
+        patch.setattr(Refill, "_take", lambda *_: None)  # nothing comes yet
+        trio.until(lambda: node.group(group) and node.group(group).is_current, "not back")
+        trio.isolate(third.id)
+        fill(trio, produce, info, grant, 60, 30)  # one of the two that confirm is the node
+        here = node.group(group)
+        assert here.is_incomplete
+        trio.isolate(node.id)
+        assert lead(node, group, GRANT) == []
+        assert here.damage is not None
+        leader.kill()
+    trio.heal()
+    trio.run(10_000)
+    assert node.group(group) is here, "nobody is left who could go on without it"
+    leader.boot()
+    trio.until(lambda: node.group(group).voter != here.voter, "it never came back")
+    trio.until(lambda: node.group(group).is_current, "it lags")
+    assert trio.same_everywhere(group) == [b"v" * 300] * 90
+
+
+def test_a_replica_made_since_the_start_stops_while_an_entry_is_filled_in(
+    trio: Any, produce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info, grant, group = settled(trio)
+    fill(trio, produce, info, grant, 0, 20)
+    trio.same_everywhere(group)
+    node = next(one for one in trio.live() if one is not trio.leader(group))
+    with monkeypatch.context() as patch:
+        patch.setattr(Refill, "_take", lambda *_: None)
+        rot_is_found(node, group, 10)
+        trio.run(300)
+        trio.isolate(node.id)
+        assert lead(node, group, GRANT) == []
+    here = node.group(group)
+    assert here.damage is not None
+    assert not node.shard._peers.refill.is_hopeful(group)
+    trio.heal()
+    trio.run(1_000)
+    # As a real leader of a later term comes: whom it heard before was of a higher one.
+    trio.leader(group).kill()
+    trio.run(5_000)
+    trio.nodes[next(id for id, one in trio.nodes.items() if not one.alive)].boot()
+    trio.until(lambda: node.group(group).voter != here.voter, "it never came back")
+    assert len(trio.same_everywhere(group)) == 20
+
+
+def test_a_registrys_replica_that_stopped_is_not_opened_as_it_was_once_it_is_filled_in(
+    trio: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, group = settled(trio)
+    for node in trio.live():
+        node.shard.writers[0].checkpoint()
+    trio.run(300)
+    node = next(one for one in trio.live() if one is not trio.leader(REGISTRY_GROUP))
+    node.kill()
+    node.boot()
+    with monkeypatch.context() as patch:
+        patch.setattr(Refill, "_take", lambda *_: None)
+        trio.until(lambda: node.group(group) and node.group(group).is_current, "not back")
+        later = trio.topic("later")
+        trio.run(500)
+        here = node.group(REGISTRY_GROUP)
+        last = here.node.last_index
+        rot_is_found(node, REGISTRY_GROUP, last)
+        trio.isolate(node.id)
+        contradicts = control.TopicAltered(later.id + 1, 5, control.SettingsChange())
+        lead(node, REGISTRY_GROUP, TOPICS[0], contradicts)
+        assert here.damage is not None
+    trio.heal()
+    trio.run(5_000)
+    assert node.group(REGISTRY_GROUP) is here
+    assert (here.damage is not None, here.node.last_index >= last) == (True, True)
 
 
 def large(trio: Any, node: Any, group: int, data: bytes) -> list[str]:

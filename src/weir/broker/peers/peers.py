@@ -141,6 +141,7 @@ class Peers:
         """A group here met what it cannot apply: from now on it only listens."""
         self.multi.remove(group)
         self.slots.forget(group)
+        self.refill.forget(group)  # what it lacks comes back with all else, to another voter
         self._outbox.counts.replicas_halted += 1
         self._outbox.put(ReplicaHalted(group, str(halt), error))
 
