@@ -56,6 +56,8 @@ class Seating:
     def _note(self, seat: Seat) -> None:
         core = seat.node.core
         state = core.state
+        if state is not seat.state:
+            seat.settled = None  # it may hold a snapshot that it was sending
         if isinstance(state, Leader):
             if state is not seat.state or core.ground.configuration is not seat.configuration:
                 self.resign(seat)
@@ -116,6 +118,7 @@ class Seating:
                 assert isinstance(state, Follower)
                 state.rely_on(link.inward.contact)
                 seat.state, seat.follows_through = state, link
+                seat.settled = None
                 link.inward.dropped.pop(group, None)
             else:
                 link.inward.dropped[group] = core.ground.term

@@ -344,6 +344,24 @@ def test_a_fence_holds_for_what_is_led_and_followed_now(hosts: Hosts) -> None:
     assert hosts.all[2].multi.fenced(group) == 100
 
 
+@pytest.mark.parametrize("by_beat", [False, True])
+def test_nothing_is_kept_of_who_led_before(hosts: Hosts, by_beat: bool) -> None:
+    """It was kept with the snapshot that it was sending, for as long as it led nothing again."""
+    one = hosts.all[1]
+    group = min(one.led())
+    hosts.pass_ms(200)
+    one.multi.fenced(group)
+    seat = one.multi._seats.all[group]
+    assert seat.settled is one.nodes[group].core.state
+    if by_beat:
+        claimed = (group, one.nodes[group].term + 1, 2)
+        one.multi.step_link(2, Beat(1_000, 1_000, (claimed,)))
+    else:
+        one.nodes[group].transfer_leadership(2)
+    hosts.pass_ms(200)
+    assert seat.settled is None
+
+
 def test_lone_voters_need_no_links() -> None:
     host = Host(1, 0, (), 1)
     for group in range(3):
