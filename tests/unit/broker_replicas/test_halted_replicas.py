@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -16,9 +17,10 @@ from weir.broker.entries import Payload
 from weir.broker.peers.peer_frames import pack
 from weir.broker.peers.refill import Refill
 from weir.broker.registry.catalog import Catalog
+from weir.broker.registry.standing import behind, standing_of
 from weir.broker.state.clusters import ClusterState
 from weir.broker.state.frozen import pack as packed
-from weir.errors import Damaged, Unavailable
+from weir.errors import Damaged, NotLeader, Unavailable
 from weir.log.frame import HEADER_SIZE as ENTRY_HEADER_SIZE
 from weir.log.frame import Kind
 from weir.model.batch import encode
@@ -222,6 +224,22 @@ def test_a_registrys_replica_that_stopped_is_taken_anew_at_the_next_start(
     trio.until(lambda: node.group(REGISTRY_GROUP).voter > old, "it never came back")
     assert trio.told(produce(info, grant, 0, b"x"), group).offset == 0
     assert trio.same_everywhere(group) == [b"x"]
+
+
+def test_a_leader_that_stopped_is_not_counted_as_leading(trio: Any) -> None:
+    _, _, group = settled(trio)
+    node = trio.leader(group)
+    here = node.group(group)
+    record = control.encode(GRANT)
+    with suppress(NotLeader):
+        here.propose(Payload(Kind.CONTROL, (record,), len(record)))
+    trio.until(lambda: here.damage is not None, "it was not applied")
+    assert here.node.role is raft.Role.LEADER
+    standing = standing_of([here])
+    assert (standing.held, standing.led, dict(standing.lagging)) == (1, 0, {})
+    for member in here.node.core.state.members.values():
+        member.match = 0
+    assert behind(here) == []
 
 
 def fill(trio: Any, produce: Any, info: Any, grant: Any, first: int, count: int) -> None:

@@ -119,6 +119,10 @@ class Led(Protocol):
     def machine(self) -> Changing:
         """What it drives."""
 
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads the group."""
+
     def advance(self) -> None:
         """Go on, for the node was told something."""
 

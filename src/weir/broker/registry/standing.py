@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from weir import raft
 from weir.broker.registry.moving import Led, current_members
 from weir.model.ids import node_of
 
@@ -31,7 +30,7 @@ def standing_of(groups: Iterable[Led]) -> Standing:
         found.held += 1
         # Who is yet to join a group knows nobody there.
         found.leaderless += bool(group.node.configuration.members) and not group.node.leader
-        found.led += group.node.role is raft.Role.LEADER
+        found.led += group.leads
         found.lagging.update(behind(group))
     return found
 
@@ -44,7 +43,7 @@ def holders(group: Led) -> list[int]:
 def behind(group: Led) -> list[int]:
     """Return the nodes whose replica of a group is not up to date; [] where it is not led here."""
     node = group.node
-    if node.role is not raft.Role.LEADER:
+    if not group.leads:
         return []
     is_current = current_members(node)
     members = node.configuration.members
