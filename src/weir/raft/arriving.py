@@ -32,7 +32,7 @@ class Arriving:
     def with_piece(self, position: int, data: bytes) -> bytes | None:
         """Return the whole, if it is complete with this piece; takes nothing."""
         is_last = position == self.position and position + len(data) == self.meta.size
-        return bytes(self._data) + data if is_last else None
+        return b"".join((self._data, data)) if is_last else None
 
     def data(self) -> bytearray:
         """The whole, which is not joined from its pieces then: it may be large."""

@@ -158,6 +158,10 @@ class Follower:
             arriving = Arriving(message.snapshot)
         return arriving.with_piece(message.position, message.data)
 
+    def awaits(self, meta: SnapshotMeta) -> bool:
+        """Whether no other snapshot is on its way."""
+        return self._arriving is None or self._arriving.meta == meta
+
     def _has(self, meta: SnapshotMeta) -> bool:
         """Whether the leader can go on with the log as it is here, without the snapshot.
 

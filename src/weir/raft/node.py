@@ -141,6 +141,13 @@ class Node:
             return state.whole_with(message)
         return Arriving(message.snapshot).with_piece(message.position, message.data)
 
+    def awaits(self, message: InstallSnapshot) -> bool:
+        """Whether no other snapshot has begun to come since a piece did: what came of it would be
+        forgotten for a piece that is taken late.
+        """
+        state = self.core.state
+        return not isinstance(state, Follower) or state.awaits(message.snapshot)
+
     def raise_fence(self, value: int) -> None:
         """Keep `value` if it is the highest yet. Opaque here; votes of later terms carry it.
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from weir.broker import effects as ef
 from weir.broker.state.frozen import Packing, Unpacking, pack
 from weir.model.limits import MIB
 from weir.model.topic import SettingsChange
+from weir.raft.arriving import Arriving
 
 DEVICES = 25_000
 
@@ -42,16 +45,21 @@ def held(node: Any, kind: type) -> list[Any]:
     return [job for job in node.jobs if isinstance(job, ef.StartRead) and type(job.reading) is kind]
 
 
+def all_but(trio: Any, kind: type) -> None:
+    """Let happen at once what can, but reads of a kind."""
+    trio._connect()
+    trio._deliver()
+    for one in trio.live():
+        while jobs := [job for job in one.jobs if job not in held(one, kind)]:
+            one.jobs.remove(jobs[0])
+            one.jobs.insert(0, jobs[0])
+            one.step()
+
+
 def until_it_is_decoded(trio: Any, node: Any) -> Any:
     """Let all happen but the decoding of a state at a node; return its job."""
     for _ in range(2_000):
-        trio._connect()
-        trio._deliver()
-        for one in trio.live():
-            while jobs := [job for job in one.jobs if job not in held(one, Unpacking)]:
-                one.jobs.remove(jobs[0])
-                one.jobs.insert(0, jobs[0])
-                one.step()
+        all_but(trio, Unpacking)
         if found := held(node, Unpacking):
             return found[0]
         trio.pass_ms(10)
@@ -104,15 +112,76 @@ def test_a_state_is_packed_once_however_often_it_is_asked_for(make_trio: Any, pr
     leader = trio.leader(group)
     packings = []
     for _ in range(200):
-        trio._connect()
-        trio._deliver()
-        for one in trio.live():
-            while jobs := [job for job in one.jobs if job not in held(one, Packing)]:
-                one.jobs.remove(jobs[0])
-                one.jobs.insert(0, jobs[0])
-                one.step()
+        all_but(trio, Packing)
         packings = held(leader, Packing)
         trio.pass_ms(20)
     large = [job for job in packings if any(isinstance(part, list) for part in job.reading.state)]
     assert len(large) == 1, "the registry's is another one"
+    trio.same_everywhere(group)
+
+
+def test_a_state_that_comes_again_while_it_is_decoded_is_not_joined_again(
+    make_trio: Any, produce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trio = make_trio(retention_every_ms=1)
+    info, _, away = lagging(trio, produce)
+    group = info.addresses[0].group
+    away.boot()
+    joined = []
+    with_piece = Arriving.with_piece
+
+    def counted(self: Arriving, position: int, data: bytes) -> bytes | None:
+        found = with_piece(self, position, data)
+        joined.append(len(found or b"") >= MIB)
+        return found
+
+    monkeypatch.setattr(Arriving, "with_piece", counted)
+    until_it_is_decoded(trio, away)
+    sent = trio.leader(group).group(group).node.core.state.members[away.group(group).voter]
+    before = sent.position
+    for _ in range(500):  # ten seconds, in which its last piece is sent again and again
+        all_but(trio, Unpacking)
+        trio.pass_ms(20)
+    assert (sent.position, len(held(away, Unpacking))) == (before, 1)
+    assert sum(joined) == 1
+    trio.same_everywhere(group)
+
+
+def test_a_state_that_is_decoded_late_does_not_end_a_newer_one(
+    make_trio: Any, produce: Any
+) -> None:
+    trio = make_trio(retention_every_ms=1)
+    info, grant, away = lagging(trio, produce)
+    group = info.addresses[0].group
+    away.boot()
+    job = until_it_is_decoded(trio, away)
+    here = away.group(group)
+    older = here.node.core.state._arriving.meta
+    # Its link breaks, and the leader has gone on by the time it comes again.
+    trio.isolate(away.id)
+    away.jobs.remove(job)
+    publish(trio, produce, info, grant, 103, 7)
+    for node in trio.live():
+        if node is not away:
+            node.shard.writers[0].checkpoint()
+    trio.heal()
+    away.jobs.append(job)
+
+    def newer() -> Any:
+        arriving = here.node.core.state._arriving
+        return arriving if arriving is not None and arriving.meta != older else None
+
+    for _ in range(400):
+        all_but(trio, Unpacking)
+        trio.pass_ms(20)
+        if (found := newer()) is not None and found.position >= MIB // 2:
+            break
+    assert found is not None
+    position = found.position
+    away.jobs.remove(job)
+    away.jobs.insert(0, job)
+    away.step()
+    assert newer() is found
+    assert found.position >= position
+    assert here.node.applied_index < older.index
     trio.same_everywhere(group)

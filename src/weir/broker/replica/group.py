@@ -308,6 +308,10 @@ class Group:
         """Take a piece of a snapshot; the one that completes it only if the whole can be decoded.
         Return why not; where that takes long, `refuse` is told later.
         """
+        size = message.snapshot.size
+        is_large = self.id != REGISTRY_GROUP and size >= MIB
+        if is_large and self._incoming.is_decoding and message.position + len(message.data) == size:
+            return ""  # it is sent again until it is answered: nothing is joined for that
         whole = self.node.whole_with(message)
         if whole is None:
             self.step(message)
@@ -316,10 +320,10 @@ class Group:
         def then(state: object, why: str) -> None:
             if why:
                 refuse(why)
-            elif not self.is_over and self.damage is None:
+            elif not self.is_over and self.damage is None and self.node.awaits(message):
                 self._take(message, state)
 
-        if self.id != REGISTRY_GROUP and len(whole) >= MIB:
+        if is_large:
             self._incoming.decode_aside(whole, self.machine.decode, then)
             return ""
         if not (why := self._incoming.decode(whole, self.machine.decode)):

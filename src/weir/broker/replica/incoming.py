@@ -41,11 +41,8 @@ class Incoming:
         return "" if work.error is None else why_no_state(work.error)
 
     def decode_aside(self, data: Buffer, decode: Callable[[Any], object], then: Decoded) -> None:
-        """Decode a large one off the loop; but not two at once, for whoever sends it does so again
-        until it is answered.
-        """
-        if self.is_decoding:
-            return
+        """Decode a large one off the loop; never two at once."""
+        assert not self.is_decoding
         self.is_decoding = True
         work = Unpacking(self._log, data, decode)
 
