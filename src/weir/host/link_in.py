@@ -32,7 +32,7 @@ class Inbound:
         """Give the link a lane."""
         if lane is Lane.TRUNK:
             self._lanes[lane] = self._trunks.serve(
-                self._place, wire, lambda _: self.end("its trunk broke")
+                self._place, wire, lambda _: self.end("its trunk broke"), self.hello.shards
             )
         else:
             one = InLane(self._home, wire.transport, self._place, self.end)

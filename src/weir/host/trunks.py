@@ -70,14 +70,23 @@ class ServingEnd(TrunkEnd):
     takes = frozenset((Kind.OPENED, Kind.CLOSED, Kind.CLIENT, Kind.DEVICE, Kind.ARRIVALS))
 
     def __init__(
-        self, home: Home, transport: Transport, shard: int, trunks: Trunks, told: Told
+        self,
+        home: Home,
+        transport: Transport,
+        shard: int,
+        trunks: Trunks,
+        told: Told,
+        guests_max: int,
     ) -> None:
-        """Serve `shard`; make the sessions known to `trunks`. `told` is when that is over."""
+        """Serve `shard`, up to `guests_max` peers if it is another node's; make the sessions known
+        to `trunks`. `told` is when that is over.
+        """
         super().__init__(home, transport)
         self.shard = shard
         self._trunks = trunks
         self._told = told
         self._is_foreign = place_node(shard) != 0
+        self._guests_max = guests_max
         self._numbers: dict[int, int] = {}
         self._waiting: deque[TrunkFrame] = deque()
         self._full = False
@@ -171,10 +180,8 @@ class ServingEnd(TrunkEnd):
             self._home.connections.more.append(self)
 
     def _has_room(self, remote: int) -> bool:
-        """Whether another node's shard may have one more session here; its peer is let go if not.
-        It needs no more than it lets in, and one for itself.
-        """
-        if not self._is_foreign or len(self._numbers) <= self._trunks.guests_max:
+        """Whether another node's shard may have one more session here, or its peer is let go."""
+        if not self._is_foreign or len(self._numbers) < self._guests_max:
             return True
         reason = b"its node has too many peers of the node that leads: connect again shortly"
         self.write(trunk.encode(Kind.HANGUP, remote, reason))
@@ -200,8 +207,8 @@ class Trunks:
     def __init__(
         self, home: Home, guests: dict[int, Guest], guests_max: int = CONNECTIONS_MAX
     ) -> None:
-        """Begin without any. `guests` are the peers of other shards, by their sessions here; the
-        shard of another node has up to `guests_max` of them.
+        """Begin without any. `guests` are the peers of other shards, by their sessions here; a
+        shard of another node lets in up to `guests_max` of its own.
         """
         self.guests_max = guests_max
         self._home = home
@@ -221,9 +228,12 @@ class Trunks:
         end = wire.end = self._to_ask(place, wire.transport, told)
         return end
 
-    def serve(self, place: int, wire: Wire, told: Told) -> TrunkEnd:
-        """Serve a shard of another node over a connection; `told` is when that is over."""
-        end = wire.end = self._to_serve(place, wire.transport, told)
+    def serve(self, place: int, wire: Wire, told: Told, shards: int) -> TrunkEnd:
+        """Serve a shard of another node, which has so many, over a connection; `told` is when that
+        is over. The peers of all of them may come through this one, which is next to what they ask
+        for.
+        """
+        end = wire.end = self._to_serve(place, wire.transport, told, shards)
         return end
 
     def leave(self, shards: Sequence[int]) -> None:
@@ -293,8 +303,11 @@ class Trunks:
         end = self._asking[shard] = AskingEnd(self._home, transport, shard, self._lost, told)
         return end
 
-    def _to_serve(self, shard: int, transport: Transport, told: Told | None) -> TrunkEnd:
-        end = ServingEnd(self._home, transport, shard, self, told or _nobody)
+    def _to_serve(
+        self, shard: int, transport: Transport, told: Told | None, shards: int = 1
+    ) -> TrunkEnd:
+        most = shards * (self.guests_max + 1)  # those it lets in, and one for itself
+        end = ServingEnd(self._home, transport, shard, self, told or _nobody, most)
         self._serving = [one for one in self._serving if not one.is_over]
         self._serving.append(end)
         return end

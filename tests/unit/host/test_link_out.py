@@ -19,7 +19,7 @@ from weir.host.trunks import Trunks
 from weir.host.wires import Home, Wire
 from weir.model.ids import place_of
 from weir.model.limits import LINK_HELLO_SECONDS
-from weir.wire import link
+from weir.wire import link, trunk
 from weir.wire.link import Lane, LinkAnswer, LinkHello, Verdict
 
 THERE = place_of(2, 0)
@@ -45,6 +45,9 @@ class Transport:
     def is_closing(self) -> bool:
         return self.closed
 
+    def resume_reading(self) -> None:
+        pass
+
     def abort(self) -> None:
         self.closed = True
 
@@ -62,7 +65,11 @@ class World:
         self.told: list[str] = []
         budget = Budget(100)
         feed = SimpleNamespace(put=self.heard.append, held=False)
-        connections = SimpleNamespace(time=lambda: self.now, reservations=SimpleNamespace(limit=2))
+        connections = SimpleNamespace(
+            time=lambda: self.now,
+            reservations=SimpleNamespace(limit=2),
+            new_session=lambda: 1_000 + len(self.heard),
+        )
         note = lambda text, *given, extra=None: self.told.append(text % given)  # noqa: E731
         log = SimpleNamespace(info=note, warning=note, error=note)
         shard = SimpleNamespace(budget=budget, passed_on=lambda place, size: budget.release(size))
@@ -172,6 +179,20 @@ def test_a_nudge_ends_the_rest_but_not_before_its_least(world: World) -> None:
     assert len(world.dialled) == count
     world.passes(0.06)
     assert len(world.dialled) == count + 1
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_peers_of_all_shards_of_a_node_may_come_through_one_of_them(
+    world: World, shards: int
+) -> None:
+    """Those of half a node were hung up where it has two shards: one of them asks for all."""
+    world.links.trunks.guests_max = 4
+    for lane in (Lane.QUICK, Lane.TRUNK):
+        hello = LinkHello(1, 7, 0, 2, 0, shards, 2, 1, 9, lane, 1, 0, "two", 6800)
+        wire = world.links.accept(cast(Any, Transport()), link.encode_greeting(hello), "two")
+    for session in range(1, 20):
+        wire.end.receive(b"".join(trunk.encode(trunk.Kind.OPENED, session, b"ada")))
+    assert world.kinds().count("Opened") == 5 * shards
 
 
 def test_an_answer_that_does_not_come_is_given_up(world: World) -> None:

@@ -238,7 +238,7 @@ def test_another_node_gets_answers_one_by_one() -> None:
     """It may run a release that knows no more."""
     written: list[Any] = []
     noting = cast(Any, SimpleNamespace())
-    end = ServingEnd(noting, noting, place_of(2, 0), noting, lambda shard: None)
+    end = ServingEnd(noting, noting, place_of(2, 0), noting, lambda shard: None, 1)
     end.write = lambda *args: written.append(args)  # type: ignore[method-assign]
     end.answer(7, b"one")
     assert written == [(trunk.encode(Kind.REPLIES, 7, b"one"),)]
