@@ -364,7 +364,8 @@ class Writer:
 
     def checkpoint(self) -> None:
         """Save every group's snapshot, unless that is under way, or one has stopped of which the
-        last checkpoint alone has the state: the log has everything, a start takes longer.
+        last checkpoint alone has the state: the log has everything, a start takes longer, and no
+        space is freed (docs/adr 0055).
         """
         if self._saving or any(group.lacks_state for group in self.groups.values()):
             return

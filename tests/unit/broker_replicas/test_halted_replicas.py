@@ -195,6 +195,7 @@ def test_a_node_goes_on_without_the_registrys_replica(trio: Any, produce: Any) -
     alone(trio, node)
     assert lead(node, REGISTRY_GROUP, *TOPICS) == []
     assert [one.group for one in node.halts] == [REGISTRY_GROUP]
+    assert "at the next start of this node" in node.halts[0].reason
     trio.heal()
     trio.run(1_000)
     assert node.shard.registry.group is None

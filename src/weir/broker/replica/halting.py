@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weir.errors import Damaged, Halted, UnknownVersion
+from weir.model.ids import REGISTRY_GROUP
 
 
 class ReplicaHalt(Damaged):
@@ -17,11 +18,12 @@ class ReplicaHalt(Damaged):
             cause = "it was written by a newer release of weir: upgrade this node"
         else:
             cause = "no leader that follows the rules wrote it"
+        later = " at the next start of this node" if group == REGISTRY_GROUP else ""
         super().__init__(
             f"the replica of group {group} has stopped, for {what} cannot be applied ({said}): "
             f"{cause}. It neither votes nor serves from here on, and all other groups go on. "
-            "Where the other replicas go on without it, it is filled anew from them; where they do "
-            "not, restore what it holds from a backup"
+            f"Where the other replicas go on without it, it is filled anew from them{later}; where "
+            "they do not, restore what it holds from a backup. Until then its log frees no space"
         )
 
 
