@@ -86,6 +86,15 @@ def alone(trio: Any, node: Any) -> None:
     trio.run(3_000)
 
 
+def led_anew(trio: Any, group: int, node: Any) -> None:
+    """Let another node than `node` lead a group in a later term, as after any election."""
+    leader = trio.leader(group)
+    other = next(one for one in trio.live() if one not in (leader, node))
+    leader.group(group).node.transfer_leadership(other.group(group).voter)
+    leader.group(group).advance()
+    trio.until(lambda: other.group(group).leads, "it was not handed over")
+
+
 def settled(trio: Any) -> tuple[Any, Any, int]:
     info, grant = trio.topic("t", partitions=2), trio.producer()
     group = info.addresses[0].group
@@ -132,6 +141,7 @@ def test_a_replica_that_stopped_comes_back_whole_from_the_others(trio: Any, prod
     lead(node, group, GRANT)
     old = node.group(group).voter
     trio.heal()
+    led_anew(trio, group, node)
 
     def is_another() -> bool:
         here = node.group(group)
@@ -142,6 +152,20 @@ def test_a_replica_that_stopped_comes_back_whole_from_the_others(trio: Any, prod
     assert trio.told(produce(info, grant, 1, b"after"), group).offset == 1
     assert trio.same_everywhere(group) == [b"before", b"after"]
     assert len(node.halts) == 1
+
+
+def test_a_leader_of_an_earlier_term_does_not_let_what_stopped_be_given_up(trio: Any) -> None:
+    """It does not know what this one acknowledged to a later one, and may be cut off from that."""
+    _, _, group = settled(trio)
+    node = trio[1]
+    alone(trio, node)
+    lead(node, group, GRANT)
+    here = node.group(group)
+    last, term = here.node.last_index, here.node.term
+    for said, is_believed in ((term - 1, False), (term, True)):
+        append = r.Append(here.voter, 2 << 16, said, last, said, (), last, True)
+        assert told(node, group, append) == []
+        assert here.overheard.others_go_on == is_believed
 
 
 def test_a_replica_that_stopped_stops_again_at_the_next_start(trio: Any) -> None:
@@ -184,6 +208,7 @@ def test_no_checkpoint_holds_the_state_of_a_replica_that_stopped(trio: Any, prod
     assert node.group(group).lacks_state
     assert not saves(node)
     trio.heal()
+    led_anew(trio, group, node)
     trio.until(lambda: not node.group(group).lacks_state, "it never came back")
     assert saves(node)
     assert trio.same_everywhere(group) == [b"v"]
@@ -222,6 +247,7 @@ def test_a_registrys_replica_that_stopped_is_taken_anew_at_the_next_start(
     trio.settle()
     assert [one.group for one in node.halts] == [REGISTRY_GROUP]
     trio.heal()
+    led_anew(trio, REGISTRY_GROUP, node)
     trio.until(lambda: node.group(REGISTRY_GROUP).voter > old, "it never came back")
     assert trio.told(produce(info, grant, 0, b"x"), group).offset == 0
     assert trio.same_everywhere(group) == [b"x"]

@@ -399,6 +399,8 @@ class Group:
     def _stop(self, what: str, error: Exception) -> None:
         """Take no part any more: what is here may be half changed, and is not to be believed."""
         self._halt = ReplicaHalt(self.id, what, error)
+        # A leader before this term does not know what this one acknowledged in it.
+        self.overheard = Overheard(self.node.term)
         if self.node.role is raft.Role.LEADER:
             self._lose(cut_off=False)
         self._ties.halted(self.id, self._halt, error)

@@ -16,13 +16,13 @@ class Overheard:
 
     __slots__ = ("_term", "leader", "others_go_on")
 
-    def __init__(self) -> None:
-        """Begin with nothing heard."""
+    def __init__(self, term: int = 0) -> None:
+        """Begin with nothing heard; leaders of terms before `term` are not listened to."""
         #: Who leads, of those who were heard; 0 for nobody.
         self.leader = 0
         #: Whether the group may be given up here.
         self.others_go_on = False
-        self._term = 0
+        self._term = term
 
     def take(self, message: raft.Message) -> None:
         """Take note of a message."""
