@@ -66,7 +66,7 @@ class Dialled:
         self._link = link
         self._wire: Wire | None = None
         self._stream = Greeting()
-        home.later(LINK_HELLO_SECONDS, self._expire)
+        self._wait_no_more = home.later(LINK_HELLO_SECONDS, self._expire)
 
     # -- the dialer calls ---------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Dialled:
             self.failed(str(error))
             return
         if answer is not None:
-            self.is_over = True
+            self._end()
             self._link.answered(self, self._wire, answer)
 
     def pause_writing(self) -> None:
@@ -115,9 +115,13 @@ class Dialled:
 
     def cut(self) -> None:
         """Close at once, or as soon as it is there."""
-        self.is_over = True
+        self._end()
         if self._wire is not None:
             self._wire.transport.abort()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._wait_no_more()  # else its timer keeps all of it for seconds
 
     def _expire(self) -> None:
         self.failed(_LATE)
@@ -133,7 +137,7 @@ class Caller:
         self._links = links
         self.is_over = False
         self._stream = Greeting()
-        home.later(LINK_HELLO_SECONDS, self._expire)
+        self._wait_no_more = home.later(LINK_HELLO_SECONDS, self._expire)
 
     def refuse(self, answer: LinkAnswer) -> None:
         """Say why there is no link, and close."""
@@ -144,7 +148,7 @@ class Caller:
 
     def cut(self) -> None:
         """Close at once."""
-        self.is_over = True
+        self._end()
         self.wire.transport.abort()
 
     # -- its transport says -------------------------------------------------------------------
@@ -159,7 +163,7 @@ class Caller:
             self._fail(str(error))
             return
         if body is not None:
-            self.is_over = True
+            self._end()
             self._links.greeted(self, body)
 
     def pause_writing(self) -> None:
@@ -171,6 +175,10 @@ class Caller:
     def lost(self, why: str) -> None:
         """The other side is gone."""
         self._fail(why or _UNHEARD)
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._wait_no_more()  # else its timer keeps all of it for seconds
 
     def _expire(self) -> None:
         self._fail("it took too long")

@@ -9,6 +9,7 @@ that it is: else who fell behind could never be told of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -111,7 +112,8 @@ class Links:
     def disconnect(self, effect: ef.Disconnect) -> None:
         """Keep none any more, and serve none."""
         self._removed.add(effect.node)
-        self._leave(effect.node)
+        # Behind what this turn has to say: replies to peers of that node may be gathered already.
+        self.home.later(0.0, partial(self._leave, effect.node))
 
     def end_inbound(self, effect: ef.EndLink) -> None:
         """End a link that is served; the other side may dial again."""

@@ -38,6 +38,7 @@ class ShardLoop:
         "_serves",
         "_shard",
         "_soon",
+        "_started",
     )  # fmt: skip
 
     def __init__(
@@ -61,12 +62,13 @@ class ShardLoop:
         self._actions = actions
         self._host = host
         self._soon = soon
-        self._serves = self._lining = False
+        self._serves = self._lining = self._started = False
 
     def start(self) -> None:
         """Bring the shard up; clients wait to be let in until it can serve."""
         self._connections.wait()
         self.do(self._shard.start())
+        self._started = True
 
     def handle(self, event: ev.Event, /) -> None:
         """Feed one event and do what comes of it, unless events are gathered."""
@@ -122,7 +124,7 @@ class ShardLoop:
 
     def _look(self) -> None:
         """Serve as soon as the shard can."""
-        if self._shard.ready or self._linked:
+        if self._started and (self._shard.ready or self._linked):
             self._serves = True
             self._connections.begin()
             self._host.serve()

@@ -17,8 +17,9 @@ from weir.host.feed import Feed
 from weir.host.log import Log
 from weir.host.shard_loop import Soon
 
-#: Calls what it is given after so many seconds, and has the shard take what comes of it.
-Later = Callable[[float, Callable[[], None]], object]
+#: Calls what it is given after so many seconds, and has the shard take what comes of it. Returns
+#: what to call if that is not wanted any more.
+Later = Callable[[float, Callable[[], None]], Callable[[], None]]
 
 
 class End(Protocol):

@@ -81,7 +81,7 @@ class _Led:
             while True:
                 match await self._trunks.get():
                     case Away(_, silent):
-                        driver.trunks.leave(silent)
+                        driver.leave(silent)
                     case trunk, end:
                         await driver.join(end, trunk.shard, trunk.asks)
 

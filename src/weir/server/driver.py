@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -208,6 +208,11 @@ class Driver:
     def later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call `act` after a while."""
         self._loop.call_later(seconds, act)
+
+    def leave(self, shards: Sequence[int]) -> None:
+        """Cut the trunks to and from shards of this node that stand still."""
+        self.trunks.leave(shards)
+        self._run()
 
     async def join(self, end: socket.socket, shard: int, asks: bool) -> None:
         """Take one end of a trunk whose other end `shard` has; a new one replaces an old."""

@@ -79,9 +79,11 @@ class Wires:
         self._loop = asyncio.get_running_loop()
         self._dialling: set[asyncio.Task[None]] = set()
 
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call `act` after a while, and have the shard take what comes of it."""
-        self._loop.call_later(seconds, self._act, act)
+    def later(self, seconds: float, act: Callable[[], None]) -> Callable[[], None]:
+        """Call `act` after a while, and have the shard take what comes of it. Return what to call
+        if that is not wanted any more.
+        """
+        return self._loop.call_later(seconds, self._act, act).cancel
 
     def dial(self, host: str, port: int, tries: int, dialled: Dialled) -> None:
         """Connect, and tell `dialled` what comes of that."""

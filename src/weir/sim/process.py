@@ -401,8 +401,9 @@ class Process:
         """Call something behind what else happens in this instant."""
         self.world.after(0, self.behind, act)
 
-    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+    def _later(self, seconds: float, act: Callable[[], None]) -> Callable[[], None]:
         self.world.after(int(seconds * SECOND), self.behind, act)
+        return _keep_the_timer
 
     def behind(self, act: Callable[[], None]) -> None:
         """Do something in a turn of its own, and let the shard take what comes of it."""
@@ -467,6 +468,10 @@ class Process:
             self.links.tick()
             self._run()
             self._seat.witness.look(self)
+
+
+def _keep_the_timer() -> None:
+    """Let what was asked for later come: who asked knows then that it is over."""
 
 
 class _Notes:

@@ -86,8 +86,10 @@ class World:
     def dial(self, host: str, port: int, tries: int, dialled: Dialled) -> None:
         self.dialled.append((host, port, dialled))
 
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
-        self.timers.append((self.now + seconds, act))
+    def later(self, seconds: float, act: Callable[[], None]) -> Callable[[], None]:
+        timer = (self.now + seconds, act)
+        self.timers.append(timer)
+        return lambda: self.timers.remove(timer) if timer in self.timers else None
 
     def passes(self, seconds: float) -> None:
         until = self.now + seconds
@@ -250,6 +252,7 @@ def test_a_node_that_answers_for_another_gets_no_link(world: World) -> None:
 def test_a_node_that_left_is_dialled_no_more(world: World) -> None:
     wires = linked(world)
     world.links.disconnect(ef.Disconnect(2))
+    world.passes(0)
     assert world.heard[-1] == ev.LinkClosed(THERE)
     for wire in wires:
         assert cast(Any, wire.transport).closed

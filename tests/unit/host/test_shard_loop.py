@@ -115,3 +115,13 @@ def test_of_a_shard_that_broke_nothing_is_believed() -> None:
     noting.loop.handle(ev.Ticked())
     noting.loop.handle(ev.Ticked())
     assert noting.turn == [(ev.Ticked(),), ("Ticked", "'planted'")]
+
+
+def test_clients_are_let_in_though_a_trunk_was_there_before_the_start() -> None:
+    noting = Noting()
+    noting.ready = True  # another shard's trunk has told it all, and no group is open yet
+    noting.loop.handle(ev.TrunkOpened(1))
+    assert "serves" not in noting.turn
+    noting.loop.start()
+    noting.loop.run()
+    assert noting.turn.count("serves") == 1
