@@ -13,7 +13,7 @@ import pytest
 
 import weir
 from weir import device
-from weir.broker.state.state import PartitionState
+from weir.broker.partition.partition import Partition
 from weir.client.blocking import BlockingClient
 from weir.errors import (
     BadRequest,
@@ -283,13 +283,13 @@ def test_a_taken_port_is_reported_and_leaves_nothing_running(
 def test_a_bug_in_the_shard_ends_the_node_and_a_restart_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entry that is half applied must not be believed by anybody."""
+    """Nothing that a shard says is to be believed once one of its rules has raised."""
 
     async def first() -> None:
         async with node(tmp_path) as port, weir.connect(url(port), request_timeout=1) as w:
             await w.create_topic("t")
             await w.publish("t", b"kept")
-            monkeypatch.setattr(PartitionState, "apply", _bug)
+            monkeypatch.setattr(Partition, "publish", _bug)
             with pytest.raises(Disconnected):
                 await w.publish("t", b"broken")
 

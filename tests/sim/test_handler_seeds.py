@@ -14,7 +14,7 @@ import pytest
 
 from weir.sim import workload
 from weir.sim.run import run_seed, run_seeds
-from weir.sim.shape import NODE_HANDLERS, SET_HANDLERS
+from weir.sim.shape import EVEN_HANDLERS, NODE_HANDLERS, SET_HANDLERS
 
 pytest.importorskip("sqlalchemy")
 
@@ -57,3 +57,9 @@ def test_without_the_library_of_inboxes_the_others_play_on(
     outcome = run_seed(4, NODE_HANDLERS)
     assert not outcome.violations, outcome.report()
     assert "EffectOnce" not in outcome.promises
+
+
+def test_who_stood_still_in_a_transaction_is_told_that_it_is_lost() -> None:
+    """The database of this world said that it had committed; its handlers went on."""
+    outcome = run_seed(569283354, EVEN_HANDLERS)
+    assert not outcome.violations, outcome.report()

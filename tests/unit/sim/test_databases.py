@@ -151,3 +151,20 @@ def test_dead_letters_are_judged() -> None:
     assert not _judged(effects=one, dead={(0, 1): True})
     assert "no handler of it failed" in _judged(effects=one, dead=other)[0]
     assert "rejected it each time" in _judged(effects=BOTH, hopeless={(0, 1)})[0]
+
+
+def test_nobody_believes_that_a_connection_that_broke_has_committed(database: Database) -> None:
+    connection = database.connect("one")
+
+    async def work() -> None:
+        await _add(connection, 1)
+        connection.die()
+        # SQLAlchemy's adapter passes over the commit of one that was closed on this side.
+        assert connection._connection is not None
+        with pytest.raises(sqlite3.OperationalError):
+            await connection.commit()
+        await connection.close()
+        assert connection._connection is None
+
+    play(database.world, work())
+    assert _things(database) == []

@@ -81,12 +81,15 @@ class DatabaseConnection:
         """Be open."""
         self.owner = owner
         self.dead = False
+        self._is_closed = False
         self._database = database
 
     @property
     def _connection(self) -> object:
-        """What the adapter looks at: None once it is closed."""
-        return None if self.dead else self
+        """What the adapter looks at: None once this side has closed it. Of one that broke it would
+        believe that it committed.
+        """
+        return None if self._is_closed else self
 
     def die(self) -> None:
         """Break; what is not committed is lost."""
@@ -140,7 +143,7 @@ class DatabaseConnection:
     async def close(self) -> None:
         """End it; what is not committed is undone."""
         await self.rollback()
-        self.dead = True
+        self.dead = self._is_closed = True
 
     def stop(self) -> None:
         """End it at once."""
