@@ -36,8 +36,8 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
 
 .PHONY: test
-test: $(STAMP) ## Run the tests, and beside them 600 simulated worlds
-	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-600} $(BIN)/python -m pytest -n 2 --dist loadscope
+test: $(STAMP) ## Run the tests, and beside them 480 simulated worlds
+	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-480} $(BIN)/python -m pytest -n 2 --dist loadscope
 
 PROOF = $(BIN)/python -P -m weir.bench.proof --only "$(ONLY)" $(if $(STALE),--stale)
 .PHONY: proof

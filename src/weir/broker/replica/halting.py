@@ -17,7 +17,7 @@ class ReplicaHalt(Damaged):
         if isinstance(error, Halted | UnknownVersion):
             cause = "it was written by a newer release of weir: upgrade this node"
         else:
-            cause = "no leader that follows the rules wrote it"
+            cause = "either a leader broke the rules, or this release of weir has a bug"
         later = " at the next start of this node" if group == REGISTRY_GROUP else ""
         super().__init__(
             f"the replica of group {group} has stopped, for {what} cannot be applied ({said}): "
