@@ -75,3 +75,9 @@ def test_parcels_are_judged() -> None:
     wrong = _parcel()
     wrong.wrong = "1 bytes for 2"
     assert "not the value it was" in _judged(wrong)[0]
+
+
+def test_a_message_is_not_early_by_the_time_that_an_answer_takes() -> None:
+    """A client read its own clock when the broker's answer had come, and went by that."""
+    outcome = run_seed(407308473, SET_PARCELS)
+    assert not outcome.violations, outcome.report()

@@ -21,7 +21,7 @@ class BrokerClock:
         """Go by this machine's clock, `now`, until the broker was asked."""
         self._link = link
         self._now = now
-        #: What it said when it was asked last, and two clocks of this machine at that moment.
+        #: What it said when it was asked last, and two clocks of this machine just before that.
         self._asked: tuple[int, int, int] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._learning: asyncio.Task[None] | None = None
@@ -55,8 +55,10 @@ class BrokerClock:
         return self.guess()
 
     async def _ask(self) -> None:
+        steady, wall = self._steady(), self._now()
         said = await self._link.wall_ms() * 1_000
-        self._asked = said, self._steady(), self._now()
+        # Since before it was asked: its answer was on its way for some of the time.
+        self._asked = said, steady, wall
 
     def _steady(self) -> int:
         return round(self._link.system.monotonic() * 1_000_000)

@@ -101,7 +101,7 @@ async def hosting(
             generation = generation_of(folder.life(number))
             owner = Owner(number, founded.system, generation)
             positions[number] = DurablePosition(place, owner)
-        logs = [
+        found = [
             _open(
                 disk,
                 Settings(
@@ -115,6 +115,7 @@ async def hosting(
             )
             for number, disk in disks.items()
         ]
+        logs = [opened for opened, _ in found]
         settings = ShardSettings(
             config.memory.budget_mib * MIB,
             ports=share.ports,
@@ -123,8 +124,8 @@ async def hosting(
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
         own = Own(shard.identity, founded.logs, share.shards, share.ports, *_reached(config, shard))
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}
-        for opened in logs:
-            savers[opened.log.settings.log].reached(opened.log.tail)  # a start makes that durable
+        for opened, durable in found:
+            savers[opened.log.settings.log].reached(durable)
         yield Driver(shard, disks, open_doors(config.connections.doors()), own, savers), shard
 
 
@@ -222,7 +223,10 @@ async def _disk(folder: Path) -> FileDisk:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> Opened:
+def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> tuple[Opened, int]:
+    """Recover a log. Return it, and the position below which all of it is durable by that: what it
+    stages for its first flush is not.
+    """
     if not file.found.count and any(segment_number(name) is not None for name in disk.names()):
         log.warning(
             "log %d has no durable position that counts: %s. That is right at the first start of a "
@@ -236,4 +240,5 @@ def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> Opened:
     for hole in recovered.holes:
         fields = {"log": hole.log, "segment": hole.segment, "position": hole.position}
         log.error("found at the start: %s", hole, extra={"fields": fields})
-    return Opened(recovered.log, recovered.groups, recovered.body, recovered.holes)
+    opened = Opened(recovered.log, recovered.groups, recovered.body, recovered.holes)
+    return opened, recovered.tail

@@ -122,3 +122,21 @@ def test_what_is_delayed_does_not_follow_a_clock_that_is_set_back_or_stands_stil
         assert clock.guess() == machine.truth
 
     asyncio.run(scenario())
+
+
+def test_what_is_delayed_is_not_early_by_the_time_that_an_answer_takes() -> None:
+    async def scenario() -> None:
+        machine = Machine()
+
+        async def wall_ms() -> int:
+            machine.passes(10_000)
+            told = machine.truth // 1_000
+            machine.passes(20_000)  # the answer is on its way
+            return told
+
+        machine.wall_ms = wall_ms  # type: ignore[method-assign]
+        clock = BrokerClock(cast(Any, machine), lambda: machine.wall)
+        said = await clock.ask()
+        assert machine.truth <= said <= machine.truth + 10_000
+
+    asyncio.run(scenario())
