@@ -29,8 +29,8 @@ def delays_count_from_this_machines_clock(patch: Patch) -> None:
     """A delay counts from what the clock of the broker says."""
     patch.source(
         "weir.client.clock",
-        "self._asked = said, self._steady(), self._now()",
-        "self._asked = self._now(), self._steady(), self._now()",
+        "self._asked = said, steady, wall",
+        "self._asked = wall, steady, wall",
     )
 
 
