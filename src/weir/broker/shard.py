@@ -348,11 +348,22 @@ class Shard:
             rooms = self._peers.rooms
             rooms.is_full = any(writer.is_full for writer in self._writers)
             rooms.needed_bytes = self.needed_bytes
-            self._short = rooms.short(chain.from_iterable(one.led for one in self._writers))
+            self._find_short()
             for writer in self._writers:
                 writer.tick()
                 _let_others_lead(writer, self._time, rooms)
         self._reception.tick()
+
+    def _find_short(self) -> None:
+        """Find the groups that other nodes' full disks hold up, and tell who waits for publishes
+        there: no majority may have had room for them.
+        """
+        led = chain.from_iterable(one.led for one in self._writers)
+        self._short = self._peers.rooms.short(led)
+        for partition in self.topics.partitions() if self._short else ():
+            if (full := self._short.get(partition.group.id)) is not None:
+                text = f"{full}: free space there; what is under way may still be taken"
+                partition.stall(Unavailable(text))
 
     def settle(self) -> list[Effect]:
         """Do what any event may have made possible; return what comes of it, in order."""

@@ -10,7 +10,8 @@ import pytest
 from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.registry.moving import STEADY_MS
-from weir.errors import Overloaded
+from weir.errors import Overloaded, Unavailable
+from weir.wire import device as d
 from weir.wire import messages as m
 
 VALUE = b"v" * 8_000
@@ -109,6 +110,79 @@ def test_a_leader_with_room_says_that_its_followers_have_none(
     empties[0]()
     trio.until(lambda: leader.shard.short is None, "it refuses on")
     assert trio.told(produce(info, grant, told, b"last"), group).offset == told
+
+
+@pytest.fixture
+def clog(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Callable[[], None]]:
+    """Let a node's flushes wait, until what is returned is called."""
+
+    def clogged(node: Any) -> Callable[[], None]:
+        step, held = node.step, []
+
+        def stepping() -> None:
+            if isinstance(node.jobs[0], ef.StartFlush):
+                held.append(node.jobs.pop(0))
+            else:
+                step()
+
+        def flushed() -> None:
+            node.jobs[:0] = held
+            monkeypatch.setattr(node, "step", step)
+
+        monkeypatch.setattr(node, "step", stepping)
+        return flushed
+
+    return clogged
+
+
+def test_publishes_under_way_are_told_of_full_disks_and_are_taken_once(
+    trio: Any, produce: Any, clog: Any, fill: Any
+) -> None:
+    """They were told nothing, which looked like a lost majority."""
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    leader = trio.leader(group)
+    leader.raw[50] = b""
+    leader.handle(ev.Opened(50))
+
+    def device(*frames: bytes) -> list[tuple[int, int]]:
+        leader.raw[50] = b""
+        leader.handle(ev.Received(50, d.DeviceStream().receive(b"".join(frames))))
+        trio.run(500)
+        return [(one.sequence, one.code) for one in d.DeviceReplies().receive(leader.raw[50])]
+
+    assert [code for _, code in device(d.hello(7, 1, "t"))] == [0]
+    others = [node for node in trio.live() if node is not leader]
+    flushes = [clog(node) for node in others]
+    empties = [fill(node) for node in others]
+    used = leader.shard.budget.used
+    #: As many as fill the followers' room, all of which is under way.
+    asked = [leader.ask(produce(info, grant, number, VALUE)) for number in range(14)]
+    refused = device(d.publish(3, b"first", 0), d.publish(3, b"second", 1), d.publish(4, b"x", 5))
+    replies = [leader.reply_to(one) for one in asked]
+    assert {(one.code, "have full disks: free space" in one.message) for one in replies} == {
+        (Unavailable.code, True)
+    }
+    assert refused == [(0, Unavailable.code), (1, Unavailable.code), (5, Unavailable.code)]
+    assert leader.shard.budget.used > used, "what is under way is held, and counted"
+    # What comes again meanwhile is refused, and after that known as a repeat.
+    assert device(d.publish(3, b"second", 1)) == [(1, Unavailable.code)]
+    again = leader.ask(produce(info, grant, 0, VALUE))
+    assert leader.reply_to(again).code == Overloaded.code
+    for empty in empties:
+        empty()
+    trio.until(lambda: leader.shard.short is None, "it refuses on")
+    again = leader.ask(produce(info, grant, 0, VALUE))
+    assert device(d.publish(3, b"second", 1), d.publish(3, b"third", 2)) == []
+    for flush in flushes:
+        flush()
+    trio.until(lambda: leader.raw[50], "it is not taken")
+    assert leader.reply_to(again) == m.Confirm(0, leader.reply_to(again).stamp, True)
+    told = [(one.sequence, one.code) for one in d.DeviceReplies().receive(leader.raw[50])]
+    assert told == [(1, 0), (2, 0)]
+    values = trio.same_everywhere(group)
+    assert values == [VALUE] * 14 + [b"first", b"second", b"third"]
+    assert leader.shard.budget.used == used
 
 
 def test_who_takes_no_publishes_any_more_says_so_at_once(trio: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import msgspec
 
@@ -78,8 +77,8 @@ def refused(publishes: DevicePublishes, error: Refused) -> DevicePublishes:
 class _Gathering:
     """The batch that is being built, and the replies that wait for it."""
 
-    __slots__ = ("boots", "bytes", "charged", "confirms", "fresh", "hubs", "known", "seen",
-                 "sequences", "sns", "values")  # fmt: skip
+    __slots__ = ("behind", "boots", "bytes", "charged", "confirms", "fresh", "hubs", "known",
+                 "seen", "sequences", "sns", "values")  # fmt: skip
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -88,6 +87,8 @@ class _Gathering:
         self.sequences: list[int] = []
         self.sns: list[int] = []
         self.confirms = _Confirms()
+        #: Of those that came next and added nothing to the log: told behind this one.
+        self.behind: list[_Gathering] = []
         #: Standings once this batch is committed; dropped with it, then the table has them. Of a
         #: first message what `Origin.first` makes of it: that is mostly asked for by nobody.
         self.known: dict[tuple[int, int], Origin | First] = {}
@@ -265,9 +266,19 @@ class FanIn:
         if not gathering.confirms.seats:
             return
         if self._flying:
-            self._flying[-1][0].waiting.append(partial(self._answer, gathering))
+            self._flying[-1][1].behind.append(gathering)
         else:
             self._tell(gathering, 0)
+
+    def stall(self, error: Refused) -> None:
+        """No majority has room for what is under way: refuse it to who waits. It stays under way,
+        so that what comes again is known as a repeat, and keeps its bytes of the budget.
+        """
+        for _, gathering in self._flying:
+            for one in (gathering, *gathering.behind):
+                charged, one.charged = one.charged, 0
+                self._refuse(one, error)
+                one.charged, one.confirms = charged, _Confirms()
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: refuse what was not cut yet, behind what `Intake.lose` refused.
@@ -284,13 +295,11 @@ class FanIn:
     def _confirm(self, outcome: BatchRecord | Refused) -> None:
         _, gathering = self._flying.popleft()
         self._fresh -= gathering.fresh
-        self._answer(gathering, outcome)
-
-    def _answer(self, gathering: _Gathering, outcome: BatchRecord | Refused) -> None:
-        if isinstance(outcome, Refused):
-            self._refuse(gathering, outcome)
-        else:
-            self._tell(gathering, outcome.stamp)
+        for one in (gathering, *gathering.behind):
+            if isinstance(outcome, Refused):
+                self._refuse(one, outcome)
+            else:
+                self._tell(one, outcome.stamp)
 
     def _refuse(self, gathering: _Gathering, error: Refused) -> None:
         confirms = gathering.confirms

@@ -62,6 +62,8 @@ class Pending:
     charged: int = 0
     #: Told once it is applied.
     waiting: list[Tell] = field(default_factory=list)
+    #: Clients who are told once it is applied, or sooner that it takes long: see `Intake.stall`.
+    clients: list[Tell] = field(default_factory=list)
     #: Those who need not wait for more than this node's own disk.
     early: list[Tell] = field(default_factory=list)
 
@@ -327,9 +329,18 @@ class Intake:
         counts = self.counts
         counts.latency.add(self._time.monotonic_ms() - pending.since_ms)
         counts.partition(self._group.id).took(record.next_offset - record.offset, record.stored)
-        for answer in pending.waiting:
+        for answer in (*pending.waiting, *pending.clients):
             answer(record)
         return pending.charged
+
+    def stall(self, error: Refused) -> None:
+        """No majority has room for what is under way: tell the clients that wait for it. It stays
+        under way, so that what they send again is known as a repeat.
+        """
+        for pending in self.flying.values():
+            clients, pending.clients = pending.clients, []
+            for tell in clients:
+                tell(error)
 
     def lose(self, error: Refused) -> int:
         """This node leads no more: tell all who wait that another will know what became of their
@@ -339,7 +350,7 @@ class Intake:
         self._staged.clear()
         self._preparing.clear()
         for pending in flying.values():
-            for tell in (*pending.early, *pending.waiting):
+            for tell in (*pending.early, *pending.waiting, *pending.clients):
                 tell(error)
         return sum(pending.charged for pending in flying.values())
 

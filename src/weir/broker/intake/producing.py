@@ -68,7 +68,7 @@ def publish(
             tell(intake.confirm(outcome, repeats))
 
     # One that was cut already may be durable, or not: whoever repeats it waits for the commit.
-    (verdict.early if early and not repeats else verdict.waiting).append(confirm)
+    (verdict.early if early and not repeats else verdict.clients).append(confirm)
     return not repeats
 
 

@@ -217,6 +217,12 @@ class Leading:
             self.acks.commands.drain()
             self.returns.commands.drain()
 
+    def stall(self, error: Refused) -> None:
+        """No majority has room for what is under way: tell who waits for it."""
+        self.intake.stall(error)
+        if self.fan_in is not None:
+            self.fan_in.stall(error)
+
     def end(self, error: Refused) -> None:
         """The topic is deleted: refuse all who wait; what is under way comes to its end."""
         self.grants.end(error)

@@ -251,6 +251,11 @@ class Partition:
             done = done_below(self.state, settings.until_done, cursors)
         retain(self.group, self.state, settings, self._shared.time.wall_ms(), done)
 
+    def stall(self, error: Refused) -> None:
+        """No majority has room for publishes that are under way: tell who waits for them."""
+        if self.leading is not None:
+            self.leading.stall(error)
+
     def end(self, error: Refused) -> None:
         """The topic is deleted: refuse all who wait; what is under way comes to its end.
 
