@@ -38,10 +38,15 @@ class Barriers:
         self._link = link
         self._places = places
 
-    async def ask(self, stamp: int, wait_ms: int = WAIT_MS) -> m.Barriers:
-        """Return what is known once all are at `stamp`, or after `wait_ms`."""
+    async def ask(
+        self, stamp: int, wait_ms: int = WAIT_MS, partition: int | None = None
+    ) -> m.Barriers:
+        """Return what is known once all are at `stamp`, or after `wait_ms`. The leader of
+        `partition` is asked, if there is an open connection to it; else the node at home.
+        """
         request = m.AskBarriers(self._places.id, stamp, wait_ms)
-        return await self._link.request(request, m.Barriers, wait=wait_ms / 1_000)
+        near = None if partition is None else self._places[partition]
+        return await self._link.request(request, m.Barriers, wait=wait_ms / 1_000, near=near)
 
     async def reached(self, stamp: int) -> dict[int, Barrier]:
         """Return the barriers of all partitions, each at `stamp` or above; with 0, each such that

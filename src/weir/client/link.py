@@ -205,12 +205,19 @@ class Link:
         return correlation
 
     async def request(
-        self, request: m.Request, kind: type[R], *, wait: float = 0.0, again: bool = True
+        self,
+        request: m.Request,
+        kind: type[R],
+        *,
+        wait: float = 0.0,
+        again: bool = True,
+        near: Address | None = None,
     ) -> R:
         """Return the reply, which is a `kind`; `wait` seconds of it are the broker's to use.
 
         A lost connection or a busy broker is tried `again` until `request_timeout` is over. What
-        goes by an address raises `NotLeader`: only who asks can find another.
+        goes by an address raises `NotLeader`: only who asks can find another. What any shard
+        answers goes to the one at `near`, while a connection of its own is open to it.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.request_timeout + wait
@@ -219,7 +226,7 @@ class Link:
         while True:
             left = max(deadline - loop.time(), 0.0)
             try:
-                connection = await self._toward(request, left)
+                connection = self._ways.near(near) or await self._toward(request, left)
             except Disconnected:
                 # Why a node refused helps more than that no other one was reached after it.
                 if refused is None:

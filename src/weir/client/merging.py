@@ -78,6 +78,8 @@ class Merging:
         self._error: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._live = len(begins)
+        #: The partition of which something came last: its leader is asked for barriers.
+        self._latest: int | None = None
         #: By partition that has ended, the offset behind its last message.
         self._over: dict[int, int] = {}
         for partition in begins:
@@ -161,6 +163,7 @@ class Merging:
             merge.push(partition, header.stamp, part.offset, behind, header.total_size, held)
             self._passed.pop(partition, None)
         if delivered:
+            self._latest = partition
             self._heard[partition] = asyncio.get_running_loop().time()
         if portion.next_offset > merge.next(partition):
             merge.skip(partition, portion.next_offset)
@@ -192,7 +195,11 @@ class Merging:
                 continue
             self._waits.clear()
             began = loop.time()
-            await self._heed(await self._barriers.ask(self._merge.highest))
+            # Who sent the news is awake, and gets the question together with the next fetch.
+            told = await self._barriers.ask(self._merge.highest, partition=self._latest)
+            if not told.reached:  # it may be cut off from the others: ask where one is at home
+                self._latest = None
+            await self._heed(told)
             await asyncio.sleep(max(began + ASK_EVERY - loop.time(), 0.0))
 
     def _quiet_in(self) -> float:

@@ -171,6 +171,12 @@ class Ways:
             way.begin()
         return way
 
+    def near(self, address: Address | None) -> Connection | None:
+        """Return the open way to the shard at an address, if it is one of its own and answers."""
+        way = self._way(address) if address is not None and self._welcome is not None else None
+        connection = way.connection if way is not None else None
+        return connection if connection is not None and not connection.is_silent else None
+
     def lost(self, node: int) -> None:
         """A node that has others beside it is gone: what is open to it still may never answer."""
         for (id, _), way in self._ways.items():

@@ -62,6 +62,52 @@ async def two(stack: AsyncExitStack, fake_broker: Brokers) -> tuple[Any, Any]:
     return landing, other
 
 
+async def read_in_order(client: Any, count: int) -> list[bytes]:
+    """Read partition 1 in total order, and publish there what comes next once all is read."""
+    found: list[bytes] = []
+    async with client.reader("t", order="total") as reader:
+        for n in range(count):
+            if n:
+                await client.publish("t", b"%d" % n, partition=1)
+            async with asyncio.timeout(5):
+                found.append((await anext(reader)).value)
+    return found
+
+
+def asked(broker: Any) -> int:
+    return sum(isinstance(request, m.AskBarriers) for request in broker.seen)
+
+
+def test_who_has_sent_news_is_asked_how_far_the_order_is(fake_broker: Brokers) -> None:
+    """It is awake. The question once went to the shard at home, which had to ask that one."""
+
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, other = await two(stack, fake_broker)
+            async with connect(landing.url) as client:
+                landing.barrier = other.barrier
+                await client.publish("t", b"0", partition=1)  # so that there is a way
+                assert await read_in_order(client, 5) == [b"0", b"1", b"2", b"3", b"4"]
+            assert (asked(landing), asked(other)) == (0, 5)
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def test_who_is_not_told_by_the_others_is_not_asked_again(fake_broker: Brokers) -> None:
+    """A shard that is cut off from the others answers that the order is not there yet, each time."""
+
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, other = await two(stack, fake_broker)
+            landing.barrier, other.barrier = other.barrier, lambda group: (0, 0)
+            async with connect(landing.url) as client:
+                await client.publish("t", b"0", partition=1)
+                assert await read_in_order(client, 3) == [b"0", b"1", b"2"]
+            assert (asked(landing), asked(other)) == (3, 3)
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
 def test_each_shard_gets_its_own_by_its_own_port(fake_broker: Brokers) -> None:
     async def body() -> None:
         async with AsyncExitStack() as stack:

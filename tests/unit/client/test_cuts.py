@@ -27,7 +27,9 @@ class Leaders:
     def id(self) -> int:
         return 1
 
-    async def request(self, request: m.AskBarriers, kind: Any, *, wait: float) -> m.Barriers:
+    async def request(
+        self, request: m.AskBarriers, kind: Any, *, wait: float, near: Any
+    ) -> m.Barriers:
         self.asked.append(request.stamp)
         registers = self._answers.pop(0)
         least = min(stamp for _, stamp, _ in registers)
