@@ -25,8 +25,8 @@ from weir.log.settings import Settings
 from weir.log.snapshots import Installed
 from weir.model.batch import encode
 from weir.model.header import stamped
-from weir.sim.disk import PowerCut, SimDisk
 from weir.testing.log_lives import Appended, Begun, Life, lives
+from weir.testing.simulator.disk import PowerCut, SimDisk
 
 SETTINGS = Settings(log=3, system=0x5157, segment_bytes=8192, entry_bytes_max=1500, spares=1)
 OWNER = Owner(SETTINGS.log, SETTINGS.system, 1)

@@ -21,7 +21,7 @@ from weir.errors import ValueLost
 from weir.model.batch import split
 from weir.model.chunks import References, chained, extend
 from weir.model.header import parse
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 from weir.wire import messages as m
 
 _SPEC = importlib.util.spec_from_file_location(

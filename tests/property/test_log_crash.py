@@ -22,7 +22,7 @@ from weir.log.index import GroupIndex
 from weir.log.recovery import Recovered, recover
 from weir.log.settings import Settings
 from weir.log.upkeep import Upkeep
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 #: What the first and only part says of itself.
 _FIRST = (0).to_bytes(4, "little") + (1).to_bytes(4, "little")

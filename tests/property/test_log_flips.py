@@ -28,7 +28,7 @@ from weir.log.scrub import ScrubPiece
 from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 TRIALS = int(os.environ.get("WEIR_FLIPS", "40"))
 SETTINGS = Settings(log=1, system=7, segment_bytes=8192, entry_bytes_max=2000, spares=1)

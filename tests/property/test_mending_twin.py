@@ -21,7 +21,7 @@ from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE as BATCH_HEADER
 from weir.model.header import stamped
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 TRIALS = int(os.environ.get("WEIR_MENDS", "60"))
 GROUPS = (0, 65536, 131072)

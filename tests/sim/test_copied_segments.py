@@ -23,7 +23,7 @@ from weir.model.limits import KIB
 from weir.model.topic import Topic
 from weir.sim.run import run_seeds
 from weir.sim.shape import Shape
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 
 SEEDS = int(os.environ.get("WEIR_COPY_SEEDS", "12"))
 SHAPE = Shape(faults_until=2_500 * MS, batches=90, device_messages=60, retentions=(600,))

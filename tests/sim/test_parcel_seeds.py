@@ -17,7 +17,7 @@ from weir.sim.history import Confirmed, History, Publish
 from weir.sim.parcels import Delivered, Parcel, Parcels
 from weir.sim.run import run_seed, run_seeds
 from weir.sim.shape import NODE_PARCELS, SET_PARCELS
-from weir.sim.world import EPOCH_MS
+from weir.testing.simulator.world import EPOCH_MS
 
 SEEDS = int(os.environ.get("WEIR_PARCEL_SEEDS", "16"))
 _PLAY = """

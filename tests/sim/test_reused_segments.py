@@ -11,7 +11,7 @@ from weir.log.scan import Scan
 from weir.log.upkeep import Upkeep
 from weir.sim.run import run_seeds
 from weir.sim.shape import Shape
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 
 SEEDS = int(os.environ.get("WEIR_REUSE_SEEDS", "15"))
 SHAPE = Shape(faults_until=2_500 * MS, batches=90, device_messages=60, retentions=(600,))

@@ -26,11 +26,11 @@ from weir.log.settings import Settings as LogSettings
 from weir.model.batch import encode
 from weir.model.limits import MIB
 from weir.model.topic import Order
-from weir.sim.brokerset import BrokerSet
-from weir.sim.network import Link, Way
-from weir.sim.process import Machine, Process
-from weir.sim.witness import led_by
-from weir.sim.world import MS, SECOND, World
+from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.network import Link, Way
+from weir.testing.simulator.process import Machine, Process
+from weir.testing.simulator.witness import led_by
+from weir.testing.simulator.world import MS, SECOND, World
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_reply, encode_request
 

@@ -1,7 +1,7 @@
 """The disk port: everything that a log asks of a folder. Synchronous; the host chooses the thread.
 
-`weir.server.disk.FileDisk` is the real one, `weir.sim.disk.SimDisk` the one that loses, tears and
-reorders. Names are flat; files have a fixed size from `create` on.
+`weir.server.disk.FileDisk` is the real one, `weir.testing.simulator.disk.SimDisk` the one that
+loses, tears and reorders. Names are flat; files have a fixed size from `create` on.
 """
 
 from __future__ import annotations

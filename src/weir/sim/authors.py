@@ -10,7 +10,7 @@ from weir.model.header import parse
 from weir.sim.history import Fence
 from weir.sim.producers import Batch, Producer
 from weir.sim.scene import Scene
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 from weir.wire import messages as m
 
 _PIECES = (100, 600, 1_500)

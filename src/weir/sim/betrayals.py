@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from weir import raft
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of
-from weir.sim.host import Host
 from weir.sim.plots import Plot, Step
-from weir.sim.world import MS
+from weir.testing.simulator.host import Host
+from weir.testing.simulator.world import MS
 
 HOUR_MS = 3_600_000
 #: Two clocks that differ by so much are both gone by.

@@ -24,7 +24,7 @@ from weir.sim.rising import RisingStamps
 from weir.sim.seeking import between
 from weir.sim.timely import Timely
 from weir.sim.whole import ReadWhole
-from weir.sim.world import MS, SECOND
+from weir.testing.simulator.world import MS, SECOND
 
 #: How long an operation may stay open once faults have stopped.
 LIVE_WITHIN = 5 * SECOND

@@ -8,7 +8,7 @@ from weir.model.batch import Batch
 from weir.sim.history import Reading, Row
 from weir.sim.programs import TOPIC, Client
 from weir.sim.scene import Scene
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 from weir.wire import messages as m
 
 _WAIT_MS = 100

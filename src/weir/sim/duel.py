@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weir.sim.plots import Plot, Step
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 
 #: Slow enough for what was sent to be stopped on its way.
 _SLOW = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir.errors import refusal
 from weir.sim.programs import TOPIC, Client
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 from weir.wire import administration as a
 from weir.wire import messages as m
 

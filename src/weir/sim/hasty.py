@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from weir.errors import Fenced, PartitionEnded, Refused, SequenceGap
 from weir.sim.history import UNKNOWN
-from weir.sim.network import Link
 from weir.sim.producers import Batch, Producer
 from weir.sim.scene import Scene
+from weir.testing.simulator.network import Link
 from weir.wire import messages as m
 
 

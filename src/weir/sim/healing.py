@@ -11,10 +11,10 @@ from itertools import chain
 from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of
 from weir.sim import rot
-from weir.sim.host import Host
 from weir.sim.scene import Scene
-from weir.sim.witness import groups_of
-from weir.sim.world import SECOND
+from weir.testing.simulator.host import Host
+from weir.testing.simulator.witness import groups_of
+from weir.testing.simulator.world import SECOND
 
 _QUIET = 1 * SECOND
 _WHOLE_WITHIN = 30 * SECOND

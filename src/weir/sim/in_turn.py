@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from weir.sim.history import History, Move, Record, SeekAll, TurnTaken, Work
 from weir.sim.seeking import between
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 
 Offsets = tuple[int, ...]
 

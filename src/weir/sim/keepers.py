@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from weir.model.clusters import Mode
 from weir.sim.history import Grant
-from weir.sim.network import Link
 from weir.sim.readers import LEASE_MS_MAX, Consumer
-from weir.sim.world import MS
+from weir.testing.simulator.network import Link
+from weir.testing.simulator.world import MS
 
 _STALL = 0.1
 _GIVE_BACK = 0.1

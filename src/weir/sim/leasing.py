@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from weir.sim.history import Ack, Grant, History, Return
 from weir.sim.seeking import sought
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 
 
 class Leased:

@@ -19,9 +19,9 @@ from weir.log.log import Log
 from weir.log.record import Record
 from weir.log.recovery import recover
 from weir.log.settings import Settings
-from weir.sim.disk import SimDisk
 from weir.sim.outcome import Outcome
 from weir.sim.shape import Shape
+from weir.testing.simulator.disk import SimDisk
 
 _GROUP = 1 << 16
 _SETTINGS = Settings(log=1, system=7, segment_bytes=8_192, entry_bytes_max=2_000, spares=1)

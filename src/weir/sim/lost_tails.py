@@ -20,9 +20,9 @@ from weir.log.frame import Kind, frame_size
 from weir.log.record import Record
 from weir.log.recovery import recover
 from weir.log.settings import Settings
-from weir.sim.disk import PowerCut, SimDisk
 from weir.sim.outcome import Outcome
 from weir.sim.shape import Shape
+from weir.testing.simulator.disk import PowerCut, SimDisk
 
 _GROUP = 1 << 16
 _SETTINGS = Settings(log=1, system=7, segment_bytes=16_384, entry_bytes_max=2_000, spares=1)

@@ -6,7 +6,7 @@ from weir.errors import ClusterInUse, OffsetOutOfRange, UnknownCluster, refusal
 from weir.sim.history import Seek
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 from weir.wire import administration as a
 from weir.wire import messages as m
 

@@ -8,10 +8,10 @@ from weir.order.barrier import Barrier
 from weir.order.merge import Merge
 from weir.order.roster import NO_BOUND, Roster
 from weir.sim.history import Reading, Row
-from weir.sim.network import Link
 from weir.sim.programs import TOPIC, Client
 from weir.sim.scene import Scene
-from weir.sim.world import MS
+from weir.testing.simulator.network import Link
+from weir.testing.simulator.world import MS
 from weir.wire import messages as m
 
 _WAIT_MS = 100

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weir.model.stamp import milliseconds_of
-from weir.sim.world import EPOCH_MS, MS
+from weir.testing.simulator.world import EPOCH_MS, MS
 
 if TYPE_CHECKING:
     from weir.sim.history import History

@@ -13,10 +13,10 @@ from typing import ClassVar
 from weir import raft
 from weir.broker.replica.group import Group
 from weir.model.ids import group_of
-from weir.sim.host import Host
-from weir.sim.storm import Storm
-from weir.sim.witness import groups_of
-from weir.sim.world import MS, SECOND
+from weir.testing.simulator.host import Host
+from weir.testing.simulator.storm import Storm
+from weir.testing.simulator.witness import groups_of
+from weir.testing.simulator.world import MS, SECOND
 
 _LOOK = 500
 _NEXT = (100 * MS, 1 * SECOND)

@@ -22,7 +22,7 @@ from weir.model.limits import PIPELINE_WINDOW
 from weir.sim.history import Confirmed, Operation, Publish
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
-from weir.sim.world import EPOCH_MS, MS
+from weir.testing.simulator.world import EPOCH_MS, MS
 from weir.wire import messages as m
 
 _NEXT = (0, 25 * MS)

@@ -10,9 +10,9 @@ from weir.model.header import Header
 from weir.model.ids import Address
 from weir.model.topic import SettingsChange
 from weir.sim.history import Operation, Seen
-from weir.sim.network import Link
 from weir.sim.scene import Scene
-from weir.sim.world import MS, SECOND
+from weir.testing.simulator.network import Link
+from weir.testing.simulator.world import MS, SECOND
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_reply, encode_request
 

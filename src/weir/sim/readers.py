@@ -8,11 +8,11 @@ from weir.errors import OffsetOutOfRange, StaleGrant, UnknownCluster, refusal
 from weir.model.clusters import AckOutcome, Mode
 from weir.sim.hands import HOLD_MS_MAX, Hands
 from weir.sim.history import Ack, Grant, Look
-from weir.sim.network import Link
 from weir.sim.programs import Client, past
 from weir.sim.scene import Scene
 from weir.sim.wholes import Wholes
-from weir.sim.world import MS
+from weir.testing.simulator.network import Link
+from weir.testing.simulator.world import MS
 from weir.wire import messages as m
 
 _WAIT_MS = 100

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from weir.errors import BY_CODE, NotSubscribed, StaleGrant
 from weir.sim.history import Ack, Grant, Operation, Seen
-from weir.sim.network import Link
 from weir.sim.programs import TOPIC, Program
 from weir.sim.scene import Scene
-from weir.sim.world import MS
+from weir.testing.simulator.network import Link
+from weir.testing.simulator.world import MS
 from weir.wire import device as d
 from weir.wire.deliveries import Delivery, DeviceAck
 

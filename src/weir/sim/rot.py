@@ -9,10 +9,10 @@ from weir.errors import DamagedRange, OffsetOutOfRange, Refused, refusal
 from weir.log.checkpoint import CHECKPOINT, COPY
 from weir.log.index_file import is_index
 from weir.sim.checkers import ENTRY_BYTES_MAX, values_by_offset
-from weir.sim.disk import SimDisk
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
-from weir.sim.world import SECOND, World
+from weir.testing.simulator.disk import SimDisk
+from weir.testing.simulator.world import SECOND, World
 from weir.wire import messages as m
 
 _CUT = 0.15

@@ -19,24 +19,24 @@ from weir.errors import OffsetOutOfRange, refusal
 from weir.model.stamp import milliseconds_of
 from weir.sim import rot
 from weir.sim.betrayals import Eviction, Forgetful, Latecomer, Unsettled
-from weir.sim.brokerset import BrokerSet
 from weir.sim.checkers import LIVE_WITHIN, violations
 from weir.sim.duel import Duel
 from weir.sim.exercised import promises_tested
 from weir.sim.healing import Healing
 from weir.sim.history import History, record_of
-from weir.sim.nemesis import Nemesis
-from weir.sim.network import Link
 from weir.sim.outcome import CRASH, Outcome
 from weir.sim.plots import Plot
 from weir.sim.programs import Client
 from weir.sim.scatterers import all_decided, highest_stamp
 from weir.sim.scene import Scene
 from weir.sim.shape import Shape, drawn, machine
-from weir.sim.storm import Storm
 from weir.sim.wholes import Wholes
 from weir.sim.workload import Domain, Workload
-from weir.sim.world import EPOCH_MS, MS, SECOND, World
+from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.nemesis import Nemesis
+from weir.testing.simulator.network import Link
+from weir.testing.simulator.storm import Storm
+from weir.testing.simulator.world import EPOCH_MS, MS, SECOND, World
 from weir.wire import messages as m
 
 _DRAIN_WITHIN = 20 * SECOND
@@ -144,7 +144,11 @@ class _Run:
         self.brokers = brokers = BrokerSet(world, machine(world, shape, shipped), shape.nodes)
         alone = shape.nodes == 1
         storm = _PLOTS[shape.plot] if shape.plot else Storm
-        self.nemesis = Nemesis(world, brokers.one, shape) if alone else storm(world, brokers, shape)
+        self.nemesis = (
+            Nemesis(world, brokers.one, shape.fault_every)
+            if alone
+            else storm(world, brokers, shape.fault_plan)
+        )
         if isinstance(self.nemesis, Storm) and shape.hours[seed % len(shape.hours)]:
             self.nemesis.lose_hours()
             history.values_expire = True  # for an hour may be over at any moment

@@ -15,8 +15,8 @@ from weir.model.scattered import Scattered, acks_part, batch_part
 from weir.sim.history import Ack, Confirmed, Grant, Operation, Publish, Scattering
 from weir.sim.programs import TOPIC, Client
 from weir.sim.scene import Scene
-from weir.sim.witness import groups_of
-from weir.sim.world import MS
+from weir.testing.simulator.witness import groups_of
+from weir.testing.simulator.world import MS
 from weir.wire import messages as m
 from weir.wire.scattering import Part
 

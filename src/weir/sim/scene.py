@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.model.limits import MAX_AHEAD_MS
-from weir.sim.brokerset import BrokerSet
 from weir.sim.history import History
-from weir.sim.world import World
+from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.world import World
 
 
 @dataclass(frozen=True, slots=True)

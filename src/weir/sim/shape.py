@@ -13,8 +13,9 @@ from weir.host.accept_queue import ConnectionLimits
 from weir.log.settings import Settings
 from weir.model.limits import KIB
 from weir.sim.checkers import ENTRY_BYTES_MAX
-from weir.sim.process import Machine
-from weir.sim.world import MS, SECOND, World
+from weir.testing.simulator.process import Machine
+from weir.testing.simulator.storm import FaultPlan
+from weir.testing.simulator.world import MS, SECOND, World
 
 SYSTEM = 0x57454952
 _RETENTION_EVERY_MS = 100
@@ -50,7 +51,7 @@ class Shape:
     nodes: int = 1
     faults_until: int = 1_000 * MS
     fault_every: tuple[int, int] = (30 * MS, 250 * MS)
-    #: Which faults a set meets, by the names of `weir.sim.storm`; none named: all.
+    #: Which faults a set meets, by the names of `weir.testing.simulator.storm`; none named: all.
     kinds: tuple[str, ...] = ()
     #: Whether faults are not random, but those of a plot, by its name in `weir.sim.run`.
     plot: str = ""
@@ -114,6 +115,11 @@ class Shape:
     hours: tuple[bool, ...] = (False,)
     #: How many places rot in the end, while the node is down.
     rots: tuple[int, ...] = (0, 1, 0, 2, 1)
+
+    @property
+    def fault_plan(self) -> FaultPlan:
+        """Which faults a set meets."""
+        return FaultPlan(self.fault_every, self.down, self.sites, self.kinds)
 
 
 #: One node of up to three shards: quick, and strong in what concerns disks and shards.

@@ -8,7 +8,7 @@ from weir.errors import refusal
 from weir.model.limits import FORMAT_LEVEL
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 from weir.wire import messages as m
 from weir.wire import nodes as n
 

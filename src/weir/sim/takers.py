@@ -6,11 +6,11 @@ from collections import deque
 
 from weir.errors import StaleGrant, refusal
 from weir.sim.history import Move, Row, SeekAll, TurnTaken, Work
-from weir.sim.network import Link
 from weir.sim.order_readers import OrderReader
 from weir.sim.programs import Client
 from weir.sim.scene import Scene
-from weir.sim.world import MS
+from weir.testing.simulator.network import Link
+from weir.testing.simulator.world import MS
 from weir.wire import messages as m
 
 _WAIT_MS = 100

@@ -9,7 +9,7 @@ from weir.model.stamp import milliseconds_of
 from weir.sim.order_readers import OrderReader
 from weir.sim.producers import Batch, Producer
 from weir.sim.scene import Scene
-from weir.sim.world import EPOCH_MS, MS
+from weir.testing.simulator.world import EPOCH_MS, MS
 from weir.wire import messages as m
 
 #: What was read may lie so far ahead of the time, and an answer is still sent.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from weir.model.limits import MAX_AHEAD_MS
 from weir.model.stamp import milliseconds_of
 from weir.sim.history import History
-from weir.sim.world import EPOCH_MS, MS
+from weir.testing.simulator.world import EPOCH_MS, MS
 
 #: Two clocks that are right may differ so much, and what one gave may have been seen by another.
 _AHEAD_MS = 2 * MAX_AHEAD_MS

@@ -34,7 +34,7 @@ from weir.sim.shape import LEAST_BUDGET, Shape, cast
 from weir.sim.stewards import Steward
 from weir.sim.takers import Seeker, Taker
 from weir.sim.tellers import PatientTeller, Teller
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 
 if TYPE_CHECKING:
     from weir.sim.clients.apps import Office

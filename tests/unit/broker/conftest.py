@@ -19,7 +19,7 @@ from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.chunks import References, chained, runs_of
 from weir.model.header import parse
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 from weir.wire import device as d
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_reply, encode_request

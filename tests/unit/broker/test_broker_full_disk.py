@@ -21,7 +21,7 @@ from weir.log.record import Record
 from weir.log.recovery import recover
 from weir.log.segment import segment_number
 from weir.log.settings import Settings
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 from weir.wire import administration as a
 from weir.wire import device as d
 from weir.wire import messages as m

@@ -23,8 +23,8 @@ from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.ids import group_of, place_node, place_of
-from weir.sim.disk import SimDisk
 from weir.testing.clocks import Clock, Skewed
+from weir.testing.simulator.disk import SimDisk
 from weir.testing.trunk_wires import TrunkWires
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_reply, encode_request

@@ -13,7 +13,7 @@ import pytest
 from weir.errors import Halted
 from weir.log.lost import begin_lost
 from weir.model.ids import REGISTRY_GROUP, voter_of
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 from weir.wire import messages as m
 
 _SYSTEM = 99

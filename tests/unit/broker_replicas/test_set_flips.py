@@ -18,7 +18,7 @@ import pytest
 from weir.log.errors import LogDamaged
 from weir.log.lost import begin_lost
 from weir.model.ids import REGISTRY_GROUP, node_of
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 TRIALS = int(os.environ.get("WEIR_SET_FLIPS", "6"))
 _STRETCH_BYTES = 4_000

@@ -13,7 +13,7 @@ import pytest
 
 from weir.log.errors import LogDamaged
 from weir.log.lost import begin_lost
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 PLACES = 100
 VALUES = [b"%d" % number * 300 for number in range(40)]

@@ -17,7 +17,7 @@ from weir.broker.shard import Shard, ShardSettings
 from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.batch import encode
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 from weir.wire import messages as m
 from weir.wire import trunk
 from weir.wire.client import ClientStream, decode_reply, encode_request

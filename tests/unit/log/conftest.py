@@ -16,7 +16,7 @@ from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 FAST = 1 << 16
 

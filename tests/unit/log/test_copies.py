@@ -18,7 +18,7 @@ from weir.log.rows import GONE
 from weir.log.segment import CLASS_SPACE, segment_number, unpack_header
 from weir.log.settings import Settings
 from weir.model.topic import FOREVER
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]
 FAST, SLOW, OTHER = 1 << 16, 2 << 16, 3 << 16

@@ -13,7 +13,7 @@ from weir.log.log import Log
 from weir.log.record import Record
 from weir.log.recovery import recover
 from weir.log.settings import Settings
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]
 Settle = Callable[[Log], tuple[object, ...]]

@@ -18,7 +18,7 @@ from weir.log.log import Log
 from weir.log.record import Record
 from weir.log.recovery import Recovered, recover
 from weir.log.settings import Settings
-from weir.sim.disk import PowerCut, SimDisk
+from weir.testing.simulator.disk import PowerCut, SimDisk
 
 OWNER = Owner(1, 7, 99)
 GROUP = 65536

@@ -17,7 +17,7 @@ from weir.log.rows import GONE
 from weir.log.scrub import ScrubPiece
 from weir.log.settings import Settings
 from weir.log.snapshots import Base, Installed, records
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]
 Settle = Callable[[Log], tuple[object, ...]]

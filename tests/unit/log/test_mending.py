@@ -9,7 +9,7 @@ from weir.log.log import Log
 from weir.log.record import HARD_STATE_SIZE, HardState, Record
 from weir.log.recovery import RecoveredGroup, recover
 from weir.log.settings import Settings
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 SMALL = Settings(log=1, system=7, segment_bytes=16_384, entry_bytes_max=2_000, spares=1)
 GROUP = 65536

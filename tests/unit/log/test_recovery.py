@@ -20,7 +20,7 @@ from weir.log.record import Record
 from weir.log.recovery import Recovered, recover
 from weir.log.segment import BLOCK, SMALL_FRAME, Segment, pack_header
 from weir.log.settings import Settings
-from weir.sim.disk import PowerCut, SimDisk
+from weir.testing.simulator.disk import PowerCut, SimDisk
 
 Make = Callable[..., Record]
 Settle = Callable[[Log], tuple[object, ...]]

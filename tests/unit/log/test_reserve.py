@@ -16,7 +16,7 @@ from weir.log.recovery import recover
 from weir.log.reserve import Spare
 from weir.log.segment import BLOCK
 from weir.log.settings import Settings
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]
 Settle = Callable[[Log], tuple[object, ...]]

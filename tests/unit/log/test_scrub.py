@@ -11,7 +11,7 @@ from weir.log.log import Log
 from weir.log.record import Record
 from weir.log.scrub import ScrubPiece
 from weir.log.segment import BLOCK, Segment
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]
 Settle = Callable[[Log], tuple[object, ...]]

@@ -17,7 +17,7 @@ from weir.log.record import Record
 from weir.log.recovery import Recovered, recover
 from weir.log.segment import BLOCK, SMALL_FRAME
 from weir.log.settings import Settings
-from weir.sim.disk import SECTOR, SimDisk
+from weir.testing.simulator.disk import SECTOR, SimDisk
 
 Make = Callable[..., Record]
 Settle = Callable[[Log], tuple[object, ...]]

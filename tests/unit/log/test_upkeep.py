@@ -20,7 +20,7 @@ from weir.log.record import HardState, Record
 from weir.log.recovery import recover
 from weir.log.rows import GONE
 from weir.log.settings import Settings
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 Make = Callable[..., Record]
 Settle = Callable[[Log], tuple[object, ...]]

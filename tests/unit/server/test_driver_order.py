@@ -17,7 +17,7 @@ from weir.host.flush_schedule import LONE_IN_A_ROW, QUICK_SECONDS
 from weir.host.guest import Guest
 from weir.log.flush import Flush, Run
 from weir.server.driver import Driver
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 from weir.wire.device import DeviceHello, DevicePing, DevicePublishes, DeviceRequest
 from weir.wire.trunk import Arrival
 

@@ -18,7 +18,7 @@ from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.server import reminder
 from weir.server.flusher import Flusher
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 SETTINGS = Settings(1, 1, segment_bytes=8192, entry_bytes_max=1000, spares=0)
 Results = SimpleQueue[tuple[Flush, BaseException | None]]

@@ -18,7 +18,7 @@ from weir.log.disk import Disk
 from weir.log.flush import Flush, Run
 from weir.server import flushes as module
 from weir.server.flushes import Flushes
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 FLUSH = Flush(0, 300, (Run("a", 0, [b"frames"]),), (1,))
 

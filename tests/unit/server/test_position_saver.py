@@ -13,7 +13,7 @@ from weir.codec.fields import Buffer
 from weir.log.durable_position import DurablePosition, Owner, look
 from weir.server import position_saver as module
 from weir.server.position_saver import EVERY_SECONDS, PositionSaver
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 
 OWNER = Owner(1, 1, 1)
 

@@ -17,7 +17,7 @@ from weir.broker.shard import Shard, ShardSettings
 from weir.log.recovery import recover
 from weir.log.settings import Settings
 from weir.server.driver import Driver
-from weir.sim.disk import SimDisk
+from weir.testing.simulator.disk import SimDisk
 from weir.wire import device
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, encode_request

@@ -10,8 +10,8 @@ import pytest
 
 from weir.client.daemon import in_daemon
 from weir.client.system import SYSTEM, System
-from weir.sim.clients.loop import VirtualLoop, refuse_thread
-from weir.sim.world import MS, SECOND, World
+from weir.testing.simulator.clients.loop import VirtualLoop, refuse_thread
+from weir.testing.simulator.world import MS, SECOND, World
 
 
 class Nowhere:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from weir.sim.clients.loop import VirtualLoop
-from weir.sim.clients.machine import Machine
-from weir.sim.network import End, Link, Net, Way
-from weir.sim.world import SECOND, World
+from weir.testing.simulator.clients.loop import VirtualLoop
+from weir.testing.simulator.clients.machine import Machine
+from weir.testing.simulator.network import End, Link, Net, Way
+from weir.testing.simulator.world import SECOND, World
 
 SEEDS = range(12)
 

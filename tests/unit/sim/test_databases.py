@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from weir.sim.clients import database as module
-from weir.sim.clients.database import Database, DatabaseConnection
-from weir.sim.clients.loop import VirtualLoop
 from weir.sim.effects import EffectOnce, Ledger
 from weir.sim.history import History, Record
-from weir.sim.world import SECOND, World
+from weir.testing.simulator.clients import database as module
+from weir.testing.simulator.clients.database import Database, DatabaseConnection
+from weir.testing.simulator.clients.loop import VirtualLoop
+from weir.testing.simulator.world import SECOND, World
 
 
 class NoNetwork:

@@ -9,7 +9,7 @@ import pytest
 from weir.sim.effects import EffectOnce, Ledger
 from weir.sim.history import History, Record
 from weir.sim.parcels import Delivered, Parcel, Parcels
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 
 VALUES = (b"a", b"b", b"c")
 

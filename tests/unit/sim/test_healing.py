@@ -8,12 +8,12 @@ from typing import cast
 from weir.broker.control import GroupsPlaced, GroupsSettled
 from weir.broker.registry.catalog import Catalog
 from weir.model.ids import REGISTRY_GROUP, group_of, node_of, voter_of
-from weir.sim.brokerset import BrokerSet
 from weir.sim.healing import Healing
-from weir.sim.host import Host
 from weir.sim.scene import Scene
 from weir.sim.shape import UNORDERED, machine
-from weir.sim.world import SECOND, World
+from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.host import Host
+from weir.testing.simulator.world import SECOND, World
 
 _GROUP = group_of(1, 0)
 _NODES = (1, 2, 3, 4)

@@ -9,7 +9,7 @@ import pytest
 from weir.sim.checkers import CHECKERS
 from weir.sim.history import History, Move, Record, Row, SeekAll, TurnTaken, Work
 from weir.sim.in_turn import OneCursor
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 
 OURS = [one for one in CHECKERS if type(one).__module__ == OneCursor.__module__]
 ROWS = [Row(5, 0, 0, b"a"), Row(5, 0, 1, b"b"), Row(6, 1, 0, b"y"), Row(7, 0, 2, b"c")]

@@ -14,7 +14,7 @@ from weir.sim.checkers import violations
 from weir.sim.history import History
 from weir.sim.run import _Run, run_seed
 from weir.sim.shape import NODE
-from weir.sim.world import SECOND
+from weir.testing.simulator.world import SECOND
 
 ORDERED = replace(
     NODE, ordered=(2,), retentions=(0,), rots=(0,), grows=(True,), faults_until=3 * SECOND

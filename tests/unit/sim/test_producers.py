@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from weir.errors import PartitionEnded, Unavailable
 from weir.model.ids import Address, group_of
-from weir.sim.network import Link
 from weir.sim.producers import Producer
 from weir.sim.run import _Run
 from weir.sim.shape import NODE
+from weir.testing.simulator.network import Link
 from weir.wire.messages import ProducerGrant, Refusal
 
 

@@ -24,7 +24,7 @@ from weir.sim.history import (
     Seek,
     Seen,
 )
-from weir.sim.world import EPOCH_MS
+from weir.testing.simulator.world import EPOCH_MS
 
 P = ("producer", 7, 0)
 #: Their checkers have tests of their own.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from weir.errors import DiskFailed
-from weir.sim.disk import SECTOR, PowerCut, SimDisk
+from weir.testing.simulator.disk import SECTOR, PowerCut, SimDisk
 
 SIZE = 8 * SECTOR
 

@@ -14,7 +14,7 @@ from weir.sim.hasty import Hasty
 from weir.sim.mutants.replication import DUEL
 from weir.sim.run import run_seed
 from weir.sim.shape import UNORDERED, Shape
-from weir.sim.world import SECOND, World
+from weir.testing.simulator.world import SECOND, World
 
 #: No program but those of which a test speaks.
 BARE = replace(

@@ -12,13 +12,13 @@ import pytest
 from weir import raft
 from weir.broker import events as ev
 from weir.broker.shard import Shard
-from weir.sim.brokerset import BrokerSet
-from weir.sim.process import Process
 from weir.sim.run import run_seed
 from weir.sim.shape import UNORDERED, machine
-from weir.sim.storm import Storm
-from weir.sim.witness import AGREED, Witness
-from weir.sim.world import MS, SECOND, World
+from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.process import Process
+from weir.testing.simulator.storm import Storm
+from weir.testing.simulator.witness import AGREED, Witness
+from weir.testing.simulator.world import MS, SECOND, World
 
 
 def started(seed: int, nodes: int = 3) -> tuple[World, BrokerSet]:
@@ -87,7 +87,7 @@ def test_only_the_kinds_that_are_named_strike() -> None:
     world = World(5)
     brokers = BrokerSet(world, machine(world, shape), 3)
     brokers.start()
-    Storm(world, brokers, shape).start()
+    Storm(world, brokers, shape.fault_plan).start()
     world.run(10 * SECOND)
     assert [host.boots for host in brokers.all] == [1, 1, 1]
     assert any(note[1] == "pause" for note in world.recent)

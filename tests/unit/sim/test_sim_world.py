@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from weir.broker.intake.intake import Intake
-from weir.sim.network import Link, Net
 from weir.sim.run import run_seed
 from weir.sim.shape import Shape
-from weir.sim.world import MS, SECOND, SkewedTime, World
+from weir.testing.simulator.network import Link, Net
+from weir.testing.simulator.world import MS, SECOND, SkewedTime, World
 
 
 def test_events_run_in_the_order_of_their_times_and_then_of_their_making() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from weir.sim.checkers import violations
 from weir.sim.history import History
-from weir.sim.network import Link
 from weir.sim.run import _Run
 from weir.sim.shape import CROWDED, NODE
 from weir.sim.takers import Taker
+from weir.testing.simulator.network import Link
 from weir.wire.cursors import Turn
 
 TURNS = replace(CROWDED, takers=(3,), retentions=(0,), rots=(0,))

@@ -1,5 +1,4 @@
-"""Processes of the client as it ships: event loops of virtual time in a world, and their programs.
+"""Programs of the client as it ships, each in a process of the world.
 
-`loop` is asyncio in virtual time, `transport` a connection as asyncio has it, `sockets` what lies
-below that, and `process` a process with all of these, which can lag, stand still and be killed.
+`process` is a process of `weir.testing.simulator.clients` that can lag, stand still and be killed.
 """

@@ -27,13 +27,13 @@ from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.errors import Disconnected, Refused, WeirError
 from weir.model.message import Message
-from weir.sim.clients.database import Database, DatabaseConnection
-from weir.sim.clients.loop import VirtualLoop
 from weir.sim.clients.process import Shipped
 from weir.sim.effects import Ledger, Place
 from weir.sim.history import Seen
 from weir.sim.programs import TOPIC
 from weir.sim.scene import Scene
+from weir.testing.simulator.clients.database import Database, DatabaseConnection
+from weir.testing.simulator.clients.loop import VirtualLoop
 
 # Faults are what is played: nobody wants to read what handlers tell of them.
 logging.getLogger("weir.app").addHandler(logging.NullHandler())

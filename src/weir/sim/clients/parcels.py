@@ -15,7 +15,7 @@ from weir.model.message import Message
 from weir.sim.clients.process import CHUNK_BYTES, Shipped
 from weir.sim.parcels import Parcel, Parcels
 from weir.sim.scene import Scene
-from weir.sim.world import MS, SECOND
+from weir.testing.simulator.world import MS, SECOND
 
 PARCELS = "parcels"
 PORTERS = "porters"

@@ -25,13 +25,13 @@ from weir.errors import (
     TopicExists,
     WeirError,
 )
-from weir.sim.clients.loop import VirtualLoop, refuse_thread
-from weir.sim.clients.machine import Machine
 from weir.sim.history import Operation
 from weir.sim.outcome import CRASH
 from weir.sim.programs import TOPIC
 from weir.sim.scene import Scene
-from weir.sim.world import EPOCH_MS, MS, SECOND
+from weir.testing.simulator.clients.loop import VirtualLoop, refuse_thread
+from weir.testing.simulator.clients.machine import Machine
+from weir.testing.simulator.world import EPOCH_MS, MS, SECOND
 
 _BOOT = (1 * MS, 200 * MS)
 _PAUSE = (0, 25 * MS)

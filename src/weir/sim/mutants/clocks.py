@@ -7,7 +7,7 @@ from dataclasses import replace
 from weir.broker.peers.clocks import Clocks
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import UNORDERED
-from weir.sim.world import SECOND
+from weir.testing.simulator.world import SECOND
 
 #: One clock at a time is wrong, for so long that all hear of it; nobody dies.
 ASTRAY = replace(

@@ -31,7 +31,7 @@ from weir.raft.ground import Pledge
 from weir.sim.cutters import Cutter
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.mutants.replication import ALL
-from weir.sim.world import MS, SECOND
+from weir.testing.simulator.world import MS, SECOND
 from weir.wire.messages import Barriers, Confirm
 from weir.wire.ordering import ReportJoined
 

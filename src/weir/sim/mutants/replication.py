@@ -19,8 +19,8 @@ from weir.raft.storage import NOBODY, HardState
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.outcome import CRASH
 from weir.sim.shape import UNORDERED
-from weir.sim.witness import AGREED
-from weir.sim.world import MS, SECOND
+from weir.testing.simulator.witness import AGREED
+from weir.testing.simulator.world import MS, SECOND
 from weir.wire.nodes import RaiseLevel
 
 #: Every kind of program has a part in each run, and no disk rots in the end.

@@ -8,7 +8,7 @@ from weir.broker.neighbours.passing import Passing
 from weir.model.ids import partition_of, topic_of
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import Shape
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 
 #: Faults end early, so that no later one hides what a broken trunk left open.
 BRIEF = Shape(

@@ -15,7 +15,7 @@ from weir.sim.mutants.order import ORDER
 from weir.sim.mutants.planting import Patch, mutant
 from weir.sim.shape import NODE
 from weir.sim.takers import Taker
-from weir.sim.world import MS
+from weir.testing.simulator.world import MS
 from weir.wire import messages as m
 from weir.wire.cursors import Turn
 

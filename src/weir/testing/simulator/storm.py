@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from weir.sim.brokerset import BrokerSet
-from weir.sim.host import Host
-from weir.sim.shape import Shape
-from weir.sim.world import MS, SECOND, World
+from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.host import Host
+from weir.testing.simulator.world import MS, SECOND, World
 
 _SKEW_MS = 8_000
 _DRIFT_MS = 900
@@ -24,17 +24,30 @@ _RELEASE = (2 * SECOND, 14 * SECOND)
 _FULL = (100 * MS, 600 * MS)
 
 
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Which faults a set of nodes meets, and how often; times are virtual microseconds."""
+
+    every: tuple[int, int] = (200 * MS, 1_500 * MS)
+    #: How long a node stays down.
+    down: tuple[int, int] = (0, 2 * SECOND)
+    #: Where clients are: places of the network, from -1 down.
+    sites: tuple[int, ...] = (-1,)
+    #: By their names in `Storm`; none named: all.
+    kinds: tuple[str, ...] = ()
+
+
 class Storm:
     """Breaks things until it is told to stop."""
 
-    def __init__(self, world: World, brokers: BrokerSet, shape: Shape) -> None:
+    def __init__(self, world: World, brokers: BrokerSet, plan: FaultPlan) -> None:
         """Do nothing yet."""
         self.faults = 0
         self._world = world
         self._brokers = brokers
-        self._every = shape.fault_every
-        self._down = shape.down
-        self._places = [*brokers.hosts, *shape.sites]
+        self._every = plan.every
+        self._down = plan.down
+        self._places = [*brokers.hosts, *plan.sites]
         self._stopped = False
         self._parted = 0
         self._deposed: Host | None = None
@@ -59,8 +72,8 @@ class Storm:
         self._kinds = [
             kind
             for name, weight, kind in kinds
-            for _ in range(weight or name in shape.kinds)
-            if not shape.kinds or name in shape.kinds
+            for _ in range(weight or name in plan.kinds)
+            if not plan.kinds or name in plan.kinds
         ]
 
     def lose_hours(self) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from weir.sim.host import Host
-from weir.sim.shape import Shape
-from weir.sim.world import MS, World
+from weir.testing.simulator.host import Host
+from weir.testing.simulator.world import MS, World
 
 _SKEW_MS = 8_000
 
@@ -12,9 +11,9 @@ _SKEW_MS = 8_000
 class Nemesis:
     """Breaks things until it is told to stop."""
 
-    def __init__(self, world: World, host: Host, shape: Shape) -> None:
-        """Do nothing yet."""
-        self._every = shape.fault_every
+    def __init__(self, world: World, host: Host, every: tuple[int, int]) -> None:
+        """Do nothing yet; a fault is to come each `every` virtual µs, at random."""
+        self._every = every
         self.faults = 0
         self._world = world
         self._host = host

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from weir.broker.identity import Member
-from weir.sim.host import Host
-from weir.sim.network import End, Link, Net, Way
-from weir.sim.process import PORT, SHARD_PORT, Machine, Process
-from weir.sim.strangers import Stranger
-from weir.sim.wires import Listening
-from weir.sim.witness import Witness, led_by
-from weir.sim.world import World
+from weir.testing.simulator.host import Host
+from weir.testing.simulator.network import End, Link, Net, Way
+from weir.testing.simulator.process import PORT, SHARD_PORT, Machine, Process
+from weir.testing.simulator.strangers import Stranger
+from weir.testing.simulator.wires import Listening
+from weir.testing.simulator.witness import Witness, led_by
+from weir.testing.simulator.world import World
 
 
 class BrokerSet:

@@ -11,13 +11,13 @@ from weir.errors import DiskFailed, WeirError
 from weir.log.errors import LogDamaged
 from weir.log.lost import begin_lost
 from weir.model.limits import FORMAT_LEVEL
-from weir.sim.disk import PowerCut, SimDisk
-from weir.sim.jobs import Faults
-from weir.sim.network import Link
-from weir.sim.process import Machine, Process, Seat
-from weir.sim.wires import Dial, join
-from weir.sim.witness import Witness
-from weir.sim.world import MS, SkewedTime, World
+from weir.testing.simulator.disk import PowerCut, SimDisk
+from weir.testing.simulator.jobs import Faults
+from weir.testing.simulator.network import Link
+from weir.testing.simulator.process import Machine, Process, Seat
+from weir.testing.simulator.wires import Dial, join
+from weir.testing.simulator.witness import Witness
+from weir.testing.simulator.world import MS, SkewedTime, World
 
 BOOT = (5 * MS, 120 * MS)
 #: From the start of the first process to that of another; and of a trunk to its joining.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from weir.sim.brokerset import BrokerSet
-from weir.sim.clients.loop import Source, VirtualLoop
-from weir.sim.network import Link
-from weir.sim.process import Process
+from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.clients.loop import Source, VirtualLoop
+from weir.testing.simulator.network import Link
+from weir.testing.simulator.process import Process
 
 #: What the machine takes of a connection's bytes before they have arrived.
 _TAKES = (600, 8_000, 64 * 1024)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 from weir.codec.fields import Buffer
 from weir.host.connections import ClientConnection
 from weir.model.limits import KIB
-from weir.sim.network import Link
+from weir.testing.simulator.network import Link
 
 if TYPE_CHECKING:
-    from weir.sim.process import Process
+    from weir.testing.simulator.process import Process
 
 #: Above this much unsent a client is full, until a quarter of it is left.
 _FULL_BYTES = 4 * KIB

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, NoReturn, Protocol, cast
 from weakref import WeakValueDictionary
 
-from weir.sim.world import SECOND, World
+from weir.testing.simulator.world import SECOND, World
 
 #: How long a turn of a busy loop takes, in virtual µs.
 _TURN = (1, 400)
@@ -34,7 +34,7 @@ _TIMERS = 100
 _LAST_TURNS = 2_000
 _PATIENCE = 100
 _US = 1e-6
-_ASYNCIO = ("asyncio", "weir.sim.clients")
+_ASYNCIO = ("asyncio", "weir.testing.simulator")
 
 
 class Source(Protocol):

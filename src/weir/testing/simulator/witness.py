@@ -14,7 +14,7 @@ from weir.broker.replica.group import Group
 from weir.broker.state.frozen import pack
 
 if TYPE_CHECKING:
-    from weir.sim.process import Process
+    from weir.testing.simulator.process import Process
 
 AGREED = "Agreed"
 _LEADER = raft.Role.LEADER

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from weir.errors import DiskFailed
 from weir.log.durable_position import DurablePosition
-from weir.sim.disk import PowerCut, SimDisk
-from weir.sim.world import MS
+from weir.testing.simulator.disk import PowerCut, SimDisk
+from weir.testing.simulator.world import MS
 
 if TYPE_CHECKING:
-    from weir.sim.process import Process
+    from weir.testing.simulator.process import Process
 
 #: The latest that a save begins after the flush that it speaks of.
 _WITHIN = 20 * MS

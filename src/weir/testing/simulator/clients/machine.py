@@ -6,12 +6,12 @@ import asyncio
 import re
 from collections.abc import Callable
 
-from weir.sim.brokerset import BrokerSet
-from weir.sim.clients.loop import VirtualLoop
-from weir.sim.clients.sockets import Socket
-from weir.sim.clients.transport import Transport
-from weir.sim.process import PORT, SHARD_PORT
-from weir.sim.world import MS, SECOND, World
+from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.clients.loop import VirtualLoop
+from weir.testing.simulator.clients.sockets import Socket
+from weir.testing.simulator.clients.transport import Transport
+from weir.testing.simulator.process import PORT, SHARD_PORT
+from weir.testing.simulator.world import MS, SECOND, World
 
 _ROUND = (100, 6 * MS)
 #: How often a connection is asked for again where nobody says anything.

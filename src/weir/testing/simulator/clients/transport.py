@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from weir.sim.clients.loop import VirtualLoop
-from weir.sim.clients.sockets import Socket
+from weir.testing.simulator.clients.loop import VirtualLoop
+from weir.testing.simulator.clients.sockets import Socket
 
 #: What is read at most at a time, as asyncio does.
 _READ_MAX = 256 * 1024

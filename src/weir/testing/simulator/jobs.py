@@ -15,12 +15,12 @@ from weir.log.errors import LogDamaged
 from weir.log.flush import Flush
 from weir.log.reading import Reading
 from weir.log.scrub import Scrubbed
-from weir.sim.disk import PowerCut, SimDisk
-from weir.sim.world import MS, SECOND
+from weir.testing.simulator.disk import PowerCut, SimDisk
+from weir.testing.simulator.world import MS, SECOND
 
 if TYPE_CHECKING:
-    from weir.sim.positions import Positions
-    from weir.sim.process import Process
+    from weir.testing.simulator.positions import Positions
+    from weir.testing.simulator.process import Process
 
 #: How work on a disk may fail and leave the process running.
 Failed = OSError | LogDamaged

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 from weir.host.connections import Transport
 from weir.host.link_greeting import Dialled
 from weir.host.wires import Wire
-from weir.sim.network import End, Link, Way
-from weir.sim.sockets import Socket
-from weir.sim.world import MS
+from weir.testing.simulator.network import End, Link, Way
+from weir.testing.simulator.sockets import Socket
+from weir.testing.simulator.world import MS
 
 if TYPE_CHECKING:
-    from weir.sim.process import Process
+    from weir.testing.simulator.process import Process
 
 #: From a dial to its connection, and from one that got lost on its way to the next.
 _CONNECTING = (500, 8 * MS)

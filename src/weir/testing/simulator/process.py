@@ -26,14 +26,14 @@ from weir.host.wires import Home
 from weir.log import recovery
 from weir.log.durable_position import DurablePosition, Owner
 from weir.log.settings import Settings
-from weir.sim.disk import SimDisk
-from weir.sim.jobs import BESIDES, Faults, Jobs
-from weir.sim.network import End, Link, Way
-from weir.sim.positions import Positions
-from weir.sim.sockets import Network, Socket
-from weir.sim.wires import Begin, Dial, Dialer, Wired, adopt
-from weir.sim.witness import Witness
-from weir.sim.world import MS, SECOND, SkewedTime, World
+from weir.testing.simulator.disk import SimDisk
+from weir.testing.simulator.jobs import BESIDES, Faults, Jobs
+from weir.testing.simulator.network import End, Link, Way
+from weir.testing.simulator.positions import Positions
+from weir.testing.simulator.sockets import Network, Socket
+from weir.testing.simulator.wires import Begin, Dial, Dialer, Wired, adopt
+from weir.testing.simulator.witness import Witness
+from weir.testing.simulator.world import MS, SECOND, SkewedTime, World
 
 #: From a connection to the turn in which it is accepted, with all others that came meanwhile, and
 #: read, with all that is there to be read: who connects has mostly said something by then.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from weir.sim.world import MS, World
+from weir.testing.simulator.world import MS, World
 
 _LEAST, _MOST = 50, 4 * MS
 _NOTICED = (100, 60 * MS)

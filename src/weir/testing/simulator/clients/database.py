@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from weir.sim.world import MS, SECOND, World
+from weir.testing.simulator.world import MS, SECOND, World
 
 #: How long a statement, or a commit, is on its way in each direction, in virtual µs; and now and
 #: then.
