@@ -94,7 +94,7 @@ def test_who_has_sent_news_is_asked_how_far_the_order_is(fake_broker: Brokers) -
 
 
 def test_who_is_not_told_by_the_others_is_not_asked_again(fake_broker: Brokers) -> None:
-    """A shard that is cut off from the others answers that the order is not there yet, each time."""
+    """A shard that is cut off from the others would answer each time that it knows of nothing."""
 
     async def body() -> None:
         async with AsyncExitStack() as stack:

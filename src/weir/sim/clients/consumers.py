@@ -84,7 +84,15 @@ class ShippedConsumer(Shipped):
         except Disconnected as error:
             self.world.note(self.name, "consumes no more", str(error))
         except WeirError as error:
-            self.expect(error, "Honest", "a consumer was refused")
+            if not (isinstance(error, UnknownCluster) and self._was_deleted()):
+                self.expect(error, "Honest", "a consumer was refused")
+
+    def _was_deleted(self) -> bool:
+        """Whether an operator may have deleted its cluster since this consumer began."""
+        return any(
+            seek.cluster == self._cluster and not 0 < seek.settled < self._began
+            for seek in self.history.seeks
+        )
 
     async def _take(self, client: Client, consumer: Consumer) -> None:
         """Take grants until there are none for a while and it is to end, or by chance."""
@@ -167,7 +175,7 @@ class ShippedConsumer(Shipped):
             try:
                 result = await consumer.ack(grant)
             except WeirError as error:
-                if not isinstance(error, UnknownCluster):  # an operator has deleted it
+                if not (isinstance(error, UnknownCluster) and self._was_deleted()):
                     self.expect(error, "AckedOnce", "an ack was refused")
                 return
         self.world.note(self.name, "acked", grant.partition, grant.fence, bool(result))
