@@ -48,6 +48,7 @@ class Nodes:
     def __init__(self, world: World) -> None:
         self.host = Host(world)
         self.hosts: dict[int, Any] = {1: self.host}
+        self.misled: dict[int, int] = {}
         self.net = Net(far=False)
         self.far = False
 
@@ -90,6 +91,26 @@ def play(seed: int, main: Any) -> tuple[Nodes, Machine]:
     machine.cut(silent=False)
     loop.drop()
     return nodes, machine
+
+
+def test_a_name_may_lead_to_another_node_or_to_where_none_is() -> None:
+    async def main(loop: VirtualLoop, nodes: Nodes) -> None:
+        nodes.hosts[2] = Host(nodes.host.world)
+        nodes.misled[1] = 2
+        transport, _ = await loop.create_connection(Echo, "node1", 6800)
+        transport.write(b"a")
+        await asyncio.sleep(5)
+        assert (nodes.host.got, nodes.hosts[2].got) == (b"", b"a")
+        nodes.misled[1] = 0
+        with pytest.raises(ConnectionRefusedError):
+            await loop.create_connection(Echo, "node1", 6800)
+        del nodes.misled[1]
+        transport, _ = await loop.create_connection(Echo, "node1", 6800)
+        transport.write(b"b")
+        await asyncio.sleep(5)
+        assert nodes.host.got == b"b"
+
+    play(1, main)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -77,11 +77,16 @@ class Machine:
     ) -> None:
         if self._cut or waiter.done():
             return
-        brokers, host = self._brokers, self._brokers.hosts[node]
-        if not brokers.net.joined(self._site, node) or (brokers.far and not host.up):
+        brokers = self._brokers
+        # Its name may lead to another node, or to a machine on which no node runs.
+        found = brokers.misled.get(node, node)
+        host = brokers.hosts.get(found)
+        if not brokers.net.joined(self._site, found or node) or (
+            brokers.far and host is not None and not host.up
+        ):
             self._world.after(_AGAIN, self._dial, loop, socket, node, port, waiter)
             return
-        listening = [one for one in host.running if one.ready]
+        listening = [one for one in host.running if one.ready] if host is not None else []
         if port != PORT:
             listening = [one for one in listening if one.number == port - SHARD_PORT]
         error: OSError | None = None
