@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
 from zlib import crc32
 
 from sqlalchemy import Column, Integer, MetaData, Table, insert
-from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_dbapi
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
-from sqlalchemy.pool import AsyncAdaptedQueuePool
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from weir.app.app import App
 from weir.app.dead_letters import CLUSTER, OFFSET, PARTITION, REASON
@@ -32,7 +27,8 @@ from weir.sim.effects import Ledger, Place
 from weir.sim.history import Seen
 from weir.sim.programs import TOPIC
 from weir.sim.scene import Scene
-from weir.testing.simulator.clients.database import Database, DatabaseConnection
+from weir.testing.simulator.clients.database import Database
+from weir.testing.simulator.clients.engine import engine_of
 from weir.testing.simulator.clients.loop import VirtualLoop
 
 # Faults are what is played: nobody wants to read what handlers tell of them.
@@ -98,40 +94,13 @@ class Office:
         ledger.lost, ledger.unanswered = database.lost, database.unanswered
         self._world.note("ledger", sorted(ledger.effects.items()), sorted(ledger.dead))
 
-    def engine(self, owner: str) -> AsyncEngine:
-        """Return what a process reaches the database by."""
-
-        async def connect(*_: Any, **__: Any) -> DatabaseConnection:
-            return self.database.connect(owner)
-
-        words = {name: getattr(sqlite3, name) for name in _WORDS}
-        driver = SimpleNamespace(Connection=DatabaseConnection, __version__="0", **words)
-        return create_async_engine(
-            "sqlite+aiosqlite://",
-            module=AsyncAdapt_aiosqlite_dbapi(driver, sqlite3),  # type: ignore[arg-type]
-            poolclass=AsyncAdaptedQueuePool,
-            async_creator=connect,
-        )
-
-
-_WORDS = (
-    "DatabaseError",
-    "Error",
-    "IntegrityError",
-    "NotSupportedError",
-    "OperationalError",
-    "ProgrammingError",
-    "sqlite_version",
-    "sqlite_version_info",
-)
-
 
 class ShippedApp(Shipped):
     """One process of the application, which a supervisor starts again when it ends."""
 
     def __init__(self, scene: Scene, name: str, office: Office) -> None:
         """Share the work with the others of `office`."""
-        super().__init__(scene, name)
+        super().__init__(scene, name, _TERMINATED)
         self._office = office
         self._ledger = office.ledger
         dice = scene.world.dice
@@ -141,13 +110,6 @@ class ShippedApp(Shipped):
         self._calm = False
 
     # -- life and death ------------------------------------------------------------------------
-
-    def _befall(self, loop: VirtualLoop) -> None:
-        if loop is self._loop and not self.spared and self.world.chance(_TERMINATED):
-            self.terminate()
-            self.world.after(self.world.between(1_000, 1_000_000), super()._befall, loop)
-        else:
-            super()._befall(loop)
 
     def _die(self, silent: bool) -> None:
         self._office.database.cut(self.name)
@@ -208,7 +170,7 @@ class ShippedApp(Shipped):
 
     def _app(self, stop: asyncio.Event) -> App:
         office, dice = self._office, self.world.dice
-        engine = office.engine(self.name)
+        engine = engine_of(office.database, self.name)
         inbox = Inbox(LEDGER, prune_every=dice.choice(_PRUNES))
         app = App(name=self.name)
         beside: list[asyncio.Task[None]] = []

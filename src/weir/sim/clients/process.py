@@ -1,22 +1,16 @@
-"""A process that runs a program of the client as it ships, and what may happen to it.
-
-It can lag, stand still, and be killed: its network is cut first, then its tasks are dropped, so
-that what they do on their way out reaches nobody. Whoever comes back remembers nothing.
-"""
+"""A process that runs a program of the client as it ships, and complains of broken promises."""
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
-from random import Random
+from dataclasses import replace
 
 from weir.client.backoff import Backoff
 from weir.client.client import Client
 from weir.client.connect import connect
-from weir.client.system import SYSTEM, System
 from weir.errors import (
     Disconnected,
     OffsetOutOfRange,
@@ -29,53 +23,40 @@ from weir.sim.history import Operation
 from weir.sim.outcome import CRASH
 from weir.sim.programs import TOPIC
 from weir.sim.scene import Scene
-from weir.testing.simulator.clients.loop import VirtualLoop, refuse_thread
-from weir.testing.simulator.clients.machine import Machine
-from weir.testing.simulator.world import EPOCH_MS, MS, SECOND
+from weir.testing.simulator.clients.process import Mishaps, Process
+from weir.testing.simulator.world import MS, SECOND
 
-_BOOT = (1 * MS, 200 * MS)
 _PAUSE = (0, 25 * MS)
 _REST = 0.15
 _REST_MAX = 2 * SECOND
-#: How long nothing happens to a process, and how long it stands still: in a hurry, and where
-#: programs take their time.
-_SPARED = ((50 * MS, 800 * MS), (1 * SECOND, 9 * SECOND))
-_STANDS = ((5 * MS, 300 * MS), (100 * MS, 4 * SECOND))
-_KILLED = 0.35
-_SKEW_MS = 5_000
+#: What befalls processes in a hurry, and where programs take their time.
+_MISHAPS = (
+    Mishaps(spared=(50 * MS, 800 * MS), stands=(5 * MS, 300 * MS)),
+    Mishaps(spared=(1 * SECOND, 9 * SECOND), stands=(100 * MS, 4 * SECOND)),
+)
 #: As long as a piece of a large value is, on nodes whose entries are small.
 CHUNK_BYTES = 1_000
 _TIMEOUTS = ("1s", "2s", "30s")
 
 
-class Shipped(ABC):
+class Shipped(Process):
     """A program of the shipped client, in a process of its own."""
 
-    def __init__(self, scene: Scene, name: str) -> None:
+    def __init__(self, scene: Scene, name: str, terminated: float = 0.0) -> None:
         """Be called `name` in the trace; `start` begins."""
+        brokers = scene.brokers
+        mishaps = replace(_MISHAPS[brokers.far], terminated=terminated)
+        super().__init__(scene.world, brokers, name, scene.a_site(), mishaps, CHUNK_BYTES)
         self.scene = scene
-        self.world = scene.world
         self.history = scene.history
-        self.name = name
-        self.site = scene.a_site()
         #: The highest stamp that it was told of since it started.
         self.seen = 0
-        #: How many times it was started.
-        self.life = 0
-        self.retired = False
         #: Whether it has done all that it was to do.
         self.finished = False
         self._ending = False
-        #: Whether nothing befalls it any more.
-        self.spared = False
         self._timeout = scene.world.dice.choice(_TIMEOUTS)
-        self._loop: VirtualLoop | None = None
-        self._machine: Machine | None = None
         self._told = asyncio.Event()
-        #: What the first signal calls, if it wants to hear of signals.
-        self._first: Callable[[], None] | None = None
-        self._skew_us = 0
-        nodes = list(scene.brokers.hosts)
+        nodes = list(brokers.hosts)
         self._url = "weir://" + ",".join(f"node{node}:6800" for node in nodes)
 
     @abstractmethod
@@ -101,89 +82,21 @@ class Shipped(ABC):
         self.finished = False
         self.ending = True
 
-    def start(self) -> None:
-        """Start the process."""
-        if self.retired or self._loop is not None:
-            return
-        self.life += 1
+    def started(self) -> None:
+        """Remember nothing, but that it is to end."""
         self.seen = 0
         self._told = asyncio.Event()
         if self._ending:
             self._told.set()
-        world, dice = self.world, self.world.dice
-        self._skew_us = dice.randint(-_SKEW_MS, _SKEW_MS) * MS
-        machine = Machine(world, self.scene.brokers, self.site)
-        loop = VirtualLoop(world, machine)
-        self._loop, self._machine = loop, machine
-        world.note("start client", self.name, self.life)
-        context = copy_context()
-        system = System(
-            monotonic=loop.time,
-            now_us=lambda: EPOCH_MS * MS + world.now + self._skew_us,
-            dice=lambda: Random(dice.getrandbits(64)),
-            thread=refuse_thread,
-            chunk_bytes=CHUNK_BYTES,
-            signals=self._catch,
-        )
-        context.run(SYSTEM.set, system)
-        loop.enter(lambda: loop.create_task(self._main(), name=self.name, context=context))
-        if not self.spared:
-            world.after(world.between(*_SPARED[self.scene.brokers.far]), self._befall, loop)
 
-    def retire(self) -> None:
-        """Be over, for good."""
-        self.retired = True
-        self._die(silent=False)
-
-    def kill(self) -> None:
-        """Lose the process, its connections first; another one starts after a while."""
-        self.world.note("kill client", self.name)
-        self._die(silent=self.world.chance(0.3))
-        self.world.after(self.world.between(*_BOOT), self.start)
-
-    def _die(self, silent: bool) -> None:
-        loop, machine, self._loop, self._machine = self._loop, self._machine, None, None
-        self._first = None
-        if loop is not None and machine is not None:
-            machine.cut(silent)
-            loop.drop()
-            self._judge(loop)
-
-    def terminate(self) -> None:
-        """Send it the first signal to end, if it hears of such."""
-        if self._first is not None and self._loop is not None:
-            self.world.note("terminate client", self.name)
-            self._loop.enter(self._first)
-
-    def _catch(self, first: Callable[[], None]) -> Callable[[], None]:
-        self._first = first
-
-        def release() -> None:
-            self._first = None
-
-        return release
-
-    def _befall(self, loop: VirtualLoop) -> None:
-        """Kill the process, or let it stand still for a while."""
-        if loop is not self._loop or self.spared:
-            return
-        far = self.scene.brokers.far
-        if self.world.chance(_KILLED):
-            self.kill()
-            return
-        duration = self.world.between(*_STANDS[far])
-        self.world.note("pause client", self.name, duration)
-        loop.stand()
-        self.world.after(duration, loop.go_on)
-        self.world.after(duration + self.world.between(*_SPARED[far]), self._befall, loop)
-
-    def _judge(self, loop: VirtualLoop) -> None:
-        uncaught, loop.uncaught = loop.uncaught, []
+    def failed(self, uncaught: list[str]) -> None:
+        """Complain of what nobody caught."""
         self.history.complaints += [(CRASH, f"{self.name}: {text}") for text in uncaught]
 
     # -- what runs in the loop -----------------------------------------------------------------
 
-    async def _main(self) -> None:
+    async def main(self) -> None:
+        """Work until all is done."""
         mine = self._loop
         try:
             while not self.finished:
