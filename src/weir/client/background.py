@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that have none."""
+"""An event loop for callers that have none: in a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
@@ -24,8 +25,34 @@ _LOOK_UP_EVERY = 0.5
 _CLOSED = "the connection is closed: connect again"
 
 
-class Background:
-    """Runs coroutines for other threads, which wait for them. `stop` ends the thread.
+class Background(ABC):
+    """Runs coroutines for code that has no event loop, and waits for them."""
+
+    @property
+    @abstractmethod
+    def running(self) -> bool:
+        """Whether `run` can be used here."""
+
+    @abstractmethod
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Return what the coroutine does. Raises `RuntimeError` where it cannot be used."""
+
+    @abstractmethod
+    def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Run `last`, and end what still runs."""
+
+    def iterate(self, items: AsyncIterator[R]) -> Iterator[R]:
+        """Yield what an async generator yields, each time waiting for the next."""
+
+        async def following() -> R | None:
+            return await anext(items, None)
+
+        while (item := self.run(following())) is not None:
+            yield item
+
+
+class BackgroundThread(Background):
+    """Runs them in a thread of its own, for all other threads. `stop` ends it.
 
     A daemon: a program that ends without `stop` is not kept from it.
     """
@@ -88,15 +115,6 @@ class Background:
             raise error
         finally:
             del error, future  # else the frame and the traceback hold each other
-
-    def iterate(self, items: AsyncIterator[R]) -> Iterator[R]:
-        """Yield what an async generator yields, each time waiting for the next."""
-
-        async def following() -> R | None:
-            return await anext(items, None)
-
-        while (item := self.run(following())) is not None:
-            yield item
 
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
         """Run `last`, end what still runs, and the thread; what others wait for ends too.

@@ -38,6 +38,7 @@ from weir.client.sync_large import (
     without_async,
 )
 from weir.client.sync_scattering import Scattering
+from weir.client.system import SYSTEM
 from weir.errors import WeirError
 from weir.model.message import Message
 from weir.wire import messages as m
@@ -385,7 +386,7 @@ def _twin(connect: Callable[P, door.Connecting]) -> Callable[P, Client]:
     @wraps(connect)
     def call(*arguments: P.args, **named: P.kwargs) -> Client:
         connecting = connect(*arguments, **named)  # a wrong URL needs no thread
-        background = Background("weir-sync")
+        background = SYSTEM.get().background("weir-sync")
         try:
             return Client(background.run(_awaited(connecting)), background)
         except BaseException:

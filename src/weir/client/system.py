@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
 
+from weir.client.background import Background, BackgroundThread
 from weir.model.limits import VALUE_CHUNK_BYTES
 
 _CAUGHT = (signal.SIGTERM, signal.SIGINT)
@@ -58,6 +59,8 @@ class System:
     now_us: Callable[[], int] = now_us
     dice: Callable[[], Random] = Random
     thread: Callable[[Callable[[], None]], None] = start_thread
+    #: What `weir.sync` waits by; it gets a name.
+    background: Callable[[str], Background] = BackgroundThread
     #: Of a value that is larger, each piece has a message of its own.
     chunk_bytes: int = VALUE_CHUNK_BYTES
     signals: Callable[[Callable[[], None]], Callable[[], None]] = catch_signals

@@ -111,6 +111,8 @@ class Shape:
     apps: tuple[int, ...] = (0,)
     #: How many parcels there are, large or delayed, likewise.
     parcels: tuple[int, ...] = (0,)
+    #: Whether one of those that publish, and one that reads, call `weir.sync`.
+    blocking: bool = False
     #: Whether the clocks of a set jump by hours.
     hours: tuple[bool, ...] = (False,)
     #: How many places rot in the end, while the node is down.
@@ -189,10 +191,10 @@ NODE_SHIPPED = replace(NODE_SCATTERED, shipped=(True,), takers=(3, 0, 3), scatte
 NODE_HANDLERS = replace(NODE_SHIPPED, apps=(2,))
 SET_HANDLERS = replace(SET, apps=(2,))
 EVEN_HANDLERS = replace(EVEN, apps=(2,))
-#: The same three, and large values and delayed messages go beside them.
-NODE_PARCELS = replace(NODE_SHIPPED, parcels=(30,))
-SET_PARCELS = replace(SET, parcels=(20,))
-EVEN_PARCELS = replace(EVEN, parcels=(20,))
+#: The same three, and large values and delayed messages go beside them, and code without async.
+NODE_PARCELS = replace(NODE_SHIPPED, parcels=(30,), blocking=True)
+SET_PARCELS = replace(SET, parcels=(20,), blocking=True)
+EVEN_PARCELS = replace(EVEN, parcels=(20,), blocking=True)
 #: A partition ends while others publish to it and read it, on one node and on three.
 #: In half of the worlds the client as it ships does so.
 NODE_ENDING = replace(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.model.clusters import Mode
 from weir.sim.authors import Author, Pen
+from weir.sim.clients.blocking import BlockingProducer, BlockingReader
 from weir.sim.clients.consumers import ShippedConsumer
 from weir.sim.clients.parcels import ShippedPorter, ShippedSender
 from weir.sim.clients.process import Shipped
@@ -151,11 +152,14 @@ class Workload:
         dice, parts, batches = self._world.dice, scene.partitions, shape.batches
         for n in range(max(shape.producers - 1, 1)):
             partition = dice.choice((None, n % parts))
-            producer = ShippedProducer(scene, f"shipped{n}", partition, batches)
-            self.producers.append(producer)
+            kind = BlockingProducer if shape.blocking and not n else ShippedProducer
+            self.producers.append(kind(scene, f"shipped{n}", partition, batches))
         self.readers.append(ShippedReader(scene, "shippedreader", "partition"))
         for n in range(domain.readers):
             self.readers.append(ShippedReader(scene, f"shippedorder{n}", "total"))
+        if shape.blocking:
+            order = "total" if domain.readers else "partition"
+            self.readers.append(BlockingReader(scene, "blockingreader", order))
 
     def _add_shipped_consumers(
         self, scene: Scene, shape: Shape, domain: Domain, keeps: Mode

@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 
 from weir.broker import events as ev
-from weir.client.background import Background
+from weir.client.background import Background, BackgroundThread
 from weir.testing.disk import MemoryDisk
 from weir.testing.host import Host, ShiftedTime
 
@@ -48,7 +48,7 @@ class Node:
     def start(self) -> Node:
         """Start, with what the disk holds. Raises `OSError` if the port is taken."""
         if self._background is None:
-            self._background = Background("weir-node")
+            self._background = BackgroundThread("weir-node")
         if self._host is None:
             self._background.run(self._start())
         return self

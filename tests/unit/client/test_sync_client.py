@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from weir import sync, testing
-from weir.client.background import Background
+from weir.client.background import BackgroundThread
 from weir.client.consumer import Grant
 from weir.errors import Disconnected, TooLarge, UnknownTopic
 
@@ -206,14 +206,14 @@ def test_a_forked_child_is_told_to_connect(node: testing.Node) -> None:
 
 
 def test_a_background_stops_once() -> None:
-    background = Background("weir-test")
+    background = BackgroundThread("weir-test")
     background.stop()
     background.stop()
     assert not background.running
 
 
 def test_calls_under_way_end_when_another_thread_closes() -> None:
-    background = Background("busy")
+    background = BackgroundThread("busy")
     ended: list[BaseException] = []
     waits = threading.Semaphore(0)
 
@@ -241,7 +241,7 @@ def test_calls_under_way_end_when_another_thread_closes() -> None:
 
 def test_a_call_handed_over_as_the_thread_ends_is_ended_too() -> None:
     """It may come in the very turn of the loop that is its last."""
-    background = Background("late")
+    background = BackgroundThread("late")
     late: list[threading.Thread] = []
     ended: list[str] = []
 

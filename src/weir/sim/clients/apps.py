@@ -124,7 +124,7 @@ class ShippedApp(Shipped):
         self._calm = self._ending
         stop = asyncio.Event()
         try:
-            await self._app(stop).run(self._url, stop=stop, grace=self.world.dice.choice(_GRACES))
+            await self._app(stop).run(self.url, stop=stop, grace=self.world.dice.choice(_GRACES))
         except Disconnected as error:
             self.world.note(self.name, "disconnected", str(error))
         except Refused as error:

@@ -54,10 +54,10 @@ class Shipped(Process):
         #: Whether it has done all that it was to do.
         self.finished = False
         self._ending = False
-        self._timeout = scene.world.dice.choice(_TIMEOUTS)
+        self.timeout = scene.world.dice.choice(_TIMEOUTS)
         self._told = asyncio.Event()
         nodes = list(brokers.hosts)
-        self._url = "weir://" + ",".join(f"node{node}:6800" for node in nodes)
+        self.url = "weir://" + ",".join(f"node{node}:6800" for node in nodes)
 
     @abstractmethod
     async def work(self, client: Client) -> None:
@@ -111,7 +111,7 @@ class Shipped(Process):
         retry = Backoff(most="500ms")
         try:
             async with connect(
-                self._url, name=self.name, retry=retry, request_timeout=self._timeout
+                self.url, name=self.name, retry=retry, request_timeout=self.timeout
             ) as client:
                 await self._create_topic(client)
                 await self.work(client)

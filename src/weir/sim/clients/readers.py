@@ -9,6 +9,7 @@ from weir.client.client import Client
 from weir.client.reader import Reader
 from weir.errors import Disconnected, OffsetOutOfRange, UnknownTopic, ValueLost, WeirError
 from weir.model.limits import MIB
+from weir.model.message import Message
 from weir.sim.clients.process import Shipped
 from weir.sim.history import UNREAD, Operation, Publish, Reading, Row, Seen
 from weir.sim.history import Confirmed as ConfirmedAt
@@ -82,10 +83,7 @@ class ShippedReader(Shipped):
         except TimeoutError:
             pass
         except ValueLost as error:
-            # Its chunks went past retention before it: go on without the values of such.
-            if not (self.history.retention_bytes or self.history.values_expire):
-                self.complain("Durable", f"a value is lost: {error!r}")
-            self._loads = False
+            self._lost(error)
         except OffsetOutOfRange as error:
             self._moved_up(start, error)
         except Disconnected as error:
@@ -112,14 +110,7 @@ class ShippedReader(Shipped):
         readings, self._read_to = self._begun(start), dict(start)
         self._positions = reader.positions
         async for message in reader:
-            value = message.value if message.loaded else UNREAD
-            value = self.history.packed.get((message.partition, value), value)
-            row = Row(message.stamp, message.partition, message.offset, value)
-            if self._order == "total":
-                readings[-1].rows.append(row)
-            else:
-                self._of_one(readings, message.partition, start).rows.append(row)
-            self._saw(row)
+            row = self._note(readings, start, message)
             before = self.world.now
             if self._order == "total" and not self.quiet and self.world.chance(_TELLS):
                 await self._tell(client, row.stamp)
@@ -129,6 +120,20 @@ class ShippedReader(Shipped):
         if since >= 0:
             for reading in readings.values():
                 reading.cut = since
+
+    def _note(
+        self, readings: dict[int, Reading], start: Mapping[int, int], message: Message
+    ) -> Row:
+        """Note a message that was read, and where it lies."""
+        value = message.value if message.loaded else UNREAD
+        value = self.history.packed.get((message.partition, value), value)
+        row = Row(message.stamp, message.partition, message.offset, value)
+        if self._order == "total":
+            readings[-1].rows.append(row)
+        else:
+            self._of_one(readings, message.partition, start).rows.append(row)
+        self._saw(row)
+        return row
 
     def _begun(self, start: Mapping[int, int]) -> dict[int, Reading]:
         if self._order != "total":
@@ -156,6 +161,12 @@ class ShippedReader(Shipped):
             self.history.seen.append(Seen(row.partition, row.offset, (row.value,), row.stamp))
         self.seen = max(self.seen, row.stamp)
         self._read_to[row.partition] = row.offset + 1
+
+    def _lost(self, error: ValueLost) -> None:
+        """The chunks of a value went past retention before it: read on without such values."""
+        if not (self.history.retention_bytes or self.history.values_expire):
+            self.complain("Durable", f"a value is lost: {error!r}")
+        self._loads = False
 
     def _moved_up(self, start: Mapping[int, int], error: OffsetOutOfRange) -> None:
         """What was asked for is past retention: go on at the beginning."""

@@ -11,13 +11,17 @@ from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 from weir.client.system import SYSTEM, System
 from weir.model.limits import VALUE_CHUNK_BYTES
 from weir.testing.simulator.brokerset import BrokerSet
 from weir.testing.simulator.clients.loop import VirtualLoop, refuse_thread
 from weir.testing.simulator.clients.machine import Machine
+from weir.testing.simulator.clients.threads import VirtualBackground, VirtualThread, in_thread
 from weir.testing.simulator.world import EPOCH_MS, MS, SECOND, World
+
+R = TypeVar("R")
 
 _BOOT = (1 * MS, 200 * MS)
 _SKEW_MS = 5_000
@@ -68,6 +72,7 @@ class Process(ABC):
         self._chunk_bytes = chunk_bytes
         self._loop: VirtualLoop | None = None
         self._machine: Machine | None = None
+        self._threads: list[VirtualThread] = []
         #: What the first signal calls, if it wants to hear of signals.
         self._first: Callable[[], None] | None = None
         self._skew_us = 0
@@ -102,6 +107,7 @@ class Process(ABC):
             now_us=lambda: EPOCH_MS * MS + world.now + self._skew_us,
             dice=lambda: Random(dice.getrandbits(64)),
             thread=refuse_thread,
+            background=VirtualBackground,
             chunk_bytes=self._chunk_bytes,
             signals=self._catch,
         )
@@ -110,6 +116,11 @@ class Process(ABC):
         loop.enter(lambda: loop.create_task(self.main(), name=self.name, context=context))
         if not self.spared:
             world.after(world.between(*self._mishaps.spared), self._befall, loop)
+
+    async def in_thread(self, call: Callable[[], R]) -> R:
+        """Return what blocking code does, as calls of `weir.sync`, in a thread of the process."""
+        assert self._loop is not None  # it asks
+        return await in_thread(self._loop, self._threads, call)
 
     def retire(self) -> None:
         """Be over, for good."""
@@ -145,6 +156,9 @@ class Process(ABC):
         self._first = None
         if loop is not None and machine is not None:
             machine.cut(silent)
+            threads, self._threads = self._threads, []
+            for thread in threads:
+                thread.end()
             loop.drop()
             uncaught, loop.uncaught = loop.uncaught, []
             self.failed(uncaught)
