@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
+
+from weir.client.system import SYSTEM
 
 Call = tuple[asyncio.Future[Any], Callable[[Any], Any], Any]
 
@@ -22,7 +22,8 @@ class Threads:
         self._most = most
         self._started = 0
         self._under_way = 0
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._system = SYSTEM.get()
+        self._calls = self._system.queue()
 
     async def run(self, call: Callable[[Any], Any], argument: Any) -> Any:
         """Return what `call(argument)` does, or raise what it raises.
@@ -35,7 +36,7 @@ class Threads:
         if self._started < min(self._under_way, self._most):
             self._started += 1
             # `concurrent.futures` would wait for a call that hangs when the program ends.
-            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            self._system.thread(self._work, self._name)
         self._calls.put((future, call, argument))
         try:
             return await future
@@ -52,6 +53,7 @@ class Threads:
         self._started = 0
 
     def _work(self) -> None:
+        task: Call | None
         while (task := self._calls.get()) is not None:
             future, call, argument = task
             if future.cancelled():

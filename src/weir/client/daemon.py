@@ -36,7 +36,7 @@ async def in_daemon(call: Callable[[], R]) -> R:
         with contextlib.suppress(RuntimeError):  # the loop may have ended before the call
             loop.call_soon_threadsafe(settle, outcome)
 
-    SYSTEM.get().thread(work)
+    SYSTEM.get().thread(work, "weir read")
     return await future
 
 

@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from queue import SimpleQueue
 from random import Random
+from typing import Any, Protocol
 
 from weir.client.background import Background, BackgroundThread
 from weir.model.limits import VALUE_CHUNK_BYTES
@@ -25,9 +27,19 @@ def now_us() -> int:
     return time.time_ns() // 1_000
 
 
-def start_thread(work: Callable[[], None]) -> None:
+def start_thread(work: Callable[[], None], name: str) -> None:
     """Do something in a thread that a program which ends does not wait for."""
-    threading.Thread(target=work, name="weir read", daemon=True).start()
+    threading.Thread(target=work, name=name, daemon=True).start()
+
+
+class Queue(Protocol):
+    """What threads are handed work by."""
+
+    def put(self, item: Any) -> None:
+        """Put something in line. Never blocks."""
+
+    def get(self) -> Any:
+        """Return what is next in line; block until something is."""
 
 
 def catch_signals(first: Callable[[], None]) -> Callable[[], None]:
@@ -58,7 +70,8 @@ class System:
     #: Microseconds since 1970.
     now_us: Callable[[], int] = now_us
     dice: Callable[[], Random] = Random
-    thread: Callable[[Callable[[], None]], None] = start_thread
+    thread: Callable[[Callable[[], None], str], None] = start_thread
+    queue: Callable[[], Queue] = SimpleQueue
     #: What `weir.sync` waits by; it gets a name.
     background: Callable[[str], Background] = BackgroundThread
     #: Of a value that is larger, each piece has a message of its own.

@@ -14,6 +14,7 @@ from weir.client.system import REAL
 from weir.testing.simulator.clients.loop import VirtualLoop
 from weir.testing.simulator.clients.threads import (
     VirtualBackground,
+    VirtualQueue,
     VirtualThread,
     current_thread,
     in_thread,
@@ -156,3 +157,25 @@ def test_a_thread_that_waits_for_another_world_is_told(monkeypatch: pytest.Monke
     played.run(1)
     assert "only calls of weir.sync may block" in str(played.loop.uncaught)
     lock.release()
+
+
+def test_a_queue_hands_each_item_to_the_thread_that_waits_longest() -> None:
+    def worker(played: Played) -> None:
+        name = len(played.noted)
+        played.note(("waits", name))
+        played.note((name, queue.get()))
+
+    def boss(played: Played) -> None:
+        sleep(1)
+        for item in ("a", "b"):
+            queue.put(item)
+        queue.put("c")
+        sleep(1)
+        played.note(("left", queue.get()))
+
+    queue = VirtualQueue()
+    played = Played(1, worker, worker, boss).run()
+    assert played.results == [None, None, None]
+    got = [what for what, at in played.noted if at == 1.0]
+    assert sorted(got) == [(0, "a"), (1, "b")]
+    assert played.noted[-1] == (("left", "c"), 2.0)

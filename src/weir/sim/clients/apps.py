@@ -30,6 +30,7 @@ from weir.sim.scene import Scene
 from weir.testing.simulator.clients.database import Database
 from weir.testing.simulator.clients.engine import engine_of
 from weir.testing.simulator.clients.loop import VirtualLoop
+from weir.testing.simulator.clients.threads import current_thread, run_in_loop
 
 # Faults are what is played: nobody wants to read what handlers tell of them.
 logging.getLogger("weir.app").addHandler(logging.NullHandler())
@@ -106,6 +107,8 @@ class ShippedApp(Shipped):
         dice = scene.world.dice
         self._lease = dice.choice(_LEASES[scene.brokers.far])
         self._concurrency = dice.choice((1, 2, 6))
+        #: Whether its handler is a plain function, which blocks a thread.
+        self._is_plain = name == "app1"
         #: Whether handlers raise nothing any more that is not of their message.
         self._calm = False
 
@@ -204,6 +207,10 @@ class ShippedApp(Shipped):
         async def handle_all(messages: Sequence[Message]) -> None:
             await self._handle(engine, inbox, messages)
 
+        def handle_plainly(message: Message) -> None:
+            run_in_loop(current_thread(), self._handle(engine, inbox, [message]))
+
+        handler = handle_plainly if self._is_plain else handle
         app.subscribe(
             TOPIC,
             cluster=LEDGER,
@@ -216,7 +223,7 @@ class ShippedApp(Shipped):
             lease=self._lease,
             timeout=office.timeout,
             inbox=inbox,
-        )(handle_all if office.batch else handle)
+        )(handle_all if office.batch else handler)
         return app
 
     async def _handle(self, engine: AsyncEngine, inbox: Inbox, messages: Sequence[Message]) -> None:

@@ -237,3 +237,13 @@ def a_nack_forgets_its_delay(patch: Patch) -> None:
         "return m.Nack(address, self._cluster, fence, runs, delay_ms, untried)",
         "return m.Nack(address, self._cluster, fence, runs, 0, untried)",
     )
+
+
+@bug(breaks={"EffectOnce"})
+def what_a_plain_handler_raises_is_lost(patch: Patch) -> None:
+    """A handler that is a plain function fails with what it raises: its message comes again."""
+    patch.source(
+        "weir.app.threads",
+        "outcome = partial(_settle, future, future.set_exception, error)\n            with",
+        "outcome = partial(_settle, future, future.set_result, None)\n            with",
+    )

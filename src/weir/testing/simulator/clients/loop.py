@@ -283,7 +283,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         _refuse("the loop to run by itself")
 
 
-def refuse_thread(work: Callable[[], None]) -> NoReturn:
+def refuse_thread(work: Callable[[], None], name: str) -> NoReturn:
     """Refuse to start a thread. Raises `RuntimeError`, which names whoever asked."""
     _refuse("a thread")
 

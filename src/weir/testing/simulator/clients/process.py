@@ -16,9 +16,14 @@ from typing import TypeVar
 from weir.client.system import SYSTEM, System
 from weir.model.limits import VALUE_CHUNK_BYTES
 from weir.testing.simulator.brokerset import BrokerSet
-from weir.testing.simulator.clients.loop import VirtualLoop, refuse_thread
+from weir.testing.simulator.clients.loop import VirtualLoop
 from weir.testing.simulator.clients.machine import Machine
-from weir.testing.simulator.clients.threads import VirtualBackground, VirtualThread, in_thread
+from weir.testing.simulator.clients.threads import (
+    VirtualBackground,
+    VirtualQueue,
+    VirtualThread,
+    in_thread,
+)
 from weir.testing.simulator.world import EPOCH_MS, MS, SECOND, World
 
 R = TypeVar("R")
@@ -106,7 +111,8 @@ class Process(ABC):
             monotonic=loop.time,
             now_us=lambda: EPOCH_MS * MS + world.now + self._skew_us,
             dice=lambda: Random(dice.getrandbits(64)),
-            thread=refuse_thread,
+            thread=self._start_thread,
+            queue=VirtualQueue,
             background=VirtualBackground,
             chunk_bytes=self._chunk_bytes,
             signals=self._catch,
@@ -150,6 +156,13 @@ class Process(ABC):
         if self._first is not None and self._loop is not None:
             self.world.note("terminate client", self.name)
             self._loop.enter(self._first)
+
+    def _start_thread(self, work: Callable[[], None], _: str) -> None:
+        assert self._loop is not None  # it asks
+        self._threads = [thread for thread in self._threads if not thread.over]
+        thread = VirtualThread(self._loop, work)
+        self._threads.append(thread)
+        self._loop.enter(thread.go_on)
 
     def _die(self, silent: bool) -> None:
         loop, machine, self._loop, self._machine = self._loop, self._machine, None, None

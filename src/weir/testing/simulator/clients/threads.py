@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
@@ -120,6 +121,30 @@ class VirtualBackground(Background):
         first, self._stopped = not self._stopped, True
         if first and last is not None:
             run_in_loop(self._thread, last())
+
+
+class VirtualQueue:
+    """What threads of a process wait by for work: each item goes to who has waited longest."""
+
+    def __init__(self) -> None:
+        """Be empty."""
+        self._items: deque[Any] = deque()
+        self._waiting: deque[VirtualThread] = deque()
+
+    def put(self, item: Any) -> None:
+        """Put something in line."""
+        self._items.append(item)
+        if self._waiting:
+            thread = self._waiting.popleft()
+            thread.loop.enter(thread.go_on)
+
+    def get(self) -> Any:
+        """Return what is next in line; let the world go on until something is."""
+        thread = current_thread()
+        while not self._items:
+            self._waiting.append(thread)
+            thread.wait()
+        return self._items.popleft()
 
 
 def run_in_loop(thread: VirtualThread, coroutine: Coroutine[Any, Any, R]) -> R:
