@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,13 @@ def app(node: testing.Node) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+def until_it_waits(app: subprocess.Popen[str]) -> None:
+    """Return once its event loop has nothing to do."""
+    stat = Path(f"/proc/{app.pid}/task/{app.pid}/stat")
+    while stat.read_text().rpartition(") ")[2][0] != "S":
+        time.sleep(0.01)
+
+
 def says(app: subprocess.Popen[str]) -> str:
     assert app.stdout is not None
     return app.stdout.readline().strip()
@@ -76,6 +84,7 @@ def test_a_signal_lets_what_runs_end_and_gives_back_the_rest(
     assert says(app) == "begins 0"
     app.send_signal(number)
     assert says(app).startswith("stopping:"), "what comes before may begin another one"
+    until_it_waits(app)  # it says so before it tells the handlers
     with sync.connect(node.url) as client:
         (cluster,) = client.clusters("unlocks")
         assert cluster.lag == 3
