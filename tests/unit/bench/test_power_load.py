@@ -35,4 +35,4 @@ def test_writers_that_wait_for_the_consumer_hear_of_a_refusal(monkeypatch) -> No
     monkeypatch.setattr(load, "_BEHIND_MAX", 0)
     writing = load.Load("weir://nowhere", 2, 15).write()
     with pytest.raises(SequenceGap):
-        asyncio.run(asyncio.wait_for(writing, 2))
+        asyncio.run(asyncio.wait_for(writing, 30))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from weir.bench import resting
 from weir.bench.resting import disk_at_rest, written
 
 MIB = 1 << 20
@@ -18,7 +22,7 @@ def test_a_disk_is_at_rest_once_little_is_written_between_two_looks() -> None:
     assert list(looks) == totals[4:]
 
 
-def test_nobody_waits_longer_than_they_said() -> None:
+def test_nobody_waits_longer_than_they_said(monkeypatch: pytest.MonkeyPatch) -> None:
     total = 0
 
     def busy() -> int:
@@ -26,8 +30,10 @@ def test_nobody_waits_longer_than_they_said() -> None:
         total += 5 * MIB
         return total
 
-    assert not asyncio.run(disk_at_rest(0.05, busy, 0.01))
-    assert total >= 10 * MIB
+    # Each look takes a second by this clock.
+    monkeypatch.setattr(resting, "time", SimpleNamespace(monotonic=lambda: total / (5 * MIB)))
+    assert not asyncio.run(disk_at_rest(3, busy, 0.0))
+    assert total == 15 * MIB
     assert not asyncio.run(disk_at_rest(0, busy))
 
 

@@ -56,10 +56,12 @@ def disk() -> Watched:
 
 def test_the_last_flush_of_a_burst_is_saved_by_itself(disk: Watched) -> None:
     saver = PositionSaver(1, DurablePosition(disk, OWNER))
+    disk.free.clear()  # the first save takes as long as the burst, on any machine
     for position in range(1, 1_001):
         saver.reached(position)
+    disk.free.set()
     disk.until(1_000)
-    assert saver.saves <= 3
+    assert saver.saves <= 2
     saver.reached(1_001)
     disk.until(1_001)
     saver.stop()

@@ -48,15 +48,20 @@ def spent(what: Callable[[], object]) -> float:
 
 def test_a_large_state_is_taken_in_a_moment(large: PartitionState) -> None:
     packing = spent(lambda: pack(large.encode()))
-    taking = min(spent(lambda: taken(large.encode())) for _ in range(3))
+    taking = min(spent(lambda: taken(large.encode())) for _ in range(5))
     assert taking < packing / 5
     assert taking < 0.010, "two tables of 256 parts, however large these are"
 
 
 def test_the_first_write_behind_a_snapshot_copies_a_small_part(large: PartitionState) -> None:
     whole = spent(lambda: pack(large.encode()))
-    large.encode()
-    worst = max(spent(lambda row=row: write(large, row, 1)) for row in range(0, ROWS, 97))
+
+    def writes() -> list[float]:
+        large.encode()
+        return [spent(lambda row=row: write(large, row, 1)) for row in range(0, ROWS, 97)]
+
+    # What the collector of garbage takes, or the machine below, meets another row each time.
+    worst = max(map(min, zip(*(writes() for _ in range(3)), strict=True)))
     assert worst < max(whole / 5, 0.010)
 
 
