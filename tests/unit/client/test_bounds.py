@@ -27,7 +27,7 @@ def test_waiting_for_a_confirm_ends(fake_broker) -> None:
         async with fake_broker() as broker:
             broker.topic("t")
             async with (
-                weir.connect(broker.url, request_timeout=0.2, retry=weir.Backoff(0.001, 0.01)) as w,
+                weir.connect(broker.url, request_timeout=0.5, retry=weir.Backoff(0.001, 0.01)) as w,
                 asyncio.timeout(20),
             ):
                 producer = await w.producer("t", linger=0).open()

@@ -155,7 +155,7 @@ def test_why_a_node_refused_is_told_though_no_other_is_reached_after_it(
             return "cut"
 
         nodes.node(1).script = lost
-        async with connect(nodes.url(1), request_timeout=0.5) as client:
+        async with connect(nodes.url(1), request_timeout=1.5) as client:
             with pytest.raises(Unavailable, match="half of the nodes are down"):
                 await client.topics()
 

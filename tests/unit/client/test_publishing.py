@@ -208,7 +208,7 @@ def test_waiting_ends_after_the_request_timeout(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.topic("t")
-            w = await connect(broker.url, retry=QUICK, request_timeout=0.1)
+            w = await connect(broker.url, retry=QUICK, request_timeout=0.7)
             p = await w.producer("t", linger=0).open()
             await broker.stop()
             with pytest.raises(Disconnected, match="nothing sent to t was confirmed"):

@@ -242,7 +242,7 @@ def test_a_reader_goes_on_after_an_error(fake_broker) -> None:
             broker.topic("t")
             async with connect(broker.url, retry=QUICK) as w:
                 await fill(w, "t", 12, 10)  # four answers, of which two are fetched ahead
-            async with connect(broker.url, retry=QUICK, request_timeout=0.1) as w:
+            async with connect(broker.url, retry=QUICK, request_timeout=1.0) as w:
                 reader = w.reader("t", follow=False)
                 found = [await anext(reader) for _ in range(15)]
                 broker.script = lambda r: m.Refusal(2, "no") if isinstance(r, m.Fetch) else None
@@ -319,7 +319,7 @@ def test_an_ack_without_an_answer_is_not_forgotten(fake_broker) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             group = broker.topic("t").addresses[0].group
-            async with connect(broker.url, retry=QUICK, request_timeout=0.5) as w:
+            async with connect(broker.url, retry=QUICK, request_timeout=1.0) as w:
                 await fill(w, "t", 1, 4)
                 async with w.consumer("t", cluster="c") as consumer:
                     grant = await anext(consumer.batches())
@@ -385,7 +385,7 @@ def test_the_blocking_client_gives_up_in_time(fake_broker) -> None:
             info = broker.topic("t")
 
             def work() -> None:
-                client = BlockingClient("127.0.0.1", broker.port, timeout=0.1)
+                client = BlockingClient("127.0.0.1", broker.port, timeout=0.5)
                 # The fake answers a fetch after its wait: here far later than the client waits.
                 with pytest.raises(Disconnected, match="may or may not"):
                     client.request(m.Fetch(info.addresses[0], 0, 1, 5_000))

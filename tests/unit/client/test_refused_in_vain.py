@@ -21,7 +21,7 @@ def vain(fake_broker: Any, script: Any) -> str:
     async def scenario() -> None:
         nonlocal said
         async with fake_broker() as broker:
-            w = await connect(broker.url, retry=quick, request_timeout=0.3)
+            w = await connect(broker.url, retry=quick, request_timeout=0.8)
             await w.create_topic("t")
             broker.script = script
             with pytest.raises(Disconnected) as refused:
@@ -60,7 +60,7 @@ def test_a_request_whose_last_try_has_no_answer_says_what_it_was_refused_with_be
     async def scenario() -> None:
         over = asyncio.Event()
 
-        async with fake_broker() as broker, connect(broker.url, request_timeout=0.3) as w:
+        async with fake_broker() as broker, connect(broker.url, request_timeout=0.8) as w:
             await w.create_topic("t")
             plain = broker._answer
 

@@ -244,7 +244,7 @@ def test_a_broken_promise_is_told_and_not_handed_out(fake_broker) -> None:
 
 def test_who_has_no_leader_is_named_when_an_end_is_to_be_found(fake_broker) -> None:
     async def scenario() -> None:
-        async with fake_broker() as broker, connect(broker.url, request_timeout=0.2) as w:
+        async with fake_broker() as broker, connect(broker.url, request_timeout=1.0) as w:
             info = broker.topic("t", 2)
             await w.publish("t", b"a", partition=0)
             broker.stalled[info.addresses[1].group] = 0, 0
@@ -290,7 +290,7 @@ def test_what_is_past_retention_is_told_and_the_earliest_begins_behind_it(fake_b
 
 def test_who_has_ended_holds_nobody_back_and_need_not_be_there(fake_broker) -> None:
     async def scenario() -> None:
-        async with fake_broker() as broker, connect(broker.url, request_timeout=0.5) as w:
+        async with fake_broker() as broker, connect(broker.url, request_timeout=1.0) as w:
             info = broker.topic("t", 2)
             gone = info.addresses[1].group
             await w.publish("t", b"in it", partition=1)
@@ -315,7 +315,7 @@ def test_who_has_ended_holds_nobody_back_and_need_not_be_there(fake_broker) -> N
                 for number in range(20):
                     await w.publish("t", b"%d" % number, partition=0)
                     assert [x.value for x in await read(reader, 1)] == [b"%d" % number]
-                await asyncio.sleep(0.6)  # longer than a request may take
+                await asyncio.sleep(1.1)  # longer than a request may take
                 assert questions(broker) == asked
                 assert reader._feed._error is None
 

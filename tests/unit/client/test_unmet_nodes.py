@@ -8,18 +8,23 @@ from typing import Any
 import pytest
 
 import weir
+from weir.client import link
 from weir.client.blocking import BlockingClient
 from weir.errors import Disconnected
 from weir.wire import messages as m
 
 
-def test_a_node_that_has_met_its_set_is_taken_at_once(fake_broker: Any) -> None:
+def test_a_node_that_has_met_its_set_is_taken_at_once(
+    fake_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_UNMET_SECONDS", 3_600.0)  # whoever waits for it waits for ever
+
     async def scenario() -> None:
         async with fake_broker() as lost, fake_broker() as found:
             lost.met = False
             found.topic("t")
             url = f"{lost.url},{found.url.removeprefix('weir://')}"
-            async with asyncio.timeout(1), weir.connect(url) as w:
+            async with asyncio.timeout(20), weir.connect(url) as w:
                 assert (await w.publish("t", b"x")).offset == 0
             assert [type(request) for request in lost.seen] == [m.Hello]
 
@@ -47,7 +52,7 @@ def test_the_only_node_of_a_url_is_used(fake_broker: Any) -> None:
     async def scenario() -> None:
         async with fake_broker() as lost:
             lost.met = False
-            async with asyncio.timeout(5), weir.connect(lost.url) as w:
+            async with asyncio.timeout(20), weir.connect(lost.url) as w:
                 assert await w.topics() == []
             with pytest.raises(Disconnected, match="has not met its set yet"):
                 await asyncio.to_thread(BlockingClient, "127.0.0.1", lost.port)

@@ -182,14 +182,14 @@ def test_no_more_is_under_way_than_the_broker_can_tell_apart(broker: FakeBroker)
         broker.script = lambda sequence, _: (
             SequenceReused.code if sequence >= DEVICE_WINDOW else BadChecksum.code
         )
-        with client(broker, timeout=0.3) as device, pytest.raises(Disconnected):
+        with client(broker, timeout=0.8) as device, pytest.raises(Disconnected):
             device.send_many([b"v"] * 100, window=window)
     assert broker.values == []
 
 
 def test_a_timeout_says_what_the_broker_refused_with(broker: FakeBroker) -> None:
     broker.script = lambda _, __: Overloaded.code
-    with client(broker, timeout=0.3) as device:
+    with client(broker, timeout=0.8) as device:
         for call in (device.publish, device.publish_sequenced):
             with pytest.raises(Disconnected) as refused:
                 call(b"v")
@@ -199,7 +199,7 @@ def test_a_timeout_says_what_the_broker_refused_with(broker: FakeBroker) -> None
             assert str(refused.value).count("nothing confirmed") == 1
     broker.end()
     with pytest.raises(Disconnected) as refused:
-        client(broker, timeout=0.3)
+        client(broker, timeout=0.8)
     assert "check that a broker runs there" in str(refused.value)
     assert str(refused.value).count("nothing confirmed") == 1
 
@@ -241,7 +241,7 @@ def test_refusals_are_raised(broker: FakeBroker) -> None:
 
 
 def test_everything_ends_in_time(broker: FakeBroker) -> None:
-    with client(broker, timeout=0.3) as device:
+    with client(broker, timeout=0.8) as device:
         broker.script = lambda _, __: "cut"
         with pytest.raises(Disconnected):
             device.publish(b"maybe")

@@ -128,7 +128,7 @@ def test_what_broke_the_node_is_raised_in_the_end(monkeypatch: pytest.MonkeyPatc
 def test_a_disk_that_raises_breaks_the_node(
     node: testing.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with sync.connect(node.url, request_timeout=0.5) as w:
+    with sync.connect(node.url, request_timeout=1.5) as w:
         w.create_topic("t")
 
         def broken(*_: object) -> None:
