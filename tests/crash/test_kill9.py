@@ -28,8 +28,8 @@ from weir.device.client import Client as DeviceClient
 from weir.wire.device import DeviceReply
 
 KILLS = int(os.environ.get("WEIR_KILLS", "6"))
-START_SECONDS = 20.0
-CALM_SECONDS = 60.0 + 6 * KILLS
+START_SECONDS = 60.0
+CALM_SECONDS = 120.0 + 6 * KILLS
 PRODUCERS = 2
 LOCKS = 3
 PARTITIONS = 2
