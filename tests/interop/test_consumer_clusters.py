@@ -20,6 +20,7 @@ from weir.bench.children import environment, python
 from weir.bench.node import Node, running_node, start_node
 
 COUNT = 300
+BELOW_A_LEASE_SECONDS = 25
 KEYS = 5
 KILLS = int(os.environ.get("WEIR_NODE_KILLS", "2"))
 
@@ -72,7 +73,7 @@ def test_what_a_killed_consumer_held_goes_to_others_at_once(node: Node, mode: st
     """Else it would come with the end of a lease, 30 s later."""
 
     async def scenario() -> None:
-        async with weir.connect(node.url) as w, asyncio.timeout(25):
+        async with weir.connect(node.url) as w, asyncio.timeout(60):
             await fill(w)
             with ExitStack() as stack:
                 first = stack.enter_context(consumer(node, "--mode", mode))
@@ -81,7 +82,8 @@ def test_what_a_killed_consumer_held_goes_to_others_at_once(node: Node, mode: st
                 first.send_signal(signal.SIGSTOP)  # it holds what it has, and acks nothing
                 first.kill()
                 before += await asyncio.to_thread(all_of, first)
-                await until_done(w)
+                async with asyncio.timeout(BELOW_A_LEASE_SECONDS):
+                    await until_done(w)
                 other.send_signal(signal.SIGINT)
                 after = await asyncio.to_thread(all_of, other)
             assert {*before, *after} == {*range(COUNT)}
@@ -98,7 +100,7 @@ def test_what_a_killed_consumer_held_goes_to_others_at_once(node: Node, mode: st
 
 def test_a_consumer_that_stands_still_costs_the_others_nothing(node: Node) -> None:
     async def scenario() -> None:
-        async with weir.connect(node.url) as w, asyncio.timeout(25):
+        async with weir.connect(node.url) as w, asyncio.timeout(60):
             await fill(w, 5)
             with consumer(node) as still:
                 await asyncio.to_thread(next_of, still)
@@ -106,7 +108,10 @@ def test_a_consumer_that_stands_still_costs_the_others_nothing(node: Node) -> No
                 async with w.producer("t") as producer:
                     await producer.send_many([b"%d" % i for i in range(5, COUNT)])
                 seen = set()
-                async with w.consumer("t", cluster="c") as other:
+                async with (
+                    asyncio.timeout(BELOW_A_LEASE_SECONDS),
+                    w.consumer("t", cluster="c") as other,
+                ):
                     while len(seen) < COUNT - 5:
                         number = int((await anext(other)).value)
                         seen |= {number} & {*range(5, COUNT)}
@@ -122,7 +127,7 @@ def test_failures_delays_and_order_live_through_a_node_that_is_killed(tmp_path: 
     async def work(url: str) -> None:
         async with (
             weir.connect(url) as w,
-            w.consumer("t", cluster="c", mode="keyed", max_messages=20) as consumer,
+            w.consumer("t", cluster="c", mode="keyed", max_messages=20, lease="5s") as consumer,
         ):
             async for message in consumer:
                 number = int(message.value)
@@ -137,7 +142,7 @@ def test_failures_delays_and_order_live_through_a_node_that_is_killed(tmp_path: 
         node = start_node(tmp_path / "data", tmp_path, segment_mib=32, spares=0, shards=1)
         port, url = node.port, node.url
         try:
-            async with weir.connect(url) as w, asyncio.timeout(60):
+            async with weir.connect(url) as w, asyncio.timeout(100):
                 await fill(w)
                 tasks = [asyncio.create_task(work(url)) for _ in range(2)]
                 for kill in range(KILLS):
@@ -169,11 +174,14 @@ def test_a_delay_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
             async with weir.connect(node.url) as w, asyncio.timeout(40):
                 await w.create_topic("t")
                 began = time.monotonic()
-                await w.publish("t", b"later", delay="1500ms")
+                await w.publish("t", b"later", delay="3s")
                 await w.publish("t", b"gone", delay="200ms", ttl="300ms")
                 await w.publish("t", b"now")
                 async with w.consumer("t", cluster="c") as consumer:
-                    assert (await anext(consumer)).value == b"now"
+                    # Where all of this takes long, the second one may be due by now.
+                    while (value := (await anext(consumer)).value) == b"gone":
+                        pass
+                    assert value == b"now"
                     consumer.done()
                     await consumer.flush()
                     node.kill()
@@ -186,7 +194,7 @@ def test_a_delay_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
                     if message.value == b"gone":
                         message = await anext(consumer)
                     assert message.value == b"later"
-                    assert 1.5 <= time.monotonic() - began < 30
+                    assert 3.0 <= time.monotonic() - began < 30
         finally:
             node.stop()
 

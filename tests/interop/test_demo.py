@@ -70,7 +70,7 @@ class Demo:
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_stopped_demo_leaves_nothing_behind(
     demos.append(demo)
     demo.wait_until_running(module)
     os.kill(demo.process.pid, number)
-    out, err = demo.process.communicate(timeout=30)
+    out, err = demo.process.communicate(timeout=60)
     assert demo.process.returncode == 128 + number
     assert f"Stopped by {number.name}" in err
     assert out == ""
@@ -136,7 +136,7 @@ def test_a_killed_demo_leaves_no_process(tmp_path: Path, demos: list[Demo]) -> N
     demos.append(demo)
     demo.wait_until_running("org.apache.spark.deploy.SparkSubmit")
     demo.process.kill()
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60.0
     while demo.running():
         assert time.monotonic() < deadline, demo.running()
         time.sleep(0.05)

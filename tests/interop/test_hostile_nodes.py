@@ -100,7 +100,7 @@ class HostileNode:
         )
 
     async def until_cut(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while self.is_linked():
                 await asyncio.sleep(0.01)
 
@@ -150,7 +150,7 @@ class HostileNode:
 
 async def greeting(reader: asyncio.StreamReader) -> memoryview | None:
     """Return the body of the other side's greeting; None if it hung up."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         found, body = Greeting(), None
         while body is None and (data := await reader.read(65_536)):
             body = found.receive(data)
@@ -174,7 +174,7 @@ async def a_node(folder: Path) -> AsyncIterator[tuple[HostileNode, weir.Client]]
     peer = HostileNode(await started)
     peer.brokerset = founded.brokerset
     try:
-        async with weir.connect(f"weir://127.0.0.1:{port}", request_timeout=10) as client:
+        async with weir.connect(f"weir://127.0.0.1:{port}", request_timeout=40) as client:
             await client.create_topic("t")
             await client.create_topic("o", order="total", partitions=2)
             assert (await client.publish("t", b"before")).offset == 0
@@ -275,7 +275,7 @@ def test_what_no_node_answers_ends_the_trunk_and_nothing_else(tmp_path: Path, wh
     async def body(peer: HostileNode, client: weir.Client) -> None:
         async with await peer.listen():
             await peer.dial()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(40):
                 writer = await peer.asked
                 writer.write(ANSWERS[what])
                 await writer.wait_closed()
@@ -327,7 +327,7 @@ def test_an_entry_that_cannot_be_applied_stops_one_replica_and_nothing_else(
         first, second = await groups_of(client, "o")
         await peer.dial()
         peer.say(Lane.BULK, appended(second, Kind.BATCHES, unreadable(second)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while f"the replica of group {second} has stopped" not in caplog.text:
                 await asyncio.sleep(0.01)
         # Registry and other partitions go on; who leads this one is somebody else, for all we know.
@@ -349,7 +349,7 @@ def test_what_a_replica_held_before_it_stopped_is_read_as_it_lies(
         (group,) = await groups_of(client, "p")
         await peer.dial()
         peer.say(Lane.BULK, appended(group, Kind.BATCHES, unreadable(group)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while "has stopped" not in caplog.text:
                 await asyncio.sleep(0.01)
         async with client.reader("p", follow=False) as reader:

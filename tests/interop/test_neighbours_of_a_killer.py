@@ -41,7 +41,7 @@ async def main(url, topic, how):
     connection.PING_AFTER = 0.3 if how == "ping" else 30.0
     async with weir.connect(url) as w:
         consumer = w.consumer(
-            topic, cluster="c", lease="600ms" if how == "extend" else "30s", max_messages=20,
+            topic, cluster="c", lease="1200ms" if how == "extend" else "30s", max_messages=20,
             extend=how == "extend", ack_within="50ms",
         )
         async with consumer:
@@ -51,7 +51,7 @@ async def main(url, topic, how):
             some = [first, *[await anext(deliveries) for _ in range(2)]]
             assert [one.message.offset for one in some] == [0, 1, 2], some
             first.done()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(2.5 if how else 1.0)
             os._exit(9)
 
 asyncio.run(main(*sys.argv[1:4]))
@@ -83,7 +83,7 @@ def test_a_message_that_kills_its_process_reaches_its_last_attempt(
     while worst.get(KILLER, 0) < 5:
         victim = subprocess.run(
             [sys.executable, "-c", _VICTIM, node.url, topic, mode, str(work)],
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert victim.returncode == 9, victim.stderr
         for line in victim.stdout.splitlines():
@@ -104,13 +104,13 @@ def test_what_was_begun_after_the_pull_is_told_by_pings_and_extensions(
     topic = f"told-by-{how or 'nothing'}"
     asyncio.run(fill(node.url, topic))
     command = [sys.executable, "-c", _LATE, node.url, topic, how]
-    victim = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    victim = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert victim.returncode == 9, victim.stderr
 
     async def attempts() -> dict[int, int]:
         found = {}
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(60),
             weir.connect(node.url) as w,
             w.consumer(topic, cluster="c") as consumer,
         ):

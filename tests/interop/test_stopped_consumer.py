@@ -76,7 +76,7 @@ def test_a_stopped_consumer_costs_the_others_nothing(tmp_path: Path) -> None:
                 # pull of its own may have taken a few more when it was stopped.
                 await asyncio.wait_for(
                     asyncio.gather(taken(client, "crew", crew), taken(client, "other", other)),
-                    10 * LEASE_SECONDS,
+                    20 * LEASE_SECONDS,
                 )
                 assert (crew, other) == (set(), set())
                 assert stopped.returncode is None, "it stands still, and is there"
