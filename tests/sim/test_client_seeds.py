@@ -37,7 +37,7 @@ def test_every_promise_is_kept_to_the_client_as_it_ships() -> None:
         assert not broken, "\n\n".join(broken[:3])
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_seed_replays_to_the_byte_whatever_hashes_are() -> None:
     traces = {run_seed(2, SET_SHIPPED).trace_hash}
     for hash_seed in ("1", "2"):

@@ -38,7 +38,7 @@ def test_every_effect_happens_once_whatever_befalls() -> None:
     assert at_stake > SEEDS // 2
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_seed_with_handlers_replays_to_the_byte_whatever_hashes_are() -> None:
     traces = {run_seed(4, NODE_HANDLERS).trace_hash}
     for hash_seed in ("1", "2"):

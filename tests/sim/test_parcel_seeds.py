@@ -39,7 +39,7 @@ def test_what_is_large_comes_whole_and_what_is_delayed_in_time() -> None:
     assert at_stake > SEEDS // 2
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_seed_with_parcels_replays_to_the_byte_whatever_hashes_are() -> None:
     traces = {run_seed(3, NODE_PARCELS).trace_hash}
     for hash_seed in ("1", "2"):

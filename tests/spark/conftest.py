@@ -129,7 +129,7 @@ class Stream:
     def drain(self, **options: object) -> Drained:
         """Run to the end and return all that the sink holds, earlier runs included."""
         query = self.start(**options)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(110)
         rows = self.spark.read.parquet(str(self.folder / "out")).orderBy("partition", "offset")
         batches = [progress.numInputRows for progress in query.recentProgress]
         return Drained(rows.collect(), [count for count in batches if count])

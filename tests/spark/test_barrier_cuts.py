@@ -111,7 +111,7 @@ def test_any_queries_and_a_replay_after_a_kill_see_the_same_cuts(
     def drain(folder: Path, **options: object) -> None:
         folder.mkdir(exist_ok=True)
         query = type(stream)(stream.spark, node.url, stream.topic, folder).start(**options)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(110)
 
     drain(whole)
     drain(steps, maxRowsPerBatch=LIMIT)
@@ -128,7 +128,7 @@ def test_any_queries_and_a_replay_after_a_kill_see_the_same_cuts(
         assert driver.stdout is not None
         jvm = int(driver.stdout.readline())
         try:
-            assert gate.held.wait(60)
+            assert gate.held.wait(110)
         finally:
             os.kill(jvm, signal.SIGKILL)
             driver.kill()

@@ -115,7 +115,7 @@ def test_what_is_no_flight_is_left_out(stream: Stream, node: Node, tmp_path: Pat
     assert result == delays.Result(0, 0, 0, f"{out}/delays", left_out=len(OTHERS))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_spark_submit_decides_the_master(node: Node, stream: Stream, tmp_path: Path) -> None:
     node.create(stream.topic)
     node.send(stream.topic, [*FIRST, *LATER])
@@ -130,7 +130,7 @@ def test_spark_submit_decides_the_master(node: Node, stream: Stream, tmp_path: P
             "PYTHONPATH": str(Path(weir.__file__).parents[1]),
             "PYSPARK_PYTHON": sys.executable,
         },
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=220, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

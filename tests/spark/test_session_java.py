@@ -51,7 +51,7 @@ def path_without_java(folder: Path) -> str:
     return str(folder)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_without_java_the_packaged_one_runs_a_stream(node: Node, tmp_path: Path) -> None:
     node.create("no-java")
     node.fill("no-java", 0, [b"one", b"two"])
@@ -69,7 +69,7 @@ def test_without_java_the_packaged_one_runs_a_stream(node: Node, tmp_path: Path)
         },
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=220,
         check=False,
     )
     assert done.returncode == 0, done.stderr

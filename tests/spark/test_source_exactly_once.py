@@ -76,7 +76,7 @@ def numbers(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("[0-9]*"))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_killed_in_mid_batch_it_loses_and_repeats_nothing(
     stream: Stream, node: Node, tmp_path: Path
 ) -> None:
@@ -90,7 +90,7 @@ def test_killed_in_mid_batch_it_loses_and_repeats_nothing(
         assert driver.stdout is not None
         jvm = int(driver.stdout.readline())
         try:
-            assert gate.held.wait(60), (tmp_path / "driver.log").read_text()
+            assert gate.held.wait(110), (tmp_path / "driver.log").read_text()
         finally:
             os.kill(jvm, signal.SIGKILL)
             driver.kill()
@@ -100,7 +100,7 @@ def test_killed_in_mid_batch_it_loses_and_repeats_nothing(
     assert begun[-1] == len(done) > 0, "the kill was to hit a batch that is begun and not done"
 
     again = type(stream)(stream.spark, node.url, stream.topic, tmp_path)
-    assert again.start(maxRowsPerBatch=BATCH).awaitTermination(60)
+    assert again.start(maxRowsPerBatch=BATCH).awaitTermination(110)
     assert numbers(checkpoint / "commits") == [*range(2 * ROWS // BATCH)]
     found = stream.spark.read.parquet(str(tmp_path / "out")).groupBy("partition").agg(
         F.count("*").alias("rows"),

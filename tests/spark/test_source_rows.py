@@ -122,7 +122,7 @@ def test_a_running_query_gets_what_is_published_later(
     try:
         node.fill(stream.topic, 0, numbered(0, 2))
         node.fill(stream.topic, 0, numbered(2, 4))
-        assert arrived.wait(60), query.exception()
+        assert arrived.wait(110), query.exception()
     finally:
         query.stop()
     assert seen == numbered(0, 4)
@@ -131,7 +131,7 @@ def test_a_running_query_gets_what_is_published_later(
 def test_a_missing_topic_is_a_clear_error(stream: Stream) -> None:
     query = stream.start()
     with pytest.raises(StreamingQueryException, match=f"has no topic '{stream.topic}'") as caught:
-        query.awaitTermination(60)
+        query.awaitTermination(110)
     assert "weir topic create" in str(caught.value)
 
 
