@@ -17,7 +17,7 @@ SMALL: dict[str, Any] = {"segment_mib": 32, "spares": 0, "budget_mib": 66, "cach
 PARTITIONS = 4
 ENDING = 2
 KEYS = [b"k%d" % n for n in range(40)]
-MESSAGES = 6_000
+MESSAGES = 3_000
 
 
 def start(folder: Path, shards: int) -> Node:
