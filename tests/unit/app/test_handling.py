@@ -291,13 +291,13 @@ def test_a_handler_that_hangs_has_failed(begun: Any, delivery: Any) -> None:
             await asyncio.sleep(0)
 
     async def test() -> None:
-        async with begun(work, dead_letter="dead", concurrency=1, timeout=0.02) as run:
+        async with begun(work, dead_letter="dead", concurrency=1, timeout=0.2) as run:
             first, second = delivery("hangs", 1), delivery("hangs", 5)
             stubborn, good = delivery("stubborn"), delivery("good")
             run.source.add(first, second, stubborn, good)
             assert (await settled(first, second, stubborn, good))[1:] == ["done"] * 3
             assert isinstance(first.outcome, float)
-            assert run.dead == [(b"hangs", 5, "TimeoutError: not over after 0.02 s")]
+            assert run.dead == [(b"hangs", 5, "TimeoutError: not over after 0.2 s")]
 
     asyncio.run(test())
 

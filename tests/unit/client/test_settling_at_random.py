@@ -112,7 +112,7 @@ def test_whatever_happens_all_is_done_in_order(mode: str, seed: int) -> None:
         async with (
             testing.node() as node,
             weir.connect(node.url, retry=QUICK) as w,
-            asyncio.timeout(60),
+            asyncio.timeout(100),
         ):
             await w.create_topic("t", partitions=PARTITIONS)
             async with w.producer("t") as producer:

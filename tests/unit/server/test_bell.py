@@ -55,7 +55,7 @@ def test_what_is_asked_for_while_the_loop_answers_comes_next() -> None:
             told.append("first")
 
         bell.ring(first)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await done.wait()
         bell.close()
         assert told == ["first", "second"]

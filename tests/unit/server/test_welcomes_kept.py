@@ -82,7 +82,7 @@ def test_a_welcome_is_not_lost_to_who_ends_the_connection(end: str) -> None:
             frames = ClientStream().receive(b"".join(encode_request(request, number)))
             driver._connections.receive(1, frames)
             driver._run()
-        for _ in range(200):
+        for _ in range(4_000):
             await asyncio.sleep(0.005)
             if len(list(shard.topics.partitions())) and shard.topics.named("t"):
                 break
