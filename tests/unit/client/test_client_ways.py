@@ -249,7 +249,7 @@ def test_a_shard_that_does_not_answer_is_left_for_another(
     fake_broker: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shared port leads to any shard: who says nothing to a hello is dialled once more."""
-    monkeypatch.setattr(link, "_FIRST_DIAL_TIMEOUT", 0.05)
+    monkeypatch.setattr(link, "_FIRST_DIAL_TIMEOUT", 0.5)
 
     async def run() -> None:
         async with fake_broker() as broker:
@@ -263,7 +263,7 @@ def test_a_shard_that_does_not_answer_is_left_for_another(
                 return await plain(request)
 
             broker._answer = answer
-            async with connect(broker.url, request_timeout=4.0) as client:
+            async with connect(broker.url, request_timeout=20.0) as client:
                 await client.ping()
             assert len(hellos) == 2
 
@@ -288,9 +288,10 @@ def test_a_request_never_waits_for_ever_for_a_way_that_is_not_decided(
                 raise AssertionError
 
             other._answer = silent
-            timeout = 0.05 if end == "late" else 30.0
-            async with connect(landing.url, request_timeout=timeout) as client:
+            async with connect(landing.url) as client:
                 link = client._link
+                if end == "late":
+                    link.request_timeout = 0.3
                 request = m.Positions(landing.topics["t"].addresses[1])
                 asked = asyncio.ensure_future(link.request(request, m.PositionsReply))
                 await dialled.wait()
