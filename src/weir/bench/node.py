@@ -22,7 +22,7 @@ from weir.errors import WeirError
 from weir.server.config import Config
 from weir.server.folder import NodeFolder
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 _KILL_AFTER_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 
@@ -115,7 +115,7 @@ class Node:
             self._process.terminate()
             self._told = True
 
-    def stop(self, seconds: float = 15.0) -> None:
+    def stop(self, seconds: float = 60.0) -> None:
         """Let the node drain and end; kill it and raise `NodeFailed` if that takes too long."""
         self.terminate()
         try:
