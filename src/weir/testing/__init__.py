@@ -1,4 +1,4 @@
-"""A node in memory for the tests of applications: `weir.testing.node`.
+"""For the tests of applications: a node in memory, and a world of nodes and faults in virtual time.
 
     with weir.testing.node() as node:            # or `async with`
         async with weir.connect(node.url) as w:  # or `weir.sync.connect`, or a device
@@ -6,10 +6,22 @@
             node.restart()                       # a power cut: what was confirmed is still there
             node.advance(31)                     # seconds: leases end now, not in a while
 
-It is the broker itself, on a free port of this machine, in a thread of its own. It writes no file
-and rolls no dice.
+`node` is the broker itself, on a free port of this machine, in a thread of its own. It writes no
+file and rolls no dice.
 
-The names load on first use (PEP 562): the simulator, which lies below, needs no server.
+    async def scenario(world):
+        async with world.connect() as w:         # `weir.connect`, unmodified
+            await w.create_topic("orders")
+            world.start(make_app)                # a process: killed and started again by the seed
+            ...
+            world.heal()                         # faults end; now see whether all is right
+
+    weir.testing.world(seed=7, nodes=3).run(scenario)
+
+`world` plays your application, the client that ships, and whole nodes on disks, networks and clocks
+that fail, by a seed: docs/TESTING.md.
+
+The names load on first use (PEP 562): neither the simulator nor pytest is needed for a node.
 """
 
 from __future__ import annotations
@@ -17,12 +29,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["Node", "node"]
+__all__ = ["Node", "World", "node", "world"]
 
 if TYPE_CHECKING:
     from weir.testing.memory_node import Node, node
+    from weir.testing.worlds import World, world
 else:
-    _HOMES = {"Node": "weir.testing.memory_node", "node": "weir.testing.memory_node"}
+    _HOMES = {
+        "Node": "weir.testing.memory_node",
+        "World": "weir.testing.worlds",
+        "node": "weir.testing.memory_node",
+        "world": "weir.testing.worlds",
+    }
 
     def __getattr__(name: str) -> object:
         """Load a public name on first use; AttributeError for any other name."""

@@ -121,7 +121,12 @@ class Process(ABC):
         context.run(_CURRENT.set, self)
         loop.enter(lambda: loop.create_task(self.main(), name=self.name, context=context))
         if not self.spared:
-            world.after(world.between(*self._mishaps.spared), self._befall, loop)
+            self.expose()
+
+    def expose(self) -> None:
+        """Let things befall the life that is under way, from some time on."""
+        if self._loop is not None:
+            self.world.after(self.world.between(*self._mishaps.spared), self._befall, self._loop)
 
     async def in_thread(self, call: Callable[[], R]) -> R:
         """Return what blocking code does, as calls of `weir.sync`, in a thread of the process."""
@@ -139,7 +144,7 @@ class Process(ABC):
         self._die(silent=self.world.chance(_SILENTLY))
         self.world.after(self.world.between(*_BOOT), self.start)
 
-    def pause(self, duration: int) -> None:
+    def stand(self, duration: int) -> None:
         """Stand still for so many virtual µs."""
         if (loop := self._loop) is not None:
             self.world.note("pause client", self.name, duration)
@@ -147,7 +152,7 @@ class Process(ABC):
             self.world.after(duration, loop.go_on)
 
     def go_on(self) -> None:
-        """End a pause."""
+        """Stand still no longer."""
         if self._loop is not None:
             self._loop.go_on()
 
@@ -201,7 +206,7 @@ class Process(ABC):
             self.kill()
             return
         duration = self.world.between(*mishaps.stands)
-        self.pause(duration)
+        self.stand(duration)
         self.world.after(duration + self.world.between(*mishaps.spared), self._befall, loop)
 
 

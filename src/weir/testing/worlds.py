@@ -1,0 +1,253 @@
+"""`World`: an application of yours and a set of nodes in virtual time, with faults, from a seed.
+
+Everything in it happens in one thread and is decided by the seed: what fails, when, and in which
+order things happen within an instant. A seed that fails is run again, and fails again.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from weir.broker.replica.replication import Replication
+from weir.broker.shard import ShardSettings
+from weir.client.connect import Connecting, connect
+from weir.log.settings import Settings
+from weir.model.limits import KIB, MIB
+from weir.testing.applications import Main, Process, Surroundings
+from weir.testing.faults import Faults
+from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.clients.database import Database
+from weir.testing.simulator.clients.process import current
+from weir.testing.simulator.process import PORT, Machine
+from weir.testing.simulator.storm import FaultPlan
+from weir.testing.simulator.world import MS, SECOND
+from weir.testing.simulator.world import World as VirtualTime
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+#: What a user awaits in a world: `async def scenario(world)`.
+Scenario = Callable[["World"], Awaitable[object]]
+
+_SYSTEM = 0x57454952
+_NODES_MAX = 7
+#: How long nodes have to start for the first time.
+_STARTED_WITHIN = 30 * SECOND
+#: So many of the last events are in the report of a failure.
+_EVENTS = 20
+_SITES = (-1, -2)
+#: What a batch may have at most: what the simulated disks hold is in memory.
+_ENTRY_BYTES = 2 * MIB
+#: A larger value is sent in pieces of this size, so that each fits into an entry.
+_CHUNK_BYTES = 512 * KIB
+#: A quick disk, a slow one, and a very slow one; least and most in virtual µs.
+_FLUSHES = ((60, 2 * MS), (200, 25 * MS), (5 * MS, 100 * MS))
+
+
+def world(seed: int, nodes: int = 3, faults: bool | tuple[str, ...] = True) -> World:
+    """Return a world of so many nodes (1 to 7) to `run` a scenario in.
+
+    `faults` are drawn by the seed, of all kinds; or of those named: "kill", "depose" (who leads is
+    killed), "kill shard", "stop", "pause", "skew" (clocks), "part", "slow", "cut" (the network),
+    "fail disk", "fill disk", "slow disk". With False there are those only that you cause by hand.
+    """
+    return World(seed, nodes, faults)
+
+
+class World:
+    """Nodes, processes and what befalls them. It is run once; `weir.testing.world` makes one."""
+
+    def __init__(self, seed: int, nodes: int = 3, faults: bool | tuple[str, ...] = True) -> None:
+        """Be ready to `run`. See `weir.testing.world` for what is to be given."""
+        if not 1 <= nodes <= _NODES_MAX:
+            raise ValueError(f"nodes={nodes}: give 1 to {_NODES_MAX}")
+        self.seed = seed
+        #: Dice for your own choices, so that they follow from the seed too.
+        self.random = Random(f"scenario {seed}")
+        #: What to do to see this run again; a failure is told with it.
+        self.replay = ""
+        self._settings = f"seed={seed}, nodes={nodes}" + ("" if faults is True else f", {faults=}")
+        self._virtual = virtual = VirtualTime(seed)
+        self._brokers = BrokerSet(virtual, _machine(virtual), nodes)
+        self._database = Database(virtual)
+        url = "weir://" + ",".join(f"node{node}:{PORT}" for node in self._brokers.hosts)
+        self._around = Surroundings(virtual, self._brokers, self._database, url, _CHUNK_BYTES)
+        self._processes: list[Process] = []
+        kinds = faults if isinstance(faults, tuple) else ()
+        plan = FaultPlan(sites=_SITES, kinds=kinds)
+        self._has_faults = bool(faults)
+        #: Breaks things: by the seed, and by hand.
+        self.faults = Faults(virtual, self._brokers, self._database, self._processes, plan)
+        self._ran = False
+        #: The trace's hash when the scenario was over.
+        self._ended_as = ""
+
+    # -- for scenarios -------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Where to connect to: all nodes."""
+        return self._around.url
+
+    @property
+    def time(self) -> float:
+        """Virtual seconds since the world began."""
+        return self._virtual.now / SECOND
+
+    @property
+    def trace_hash(self) -> str:
+        """A hash of all that happened: equal for equal runs."""
+        return self._ended_as or self._virtual.trace_hash
+
+    def connect(self, **options: Any) -> Connecting:
+        """Connect from the process that asks, as `weir.connect` with this world's `url`."""
+        return connect(self.url, **options)
+
+    def start(self, main: Main, name: str | None = None) -> Process:
+        """Start a process of the application; more than one may be started of the same `main`.
+
+        `main` is called without arguments at each start of the process, and returns an `App`, which
+        is run against this world's nodes, or a coroutine. Make in it all that a process has in
+        memory: whatever it shares with others survives kills as no memory does. While there are
+        faults the process is killed, paused and told to end now and then, and one that ends by an
+        exception is started again, as by a supervisor. An `AssertionError`, or an exception while
+        there are no faults, fails the run.
+        """
+        name = name or f"process-{len(self._processes)}"
+        if any(one.name == name for one in self._processes):
+            raise ValueError(f"a process is called {name!r}: give each a name of its own")
+        site = _SITES[len(self._processes) % len(_SITES)]
+        process = Process(self._around, main, name, site)
+        process.spare(not self.faults.on)
+        self._processes.append(process)
+        process.start()
+        return process
+
+    def engine(self) -> AsyncEngine:
+        """Return SQLAlchemy's engine of the process that asks, over the world's one database.
+
+        It is SQLite. Transactions run one at a time. While there are faults, connections break in
+        statements, before commits, and behind them. Needs `weir-mq[inbox]`.
+        """
+        from weir.testing.simulator.clients.engine import engine_of
+
+        return engine_of(self._database, current().name)
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """Return what a query finds that is committed in the database; whoever uses it is cut off.
+
+        It takes no time and never fails: it is for what a test asserts in the end.
+        """
+        return self._database.rows(statement)
+
+    def heal(self) -> None:
+        """End all faults: nodes are up or on their way, and nothing befalls anybody any more."""
+        self.faults.stop()
+
+    # -- running -------------------------------------------------------------------------------
+
+    def run(self, scenario: Scenario, seconds: float = 600.0) -> None:
+        """Run `scenario(world)` in a process of its own, to which nothing happens itself.
+
+        Its connections cross the network like all others. Faults begin once the nodes are up. The
+        world ends with it. Raises what it raises, what processes raise that is not forgiven, and
+        `TimeoutError` after so many virtual seconds, each with a note of how to run it again.
+        """
+        if self._ran:
+            raise RuntimeError("this world is over: make another one")
+        self._ran = True
+        name = getattr(scenario, "__qualname__", repr(scenario))
+        self.replay = self.replay or f"weir.testing.world({self._settings}).run({name})"
+        with _no_collection():
+            try:
+                self._run(scenario, seconds)
+            except BaseException as error:
+                error.add_note(self._report())
+                raise
+            finally:
+                self._ended_as = self.trace_hash
+                self._close()
+
+    def _run(self, scenario: Scenario, seconds: float) -> None:
+        virtual, brokers = self._virtual, self._brokers
+        brokers.start()
+        virtual.run(_STARTED_WITHIN, lambda: _are_ready(brokers))
+
+        async def main() -> None:
+            await scenario(self)
+
+        if self._has_faults:
+            self.faults.start()
+        else:
+            self.faults.stop()
+        process = Process(self._around, main, "scenario", _SITES[0], immune=True)
+        self._processes.append(process)
+        process.start()
+        until = virtual.now + int(seconds * SECOND)
+        virtual.run(until, lambda: process.finished or self._around.error is not None)
+        if self._around.error is not None:
+            raise self._around.error
+        if not process.finished:
+            raise TimeoutError(f"not over after {seconds:g} virtual seconds: {process.whereabouts}")
+        if brokers.ruined:
+            raise AssertionError(f"a bug of weir: a node cannot start again: {brokers.ruined}")
+        if brokers.witness.complaints:
+            raise AssertionError(f"a bug of weir: {brokers.witness.complaints}")
+
+    def _close(self) -> None:
+        for process in self._processes:
+            process.retire()
+        self._brokers.die(power=False)
+        with suppress(Exception):
+            self._database.sqlite.close()
+
+    def _report(self) -> str:
+        errors = [f"  {one.name}: {error!r}" for one in self._processes for error in one.errors]
+        return "\n".join(
+            [
+                f"the last events of seed {self.seed}, virtual seconds first:",
+                *(
+                    f"  {at / SECOND:.6f} {' '.join(map(str, what))}"
+                    for at, *what in self._virtual.recent[-_EVENTS:]
+                ),
+                *(["what processes raised:", *errors[-_EVENTS:]] if errors else []),
+                f"{self.faults.count} faults in {self.time:.1f} virtual seconds, trace hash "
+                f"{self.trace_hash}",
+                f"run it again: {self.replay}",
+            ]
+        )
+
+
+def _are_ready(brokers: BrokerSet) -> bool:
+    return all(host.running and all(one.ready for one in host.running) for host in brokers.all)
+
+
+def _machine(virtual: VirtualTime) -> Machine:
+    """Draw what nodes are like: as in production, but with small segments and few logs."""
+    dice = virtual.dice
+    logs, flush = dice.choice((1, 1, 2)), dice.choice(_FLUSHES)
+    log = Settings(
+        log=0, system=_SYSTEM, segment_bytes=8 * MIB, entry_bytes_max=_ENTRY_BYTES, spares=0
+    )
+    shard = ShardSettings(
+        checkpoint_bytes=dice.choice((64 * KIB, MIB)),
+        replication=Replication(append_bytes_max=dice.choice((16 * KIB, MIB))),
+        random=dice.random,
+    )
+    return Machine(log, shard, flush, logs, ports=True)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let no collection of garbage, whose time the seed does not know, finish what others hold."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
