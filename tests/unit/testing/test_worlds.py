@@ -155,6 +155,34 @@ def test_a_kill_reaches_nobody_and_the_next_life_remembers_nothing() -> None:
     run(scenario)
 
 
+def test_what_a_killed_process_held_goes_to_another_at_once() -> None:
+    async def scenario(world: World) -> None:
+        held: list[float] = []
+
+        async def hold() -> None:
+            async with (
+                weir.connect(world.url) as w,
+                w.consumer("orders", cluster="work", lease="10m") as consumer,
+            ):
+                async for _ in consumer:
+                    held.append(world.time)
+                    try:
+                        await asyncio.sleep(10_000)
+                    finally:
+                        consumer.done()  # the dead ack nothing
+
+        async with world.connect() as w:
+            await w.create_topic("orders")
+            await w.publish("orders", b"x")
+            process = world.start(hold)
+            await until(lambda: len(held) == 1)
+            process.kill()
+            await until(lambda: len(held) == 2)
+        assert held[1] < held[0] + 10
+
+    run(scenario)
+
+
 def test_processes_are_killed_while_there_are_faults_and_only_then() -> None:
     lives: dict[bool, int] = {}
 
@@ -207,8 +235,11 @@ def test_a_process_that_raises_among_faults_is_started_again() -> None:
 
 
 def test_an_assertion_of_a_process_fails_the_run_among_faults() -> None:
+    starts: list[int] = []
+
     async def scenario(world: World) -> None:
         async def main() -> None:
+            starts.append(1)
             raise AssertionError("an order is lost")
 
         world.start(main)
@@ -216,6 +247,7 @@ def test_an_assertion_of_a_process_fails_the_run_among_faults() -> None:
 
     with pytest.raises(AssertionError, match="an order is lost"):
         world(1, nodes=1).run(scenario)
+    assert len(starts) == 1
 
 
 def test_an_app_is_told_to_end() -> None:
@@ -340,9 +372,11 @@ def test_a_kill_loses_what_is_not_committed() -> None:
             async with engine.begin() as connection:
                 await connection.execute(text("insert into t values (2)"))
                 if process.life == 1:
-                    await asyncio.sleep(1)
                     process.kill()
-                    await asyncio.sleep(1)
+                    try:
+                        await asyncio.sleep(1)
+                    finally:
+                        await connection.commit()  # too late: its connection is cut
             await engine.dispose()
 
         process = world.start(main)
