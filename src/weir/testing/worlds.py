@@ -10,7 +10,7 @@ import gc
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weir.broker.replica.replication import Replication
 from weir.broker.shard import ShardSettings
@@ -29,6 +29,8 @@ from weir.testing.simulator.world import World as VirtualTime
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+R = TypeVar("R")
 
 #: What a user awaits in a world: `async def scenario(world)`.
 Scenario = Callable[["World"], Awaitable[object]]
@@ -136,6 +138,12 @@ class World:
         from weir.testing.simulator.clients.engine import engine_of
 
         return engine_of(self._database, current().name)
+
+    async def in_thread(self, call: Callable[[], R]) -> R:
+        """Return what blocking code does, in a thread of the process that asks: `weir.sync` works
+        in it, and in handlers that are plain functions. Nothing else may block.
+        """
+        return await current().in_thread(call)
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """Return what a query finds that is committed in the database; whoever uses it is cut off.

@@ -108,11 +108,11 @@ def test_what_a_coroutine_raises_comes_to_the_thread() -> None:
     assert isinstance(error, KeyError)
 
 
-def test_a_thread_of_a_process_that_ends_unwinds_and_does_nothing_more() -> None:
+def test_a_thread_of_a_process_that_ends_unwinds_and_ends_what_it_has() -> None:
     after: list[str] = []
 
-    async def reach() -> None:
-        after.append("reached")
+    async def close() -> None:
+        after.append("closed")
 
     def call(played: Played) -> None:
         background = VirtualBackground("test")
@@ -121,13 +121,17 @@ def test_a_thread_of_a_process_that_ends_unwinds_and_does_nothing_more() -> None
             after.append("went on")
         finally:
             played.note("unwinds")
-            background.stop(reach)
+            background.stop(close)
             after.append("stopped")
 
     played = Played(1, call).run(3)
     (thread,) = played.threads
     played.end()
-    assert (played.noted, after, thread.over) == ([("unwinds", 3.0)], [], True)
+    assert (played.noted, after, thread.over) == (
+        [("unwinds", 3.0)],
+        ["stopped", "closed"],
+        True,
+    )
 
 
 def test_a_stopped_background_runs_nothing_more() -> None:

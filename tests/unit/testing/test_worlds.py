@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -282,6 +283,47 @@ def test_threads_are_refused_with_the_name_of_who_asked() -> None:
 
     with pytest.raises(RuntimeError, match=r"test_worlds, line \d+ \(scenario\), asks for an exec"):
         run(scenario)
+
+
+def test_plain_handlers_and_blocking_code_wait_in_virtual_time() -> None:
+    handled: list[tuple[bytes, bool]] = []
+
+    async def scenario(world: World) -> None:
+        handled.clear()
+
+        def make() -> weir.App:
+            app = weir.App()
+
+            @app.subscribe("orders", cluster="work", concurrency=3)
+            def handle(message: weir.Message) -> None:
+                with weir.sync.connect(world.url) as w:
+                    w.publish("receipts", message.value)
+                handled.append((message.value, threading.current_thread() is main))
+
+            return app
+
+        def order() -> int:
+            with weir.sync.connect(world.url) as w:
+                w.create_topic("orders", partitions=2)
+                w.create_topic("receipts")
+                with w.producer("orders") as producer:
+                    producer.send_many([b"%d" % n for n in range(20)])
+            return 20
+
+        assert await world.in_thread(order) == 20
+        process = world.start(make)
+        await until(lambda: len(handled) >= 10)
+        process.kill()
+        await until(lambda: len({value for value, _ in handled}) == 20)
+        async with world.connect() as w:
+            receipts = [m.value async for m in w.reader("receipts", follow=False)]
+        assert {*receipts} == {value for value, _ in handled}
+        assert not any(is_main for _, is_main in handled)
+
+    main = threading.current_thread()
+    first, again = run(scenario, nodes=3), run(scenario, nodes=3)
+    assert first.trace_hash == again.trace_hash
+    assert threading.active_count() < 5, "threads of processes that are over have ended"
 
 
 def test_names_are_told_apart() -> None:

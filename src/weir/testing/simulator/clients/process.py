@@ -6,6 +6,7 @@ dropped, so that what they do on their way out reaches nobody. The next life rem
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
@@ -130,8 +131,10 @@ class Process(ABC):
 
     async def in_thread(self, call: Callable[[], R]) -> R:
         """Return what blocking code does, as calls of `weir.sync`, in a thread of the process."""
-        assert self._loop is not None  # it asks
-        return await in_thread(self._loop, self._threads, call)
+        loop = self._loop
+        if loop is None:  # what is over begins nothing
+            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+        return await in_thread(loop, self._threads, call)
 
     def retire(self) -> None:
         """Be over, for good."""
@@ -163,7 +166,8 @@ class Process(ABC):
             self._loop.enter(self._first)
 
     def _start_thread(self, work: Callable[[], None], _: str) -> None:
-        assert self._loop is not None  # it asks
+        if self._loop is None:  # what is over begins nothing
+            return
         self._threads = [thread for thread in self._threads if not thread.over]
         thread = VirtualThread(self._loop, work)
         self._threads.append(thread)

@@ -33,9 +33,10 @@ class VirtualThread:
     def __init__(self, loop: VirtualLoop, work: Callable[[], None]) -> None:
         """Be ready to `go_on`."""
         self.loop = loop
+        #: Whether its process is over, and whether it is over itself.
+        self.ended = False
         self.over = False
         self._work = work
-        self._ended = False
         self._turn = threading.Semaphore(0)
         self._waits = threading.Semaphore(0)
         context = copy_context()
@@ -62,21 +63,21 @@ class VirtualThread:
 
     def wait(self) -> None:
         """Let the world go on until `go_on`: the thread itself calls this. Raises `Ended`."""
-        if not self._ended:
+        if not self.ended:
             self._waits.release()
             self._turn.acquire()
-        if self._ended:
+        if self.ended:
             raise Ended
 
     def end(self) -> None:
         """Its process is over: let it unwind, at once."""
-        self._ended = True
+        self.ended = True
         self.go_on()
 
     def _run(self) -> None:
         self._turn.acquire()
         try:
-            if not self._ended:
+            if not self.ended:
                 self._work()
         except Ended:
             pass
@@ -119,7 +120,12 @@ class VirtualBackground(Background):
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
         """Run `last`; the loop goes on with its process."""
         first, self._stopped = not self._stopped, True
-        if first and last is not None:
+        if not first or last is None:
+            return
+        loop = self._thread.loop
+        if self._thread.ended:  # as tasks do that unwind, it ends what it has, and reaches nobody
+            loop.enter(lambda: loop.create_task(last()))
+        else:
             run_in_loop(self._thread, last())
 
 
