@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import cast
 
+from weir.client.system import SYSTEM
 from weir.codec.fields import Buffer
 from weir.errors import Disconnected, RemoteProtocolError, refusal
 from weir.model.ids import Address
@@ -35,13 +34,14 @@ class BlockingClient:
         self._allocate = allocate
         self._last = 0
         self._place = f"{host}:{port}"
+        system = SYSTEM.get()
+        self._monotonic = system.monotonic
         try:
-            self._socket = socket.create_connection((host, port), timeout)
+            self._socket = system.dial(host, port, timeout)
         except OSError as error:
             raise Disconnected(
                 f"no connection to {self._place} ({error}): check that a broker runs there"
             ) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             welcome = self.request(m.Hello(name))
             if not isinstance(welcome, m.Welcome) or welcome.protocol != m.PROTOCOL:
@@ -74,7 +74,7 @@ class BlockingClient:
 
         Raises the first refusal among them, when all are answered.
         """
-        deadline = time.monotonic() + self._timeout + wait
+        deadline = self._monotonic() + self._timeout + wait
         first = self._last + 1
         self._last += len(requests)
         replies: dict[int, m.Reply] = {}
@@ -149,7 +149,7 @@ class BlockingClient:
         found = self._allocate(size)
         view = memoryview(found)
         while len(view):
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            self._socket.settimeout(max(deadline - self._monotonic(), 0.001))
             count = self._socket.recv_into(view)
             if count == 0:
                 raise Disconnected(f"{self._place} closed the connection")

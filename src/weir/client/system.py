@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -59,10 +61,33 @@ def catch_signals(first: Callable[[], None]) -> Callable[[], None]:
     return release
 
 
+class BlockingSocket(Protocol):
+    """A connection for programs without an event loop. All of it raises `OSError`."""
+
+    def settimeout(self, value: float | None, /) -> None:
+        """Let no call from now on take more than so many seconds."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send all bytes."""
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Receive some bytes, and return how many; 0 at the end."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+def dial(host: str, port: int, timeout: float) -> BlockingSocket:
+    """Return a connection that is made within `timeout` seconds. Raises `OSError`."""
+    made = socket.create_connection((host, port), timeout)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class System:
-    """Clocks that any thread may read, dice of one's own, how to start a thread, and how to hear of
-    signals.
+    """Clocks that any thread may read, dice of one's own, how to start a thread, how to hear of
+    signals; and for programs without an event loop, how to connect and how to wait.
     """
 
     #: Seconds that never go back: that of the event loop.
@@ -77,6 +102,12 @@ class System:
     #: Of a value that is larger, each piece has a message of its own.
     chunk_bytes: int = VALUE_CHUNK_BYTES
     signals: Callable[[Callable[[], None]], Callable[[], None]] = catch_signals
+    #: By host, port and a timeout in seconds.
+    dial: Callable[[str, int, float], BlockingSocket] = dial
+    #: Blocks for so many seconds.
+    sleep: Callable[[float], None] = time.sleep
+    #: The number of this process.
+    process: Callable[[], int] = os.getpid
 
 
 REAL = System()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,27 +12,20 @@ from weir.spark import planning
 from weir.spark.bounds import Latest
 from weir.spark.complete import Complete
 from weir.spark.cuts import Cuts
-from weir.spark.fetching import Source, record_batches
+from weir.spark.fetching import Portion, portions, record_batches
 from weir.spark.options import Options
-from weir.spark.planning import Cut, Range
-from weir.wire.messages import TopicInfo
 
 
 @dataclass(frozen=True)
 class Task(InputPartition):
-    """The work of one Spark task: a range, and where it is to be had."""
+    """The work of one Spark task."""
 
-    source: Source
-    range: Range
+    portion: Portion
 
 
-def tasks(options: Options, info: TopicInfo, begin: Cut, behind: Cut) -> list[InputPartition]:
-    """Return the tasks that read [begin, behind), in the portions that the options ask for."""
-    parts = planning.ranges(begin, behind, options.partitions_min, options.partition_rows_max)
-    hosts, topic, large = options.hosts, options.topic, options.large
-    return [
-        Task(Source(hosts, topic, info.addresses[part.partition], large), part) for part in parts
-    ]
+def tasks(portions: Iterable[Portion]) -> list[InputPartition]:
+    """Return portions as Spark takes them."""
+    return [Task(one) for one in portions]
 
 
 class BatchReader(DataSourceReader):
@@ -49,15 +42,14 @@ class BatchReader(DataSourceReader):
         begin = complete.resolve("startingOffsets", options.starting)
         behind = complete.resolve("endingOffsets", options.ending or Latest())
         planning.check_order(options.topic, begin, behind)
-        return tasks(options, cuts.describe(), begin, behind)
+        return tasks(portions(options, cuts.describe(), begin, behind))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield a task's messages as record batches; Spark gives None for a read without tasks."""
         if not isinstance(partition, Task):
             return iter(())
         return record_batches(
-            partition.source,
-            partition.range,
+            partition.portion,
             self._options.fetch_bytes_max,
             self._options.selection,
         )

@@ -7,16 +7,14 @@ forked child that used its parent's socket would take the parent's answers.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
-from random import Random
 from typing import TypeVar
 
 import numpy as np
 
 from weir.client.backoff import Backoff
 from weir.client.blocking import BlockingClient
+from weir.client.system import SYSTEM
 from weir.errors import BadBatch, Disconnected, Refused, RemoteProtocolError, WeirError
 from weir.spark.options import Hosts
 
@@ -32,7 +30,6 @@ T = TypeVar("T")
 
 _kept: dict[tuple[Hosts, int], BlockingClient] = {}
 _backoff = Backoff(first=0.05, most=1.0)
-_random = Random()
 
 
 def ask(hosts: Hosts, question: Callable[[BlockingClient], T], patience: float = PATIENCE) -> T:
@@ -41,7 +38,8 @@ def ask(hosts: Hosts, question: Callable[[BlockingClient], T], patience: float =
     A lost connection, a busy or moving broker and bytes that changed on the way are tried again for
     `patience` seconds, hosts in turn; every other error is raised at once.
     """
-    deadline = time.monotonic() + patience
+    system = SYSTEM.get()
+    deadline = system.monotonic() + patience
     attempt = 0
     while True:
         try:
@@ -52,29 +50,30 @@ def ask(hosts: Hosts, question: Callable[[BlockingClient], T], patience: float =
             attempt += 1
             if not isinstance(error, Refused) or not attempt % _TRIES_A_HOST:
                 forget(hosts)
-            pause = _backoff.delay(attempt, _random.random())
-            if time.monotonic() + pause >= deadline:
+            pause = _backoff.delay(attempt, system.dice().random())
+            if system.monotonic() + pause >= deadline:
                 error.add_note(
                     f"tried for {patience:g} s: check that the broker is up, then start the query "
                     "again; it continues from its checkpoint"
                 )
                 raise
-        time.sleep(pause)
+        system.sleep(pause)
 
 
 def forget(hosts: Hosts) -> None:
     """Close this process's connection, if there is one; the next question makes another."""
-    client = _kept.pop((hosts, os.getpid()), None)
+    client = _kept.pop((hosts, SYSTEM.get().process()), None)
     if client is not None:
         client.close()
 
 
 def _connection(hosts: Hosts, attempt: int) -> BlockingClient:
-    key = (hosts, os.getpid())
+    process = SYSTEM.get().process()
+    key = (hosts, process)
     client = _kept.get(key)
     if client is None:
         host, port = hosts[attempt % len(hosts)]
-        name = f"spark-{os.getpid()}"
+        name = f"spark-{process}"
         client = _kept[key] = BlockingClient(host, port, CALL_TIMEOUT, name, _memory)
     return client
 

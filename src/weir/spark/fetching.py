@@ -17,12 +17,14 @@ from weir.errors import NotLeader, OffsetOutOfRange
 from weir.model.arrow import record_batch
 from weir.model.ids import Address
 from weir.model.limits import MIB
+from weir.spark import planning
 from weir.spark.connections import ask
 from weir.spark.errors import RangeLost
 from weir.spark.large import LARGE_VALUES, LargeValues, load
-from weir.spark.options import EVERYTHING, Hosts
-from weir.spark.planning import Range
+from weir.spark.options import EVERYTHING, Hosts, Options
+from weir.spark.planning import Cut, Range
 from weir.spark.selection import Selection
+from weir.wire.messages import TopicInfo
 
 #: Handing a record batch to Spark costs the same whatever is in it: smaller ones are combined.
 COMBINED_ROWS_MIN = 16_384
@@ -42,14 +44,31 @@ class Source:
     large: LargeValues = LARGE_VALUES
 
 
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The work of one task: a range, and where it is to be had."""
+
+    source: Source
+    range: Range
+
+
+def portions(options: Options, info: TopicInfo, begin: Cut, behind: Cut) -> list[Portion]:
+    """Return what reads [begin, behind), in the portions that the options ask for."""
+    parts = planning.ranges(begin, behind, options.partitions_min, options.partition_rows_max)
+    hosts, topic, large = options.hosts, options.topic, options.large
+    return [
+        Portion(Source(hosts, topic, info.addresses[part.partition], large), part) for part in parts
+    ]
+
+
 def record_batches(
-    source: Source, part: Range, fetch_bytes_max: int, selection: Selection = EVERYTHING
+    portion: Portion, fetch_bytes_max: int, selection: Selection = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted messages of `part` in offset order, as `weir.model.arrow.SCHEMA`.
+    """Yield the wanted messages of a portion in offset order, as `weir.model.arrow.SCHEMA`.
 
     Raises `RangeLost` unless every offset of it arrives, once.
     """
-    return combined(_opened(source, part, fetch_bytes_max, selection))
+    return combined(_opened(portion.source, portion.range, fetch_bytes_max, selection))
 
 
 def combined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -117,7 +117,7 @@ def test_every_cut_holds_what_was_stamped_up_to_it(seed: int, count: int, limit:
                     break
                 cut, before = cut_of(end), cut_of(at)
                 assert dict(cut.positions) == broker.below(cut.stamp)
-                rows = [len(task.range) for task in made.partitions(at, end)
+                rows = [len(task.portion.range) for task in made.partitions(at, end)
                         if isinstance(task, Task)]  # fmt: skip
                 if most is not ALL:
                     # More than the limit only if no barrier lies between.
@@ -200,7 +200,7 @@ def test_only_selected_partitions_are_in_a_cut(patch: pytest.MonkeyPatch) -> Non
         at, read = made.initialOffset(), set()
         while (end := made.latestOffset(at, limit)) is not at:
             tasks = [task for task in made.partitions(at, end) if isinstance(task, Task)]
-            read |= {task.range.partition for task in tasks}
+            read |= {task.portion.range.partition for task in tasks}
             at = end
         assert cut_of(at).positions == wanted
         assert read == {0, 2}

@@ -107,7 +107,7 @@ def test_a_bound_that_was_found_is_not_looked_for_again(patch: pytest.MonkeyPatc
 
 def planned(options: Options) -> list[Range]:
     tasks = BatchReader(options).partitions()
-    return [task.range for task in tasks if isinstance(task, Task)]
+    return [task.portion.range for task in tasks if isinstance(task, Task)]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from weir.client.system import REAL, SYSTEM
 from weir.codec.fields import ALIGNMENT
 from weir.errors import BadBatch, Disconnected, NotLeader, OffsetOutOfRange, Unauthorized
 from weir.model.arrow import SCHEMA
@@ -17,7 +19,7 @@ from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
 from weir.spark import connections
 from weir.spark.errors import RangeLost
-from weir.spark.fetching import COMBINED_ROWS_MIN, Source, combined, record_batches
+from weir.spark.fetching import COMBINED_ROWS_MIN, Portion, Source, combined, record_batches
 from weir.spark.planning import Range
 from weir.wire.messages import Fetched, TopicInfo
 
@@ -62,18 +64,30 @@ class Broker:
         self.closed += 1
 
 
+@contextmanager
+def on(**parts: Any) -> Iterator[None]:
+    """Have some parts of the system replaced."""
+    before = SYSTEM.set(replace(SYSTEM.get(), **parts))
+    try:
+        yield
+    finally:
+        SYSTEM.reset(before)
+
+
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     """The broker at HOSTS; retries do not wait."""
     scripted = Broker(end=100)
     monkeypatch.setattr(connections, "BlockingClient", lambda *_: scripted)
-    monkeypatch.setattr(connections.time, "sleep", lambda _: None)
     monkeypatch.setattr(connections, "_kept", {})
-    return scripted
+    with on(sleep=lambda _: None):
+        yield scripted
 
 
 def read(first: int, behind: int) -> pa.Table:
-    return pa.Table.from_batches(record_batches(SOURCE, Range(0, first, behind), 1 << 20), SCHEMA)
+    return pa.Table.from_batches(
+        record_batches(Portion(SOURCE, Range(0, first, behind)), 1 << 20), SCHEMA
+    )
 
 
 @pytest.mark.parametrize(("first", "behind"), [(0, 100), (0, 1), (7, 8), (9, 11), (13, 87)])
@@ -128,7 +142,7 @@ def test_what_was_aborted_is_no_hole(broker: Broker) -> None:
         return found
 
     broker.fetch = fetch  # type: ignore[method-assign]
-    table = pa.Table.from_batches(record_batches(SOURCE, Range(0, 0, 50), 1 << 20), SCHEMA)
+    table = pa.Table.from_batches(record_batches(Portion(SOURCE, Range(0, 0, 50)), 1 << 20), SCHEMA)
     assert table["offset"].to_pylist() == [*range(10), *range(15, 20), *range(40, 50)]
 
 
@@ -140,7 +154,7 @@ def _claiming(broker: Broker, behind: int) -> Iterator[pa.RecordBatch]:
         return Fetched(address, offset, behind, broker.end, found.batches)
 
     broker.fetch = fetch  # type: ignore[method-assign]
-    return record_batches(SOURCE, Range(0, 0, behind), 1 << 20)
+    return record_batches(Portion(SOURCE, Range(0, 0, behind)), 1 << 20)
 
 
 def test_patience_ends(broker: Broker) -> None:
@@ -158,12 +172,11 @@ def test_what_does_not_pass_is_raised_at_once(broker: Broker) -> None:
     assert len(broker.asked) == 1
 
 
-def test_wrong_bytes_do_not_pass_for_ever(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_bytes_do_not_pass_for_ever(broker: Broker) -> None:
     now = iter(range(1_000))
-    monkeypatch.setattr(connections.time, "monotonic", lambda: float(next(now)))
     # These bytes belong to another group, so that asking again never helps.
     broker.next_faults = [lambda _: bytes(encode([b"x"], group=99))] * 1_000
-    with pytest.raises(BadBatch):
+    with on(monotonic=lambda: float(next(now))), pytest.raises(BadBatch):
         read(0, 10)
     assert len(broker.asked) < 40
 
@@ -175,9 +188,9 @@ def test_a_connection_belongs_to_a_process(broker: Broker, monkeypatch: pytest.M
     )
     for _ in range(3):
         connections.ask(HOSTS, lambda client: client.describe("t"))
-    here = os.getpid()
-    monkeypatch.setattr(connections.os, "getpid", lambda: here + 1)
-    connections.ask(HOSTS, lambda client: client.describe("t"))
+    here = REAL.process()
+    with on(process=lambda: here + 1):
+        connections.ask(HOSTS, lambda client: client.describe("t"))
     assert made == [f"spark-{here}", f"spark-{here + 1}"]
 
 

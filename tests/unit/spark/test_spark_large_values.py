@@ -15,7 +15,7 @@ from weir.model.header import parse
 from weir.model.ids import Address, group_of
 from weir.spark import fetching
 from weir.spark.errors import BadOption, ValueTooLarge
-from weir.spark.fetching import Source, record_batches
+from weir.spark.fetching import Portion, Source, record_batches
 from weir.spark.large import LargeValues, load
 from weir.spark.options import Options
 from weir.spark.planning import Range
@@ -88,7 +88,7 @@ def test_a_value_that_is_not_selected_is_not_loaded(monkeypatch: pytest.MonkeyPa
 
     def read(key: bytes) -> list[Any]:
         selection = Selection(keys=frozenset([key]))
-        return list(record_batches(source, Range(0, 0, 1), 1 << 20, selection))
+        return list(record_batches(Portion(source, Range(0, 0, 1)), 1 << 20, selection))
 
     assert read(b"other") == []
     with pytest.raises(ValueTooLarge):

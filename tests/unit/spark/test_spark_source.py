@@ -118,7 +118,7 @@ def test_the_end_moves_only_with_the_data(broker: Broker) -> None:
     broker.ends = [10, 4, 3]
     grown = made.latestOffset(end, ALL)
     assert grown == offset(10, 4, 3)
-    assert [task.range for task in made.partitions(end, grown)] == [Range(2, 0, 3)]
+    assert [task.portion.range for task in made.partitions(end, grown)] == [Range(2, 0, 3)]
     asked = broker.requests
     made.latestOffset(grown, ALL)
     assert broker.requests == asked + 1
@@ -131,11 +131,11 @@ def test_a_new_partition_begins_where_retention_has_left_it(broker: Broker) -> N
     grown = made.latestOffset(end, ReadMaxRows(3))
     assert grown == {**offset(10, 4, 8, 7), "b": {"00002": 5, "00003": 7}}
     for text in (grown, json.loads(json.dumps(grown))):
-        assert [task.range for task in reader().partitions(end, text)] == [Range(2, 5, 8)]
+        assert [task.portion.range for task in reader().partitions(end, text)] == [Range(2, 5, 8)]
     broker.ends = [10, 4, 9, 8]
     last = made.latestOffset(grown, ALL)
     assert last == offset(10, 4, 9, 8)
-    ranges = [task.range for task in made.partitions(grown, last)]
+    ranges = [task.portion.range for task in made.partitions(grown, last)]
     assert ranges == [Range(2, 8, 9), Range(3, 7, 8)]
     assert made.reportLatestOffset() == last
     assert reader(startingOffsets="latest").initialOffset() == last
@@ -215,7 +215,7 @@ def test_only_selected_partitions_are_planned(broker: Broker) -> None:
     end = one.latestOffset(start, ReadMaxRows(1))
     assert end["p"] == {"00001": 3}, "what is not read uses nothing of the limit"
     tasks = one.partitions(start, one.latestOffset(start, ALL))
-    assert [task.range for task in tasks if isinstance(task, Task)] == [Range(1, 2, 4)]
+    assert [task.portion.range for task in tasks if isinstance(task, Task)] == [Range(1, 2, 4)]
     # Other partitions that move are no news.
     behind = one.latestOffset(start, ALL)
     broker.ends[0] = 90
