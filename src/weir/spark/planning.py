@@ -27,8 +27,9 @@ class Cut:
     `epoch` is the topic's id: ids are never reused, so a topic that was deleted and made again
     under its old name is not taken for the one that the checkpoint speaks of. `begins` says where
     partitions begin that a cut before this one does not know, if not at 0: retention may have been
-    faster than the query. One at a barrier has its `stamp`: what lies before it is what was stamped
-    at or below that; 0 is any other.
+    faster than the query. In the end of the first micro-batch, it says where each began. One at a
+    barrier has its `stamp`: what lies before it is what was stamped at or below that; 0 is any
+    other.
     """
 
     epoch: int
@@ -53,6 +54,13 @@ class Cut:
     def first(self, partition: int, end: Cut) -> int:
         """Return where a micro-batch from this cut to `end` begins in a partition."""
         return self.positions.get(partition, end.begins.get(partition, 0))
+
+    def since(self, start: Cut) -> Cut:
+        """Return the cut at which the micro-batch from `start` to this one began when it was
+        planned. Of the first, Spark stores no start, and asks anew where the query begins; by then
+        that may be another place.
+        """
+        return Cut(start.epoch, {**start.positions, **self.begins}, start.begins, start.stamp)
 
     @classmethod
     def from_json(cls, offset: Mapping[str, object]) -> Cut:

@@ -6,6 +6,7 @@ Without PySpark: `weir.spark.source` hands on what Spark asks for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from weir.spark import planning
@@ -60,8 +61,12 @@ class Stream:
             # The same text: Spark takes any other for new data and runs an empty batch.
             return start
         if end.stamp:
-            return self._told(self._complete.within(begin, end, rows_max))
-        return self._told(planning.advance(begin, end, rows_max))
+            cut = self._complete.within(begin, end, rows_max)
+        else:
+            cut = planning.advance(begin, end, rows_max)
+        if self._initial is not None and start == self._told(self._initial.bare):
+            cut = replace(cut, begins={**cut.begins, **begin.positions})
+        return self._told(cut)
 
     def committed(self) -> Offset:
         """Return the committed end, which the query's progress shows beside its own position."""
@@ -69,7 +74,8 @@ class Stream:
 
     def portions(self, start: Offset, end: Offset) -> list[Portion]:
         """Return the work of the micro-batch [start, end), by tasks; a replay gets the same."""
-        begin, behind = self._heard(start), self._heard(end)
+        behind = self._heard(end)
+        begin = behind.since(self._heard(start))
         info = self._cuts.describe()
         # Whether the messages are still there shows when they are read; here, whether the topic is.
         there = {p: behind.positions.get(p, 0) for p in range(len(info.addresses))}
