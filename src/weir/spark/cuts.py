@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from weir.client.blocking import BlockingClient
 from weir.client.delivered import deliver
-from weir.errors import UnknownTopic
+from weir.errors import OffsetOutOfRange, UnknownTopic
 from weir.model.ids import Address
 from weir.model.limits import KIB, MIB
 from weir.spark.bounds import Bound, Earliest, Latest, Offsets, Stamped
@@ -174,7 +174,14 @@ def _first_stamped(
     """Return a question: is the bound in the next portion from `at` on, and where, or how far."""
 
     def question(client: BlockingClient) -> tuple[bool, int]:
-        fetched = client.fetch(address, at, max_bytes)
+        try:
+            fetched = client.fetch(address, at, max_bytes)
+        except OffsetOutOfRange as error:
+            if error.detail <= at:
+                raise
+            # Retention goes on: nothing is left before that. If the query has not read it, it is
+            # told when it comes to read.
+            return False, error.detail
         behind = fetched.next_offset
         for part in deliver(fetched.batches, address.group, topic, partition, at, behind):
             if part.batch.header.stamp >= stamp:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.errors import OffsetOutOfRange
 from weir.model.batch import encode
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of
@@ -32,6 +33,8 @@ class Broker:
         self.entry = entry
         self.start = start
         self.fetched = 0
+        #: Where retention has come to when something is fetched.
+        self.next_start = 0
 
     def describe(self, topic: str) -> TopicInfo:
         places = [Address(0, 0, group_of(1, p)) for p in range(len(self.partitions))]
@@ -54,6 +57,9 @@ class Broker:
     def fetch(self, address: Address, offset: int, max_bytes: int) -> Fetched:
         """One batch an answer, so that a bound lies several answers away."""
         self.fetched += 1
+        self.start = max(self.start, self.next_start)
+        if offset < self.start:
+            raise OffsetOutOfRange(f"offset {offset} is not there", self.start)
         stamps = self.partitions[address.group & 0xFFFF]
         number = offset // PER_BATCH
         first = number * PER_BATCH
@@ -103,6 +109,12 @@ def test_a_bound_that_was_found_is_not_looked_for_again(patch: pytest.MonkeyPatc
     assert cuts.resolve("endingTime", Stamped(5)).positions == {0: 8}
     broker.partitions[0].append(9)
     assert cuts.resolve("endingTime", Stamped(7)).positions == {0: 12}
+
+
+def test_retention_that_goes_on_moves_a_bound_up(patch: pytest.MonkeyPatch) -> None:
+    broker = use(patch, Broker([1, 2, 3, 4], entry=4))
+    broker.next_start = 4
+    assert Cuts(OPTIONS).resolve("startingTime", Stamped(2)).positions == {0: 4}
 
 
 def planned(options: Options) -> list[Range]:
