@@ -20,6 +20,7 @@ from weir.sim.leasing import HeldBack, Leased
 from weir.sim.one_order import AllOrNone, BarrierHolds, Causal, OneOrder
 from weir.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
 from weir.sim.parcels import Delivered
+from weir.sim.queries import Streamed
 from weir.sim.rising import RisingStamps
 from weir.sim.seeking import between
 from weir.sim.timely import Timely
@@ -433,6 +434,7 @@ CHECKERS: tuple[Checker, ...] = (
     OneHolder(),
     EffectOnce(),
     Delivered(),
+    Streamed(),
 )
 
 

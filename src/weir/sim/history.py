@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from weir.broker.state.ranges import Ranges
 from weir.model.batch import Batch
 from weir.model.clusters import Mode
 from weir.sim.effects import Ledger
 from weir.sim.parcels import Parcels
+
+if TYPE_CHECKING:
+    from weir.sim.queries import Query
 
 #: A repeat's answer that names no offset: it was accepted, that much is sure.
 UNKNOWN = -1
@@ -357,6 +360,8 @@ class History:
     ledger: Ledger | None = None
     #: Large values and delayed messages, if any are sent by the client that ships.
     parcels: Parcels | None = None
+    #: Spark queries on the topic.
+    queries: list[Query] = field(default_factory=list)
     #: What a client found wrong on the spot, under the promise that it breaks.
     complaints: list[tuple[str, str]] = field(default_factory=list)
     #: By partition, what a reader found in the end, after the last power cut.

@@ -177,7 +177,8 @@ class _Run:
         ends = bool(ordered) and not self._rots and shape.ends[seed % len(shape.ends)]
         apps = shape.apps[seed % len(shape.apps)]
         parcels = shape.parcels[seed % len(shape.parcels)]
-        domain = Domain(ordered, grows, takers, scatterers, ends, shipped, apps, parcels)
+        queries = shape.queries[seed % len(shape.queries)]
+        domain = Domain(ordered, grows, takers, scatterers, ends, shipped, apps, parcels, queries)
         self._workload = Workload(self._scene, shape, operated, domain)
         self._scatters = bool(scatterers)
         self._ordered = bool(ordered or takers or shipped)

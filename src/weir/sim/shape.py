@@ -113,6 +113,8 @@ class Shape:
     parcels: tuple[int, ...] = (0,)
     #: Whether one of those that publish, and one that reads, call `weir.sync`.
     blocking: bool = False
+    #: How many Spark queries read the topic, likewise.
+    queries: tuple[int, ...] = (0,)
     #: Whether the clocks of a set jump by hours.
     hours: tuple[bool, ...] = (False,)
     #: How many places rot in the end, while the node is down.
@@ -206,6 +208,12 @@ NODE_ENDING = replace(
     shipped=(False, False, True, True),
 )
 ENDING = replace(CROWDED, ends=(True,), rots=(0,), shipped=(False, True))
+#: Those with clients that ship, and Spark queries read beside them.
+NODE_READS = replace(NODE_SHIPPED, queries=(1,))
+SET_READS = replace(SET, queries=(1,))
+EVEN_READS = replace(EVEN, queries=(1,))
+NODE_ENDING_READS = replace(NODE_ENDING, queries=(1,))
+ENDING_READS = replace(ENDING, queries=(1,))
 #: Four nodes, of which three hold each group: groups move when a node is taken out of use.
 FOUR = replace(UNORDERED, nodes=4)
 
@@ -228,6 +236,11 @@ SHAPES: dict[str, Shape] = {
     "node-ending": NODE_ENDING,
     "ending": ENDING,
     "four": FOUR,
+    "node-reads": NODE_READS,
+    "set-reads": SET_READS,
+    "even-reads": EVEN_READS,
+    "node-ending-reads": NODE_ENDING_READS,
+    "ending-reads": ENDING_READS,
 }
 
 
@@ -247,12 +260,15 @@ DRAWN: tuple[tuple[str, int], ...] = (
 )
 #: Draws other dice than a world of the same seed does.
 _DRAWS = 0x5348415045
-#: By the name of a shape with clients that ship, those in which handlers run, or parcels go, beside
-#: them; and what draws them, in how many of such worlds each: with dice that nothing else throws.
+#: By the name of a shape with clients that ship, those in which handlers run, or parcels go, or
+#: queries read, beside them; and what draws them, in how many of such worlds all but the last are:
+#: with dice that nothing else throws.
 _BESIDE = {
-    "node-shipped": ("node-handlers", "node-parcels"),
-    "set": ("set-handlers", "set-parcels"),
-    "even": ("even-handlers", "even-parcels"),
+    "node-shipped": ("node-handlers", "node-parcels", "node-reads"),
+    "set": ("set-handlers", "set-parcels", "set-reads"),
+    "even": ("even-handlers", "even-parcels", "even-reads"),
+    "node-ending": ("node-ending-reads",),
+    "ending": ("ending-reads",),
 }
 _BESIDE_DRAWS = 0x48414E444C45
 _BESIDE_OFTEN = 0.35
@@ -265,7 +281,7 @@ def drawn(seed: int) -> Shape:
     shipped = SHAPES[name].shipped
     if shipped[seed % len(shipped)] and name in _BESIDE:
         which = int(Random(_BESIDE_DRAWS ^ seed).random() / _BESIDE_OFTEN)
-        name = (*_BESIDE[name], name)[which]
+        name = _BESIDE[name][min(which, len(_BESIDE[name]) - 1)]
     return SHAPES[name]
 
 

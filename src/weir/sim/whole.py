@@ -24,7 +24,7 @@ class ReadWhole:
             if reading.partition >= 0:
                 yield from self._compare(reading, log, history.starts.get(reading.partition, 0))
             if reading.cut >= 0:
-                yield from self._left_out(reading, history)
+                yield from left_out(reading, history)
 
     @staticmethod
     def _compare(reading: Reading, log: Log, least: int) -> Iterator[str]:
@@ -45,25 +45,26 @@ class ReadWhole:
                 yield f"{reading.reader} read {row} as number {number}, where {offset} belongs"
                 return
 
-    @staticmethod
-    def _left_out(reading: Reading, history: History) -> Iterator[str]:
-        got = {(row.partition, row.offset) for row in reading.rows}
-        for publish in history.publishes:
-            partition = publish.partition
-            if publish.early or not publish.values or reading.partition not in (-1, partition):
+
+def left_out(reading: Reading, history: History) -> Iterator[str]:
+    """Compare a reading to the end with what had been confirmed when it began."""
+    got = {(row.partition, row.offset) for row in reading.rows}
+    for publish in history.publishes:
+        partition = publish.partition
+        if publish.early or not publish.values or reading.partition not in (-1, partition):
+            continue
+        least = max(reading.start.get(partition, 0), history.starts.get(partition, 0))
+        for confirmed in publish.confirms:
+            known = confirmed.offset != UNKNOWN and confirmed.at < reading.cut
+            if not known or confirmed.offset < least:
                 continue
-            least = max(reading.start.get(partition, 0), history.starts.get(partition, 0))
-            for confirmed in publish.confirms:
-                known = confirmed.offset != UNKNOWN and confirmed.at < reading.cut
-                if not known or confirmed.offset < least:
-                    continue
-                if (partition, confirmed.offset) not in got and not _is_in_doubt(
-                    history, partition, reading.cut
-                ):
-                    yield (
-                        f"{reading.reader} began to read to the end at {reading.cut}, and left out "
-                        f"{confirmed.offset} of {partition}, which was confirmed at {confirmed.at}"
-                    )
+            if (partition, confirmed.offset) not in got and not _is_in_doubt(
+                history, partition, reading.cut
+            ):
+                yield (
+                    f"{reading.reader} began to read to the end at {reading.cut}, and left out "
+                    f"{confirmed.offset} of {partition}, which was confirmed at {confirmed.at}"
+                )
 
 
 def _is_in_doubt(history: History, partition: int, cut: int) -> bool:

@@ -63,6 +63,8 @@ class Domain(NamedTuple):
     apps: int = 0
     #: How many parcels there are.
     parcels: int = 0
+    #: How many Spark queries read.
+    queries: int = 0
 
 
 class Workload:
@@ -126,6 +128,7 @@ class Workload:
         if domain.shipped:
             self._add_parcels(scene, domain.parcels)
             self._add_apps(scene, domain.apps)
+            self._add_queries(scene, domain.queries)
         # The least budget has no room for a subscription.
         room = scene.brokers.machine.shard.budget_bytes > LEAST_BUDGET
         self.receivers = [
@@ -192,6 +195,14 @@ class Workload:
 
         self._office = office = Office(scene)
         self.consumers += [ShippedApp(scene, f"app{n}", office) for n in range(count)]
+
+    def _add_queries(self, scene: Scene, count: int) -> None:
+        """Let Spark queries read, if the library is here that their source needs."""
+        if not count or find_spec("pyarrow") is None:
+            return
+        from weir.sim.clients.queries import ShippedQuery
+
+        self.readers += [ShippedQuery(scene, f"query{n}") for n in range(count)]
 
     def start(self) -> None:
         """Let all programs begin within the first moments."""

@@ -101,24 +101,14 @@ class Process(ABC):
             return
         self.life += 1
         self.started()
-        world, dice = self.world, self.world.dice
-        self._skew_us = dice.randint(-_SKEW_MS, _SKEW_MS) * MS
+        world = self.world
+        self._skew_us = world.dice.randint(-_SKEW_MS, _SKEW_MS) * MS
         machine = Machine(world, self._brokers, self.site)
         loop = VirtualLoop(world, machine)
         self._loop, self._machine = loop, machine
         world.note("start client", self.name, self.life)
         context = copy_context()
-        system = System(
-            monotonic=loop.time,
-            now_us=lambda: EPOCH_MS * MS + world.now + self._skew_us,
-            dice=lambda: Random(dice.getrandbits(64)),
-            thread=self._start_thread,
-            queue=VirtualQueue,
-            background=VirtualBackground,
-            chunk_bytes=self._chunk_bytes,
-            signals=self._catch,
-        )
-        context.run(SYSTEM.set, system)
+        context.run(SYSTEM.set, self._system(loop))
         context.run(_CURRENT.set, self)
         loop.enter(lambda: loop.create_task(self.main(), name=self.name, context=context))
         if not self.spared:
@@ -135,6 +125,20 @@ class Process(ABC):
         if loop is None:  # what is over begins nothing
             return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
         return await in_thread(loop, self._threads, call)
+
+    def _system(self, loop: VirtualLoop) -> System:
+        """Return what its programs take from the system."""
+        world = self.world
+        return System(
+            monotonic=loop.time,
+            now_us=lambda: EPOCH_MS * MS + world.now + self._skew_us,
+            dice=lambda: Random(world.dice.getrandbits(64)),
+            thread=self._start_thread,
+            queue=VirtualQueue,
+            background=VirtualBackground,
+            chunk_bytes=self._chunk_bytes,
+            signals=self._catch,
+        )
 
     def retire(self) -> None:
         """Be over, for good."""

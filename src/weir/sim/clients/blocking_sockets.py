@@ -1,0 +1,84 @@
+"""Sockets that block, for programs without an event loop in a thread of a simulated process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from weir.client.system import BlockingSocket
+from weir.testing.simulator.clients.threads import current_thread, run_in_loop
+
+T = TypeVar("T")
+
+
+def _block(waits: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine does, while the world goes on."""
+    return run_in_loop(current_thread(), waits)
+
+
+def sleep(seconds: float) -> None:
+    """Stand for `time.sleep`."""
+    _block(asyncio.sleep(seconds))
+
+
+def dial(host: str, port: int, timeout: float) -> BlockingSocket:
+    """Stand for `weir.client.system.dial`. Raises `OSError`."""
+    return _block(_dial(host, port, timeout))
+
+
+async def _dial(host: str, port: int, timeout: float) -> BlockingSocket:
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(timeout):
+        transport, came = await loop.create_connection(_Came, host, port)
+    return _Socket(transport, came)
+
+
+class _Came(asyncio.Protocol):
+    """What a connection brought that was not received yet."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.over = False
+        self.arrived = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        self.arrived.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.over = True
+        self.arrived.set()
+
+
+class _Socket:
+    """A socket that blocks."""
+
+    def __init__(self, transport: asyncio.Transport, came: _Came) -> None:
+        self._transport = transport
+        self._came = came
+        self._timeout: float | None = None
+
+    def settimeout(self, value: float | None, /) -> None:
+        self._timeout = value
+
+    def sendall(self, data: bytes, /) -> None:
+        if self._came.over or self._transport.is_closing():
+            raise BrokenPipeError(32, "Broken pipe")
+        self._transport.write(data)
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        if not self._came.data and not self._came.over:
+            _block(self._arrival())
+        size = min(len(buffer), len(self._came.data))
+        buffer[:size] = self._came.data[:size]
+        del self._came.data[:size]
+        return size
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    async def _arrival(self) -> None:
+        self._came.arrived.clear()
+        async with asyncio.timeout(self._timeout):
+            await self._came.arrived.wait()
