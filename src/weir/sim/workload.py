@@ -126,9 +126,7 @@ class Workload:
             ]
         self._office: Office | None = None
         if domain.shipped:
-            self._add_parcels(scene, domain.parcels)
-            self._add_apps(scene, domain.apps)
-            self._add_queries(scene, domain.queries)
+            self._add_beside(scene, domain)
         # The least budget has no room for a subscription.
         room = scene.brokers.machine.shard.budget_bytes > LEAST_BUDGET
         self.receivers = [
@@ -178,6 +176,12 @@ class Workload:
                 self.consumers.append(taker)
         for n in range(shape.keepers):
             self.consumers.append(ShippedConsumer(scene, f"shippedkeeper{n}", ORDER, keeps))
+
+    def _add_beside(self, scene: Scene, domain: Domain) -> None:
+        """Let those take part that do not concern others."""
+        self._add_parcels(scene, domain.parcels)
+        self._add_apps(scene, domain.apps)
+        self._add_queries(scene, domain.queries)
 
     def _add_parcels(self, scene: Scene, count: int) -> None:
         """Let large values and delayed messages go, and be taken."""
