@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -16,7 +17,6 @@ R = TypeVar("R")
 Timeout = Annotated[
     str, typer.Option(help="Give up if no broker is reached for so long at the start.")
 ]
-_LOOK_SECONDS = 0.5
 
 #: A person waits at a terminal: long enough for a broker that is starting, and no longer.
 TIMEOUT_SECONDS = 5.0
@@ -32,15 +32,11 @@ def connected_for_ever(url: str, timeout: str, work: Callable[[Client], Awaitabl
     """Do as `connected` does, with `timeout` for the first connection; a broker that goes later is
     waited for without end, and stderr says so.
     """
-    import asyncio
 
     async def patiently(client: Client) -> R:
-        client.wait_without_end()
-        telling = asyncio.create_task(_tell_when_away(client, url))
-        try:
-            return await work(client)
-        finally:
-            telling.cancel()
+        from weir.commands.waiting import for_ever
+
+        return await for_ever(client, work, partial(_tell_away, url))
 
     return connected(url, patiently, first_timeout(timeout))
 
@@ -55,16 +51,9 @@ def first_timeout(timeout: str) -> float:
     return seconds
 
 
-async def _tell_when_away(client: Client, url: str) -> None:
-    import asyncio
-
-    away = False
-    while True:
-        await asyncio.sleep(_LOOK_SECONDS)
-        if client.is_connected == away:
-            away = not away
-            words = "is away: waiting for it (Ctrl-C ends)" if away else "is back"
-            print(f"{url} {words}", file=sys.stderr, flush=True)
+def _tell_away(url: str, away: bool) -> None:
+    words = "is away: waiting for it (Ctrl-C ends)" if away else "is back"
+    print(f"{url} {words}", file=sys.stderr, flush=True)
 
 
 def connected(

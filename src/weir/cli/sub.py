@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli.connecting import DEFAULT_URL, Timeout, Url, connected_for_ever
-from weir.cli.tail import Form, as_json, as_text, ending_quietly
+from weir.cli.tail import ending_quietly
+from weir.commands.output import Form
 
 if TYPE_CHECKING:
     from weir.client.client import Client
@@ -46,16 +47,9 @@ def sub(
     """
 
     async def work(client: Client) -> None:
-        left = sys.maxsize if count is None else count
-        line = as_json if form is Form.json else as_text
-        async with client.consumer(topic, cluster=cluster, mode=mode.value) as consumer:
-            async for message in consumer:
-                sys.stdout.buffer.write(line(message))
-                sys.stdout.buffer.flush()  # what is acked was seen
-                left -= 1
-                if not left:
-                    consumer.done()
-                    return
+        from weir.commands.sub import Sub
+
+        await Sub(topic, cluster, mode.value, count, form).take(client, sys.stdout.buffer)
 
     from weir.cli.output import hint
 

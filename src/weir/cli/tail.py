@@ -6,25 +6,16 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weir.cli.connecting import DEFAULT_URL, Timeout, Url, connected_for_ever
+from weir.commands.output import Form
 
 if TYPE_CHECKING:
     from weir.client.client import Client
-    from weir.client.reader import Reader
     from weir.client.start import Start
-    from weir.model.message import Message
-
-
-class Form(StrEnum):
-    """How a message is written."""
-
-    text = "text"
-    json = "json"
 
 
 def tail(
@@ -70,16 +61,14 @@ def tail(
     """Show the messages of a topic until Ctrl-C. A broker that goes meanwhile is waited for."""
     # At the latest there is nothing before today's end.
     begin = start or ("latest" if follow else "earliest")
+    keys = [*map(os.fsencode, key)] if key else None
     place = _place(begin)
 
     async def work(client: Client) -> None:
-        where = await _where(client, topic, place, partition)
-        only = None if partition is None and not isinstance(where, dict) else [partition or 0]
-        async with client.reader(
-            topic, start=where, partitions=only, follow=follow,
-            key=[*map(os.fsencode, key)] if key else None, tag=tag or None, order=order,
-        ) as reader:  # fmt: skip
-            await _show(reader, count, form)
+        from weir.commands.tail import Tail
+
+        shown = Tail(topic, place, follow, count, partition, keys, tag or None, order, form)
+        await shown.show(client, sys.stdout.buffer)
 
     from weir.cli.output import hint
     from weir.errors import OffsetOutOfRange
@@ -127,87 +116,3 @@ def _place(begin: str) -> Start | int:
             "2026-11-22T10:00",
             param_hint="--from",
         ) from None
-
-
-async def _where(client: Client, topic: str, place: Start | int, partition: int | None) -> Start:
-    """Return where to begin; an offset means something in one partition only."""
-    from weir.errors import BadRequest
-
-    if not isinstance(place, int):
-        return place
-    if partition is None:
-        count = len((await client.describe(topic)).addresses)
-        if count > 1:
-            raise BadRequest(
-                f"{topic} has {count} partitions, each with offsets of its own: say which one "
-                f"with --partition 0 to {count - 1}"
-            )
-    return {partition or 0: place}
-
-
-async def _show(reader: Reader, count: int | None, form: Form) -> None:
-    write, flush = sys.stdout.buffer.write, sys.stdout.buffer.flush
-    line = as_json if form is Form.json else as_text
-    left = sys.maxsize if count is None else count
-    async for delivered in reader.batches():
-        for message in delivered.messages():
-            write(line(message))
-            left -= 1
-            if not left:
-                break
-        flush()
-        if not left:
-            return
-
-
-def as_text(message: Message) -> bytes:
-    """Return a message as one line: where it is, its key and tag if it has them, its value."""
-    parts = [f"{message.partition}/{message.offset}"]
-    if message.key is not None:
-        parts.append(f"key={printable(message.key)}")
-    if message.tag is not None:
-        parts.append(f"tag={printable(message.tag.encode())}")
-    if message.loaded:
-        parts.append(printable(message.value))
-    else:
-        parts.append(f"({message.size:,} bytes, too large to show)")
-    return "  ".join(parts).encode() + b"\n"
-
-
-def printable(data: bytes) -> str:
-    """Return bytes as text that cannot move a terminal's cursor or break a line."""
-    text = data.decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def as_json(message: Message) -> bytes:
-    """Return a message as a JSON object in one line; bytes that are no text come as base64."""
-    import msgspec
-
-    fields: dict[str, Any] = {
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": message.offset,
-        "stamp": message.stamp,
-        "time_us": message.time,
-        **_text_or_base64("key", message.key),
-        "tag": message.tag,
-        **_text_or_base64("value", message.value if message.loaded else None),
-        **({} if message.loaded else {"value_bytes": message.size}),
-        "headers": [
-            {"name": name, **_text_or_base64("value", data)}
-            for name, data in message.headers.items()
-        ],
-    }
-    return msgspec.json.encode(fields) + b"\n"
-
-
-def _text_or_base64(name: str, data: bytes | None) -> dict[str, object]:
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": data}

@@ -13,8 +13,8 @@ import typer
 from weir.cli import output
 from weir.cli.main import _command, app, main
 from weir.cli.pub import _summary
-from weir.cli.tail import as_json, as_text, printable
 from weir.client.receipts import Confirmed
+from weir.commands.output import as_json, as_text, printable
 from weir.model.message import LargeMessage, Message
 
 MESSAGE = Message(b"late", b"UA", "EWR", 5, {"h": b"\xff"}, "flights", 2, 7, 99)
