@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from weir.client.backoff import Backoff
-from weir.server.children import environment
 
 #: Between the end of a process and the start of the one in its place.
 AGAIN = Backoff(first=0.1, most=30.0, factor=2.0, jitter=0.0)
@@ -53,24 +52,34 @@ class Refused:
 Happening = Started | Ended | Killed | Refused
 
 
+class Child(Protocol):
+    """A process that was started."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    async def wait(self) -> int:
+        """Return its exit code once it is over; below 0, the signal that ended it."""
+
+    def terminate(self) -> None:
+        """Tell it to end. Raises `ProcessLookupError` if it is over."""
+
+    def kill(self) -> None:
+        """End it. Raises `ProcessLookupError` if it is over."""
+
+
+Start = Callable[[], Awaitable[Child]]
+
+
 class Crew:
     """A number of processes. They end with this one too, if they end when stdin does."""
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        patience: float,
-        tell: Callable[[Happening], None],
-        output: int | None = None,
-    ) -> None:
-        """Take what to run; one that was told to end is killed after `patience` seconds.
-
-        `output`: the file descriptor that their stdout goes to, if not to this one's.
-        """
-        self._words = tuple(words)
+    def __init__(self, start: Start, patience: float, tell: Callable[[Happening], None]) -> None:
+        """Take what starts one; one that was told to end is killed after `patience` seconds."""
+        self._start = start
         self._patience = patience
         self._tell = tell
-        self._output = output
         self._seats: list[_Seat] = []
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -95,24 +104,13 @@ class Crew:
         if self._leaving:
             await asyncio.wait(self._leaving)
 
-    async def _start(self) -> Process:
-        return await asyncio.create_subprocess_exec(
-            *self._words,
-            # The pipe closes when this process ends, however it does.
-            stdin=asyncio.subprocess.PIPE,
-            stdout=self._output,
-            env=environment(),
-            # Ctrl-C is for this process alone, which then tells the others.
-            start_new_session=True,
-        )
-
 
 class _Seat:
     """Room for one process, taken until it is left."""
 
     def __init__(
         self,
-        start: Callable[[], Awaitable[Process]],
+        start: Start,
         patience: float,
         tell: Callable[[Happening], None],
     ) -> None:
@@ -153,7 +151,7 @@ class _Seat:
         self.taken = False
         return partial(Ended, process.pid, code)
 
-    async def _until_over(self, process: Process) -> int:
+    async def _until_over(self, process: Child) -> int:
         over = asyncio.ensure_future(process.wait())
         left = asyncio.ensure_future(self._left.wait())
         await asyncio.wait((over, left), return_when=asyncio.FIRST_COMPLETED)

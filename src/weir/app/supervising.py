@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from weir.app.app import App
-from weir.app.crew import Crew, Happening
+from weir.app.crew import Crew, Happening, Start
 from weir.app.scaling import Look, Scaling
 from weir.client.client import Client
 from weir.client.connect import connect
 from weir.client.shares import Share
 from weir.errors import Disconnected, UnknownTopic, WeirError
-from weir.server.children import python
 
 LOOK_SECONDS = 1.0
 #: A look that takes longer is of no use.
@@ -26,20 +25,17 @@ _IN_TURN = 2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run, `least` to `most` processes of it; times in seconds. `name` is MODULE:APP.
+    """How many processes to run for a cluster: `least` to `most`; times in seconds.
 
-    `output`: the file descriptor that their stdout goes to, if not to this one's. `timeout` is for
-    the first connection alone: a broker that goes later is waited for without end.
+    `timeout` is for the first connection alone: a broker that goes later is waited for without end.
     """
 
-    name: str
     cluster: str
     url: str
     least: int
     most: int
     cool_down: float
     grace: float
-    output: int | None = None
     timeout: float = 5.0
 
 
@@ -82,8 +78,11 @@ Event = Happening | Scaled | Blind | Seen | Figures
 class Supervisor:
     """Starts processes, looks at the cluster, and has more of them or fewer."""
 
-    def __init__(self, app: App, plan: Plan, tell: Callable[[Event], None]) -> None:
-        """Take what to run. Raises `ValueError` for what the application has no handler of."""
+    def __init__(self, app: App, plan: Plan, start: Start, tell: Callable[[Event], None]) -> None:
+        """Take what starts a process with the application's handlers.
+
+        Raises `ValueError` for what the application has no handler of.
+        """
         mine = [one for one in app.subscriptions if one.cluster == plan.cluster]
         if not mine:
             names = sorted({one.cluster for one in app.subscriptions})
@@ -92,6 +91,7 @@ class Supervisor:
         self._topics = sorted({one.topic for one in mine})
         self._ordered = all(one.mode == "ordered" for one in mine)
         self._plan = plan
+        self._start = start
         self._tell = tell
         self._scaling = Scaling(plan.least, plan.most, plan.cool_down)
         self._crew: Crew | None = None
@@ -113,8 +113,7 @@ class Supervisor:
         if no broker is reached at the start.
         """
         plan = self._plan
-        words = python("weir.app.worker", plan.name, plan.cluster, plan.url, f"{plan.grace:g}")
-        crew = self._crew = Crew(words, plan.grace + _END_SECONDS, self._tell, plan.output)
+        crew = self._crew = Crew(self._start, plan.grace + _END_SECONDS, self._tell)
         looking = asyncio.ensure_future(self._look_on(crew))
         asked = asyncio.ensure_future(stop.wait())
         try:

@@ -54,9 +54,11 @@ def work(
     import os
 
     from weir.app.loading import NoApp, load
+    from weir.app.processes import starting
     from weir.app.supervising import Plan, Supervisor
     from weir.client.duration import seconds
     from weir.client.url import parse_url
+    from weir.server.children import python
 
     try:
         app = load(name)
@@ -67,21 +69,21 @@ def work(
         raise typer.Exit(1) from None
     try:
         plan = Plan(
-            name,
             cluster or _only(app),
             url or app.url,
             least,
             most or max(os.cpu_count() or 1, least),
             seconds(cool_down),
             seconds(grace),
-            sys.stderr.fileno() if as_json else None,
             first_timeout(timeout),
         )
         parse_url(plan.url)
         place = _place(metrics) if metrics else None
         stop = asyncio.Event()
         tell = _while_heard(_telling(plan, as_json), stop)
-        supervisor = Supervisor(app, plan, tell)
+        words = python("weir.app.worker", name, plan.cluster, plan.url, f"{plan.grace:g}")
+        start = starting(words, sys.stderr.fileno() if as_json else None)
+        supervisor = Supervisor(app, plan, start, tell)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -98,11 +100,12 @@ async def _run(
     """Work until `stop`, or a signal; serve figures at `place` meanwhile."""
     from contextlib import AsyncExitStack
 
+    from weir.app.signals import stopped_by_signals
     from weir.app.supervising import Figures
     from weir.cli.work_figures import told_to_collectors
 
-    _stop_at_signals(stop)
     async with AsyncExitStack() as stack:
+        stack.enter_context(stopped_by_signals(stop))
         if place is not None:
             serving = told_to_collectors(supervisor, plan, *place)
             tell(Figures(await stack.enter_async_context(serving)))
@@ -140,23 +143,6 @@ def _only(app: App) -> str:
     if len(names) > 1:
         raise ValueError(f"there are {', '.join(names)}: name one with --cluster")
     return names[0]
-
-
-def _stop_at_signals(stop: asyncio.Event) -> None:
-    """Set `stop` at the first; the second ends this process, and so the others at once."""
-    import asyncio
-    import signal
-
-    loop = asyncio.get_running_loop()
-    caught = (signal.SIGINT, signal.SIGTERM)
-
-    def first() -> None:
-        for number in caught:
-            loop.remove_signal_handler(number)
-        stop.set()
-
-    for number in caught:
-        loop.add_signal_handler(number, first)
 
 
 def _while_heard(tell: Callable[[Event], None], stop: asyncio.Event) -> Callable[[Event], None]:

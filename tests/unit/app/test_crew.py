@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from weir.app.crew import Crew, Ended, Happening, Killed, Refused, Started
+from weir.app.processes import starting
 
 STAYS = "import sys; sys.stdin.read()"
 DEAF = f"""
@@ -40,7 +41,7 @@ class Told:
 
 
 def crew_of(told: Told, program: str) -> Crew:
-    return Crew([sys.executable, "-c", program], 20.0, told)
+    return Crew(starting([sys.executable, "-c", program]), 20.0, told)
 
 
 def test_there_are_so_many_as_are_wanted_and_the_youngest_go_first() -> None:
@@ -77,7 +78,7 @@ def test_one_that_does_not_end_is_killed() -> None:
     async def run() -> None:
         told = Told()
         ends = os.pipe()
-        crew = Crew([sys.executable, "-c", DEAF], 0.1, told, output=ends[1])
+        crew = Crew(starting([sys.executable, "-c", DEAF], ends[1]), 0.1, told)
         crew.resize(1)
         assert await asyncio.to_thread(os.read, ends[0], 4) == b"deaf"
         await crew.close()
@@ -93,7 +94,7 @@ def test_one_that_does_not_end_is_killed() -> None:
 def test_what_cannot_be_started_is_told_and_tried_again() -> None:
     async def run() -> None:
         told = Told()
-        crew = Crew(["/there/is/no/such/program"], 1.0, told)
+        crew = Crew(starting(["/there/is/no/such/program"]), 1.0, told)
         crew.resize(1)
         await told.until(lambda: len(told.all) == 2)
         assert crew.present == 0

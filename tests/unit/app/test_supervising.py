@@ -10,12 +10,15 @@ import pytest
 
 import weir
 from weir.app import supervising
+from weir.app.processes import starting
 from weir.app.supervising import Blind, Plan, Scaled, Seen, Supervisor
 from weir.errors import Disconnected
 
+CAT = starting(["/bin/cat"])
+
 
 def plan(url: str) -> Plan:
-    return Plan("nowhere:app", "ledger", url, 1, 8, 30.0, 1.0)
+    return Plan("ledger", url, 1, 8, 30.0, 1.0)
 
 
 def app_of(mode: str, *topics: str) -> weir.App:
@@ -36,7 +39,7 @@ def test_what_waits_is_what_nobody_has_and_may_be_had(node: Any) -> None:
                 for number in range(5):
                     await w.publish(topic, str(number))
             await w.publish("doors", "later", delay="1h")
-            supervisor = Supervisor(app_of("shared", "doors", "gates"), plan(node.url), print)
+            supervisor = Supervisor(app_of("shared", "doors", "gates"), plan(node.url), CAT, print)
             assert (await supervisor._look(w)).left == 0  # there is no such cluster yet
             async with w.consumer("doors", cluster="ledger") as consumer:
                 await consumer.nack(await anext(consumer), delay="1h")
@@ -65,7 +68,7 @@ def test_an_ordered_cluster_has_use_for_a_process_a_partition(node: Any) -> None
         async with weir.connect(node.url) as w:
             await w.create_topic("doors", partitions=3)
             await w.publish("doors", "one")
-            supervisor = Supervisor(app_of("ordered", "doors"), plan(node.url), print)
+            supervisor = Supervisor(app_of("ordered", "doors"), plan(node.url), CAT, print)
             assert (await supervisor._look(w)).useful is None  # it has not begun
             async with w.consumer("doors", cluster="ledger", mode="ordered") as consumer:
                 await anext(consumer)
@@ -78,7 +81,6 @@ def test_an_ordered_cluster_has_use_for_a_process_a_partition(node: Any) -> None
 def test_a_broker_that_goes_is_waited_for(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervising, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(supervising, "_PATIENCE_SECONDS", 0.05)
-    monkeypatch.setattr(supervising, "python", lambda *_: ["/bin/cat"])
     told: list[object] = []
 
     async def run() -> None:
@@ -95,7 +97,7 @@ def test_a_broker_that_goes_is_waited_for(node: Any, monkeypatch: pytest.MonkeyP
             if isinstance(event, Seen):
                 stop.set()
 
-        supervisor = Supervisor(app_of("shared", "doors"), plan(node.url), tell)
+        supervisor = Supervisor(app_of("shared", "doors"), plan(node.url), CAT, tell)
         async with asyncio.timeout(30):
             running = asyncio.ensure_future(supervisor.run(stop))
             await blind.wait()
@@ -114,7 +116,7 @@ def test_without_a_broker_at_the_start_no_process_begins() -> None:
 
     async def run() -> None:
         first = replace(plan("weir://127.0.0.1:1"), timeout=0.1)
-        supervisor = Supervisor(app_of("shared", "doors"), first, told.append)
+        supervisor = Supervisor(app_of("shared", "doors"), first, CAT, told.append)
         with pytest.raises(Disconnected, match=r"within 0\.1 s"):
             await supervisor.run(asyncio.Event())
 

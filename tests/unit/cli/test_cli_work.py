@@ -13,12 +13,13 @@ import pytest
 import weir
 from weir.app.crew import Ended, Killed, Refused, Started
 from weir.app.scaling import Look
+from weir.app.processes import starting
 from weir.app.supervising import Blind, Figures, Plan, Scaled, Seen, Supervisor
 from weir.cli.main import main
 from weir.cli.work import _telling, _while_heard
 from weir.cli.work_figures import text_of
 
-PLAN = Plan("ledger:app", "ledger", "weir://localhost", 1, 8, 30.0, 10.0)
+PLAN = Plan("ledger", "weir://localhost", 1, 8, 30.0, 10.0)
 MODULES = {
     "one_app": "import weir\napp = weir.App()\n@app.subscribe('a', cluster='c')\ndef f(m): ...\n",
     "two_clusters": (
@@ -130,7 +131,7 @@ def test_a_collector_gets_what_is_wanted_and_what_waits_once_that_is_known() -> 
     @app.subscribe("unlocks", cluster="ledger")
     async def record(message: weir.Message) -> None: ...
 
-    supervisor = Supervisor(app, PLAN, print)
+    supervisor = Supervisor(app, PLAN, starting(["/bin/cat"]), print)
     told = dict(
         line.split(" ") for line in text_of(supervisor, PLAN).splitlines() if line[0] != "#"
     )
