@@ -13,6 +13,7 @@ from typing import Protocol
 from weir.model.columns import NO_SEQUENCE
 from weir.model.limits import KIB
 from weir.sim.effects import EffectOnce
+from weir.sim.errands import WorkDone
 from weir.sim.handled import HandledOnce, OneHolder
 from weir.sim.history import UNKNOWN, Ack, Grant, History, Look, Record, Return, Seek
 from weir.sim.in_turn import OneCursor, OneTurn
@@ -20,6 +21,7 @@ from weir.sim.leasing import HeldBack, Leased
 from weir.sim.one_order import AllOrNone, BarrierHolds, Causal, OneOrder
 from weir.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
 from weir.sim.parcels import Delivered
+from weir.sim.printed import HandedOver
 from weir.sim.queries import Streamed
 from weir.sim.rising import RisingStamps
 from weir.sim.seeking import between
@@ -434,6 +436,8 @@ CHECKERS: tuple[Checker, ...] = (
     OneHolder(),
     EffectOnce(),
     Delivered(),
+    HandedOver(),
+    WorkDone(),
     Streamed(),
 )
 

@@ -10,7 +10,9 @@ from weir.broker.state.ranges import Ranges
 from weir.model.batch import Batch
 from weir.model.clusters import Mode
 from weir.sim.effects import Ledger
+from weir.sim.errands import Errands
 from weir.sim.parcels import Parcels
+from weir.sim.printed import Printed
 
 if TYPE_CHECKING:
     from weir.sim.queries import Query
@@ -360,6 +362,10 @@ class History:
     ledger: Ledger | None = None
     #: Large values and delayed messages, if any are sent by the client that ships.
     parcels: Parcels | None = None
+    #: What `weir work` is to do, if it runs.
+    errands: Errands | None = None
+    #: What `weir sub` printed, if it runs.
+    printed: Printed | None = None
     #: Spark queries on the topic.
     queries: list[Query] = field(default_factory=list)
     #: What a client found wrong on the spot, under the promise that it breaks.

@@ -177,8 +177,9 @@ class _Run:
         ends = bool(ordered) and not self._rots and shape.ends[seed % len(shape.ends)]
         apps = shape.apps[seed % len(shape.apps)]
         parcels = shape.parcels[seed % len(shape.parcels)]
-        queries = shape.queries[seed % len(shape.queries)]
-        domain = Domain(ordered, grows, takers, scatterers, ends, shipped, apps, parcels, queries)
+        beside = (shape.queries, shape.tails, shape.subs, shape.errands)
+        drawn = [of[seed // 4 % len(of)] for of in beside]
+        domain = Domain(ordered, grows, takers, scatterers, ends, shipped, apps, parcels, *drawn)
         self._workload = Workload(self._scene, shape, operated, domain)
         self._scatters = bool(scatterers)
         self._ordered = bool(ordered or takers or shipped)

@@ -113,6 +113,11 @@ class Shape:
     parcels: tuple[int, ...] = (0,)
     #: Whether one of those that publish, and one that reads, call `weir.sync`.
     blocking: bool = False
+    #: How many terminals show the topic, and take of it, likewise.
+    tails: tuple[int, ...] = (0,)
+    subs: tuple[int, ...] = (0,)
+    #: How many errands there are for the processes of `weir work`, likewise.
+    errands: tuple[int, ...] = (0,)
     #: How many Spark queries read the topic, likewise.
     queries: tuple[int, ...] = (0,)
     #: Whether the clocks of a set jump by hours.
@@ -208,12 +213,12 @@ NODE_ENDING = replace(
     shipped=(False, False, True, True),
 )
 ENDING = replace(CROWDED, ends=(True,), rots=(0,), shipped=(False, True))
-#: Those with clients that ship, and Spark queries read beside them.
-NODE_READS = replace(NODE_SHIPPED, queries=(1,))
-SET_READS = replace(SET, queries=(1,))
-EVEN_READS = replace(EVEN, queries=(1,))
-NODE_ENDING_READS = replace(NODE_ENDING, queries=(1,))
-ENDING_READS = replace(ENDING, queries=(1,))
+#: Those with clients that ship, and Spark queries and commands read beside them.
+NODE_READS = replace(NODE_SHIPPED, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
+SET_READS = replace(SET, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
+EVEN_READS = replace(EVEN, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
+NODE_ENDING_READS = replace(NODE_ENDING, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
+ENDING_READS = replace(ENDING, queries=(1,), tails=(1,), subs=(2, 0), errands=(0, 12))
 #: Four nodes, of which three hold each group: groups move when a node is taken out of use.
 FOUR = replace(UNORDERED, nodes=4)
 

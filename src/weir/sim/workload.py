@@ -11,13 +11,16 @@ from weir.model.clusters import Mode
 from weir.sim.authors import Author, Pen
 from weir.sim.clients.blocking import BlockingProducer, BlockingReader
 from weir.sim.clients.consumers import ShippedConsumer
+from weir.sim.clients.errands import ShippedPublisher, ShippedWork
 from weir.sim.clients.parcels import ShippedPorter, ShippedSender
 from weir.sim.clients.process import Shipped
 from weir.sim.clients.producers import ShippedProducer
 from weir.sim.clients.readers import ShippedReader
 from weir.sim.clients.scatterers import ShippedScatterer
+from weir.sim.clients.terminals import ShippedSub, ShippedTail
 from weir.sim.cutters import Cutter
 from weir.sim.enders import Ender
+from weir.sim.errands import Errands
 from weir.sim.growers import Grower, Newcomer
 from weir.sim.hasty import Hasty
 from weir.sim.hubs import Hub
@@ -25,6 +28,7 @@ from weir.sim.keepers import KeyedConsumer, OrderedConsumer
 from weir.sim.operators import Operator
 from weir.sim.order_readers import OrderReader
 from weir.sim.parcels import Parcels
+from weir.sim.printed import Printed
 from weir.sim.producers import Producer
 from weir.sim.programs import Program
 from weir.sim.readers import Consumer, Onlooker, Reader
@@ -63,8 +67,12 @@ class Domain(NamedTuple):
     apps: int = 0
     #: How many parcels there are.
     parcels: int = 0
-    #: How many Spark queries read.
+    #: How many Spark queries read, and terminals show and take.
     queries: int = 0
+    tails: int = 0
+    subs: int = 0
+    #: How many errands there are for the processes of `weir work`.
+    errands: int = 0
 
 
 class Workload:
@@ -182,6 +190,11 @@ class Workload:
         self._add_parcels(scene, domain.parcels)
         self._add_apps(scene, domain.apps)
         self._add_queries(scene, domain.queries)
+        self._add_terminals(scene, domain.tails, domain.subs)
+        if domain.errands:
+            errands = scene.history.errands = Errands()
+            self.producers.append(ShippedPublisher(scene, "publisher", domain.errands, errands))
+            self.consumers.append(ShippedWork(scene, "work", errands))
 
     def _add_parcels(self, scene: Scene, count: int) -> None:
         """Let large values and delayed messages go, and be taken."""
@@ -199,6 +212,15 @@ class Workload:
 
         self._office = office = Office(scene)
         self.consumers += [ShippedApp(scene, f"app{n}", office) for n in range(count)]
+
+    def _add_terminals(self, scene: Scene, tails: int, subs: int) -> None:
+        """Let commands show what is there, and take it."""
+        self.readers += [ShippedTail(scene, f"tail{n}") for n in range(tails)]
+        if not subs:
+            return
+        printed = scene.history.printed = Printed()
+        mode = self._world.dice.choice(("shared", "keyed"))
+        self.consumers += [ShippedSub(scene, f"sub{n}", mode, printed) for n in range(subs)]
 
     def _add_queries(self, scene: Scene, count: int) -> None:
         """Let Spark queries read, if the library is here that their source needs."""

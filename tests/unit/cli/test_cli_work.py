@@ -12,8 +12,8 @@ import pytest
 
 import weir
 from weir.app.crew import Ended, Killed, Refused, Started
-from weir.app.scaling import Look
 from weir.app.processes import starting
+from weir.app.scaling import Look
 from weir.app.supervising import Blind, Figures, Plan, Scaled, Seen, Supervisor
 from weir.cli.main import main
 from weir.cli.work import _telling, _while_heard

@@ -19,6 +19,7 @@ from weir.sim.mutants import (
     order,
     parcels,
     publishing,
+    reads,
     replication,
     scatterings,
     shards,
@@ -49,6 +50,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         hosts,
         parcels,
         publishing,
+        reads,
     )
     for mutant in all_in(vars(module))
 )
