@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from weir.app.app import App
+    from weir.app.crew import Start
     from weir.app.supervising import Event, Plan, Supervisor
 
 
@@ -54,11 +55,9 @@ def work(
     import os
 
     from weir.app.loading import NoApp, load
-    from weir.app.processes import starting
     from weir.app.supervising import Plan, Supervisor
     from weir.client.duration import seconds
     from weir.client.url import parse_url
-    from weir.server.children import python
 
     try:
         app = load(name)
@@ -81,9 +80,7 @@ def work(
         place = _place(metrics) if metrics else None
         stop = asyncio.Event()
         tell = _while_heard(_telling(plan, as_json), stop)
-        words = python("weir.app.worker", name, plan.cluster, plan.url, f"{plan.grace:g}")
-        start = starting(words, sys.stderr.fileno() if as_json else None)
-        supervisor = Supervisor(app, plan, start, tell)
+        supervisor = Supervisor(app, plan, _starting(name, plan, as_json), tell)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -110,6 +107,15 @@ async def _run(
             serving = told_to_collectors(supervisor, plan, *place)
             tell(Figures(await stack.enter_async_context(serving)))
         await supervisor.run(stop)
+
+
+def _starting(name: str, plan: Plan, as_json: bool) -> Start:
+    """Return what starts a process with the handlers of MODULE:APP."""
+    from weir.app.processes import starting
+    from weir.server.children import python
+
+    words = python("weir.app.worker", name, plan.cluster, plan.url, f"{plan.grace:g}")
+    return starting(words, sys.stderr.fileno() if as_json else None)
 
 
 def _place(metrics: str) -> tuple[str, int]:

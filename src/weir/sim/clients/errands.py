@@ -22,11 +22,11 @@ from weir.client.client import Client
 from weir.client.connect import connect
 from weir.errors import Disconnected, TopicExists, UnknownTopic, WeirError
 from weir.model.message import Message
-from weir.sim.clients.loop import VirtualLoop
 from weir.sim.clients.process import Shipped
 from weir.sim.errands import Errands
 from weir.sim.scene import Scene
-from weir.sim.world import MS
+from weir.testing.simulator.clients.loop import VirtualLoop
+from weir.testing.simulator.world import MS
 
 # Faults are what is played: nobody wants to read what handlers tell of them.
 logging.getLogger("weir.app").addHandler(logging.NullHandler())
@@ -48,6 +48,8 @@ _RESTS = 0.2
 _REST = 0.2
 _LEASES = ((0.1, 0.4), (1.0, 4.0))
 _GRACES = (0.05, 1.0)
+#: How likely `weir work` is told to end in the place of being killed or standing still.
+_TERMINATED = 0.3
 _COOL_DOWNS = (0.3, 2.0)
 
 
@@ -79,7 +81,7 @@ class ShippedWork(Shipped):
 
     def __init__(self, scene: Scene, name: str, errands: Errands) -> None:
         """Note in `errands` what is done."""
-        super().__init__(scene, name)
+        super().__init__(scene, name, _TERMINATED)
         self.errands = errands
         self.lease = scene.world.dice.choice(_LEASES[scene.brokers.far])
         self.grace = scene.world.dice.choice(_GRACES)
