@@ -108,7 +108,8 @@ class ShippedWork(Shipped):
             self.finished = self.errands.drained
         finally:
             beside.cancel()
-        if left := [one.name for one in self._children if one.code is None]:
+        mine = [one for one in self._children if one.parent is self._loop]
+        if left := [one.name for one in mine if one.code is None]:
             self.complain("WorkDone", f"it came to its end, and {left} did not")
         if not self.finished:
             await self.rest()
