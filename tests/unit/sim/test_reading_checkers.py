@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from weir.sim.clients.blocking import run_blocking, sleep
 from weir.sim.errands import Errands, WorkDone
 from weir.sim.history import Confirmed, History, Publish, Record, Row
 from weir.sim.printed import HandedOver, Printed, Taken
@@ -107,29 +105,3 @@ def test_errands_are_judged() -> None:
         "b'c' was done, and sent by nobody",
         "b'a' was confirmed, and is not done",
     ]
-
-
-def test_who_blocks_lets_the_loop_go_on_and_can_be_cancelled() -> None:
-    done: list[str] = []
-
-    def program() -> str:
-        try:
-            sleep(0.01)
-            done.append("slept")
-            sleep(60)
-        finally:
-            done.append("over")
-        return "never"
-
-    async def run() -> None:
-        task = asyncio.create_task(run_blocking(program))
-        await asyncio.sleep(0)
-        while "slept" not in done:
-            await asyncio.sleep(0.001)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await run_blocking(lambda: 7) == 7
-
-    asyncio.run(run())
-    assert done == ["slept", "over"]

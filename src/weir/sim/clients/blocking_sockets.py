@@ -79,6 +79,8 @@ class _Socket:
         self._transport.abort()
 
     async def _arrival(self) -> None:
-        self._came.arrived.clear()
+        came = self._came
         async with asyncio.timeout(self._timeout):
-            await self._came.arrived.wait()
+            while not came.data and not came.over:
+                came.arrived.clear()
+                await came.arrived.wait()
