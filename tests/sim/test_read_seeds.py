@@ -46,8 +46,3 @@ def test_a_seed_with_queries_and_commands_replays_to_the_byte_whatever_hashes_ar
         )
         traces.add(played.stdout.decode().strip())
     assert len(traces) == 1
-
-
-def test_a_query_is_told_of_what_retention_took_while_it_looked_for_its_cut() -> None:
-    outcome = run_seed(7, NODE_READS)
-    assert not outcome.violations, outcome.report()

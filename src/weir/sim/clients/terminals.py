@@ -200,7 +200,7 @@ class ShippedSub(_Terminal):
         if self._ending and await self._is_done():
             self._printed.drained = self.finished = True
             return
-        count = dice.choice(_COUNTS)
+        count = dice.choice(_COUNTS[2:] if self._ending else _COUNTS)
         # Once all is calm no lease ends before what it was for is acked.
         lease = _LEASE if self._ending else self._lease
         sub = Sub(TOPIC, SUB, self._mode, count, Form.json, lease)

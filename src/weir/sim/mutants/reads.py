@@ -33,16 +33,6 @@ def a_task_reads_past_its_end(patch: Patch) -> None:
 
 
 @bug(breaks={"Streamed"})
-def a_query_asks_for_one_barrier(patch: Patch) -> None:
-    """A cut lies at one stamp, which every partition has passed."""
-    patch.source(
-        _COMPLETE,
-        "        info, behind = self._reached(stamp)\n",
-        "        info, behind = self._reached(0)\n",
-    )
-
-
-@bug(breaks={"Streamed"})
 def a_shorter_cut_keeps_the_stamp_of_the_longer(patch: Patch) -> None:
     """A cut at an earlier barrier has the stamp of that one."""
     patch.source(_COMPLETE, "cut, None), stamp=cut.stamp)", "cut, None), stamp=end.stamp)")
