@@ -273,6 +273,5 @@ class _Worker(Shipped):
 
 
 async def _create(client: Client) -> None:
-    for topic in (ERRANDS, DEAD):
-        with suppress(TopicExists):
-            await client.create_topic(topic, _PARTITIONS)
+    with suppress(TopicExists):
+        await client.create_topic(ERRANDS, _PARTITIONS)
