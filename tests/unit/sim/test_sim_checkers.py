@@ -35,6 +35,9 @@ ELSEWHERE = {
     "weir.sim.handled",
     "weir.sim.effects",
     "weir.sim.parcels",
+    "weir.sim.errands",
+    "weir.sim.printed",
+    "weir.sim.queries",
 }
 
 
