@@ -207,8 +207,7 @@ class Administration:
         chosen = [*(range(len(places)) if partitions is None else partitions)]
         if begin.offsets is not None:
             chosen = [*begin.offsets]
-        for partition in chosen:
-            places[partition]  # raises if the topic has no such partition
+        await places.find_these(chosen)
         for attempt in range(_SEEK_TRIES):
             found = await places.positions(begin.stamp, chosen)
             wanted = {p: begin.offset(p, reply) for p, reply in found.items()}

@@ -8,11 +8,15 @@ from typing import cast
 
 from weir.client.system import SYSTEM
 from weir.codec.fields import Buffer
-from weir.errors import Disconnected, RemoteProtocolError, refusal
-from weir.model.ids import Address
+from weir.errors import Disconnected, RemoteProtocolError, Unavailable, UnknownTopic, refusal
+from weir.model.ids import PARTITIONS_MAX, Address, group_of
+from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire.client import decode_reply, encode_request
 from weir.wire.frame import CLIENT_HEADER, ClientFrame, Flags, client_frame_size
+
+#: How many seconds pass before it is asked again which partitions a topic has.
+_LOOK_AGAIN = 0.05
 
 
 class BlockingClient:
@@ -119,6 +123,26 @@ class BlockingClient:
         replies = self.requests([m.Positions(address, stamp) for address in info.addresses])
         assert all(isinstance(reply, m.PositionsReply) for reply in replies)
         return info, cast(list[m.PositionsReply], replies)
+
+    def await_partitions(self, topic: str, info: m.TopicInfo, count: int) -> m.TopicInfo:
+        """Return a topic as the node tells of it once that has heard of `count` partitions, or is
+        sure that there are fewer. Raises `Unavailable` if it takes too long.
+        """
+        if not len(info.addresses) < count <= PARTITIONS_MAX:
+            return info
+        until = time.monotonic() + self._timeout
+        try:
+            # Refused only by a node whose registry is up to date.
+            self.request(a.AskLeader(Address(0, 0, group_of(info.id, count - 1))))
+        except UnknownTopic:
+            return self.describe(topic)
+        while True:
+            found = self.describe(topic)
+            if len(found.addresses) >= count or found.id != info.id:
+                return found
+            if time.monotonic() >= until:
+                raise Unavailable(f"{topic} has {count} partitions, and this node does not say so")
+            time.sleep(_LOOK_AGAIN)
 
     def barriers(self, topic: int, stamp: int, wait_ms: int) -> m.Barriers:
         """Return how far the one order of a topic's partitions is complete, once that is `stamp`,

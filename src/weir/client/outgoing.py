@@ -109,10 +109,12 @@ class Outgoing:
             self._link.request(m.DescribeTopic(self.topic), m.TopicInfo), self._clock.learn()
         )
         places = Places(self._link, self.topic, info)
+        if isinstance(self._options.partition, int):
+            await places.find_these([self._options.partition])
         grants = await self._granted(len(places))
         lanes = [self._new_lane(p, places[p], grant) for p, grant in enumerate(grants)]
         # Programs that publish one message each must not all begin with the same partition.
-        self._choosing.begin(lanes, info.closed, self._link.random.randrange(len(lanes)))
+        self._choosing.begin(lanes, places.closed, self._link.random.randrange(len(lanes)))
         self._lane(self._options.partition)
         self._link.senders[self] = None
         loop = asyncio.get_running_loop()

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from weir.client.link import Link
 from weir.errors import BadBatch, NotLeader, Unavailable, UnknownTopic, WeirError
-from weir.model.ids import Address
+from weir.model.ids import PARTITIONS_MAX, Address, group_of
+from weir.wire import administration as a
 from weir.wire import messages as m
 
 R = TypeVar("R")
@@ -69,6 +70,26 @@ class Places:
                     "served: try again shortly"
                 )
             await asyncio.sleep(_LOOK_AGAIN)
+
+    async def find_these(self, partitions: Iterable[int]) -> None:
+        """Return once it is known where these partitions are served.
+
+        The node that was asked may not have heard yet of a partition that was added. Raises
+        `UnknownTopic` for one that the topic does not have, `Unavailable` as `find_all` does.
+        """
+        asked = [*partitions]
+        last = max(asked, default=0)
+        if len(self) <= last < PARTITIONS_MAX and min(asked) >= 0:
+            # Refused only by a node whose registry is up to date.
+            request = a.AskLeader(Address(0, 0, group_of(self.id, last)))
+            try:
+                await self._link.request(request, a.LeaderInfo)
+            except UnknownTopic:
+                await self.find_again()
+            else:
+                await self.find_all(last + 1)
+        for partition in asked:
+            self[partition]  # raises if the topic has no such partition
 
     @property
     def id(self) -> int:

@@ -205,6 +205,7 @@ class Scattering:
     async def _place(self, row: _Row) -> Address:
         places = await self._shared.places(row.topic, row.partition or 0)
         if row.partition is not None:
+            await places.find_these([row.partition])
             return places[row.partition]
         if row.key is not None:
             return places[partition_for(row.key, len(places), places.closed)]

@@ -45,9 +45,9 @@ class Span:
         await self._settle(link)
         if barriers is not None and self._moment is None:
             self._moment = await self._cut(barriers)
+        named = (self._end and self._end.offsets) or ()
+        await places.find_these([*self.positions, *(given or ()), *named])
         mine = [*dict.fromkeys(given or range(len(places)))]
-        for partition in [*self.positions, *mine, *((self._end and self._end.offsets) or ())]:
-            places[partition]  # raises if the topic has no such partition
         await self._set_begins(places, mine)
         if self.ends is None and (self._end is not None or not self._follow):
             self.ends = await self._ends(places, mine)

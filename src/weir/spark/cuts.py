@@ -6,7 +6,7 @@ hold several batches, so the first batches from there on are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -61,14 +61,31 @@ class Cuts:
     options: Options
     #: (partition, stamp) of bounds that were found: they never move again.
     _found: dict[tuple[int, int], int] = field(default_factory=dict)
+    #: So many partitions the topic has at least, though a node may not have heard of all of them.
+    _least: int = 0
+
+    def expect(self, partitions: Iterable[int]) -> None:
+        """Take it that the topic has these: a node that has not heard of them is asked until it
+        has, or is sure that they are not there.
+        """
+        self._least = max([self._least, *(partition + 1 for partition in partitions)])
 
     def standing(self, stamp: int = 0) -> Standing:
         """Ask where the topic stands; `at` of each place is meant for `stamp`.
 
         Raises `BadOption` if the query selects partitions that are not there.
         """
-        info, places = self.ask(lambda client: client.positions(self.options.topic, stamp))
-        selection = self.options.selection
+        topic, selection = self.options.topic, self.options.selection
+        self.expect(selection.partitions or ())
+
+        def question(client: BlockingClient) -> tuple[TopicInfo, list[PositionsReply]]:
+            found = client.positions(topic, stamp)
+            if len(found[1]) < self._least:
+                client.await_partitions(topic, found[0], self._least)
+                found = client.positions(topic, stamp)
+            return found
+
+        info, places = self.ask(question)
         if missing := sorted((selection.partitions or frozenset()) - set(range(len(places)))):
             raise BadOption(
                 f"option partitions names partition {missing[0]}; {self.options.topic} has "
@@ -78,7 +95,14 @@ class Cuts:
 
     def describe(self) -> TopicInfo:
         """Ask where the topic's partitions are served. Raises `UnknownTopic`."""
-        return self.ask(lambda client: client.describe(self.options.topic))
+
+        def question(client: BlockingClient) -> TopicInfo:
+            info = client.describe(self.options.topic)
+            if len(info.addresses) < self._least:
+                info = client.await_partitions(self.options.topic, info, self._least)
+            return info
+
+        return self.ask(question)
 
     def resolve(self, name: str, bound: Bound) -> Cut:
         """Return the cut that a bound means now; `name` is its option's, for errors.
@@ -91,6 +115,7 @@ class Cuts:
             case Latest():
                 return self.standing().end
             case Offsets(by_partition):
+                self.expect(by_partition)
                 standing = self.standing()
                 self._check(name, by_partition, standing)
                 rest = standing.end if name.startswith("ending") else standing.begin

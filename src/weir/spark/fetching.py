@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from weir.client.blocking import BlockingClient
 from weir.client.delivered import Delivered, LargeDelivered, deliver
-from weir.errors import NotLeader, OffsetOutOfRange
+from weir.errors import NotLeader, OffsetOutOfRange, UnknownTopic
 from weir.model.arrow import record_batch
 from weir.model.ids import Address
 from weir.model.limits import MIB
@@ -131,7 +131,7 @@ class _Leader:
             try:
                 fetched = client.fetch(self._address, first, max_bytes)
             except NotLeader:
-                self._address = client.describe(self._source.topic).addresses[self._partition]
+                self._find(client)
                 raise
             end = min(fetched.next_offset, behind)
             voids = fetched.voids
@@ -182,8 +182,17 @@ class _Leader:
         try:
             return load(client, self._address, part)
         except NotLeader:
-            self._address = client.describe(self._source.topic).addresses[self._partition]
+            self._find(client)
             raise
+
+    def _find(self, client: BlockingClient) -> None:
+        """Ask where the partition is served now. Raises `UnknownTopic`."""
+        info = client.describe(self._source.topic)
+        if len(info.addresses) <= self._partition:
+            info = client.await_partitions(self._source.topic, info, self._partition + 1)
+        if len(info.addresses) <= self._partition:
+            raise UnknownTopic(f"{self._source.topic} has no partition {self._partition} any more")
+        self._address = info.addresses[self._partition]
 
     def _lost(self, first: int, behind: int, why: str) -> RangeLost:
         return RangeLost(

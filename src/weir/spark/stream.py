@@ -52,6 +52,7 @@ class Stream:
         Raises `RangeLost` and `CheckpointMismatch`.
         """
         begin = self._heard(start)
+        self._cuts.expect(begin.positions)
         if self._target is None and self._complete.wanted and not self._complete.moved(begin):
             return start
         end = self._target or self._end()
@@ -76,6 +77,7 @@ class Stream:
         """Return the work of the micro-batch [start, end), by tasks; a replay gets the same."""
         behind = self._heard(end)
         begin = behind.since(self._heard(start))
+        self._cuts.expect(behind.positions)
         info = self._cuts.describe()
         # Whether the messages are still there shows when they are read; here, whether the topic is.
         there = {p: behind.positions.get(p, 0) for p in range(len(info.addresses))}

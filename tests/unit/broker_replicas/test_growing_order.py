@@ -90,6 +90,23 @@ def test_nobody_writes_to_a_partition_that_has_not_joined(trio: Any, produce: An
     assert isinstance(trio.told(batch, group), m.Confirm)
 
 
+def test_who_has_not_heard_of_a_partition_says_nothing_final_of_it(trio: Any) -> None:
+    info = trio.topic("t", 1)
+    behind = next(node for node in trio.live() if node is not trio.leader(0))
+    trio.isolate(behind.id)
+    assert len(grown(trio, 2).addresses) == 2
+    there = a.AskLeader(Address(0, 0, group_of(info.id, 1)))
+    nowhere = a.AskLeader(Address(0, 0, group_of(info.id, 2)))
+    trio.heal()
+    assert len(trio.answer(behind, m.DescribeTopic("t")).addresses) == 1
+    while isinstance(reply := trio.answer(behind, there), m.Refusal):
+        assert reply.code == Unavailable.code  # a client asks again
+        trio.run(50)
+    assert isinstance(reply, a.LeaderInfo)
+    assert len(trio.answer(behind, m.DescribeTopic("t")).addresses) == 2
+    assert trio.answer(behind, nowhere).code == UnknownTopic.code
+
+
 def test_a_barrier_never_passes_a_floor_before_the_entry_is_committed(trio: Any) -> None:
     info = trio.topic("t", 1)
     group = group_of(info.id, 0)

@@ -11,6 +11,7 @@ import pytest
 from weir.model.batch import Batch
 from weir.model.header import HEADER_SIZE, stamped
 from weir.model.ids import Address, group_of, partition_of, topic_of
+from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire.client import ClientStream, decode_request, encode_reply
 from weir.wire.frame import ClientFrame
@@ -147,8 +148,8 @@ class FakeBroker:
             return m.Welcome(77, 1, 1, 0, 1 << 20, 64, met=self.met)
         if isinstance(request, m.Ping):
             return m.Pong(self.wall_ms)
-        if isinstance(request, m.DescribeTopic):
-            return self.topics.get(request.name) or m.Refusal(4, f"no topic {request.name}")
+        if isinstance(request, m.DescribeTopic | a.AskLeader):
+            return self._describe(request)
         if isinstance(request, m.CreateTopic):
             return self.topics.get(request.name) or self.topic(request.name, request.partitions)
         if isinstance(request, m.ListTopics):
@@ -176,6 +177,12 @@ class FakeBroker:
         if request.level == m.Level.RECEIVED and isinstance(reply, m.Confirm):
             return m.Confirm(-1, reply.stamp, reply.duplicate)
         return reply
+
+    def _describe(self, request: m.DescribeTopic | a.AskLeader) -> m.Reply:
+        if isinstance(request, m.DescribeTopic):
+            return self.topics.get(request.name) or m.Refusal(4, f"no topic {request.name}")
+        is_known = request.address.group in self.logs
+        return a.LeaderInfo(1, 1) if is_known else m.Refusal(4, "no topic has this partition")
 
     def _grant(self, producer: int) -> m.ProducerGrant:
         if not producer:

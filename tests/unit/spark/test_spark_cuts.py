@@ -43,6 +43,9 @@ class Broker:
     def positions(self, topic: str, stamp: int = 0) -> tuple[TopicInfo, list[PositionsReply]]:
         return self.describe(topic), [self._place(stamps, stamp) for stamps in self.partitions]
 
+    def await_partitions(self, topic: str, info: TopicInfo, count: int) -> TopicInfo:
+        return self.describe(topic)
+
     def _place(self, stamps: list[int], stamp: int) -> PositionsReply:
         """As a broker does: the offset at which the entry begins that holds such a stamp."""
         end, at = PER_BATCH * len(stamps), self.start

@@ -29,18 +29,25 @@ class Broker:
         self.starts = [0, 2]
         self.ends = [10, 4]
         self.requests = 0
+        #: Of how many partitions it has not heard yet.
+        self.unheard = 0
 
     def describe(self, topic: str) -> TopicInfo:
         if topic != "t":
             raise UnknownTopic(f"no topic {topic!r}")
-        places = [Address(0, 0, self.id << 16 | p) for p in range(len(self.ends))]
+        places = [Address(0, 0, self.id << 16 | p) for p in range(len(self.ends) - self.unheard)]
         return TopicInfo(self.id, "default", topic, "partition", places)
 
     def positions(self, topic: str, stamp: int = 0) -> tuple[TopicInfo, list[PositionsReply]]:
         self.requests += 1
         starts = [*self.starts, *[0] * (len(self.ends) - len(self.starts))]
         places = [PositionsReply(s, e, s) for s, e in zip(starts, self.ends, strict=True)]
-        return self.describe(topic), places
+        return self.describe(topic), places[: len(places) - self.unheard]
+
+    def await_partitions(self, topic: str, info: TopicInfo, count: int) -> TopicInfo:
+        """All that there are: `BlockingClient` asks until the node has heard of them."""
+        self.unheard = 0
+        return self.describe(topic)
 
     def close(self) -> None:
         pass
@@ -163,6 +170,20 @@ def test_what_the_checkpoint_does_not_fit_is_refused(broker: Broker) -> None:
         reader().partitions(offset(0, 0, 0), offset(0, 0, 5))
     with pytest.raises(UnknownTopic, match=r"127\.0\.0\.1:6800 has no topic 'other'"):
         reader(topic="other").initialOffset()
+
+
+def test_a_node_that_has_not_heard_of_a_partition_ends_no_query(broker: Broker) -> None:
+    made = reader()
+    broker.unheard = 1
+    assert made.latestOffset(offset(4, 2), ALL) == offset(10, 4)
+    broker.unheard = 1
+    ranges = [task.range for task in reader().partitions(offset(4, 2), offset(10, 4))]
+    assert ranges == [Range(0, 4, 10), Range(1, 2, 4)]
+    broker.unheard = 1
+    first = reader(startingOffsets='{"1": 3}').initialOffset()
+    assert first == offset(0, 3)
+    broker.unheard = 1
+    assert set(reader(partitions="[1]").initialOffset()["p"]) == {"00001"}
 
 
 def test_available_now_ends_at_the_pinned_target(broker: Broker) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from weir.client.client import Client
 from weir.client.reader import Reader
-from weir.errors import Disconnected, OffsetOutOfRange, UnknownTopic, ValueLost, WeirError
+from weir.errors import Disconnected, OffsetOutOfRange, ValueLost, WeirError
 from weir.model.limits import MIB
 from weir.model.message import Message
 from weir.sim.clients.process import Shipped
@@ -88,10 +88,6 @@ class ShippedReader(Shipped):
             self._moved_up(start, error)
         except Disconnected as error:
             self.world.note(self.name, "reads no more", str(error))
-        except UnknownTopic as error:
-            # A node that was cut off has not heard yet of a partition that joined.
-            if max(start, default=0) < self.scene.partitions:
-                self.expect(error, "Durable", f"a reader from {start} was refused")
         except WeirError as error:
             self.expect(error, "Durable", f"a reader from {start} was refused")
         else:
