@@ -22,7 +22,7 @@ _GOES_ON = (0.05, 0.5, 3.0)
 #: How likely one that begins does so where an earlier one was; and ends at what is there.
 _RESUMES = 0.6
 _CUTS = 0.4
-#: How likely a reader in total order tells of what it has read, by a message of its own.
+#: How likely a reader tells of what it has read, by a message of its own.
 _TELLS = 0.15
 #: How likely one takes its time over a message.
 _DWELLS = 0.15
@@ -108,7 +108,8 @@ class ShippedReader(Shipped):
         async for message in reader:
             row = self._note(readings, start, message)
             before = self.world.now
-            if self._order == "total" and not self.quiet and self.world.chance(_TELLS):
+            # In total order a barrier has passed what is read, whatever its publish says.
+            if not self.quiet and self.world.chance(_TELLS):
                 await self._tell(client, row.stamp)
             elif not self._ending and self.world.chance(_DWELLS):
                 await self.rest()  # it may be left in the middle of a batch

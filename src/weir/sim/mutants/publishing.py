@@ -132,9 +132,13 @@ def a_producer_id_is_used_again_in_doubt(patch: Patch) -> None:
 
 
 @bug(breaks={"AllOrNone", "Durable"})
-def a_scatterings_number_is_used_twice(patch: Patch) -> None:
-    """Each scattering of a producer id has a number of its own."""
-    patch.source(_SCATTERING, "seat.number += 1\n", "seat.number += 0\n")
+def a_scattering_counts_batches(patch: Patch) -> None:
+    """A producer id counts on by each message that it scattered to a partition."""
+    patch.source(
+        _SCATTERING,
+        "seat.sequences.get(group, 0) + len(some)",
+        "seat.sequences.get(group, 0) + 1",
+    )
 
 
 @bug(breaks={"AllOrNone", "Durable"})
