@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from weir.broker.layout import Layout
-from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.host.links import Own
+from weir.host.start import Start, open_log, tell_durable
 from weir.log.durable_position import DurablePosition, Owner
-from weir.log.recovery import recover
 from weir.log.segment import segment_number
 from weir.log.settings import Settings
 from weir.model.limits import LISTEN_BACKLOG, MIB
@@ -101,7 +100,7 @@ async def hosting(
             generation = generation_of(folder.life(number))
             owner = Owner(number, founded.system, generation)
             positions[number] = DurablePosition(place, owner)
-        found = [
+        starts = [
             _open(
                 disk,
                 Settings(
@@ -115,7 +114,7 @@ async def hosting(
             )
             for number, disk in disks.items()
         ]
-        logs = [opened for opened, _ in found]
+        logs = [start.opened for start in starts]
         settings = ShardSettings(
             config.memory.budget_mib * MIB,
             ports=share.ports,
@@ -124,8 +123,7 @@ async def hosting(
         shard = Shard(founded.identity(share.shard), logs, SystemTime(), settings, layout)
         own = Own(shard.identity, founded.logs, share.shards, share.ports, *_reached(config, shard))
         savers = {n: PositionSaver(n, file) for n, file in positions.items()}
-        for opened, durable in found:
-            savers[opened.log.settings.log].reached(durable)
+        tell_durable(starts, savers)
         yield Driver(shard, disks, open_doors(config.connections.doors()), own, savers), shard
 
 
@@ -223,10 +221,8 @@ async def _disk(folder: Path) -> FileDisk:
         await asyncio.sleep(_POLL_SECONDS)
 
 
-def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> tuple[Opened, int]:
-    """Recover a log. Return it, and the position below which all of it is durable by that: what it
-    stages for its first flush is not.
-    """
+def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> Start:
+    """Recover a log, and tell of what was found at it."""
     if not file.found.count and any(segment_number(name) is not None for name in disk.names()):
         log.warning(
             "log %d has no durable position that counts: %s. That is right at the first start of a "
@@ -236,9 +232,8 @@ def _open(disk: FileDisk, settings: Settings, file: DurablePosition) -> tuple[Op
             file.found.bad,
             extra={"fields": {"log": settings.log}},
         )
-    recovered = recover(disk, settings, file.position)
-    for hole in recovered.holes:
+    start = open_log(disk, settings, file)
+    for hole in start.opened.holes:
         fields = {"log": hole.log, "segment": hole.segment, "position": hole.position}
         log.error("found at the start: %s", hole, extra={"fields": fields})
-    opened = Opened(recovered.log, recovered.groups, recovered.body, recovered.holes)
-    return opened, recovered.tail
+    return start

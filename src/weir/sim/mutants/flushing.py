@@ -29,6 +29,18 @@ def a_flush_counts_before_it_has_returned(patch: Patch) -> None:
     )
 
 
+@bug(breaks={"Durable"})
+def what_a_start_stages_is_named_durable(patch: Patch) -> None:
+    """The durable-position file names what recovery made durable: a node that is killed before its
+    first flush starts again.
+    """
+    patch.source(
+        "weir.host.start",
+        "log].reached(start.durable)",
+        "log].reached(start.opened.log.tail)",
+    )
+
+
 @bug(breaks={"BarrierHolds", "OneOrder"})
 def a_promise_counts_before_its_bound_is_written(patch: Patch) -> None:
     """Nobody promises beyond the bound that the disk has."""

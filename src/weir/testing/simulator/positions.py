@@ -55,7 +55,7 @@ class Positions:
     def _save(self) -> None:
         if self._is_over:
             return
-        if self._process.paused:
+        if self._process.stands:  # a loop that waits for its disk keeps no thread waiting
             self._process.world.after(_WITHIN, self._save)
             return
         self._waits = False

@@ -11,7 +11,6 @@ from weir.broker import effects as ef
 from weir.broker import events as ev
 from weir.broker.identity import Identity
 from weir.broker.layout import Layout
-from weir.broker.replica.restore import Opened
 from weir.broker.shard import Shard, ShardSettings
 from weir.host.accept_queue import ConnectionLimits
 from weir.host.connections import Connections
@@ -21,9 +20,9 @@ from weir.host.guest import Guest
 from weir.host.link_out import Whereabouts
 from weir.host.links import Links, Own
 from weir.host.shard_loop import ShardLoop
+from weir.host.start import Start, open_log, tell_durable
 from weir.host.trunks import Trunks
 from weir.host.wires import Home
-from weir.log import recovery
 from weir.log.durable_position import DurablePosition, Owner
 from weir.log.settings import Settings
 from weir.testing.simulator.disk import SimDisk
@@ -132,7 +131,7 @@ class Process:
         self._looks = False
         #: Whether it stands still: it is paused, or waits for a flush that it runs itself.
         self.paused = False
-        self._stands = self._flushing = False
+        self.stands = self._flushing = False
         #: What happened while it was paused.
         self._backlog: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
 
@@ -155,7 +154,7 @@ class Process:
         """
         self.number = number
         self.logs = layout.logs_of(number)
-        opened = [self._open(log) for log in self.logs]
+        starts = [self._open(log) for log in self.logs]
         seat = self._seat
         identity = replace(seat.identity, shard=number)
         settings = seat.machine.shard
@@ -163,7 +162,9 @@ class Process:
         ports = ports if layout.shards > 1 else ()
         if seat.machine.ports:
             settings = replace(settings, ports=ports)
+        opened = [start.opened for start in starts]
         self.shard = Shard(identity, opened, seat.time, settings, layout)
+        tell_durable(starts, self._jobs.positions)
         self.flushes = FlushSchedule(self.logs, self.nodes, self._seconds)
         feed = self._feed = Feed(self.shard, self.flushes)
         found: set[str] = set()
@@ -200,17 +201,17 @@ class Process:
         self._turns.start()
         self._tick()
 
-    def _open(self, log: int) -> Opened:
+    def _open(self, log: int) -> Start:
         disk = self.disks[log]
         if self.world.chance(self._seat.faults.recoveries):
             disk.cut_after(self.world.dice.randrange(_RECOVERY_STEPS))
         settings = replace(self._seat.machine.log, log=log)
         other = self._seat.others[log]
         file = DurablePosition(other, Owner(log, settings.system, 1))
-        recovered = recovery.recover(disk, settings, file.position)
+        start = open_log(disk, settings, file)
         disk.kill()  # takes a cut back that has not come
         self._jobs.positions[log] = Positions(self, other, file)
-        return Opened(recovered.log, recovered.groups, recovered.body)
+        return start
 
     def end(self, power: bool = False) -> None:
         """Lose all that is in memory; each job on a disk got as far as it got.
@@ -239,11 +240,11 @@ class Process:
 
     def pause(self) -> None:
         """Stand still: time goes on, and what happens is handled by `go_on`."""
-        self.paused = self._stands = True
+        self.paused = self.stands = True
 
     def go_on(self) -> None:
         """Stand still no longer."""
-        self._stands = False
+        self.stands = False
         self._wake()
 
     def flush_began(self) -> None:
@@ -253,7 +254,7 @@ class Process:
     def flush_ended(self, then: Callable[[], None]) -> None:
         """The disk is done: `then` comes before what has happened meanwhile."""
         self._flushing = False
-        if self._stands:
+        if self.stands:
             self._backlog.appendleft((then, ()))
         else:
             self.paused = False
@@ -267,7 +268,7 @@ class Process:
         What came on one connection keeps its order; which connection is read first is anybody's
         guess, and so is whether timers are heard of before.
         """
-        if not self.paused or self._stands or self._flushing:
+        if not self.paused or self.stands or self._flushing:
             return
         self.paused = False
         backlog, self._backlog = self._backlog, deque()
