@@ -14,6 +14,10 @@ from weir.host.log import Log
 #: A shard that ends so often within so many seconds ends the node.
 ENDS_MAX = 5
 ENDS_WITHIN_SECONDS = 60.0
+#: How often a shard says that it is alive, and it is looked who does.
+ALIVE_SECONDS = 1.0
+#: From the end of a process to its next start, at first, and from that of a trunk to a new one.
+FIRST_PAUSE_SECONDS = 0.1
 #: A shard that was not heard of at so many looks does not serve, until it is heard of again.
 LOOKS_MISSED_MAX = 3
 

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 from weir.errors import WeirError
+from weir.host.supervision import ALIVE_SECONDS
 from weir.server.crowd import Door
 from weir.server.driver import Driver
 from weir.server.exits import EXIT_FAILED, EXIT_ORPHANED
@@ -26,7 +27,6 @@ from weir.server.observed import observed
 from weir.server.status import configure
 from weir.server.stopping import drain
 from weir.server.tether import (
-    ALIVE_SECONDS,
     Alive,
     Assignment,
     Away,

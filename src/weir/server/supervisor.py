@@ -17,7 +17,17 @@ import socket
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
 from collections.abc import Callable, Mapping, Sequence
 
-from weir.host.supervision import Action, Join, Kill, LostTrunk, NodeFailed, Supervision, Tell
+from weir.host.supervision import (
+    ALIVE_SECONDS,
+    FIRST_PAUSE_SECONDS,
+    Action,
+    Join,
+    Kill,
+    LostTrunk,
+    NodeFailed,
+    Supervision,
+    Tell,
+)
 from weir.server.children import environment, python
 from weir.server.config import Config
 from weir.server.exits import EXIT_DISK
@@ -26,7 +36,6 @@ from weir.server.notify import Notifier
 from weir.server.ports import Ports, reserved
 from weir.server.signals import stop_by_signal
 from weir.server.tether import (
-    ALIVE_SECONDS,
     Assignment,
     Away,
     Drained,
@@ -41,7 +50,6 @@ from weir.server.tether import (
 
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE_SECONDS = 0.1
 #: What a process may take to end beyond the time to drain.
 _GRACE_SECONDS = 5.0
 #: The manager's words are for the node: only the supervisor speaks to it.
@@ -161,7 +169,7 @@ class Processes:
         self._ports = ports
         self._members = [Member(shard, self._told) for shard in range(shards)]
         self._supervision = Supervision(
-            shards, config.node.hang_seconds, ALIVE_SECONDS, _FIRST_PAUSE_SECONDS, log
+            shards, config.node.hang_seconds, ALIVE_SECONDS, FIRST_PAUSE_SECONDS, log
         )
         self._keepers: list[asyncio.Task[None]] = []
         self._watch: asyncio.Task[None] | None = None

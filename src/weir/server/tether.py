@@ -86,9 +86,6 @@ class TrunkLost(msgspec.Struct, frozen=True, tag="lost"):
 ToShard = Assignment | NewTrunk | Stop | Away
 FromShard = Ready | Failed | Drained | Alive | TrunkLost
 
-#: How often a shard says that it is alive.
-ALIVE_SECONDS = 1.0
-
 
 class Tether:
     """One end: tells messages, and hands on those that come, each with the socket it carries."""

@@ -6,9 +6,11 @@ from weir.broker.layout import Layout
 from weir.broker.neighbours.neighbours import Neighbours
 from weir.broker.neighbours.passing import Passing
 from weir.model.ids import partition_of, topic_of
-from weir.sim.mutants.planting import Patch, mutant
+from weir.sim.mutants.planting import Patch, bug, mutant
 from weir.sim.shape import Shape
 from weir.testing.simulator.world import MS
+
+_SUPERVISION = "weir.host.supervision"
 
 #: Faults end early, so that no later one hides what a broken trunk left open.
 BRIEF = Shape(
@@ -37,3 +39,13 @@ def what_a_copy_lacks_does_not_exist(patch: Patch) -> None:
     """A shard takes its copy of the registry for the whole truth (ADR 0009 §4)."""
     patch.setattr(Neighbours, "may_be_news", lambda self: False)
     patch.setattr(Neighbours, "certain", lambda self, error: error)
+
+
+@bug(breaks={"Live"})
+def who_is_started_again_is_joined_by_half(patch: Patch) -> None:
+    """A new process is joined with all others, both ways."""
+    patch.source(
+        _SUPERVISION,
+        "found += Join(member.shard, other.shard), Join(other.shard, member.shard)",
+        "found.append(Join(member.shard, other.shard))",
+    )

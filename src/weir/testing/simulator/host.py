@@ -1,13 +1,29 @@
-"""The simulated node: logs on disks, and processes that serve them; server.supervisor's twin."""
+"""The simulated node: logs on disks, and processes that serve them.
+
+It does what `weir.host.supervision` decides about the processes of several shards, and starts a
+node again that ended, as the manager of a machine's services does.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from weir.broker.identity import Identity, Member
 from weir.broker.layout import Layout
 from weir.errors import DiskFailed, WeirError
+from weir.host.supervision import (
+    ALIVE_SECONDS,
+    FIRST_PAUSE_SECONDS,
+    Action,
+    Join,
+    Kill,
+    LostTrunk,
+    NodeFailed,
+    Supervision,
+    Tell,
+)
 from weir.log.errors import LogDamaged
 from weir.log.lost import begin_lost
 from weir.model.limits import FORMAT_LEVEL
@@ -17,12 +33,15 @@ from weir.testing.simulator.network import Link
 from weir.testing.simulator.process import Machine, Process, Seat
 from weir.testing.simulator.wires import Dial, join
 from weir.testing.simulator.witness import Witness
-from weir.testing.simulator.world import MS, SkewedTime, World
+from weir.testing.simulator.world import MS, SECOND, SkewedTime, World
 
 BOOT = (5 * MS, 120 * MS)
-#: From the start of the first process to that of another; and of a trunk to its joining.
+#: From the start of the first process to that of another; and from what the supervisor says to a
+#: process until that has heard it.
 _APART = (0, 20 * MS)
-_JOINED = (0, 10 * MS)
+_TOLD = (0, 10 * MS)
+#: A shard that stands still for so long is killed.
+_HANG_SECONDS = 5.0
 
 
 class Host:
@@ -65,12 +84,18 @@ class Host:
             machine,
             self.faults,
             identity,
-            self._disk_gone,
+            self,
             dial,
             witness,
         )
         #: The shards' processes; None of one that has ended. Empty while the node is down.
         self._processes: list[Process | None] = []
+        #: Decides about the processes, if there are several.
+        self._supervision: Supervision | None = None
+        self._trunks: dict[tuple[int, int], Link] = {}
+        self._stopping = False
+        #: Until when the whole machine stands still; and when all is heard that was told so far.
+        self._stands_until = self._told_at = 0
 
     @property
     def up(self) -> bool:
@@ -98,11 +123,15 @@ class Host:
         shards = self.world.dice.randint(1, min(self._machine.logs, self._machine.shards_max))
         self.layout = Layout(self._machine.logs, shards)
         self._processes = [None] * shards
+        self._stopping = False
+        self._supervision = None if shards == 1 else self._supervised(shards)
         self.boots += 1
         self.world.note("start", self.node, self.boots, shards)
         for shard in range(shards):
             delay = self.world.between(*_APART) if shards > 1 else 0
             self.world.after(delay, self._start_shard, self.boots, shard)
+        if shards > 1:
+            self._look_again(self.boots)
 
     def restart(self, after: int = 0) -> None:
         """Start again after a while, and `after` microseconds at least."""
@@ -120,25 +149,34 @@ class Host:
         if process is None:
             return
         self.world.note("kill shard", self.node, shard)
-        self._processes[shard] = None
-        process.end()
-        self._revive(shard)
-        self.world.after(self.world.between(*BOOT), self._start_shard, self.boots, shard)
+        self._lose(process)
+        self._ended(shard)
 
     def stop(self) -> None:
         """Drain, as a node does that is told to end."""
+        self._stopping = True
         for process in self.running:
             process.stop()
 
     def pause(self, duration: int) -> None:
         """Stand still for a while, as a virtual machine does that is moved."""
         self.world.note("pause", self.node, duration)
+        self._stands_until = self.world.now + duration
         for process in self.running:
+            process.pause()
+            self.world.after(duration, process.go_on)
+
+    def pause_shard(self, shard: int, duration: int) -> None:
+        """Let one process stand still for a while."""
+        process = self._processes[shard]
+        if process is not None:
+            self.world.note("pause shard", self.node, shard, duration)
             process.pause()
             self.world.after(duration, process.go_on)
 
     def go_on(self) -> None:
         """End every pause."""
+        self._stands_until = 0
         for process in self.running:
             process.go_on()
 
@@ -171,18 +209,24 @@ class Host:
         """Start a process. The power may fail while it recovers its logs."""
         if boot != self.boots or not self.up:
             return
+        supervision = self._supervision
+        actions = [] if supervision is None else supervision.started(shard)
         process = Process(self._seat)
         try:
             process.start(shard, self.layout)
         except PowerCut:
             self.world.note("cut in recovery", self.node, shard)
-            self._end(power=self.world.chance(0.5))
-            self.restart()
+            if self.world.chance(0.5):
+                self._end(power=True)
+                self.restart()
+            else:
+                self._revive(shard)
+                self._ended(shard)
             return
         except DiskFailed:
             self.world.note("disk failed in recovery", self.node, shard)
-            self._end(power=False)
-            self.restart()
+            self._revive(shard)
+            self._ended(shard, disk_failed=True)
             return
         except LogDamaged as error:
             if not self.others_have_all:
@@ -199,23 +243,95 @@ class Host:
             self._ruin(error)
             return
         self._processes[shard] = process
-        for other in self.running:
-            if other is not process:
-                self._connect(process, other)
-                self._connect(other, process)
+        self._do(actions)
 
     def _ruin(self, error: WeirError) -> None:
         self.ruined = str(error)
         self.world.note("ruined", self.node, self.ruined)
         self._end(power=False)
 
-    def _connect(self, asking: Process, serving: Process) -> None:
-        self.world.after(self.world.between(*_JOINED), join, asking, serving)
+    def _lose(self, process: Process) -> None:
+        self._processes[process.number] = None
+        process.end()
+        self._revive(process.number)
 
-    def _disk_gone(self, process: Process) -> None:
+    # -- what the processes say, and what is decided about them --------------------------------
+
+    def served(self, process: Process) -> None:
+        """A process serves."""
+        if self._supervision is not None and process in self.running:
+            self._do(self._supervision.served(process.number))
+
+    def disk_gone(self, process: Process) -> None:
         """A process ends when its disk fails, and the node with it."""
+        self._lose(process)
+        self._ended(process.number, disk_failed=True)
+
+    def trunk_lost(self, process: Process, shard: int) -> None:
+        """A trunk of a process broke: it may get another."""
+        if self._supervision is not None and process in self.running and not self._stopping:
+            trunk, seconds = self._supervision.lost(process.number, shard)
+            self.world.after(int(seconds * SECOND), self._replace, self.boots, trunk)
+
+    def _supervised(self, shards: int) -> Supervision:
+        notes = _Notes(self.world, self.node)
+        return Supervision(shards, _HANG_SECONDS, ALIVE_SECONDS, FIRST_PAUSE_SECONDS, notes)
+
+    def _ended(self, shard: int, disk_failed: bool = False) -> None:
+        """A process has ended: it is started again, or the node is."""
+        supervision, now = self._supervision, self.world.now / SECOND
+        if supervision is not None:
+            self._do(supervision.gone(shard))
+            if self._stopping:
+                return
+            try:
+                seconds = supervision.again(shard, "SIGKILL", disk_failed, None, now)
+            except NodeFailed as error:
+                self.world.note("node failed", self.node, str(error))
+            else:
+                pause = int(seconds * SECOND) + self.world.between(*BOOT)
+                self.world.after(pause, self._start_shard, self.boots, shard)
+                return
         self._end(power=False)
         self.restart()
+
+    def _replace(self, boot: int, trunk: LostTrunk) -> None:
+        if self._supervision is not None and boot == self.boots and self.up:
+            self._do(self._supervision.replace(trunk))
+
+    def _look_again(self, boot: int) -> None:
+        """Hear whose loops turn, and look who stands still, until the node ends."""
+        supervision = self._supervision
+        if supervision is None or boot != self.boots or not self.up or self._stopping:
+            return
+        self.world.after(int(ALIVE_SECONDS * SECOND), self._look_again, boot)
+        if self.world.now < self._stands_until:
+            return
+        for process in self.running:
+            if not process.paused:
+                self._do(supervision.heard(process.number))
+        self._do(supervision.look())
+
+    def _do(self, actions: Sequence[Action]) -> None:
+        """Do what is decided: each process hears it in its order."""
+        for action in actions:
+            told_at = self.world.now + self.world.between(*_TOLD)
+            self._told_at = max(self._told_at, told_at)
+            self.world.after(self._told_at - self.world.now, self._carry_out, self.boots, action)
+
+    def _carry_out(self, boot: int, action: Action) -> None:
+        if boot != self.boots or not self.up:
+            return
+        match action:
+            case Tell(shard, _, silent):
+                if (process := self._processes[shard]) is not None:
+                    process.leave(silent)
+            case Join(asking, serving):
+                one, other = self._processes[asking], self._processes[serving]
+                if one is not None and other is not None:
+                    join(one, other, self._trunks)
+            case Kill(shard):
+                self.kill_shard(shard)
 
     # -- peers ---------------------------------------------------------------------------------
 
@@ -229,8 +345,21 @@ class Host:
         return [(one, other) for one in shards for other in shards if one != other]
 
     def break_trunk(self, asking: int, serving: int) -> None:
-        """Put a new trunk in the place of one that breaks with all that is under way."""
-        one, other = self._processes[asking], self._processes[serving]
-        if one is not None and other is not None:
+        """Break a trunk, with all that is under way on it."""
+        link = self._trunks.get((asking, serving))
+        if link is not None and link.open:
             self.world.note("trunk", self.node, asking, serving)
-            join(one, other)
+            link.cut()
+
+
+class _Notes:
+    """Puts into the trace what the supervisor says."""
+
+    def __init__(self, world: World, node: int) -> None:
+        self._world = world
+        self._node = node
+
+    def info(self, text: str, *given: object, extra: object = None) -> None:
+        self._world.note("supervisor", self._node, text % given)
+
+    warning = error = info

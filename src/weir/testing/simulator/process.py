@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from weir.broker import effects as ef
 from weir.broker import events as ev
@@ -77,6 +78,19 @@ class Machine:
         )
 
 
+class Keeper(Protocol):
+    """Who starts the processes of a node, and is told what they say."""
+
+    def served(self, process: Process) -> None:
+        """A process serves."""
+
+    def disk_gone(self, process: Process) -> None:
+        """A disk of a process failed: it ends."""
+
+    def trunk_lost(self, process: Process, shard: int) -> None:
+        """A process cannot ask another shard any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
     """What a process has of its node: its clock, disks and faults; and of its set, who is in it."""
@@ -89,8 +103,7 @@ class Seat:
     machine: Machine
     faults: Faults
     identity: Identity
-    #: Told of a process whose disk failed.
-    disk_gone: Callable[[Process], None]
+    keeper: Keeper
     #: Finds the processes of another node.
     dial: Dial
     witness: Witness
@@ -175,6 +188,7 @@ class Process:
         )  # fmt: skip
         home = Home(self.shard, feed, connections, self._soon, self._later, connections.log)
         self.trunks = Trunks(home, self._guests)
+        self.trunks.lost = partial(seat.keeper.trunk_lost, self)
         reached = (f"node{self.node}", PORT) if identity.members else ("", 0)
         own = Own(identity, len(self.disks), layout.shards, ports, *reached)
         dialer = Dialer(self, seat.dial, found)
@@ -231,7 +245,7 @@ class Process:
 
     def disk_failed(self) -> None:
         """A write or a sync failed: nothing may be retried, believed, or said to anybody."""
-        self._seat.disk_gone(self)
+        self._seat.keeper.disk_gone(self)
 
     def stop(self) -> None:
         """Drain, as a process does that is told to end."""
@@ -313,6 +327,12 @@ class Process:
         socket.accept()
         self._run()
 
+    def leave(self, shards: tuple[int, ...]) -> None:
+        """Cut the trunks to and from shards of its node that stand still."""
+        if self._feed is not None and not self.asleep(self.leave, shards):
+            self.trunks.leave(shards)
+            self._run()
+
     def sever(self) -> None:
         """Break all connections to other nodes that this process has dialled."""
         for link in list(self._dialled):
@@ -393,6 +413,7 @@ class Process:
 
     def serve(self) -> None:
         """Its shard can serve: who connects is served."""
+        self.world.after(0, self._seat.keeper.served, self)
 
     def broke(self, where: str, error: Exception) -> None:
         """An exception is a bug, of which the run tells."""

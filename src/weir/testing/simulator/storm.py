@@ -158,8 +158,13 @@ class Storm:
             host.kill_shard(self._world.dice.choice(running).number)
 
     def _pause(self) -> None:
-        long = self._world.chance(0.1)
-        self._any().pause(_LONG if long else self._world.between(*_PAUSED))
+        host, duration = self._any(), self._world.between(*_PAUSED)
+        if self._world.chance(0.1):
+            duration = _LONG
+        if len(host.running) > 1 and self._world.chance(0.5):
+            host.pause_shard(self._world.dice.choice(host.running).number, duration)
+        else:
+            host.pause(duration)
 
     def _stop_one(self) -> None:
         """Let a node end as it should; it is started again, done or not."""

@@ -99,11 +99,15 @@ class Dialer:
             process.behind(lambda: dialled.failed("Connection refused"))
 
 
-def join(asking: Process, serving: Process) -> None:
-    """Let a process ask another of its node by a new trunk, in the place of an older one."""
-    if asking.shard is None or serving.shard is None or asking.asleep(join, asking, serving):
+def join(asking: Process, serving: Process, trunks: dict[tuple[int, int], Link]) -> None:
+    """Let a process ask another of its node by a new trunk, in the place of an older one; note it
+    in `trunks`, by the numbers of both.
+    """
+    if asking.shard is None or serving.shard is None:
         return
-    link = Link(asking.world, asking, serving)
+    if asking.asleep(join, asking, serving, trunks):
+        return
+    link = trunks[asking.number, serving.number] = Link(asking.world, asking, serving)
     serving.take(link, lambda end: serving.trunks.join(end, asking.number, asks=False))
     asking.take(link, lambda end: asking.trunks.join(end, serving.number, asks=True), asks=True)
 
