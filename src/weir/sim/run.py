@@ -49,6 +49,8 @@ _ENOUGH_WITHIN = 60 * SECOND
 #: What is scattered goes to up to four partitions.
 _MORE_PARTITIONS = (0, 0, 1, 2)
 _QUIET = 1 * SECOND
+#: How likely all programs go before the last power cut, and not with it.
+_LEAVE_FIRST = 0.5
 _DRAIN_BYTES = 64 * 1024
 #: What happens to a set in the place of random faults.
 _PLOTS: dict[str, type[Plot]] = {
@@ -208,8 +210,12 @@ class _Run:
             history.complaints.append(("Live", "the cluster or a reader did not come to its end"))
         self.operations = len(history.operations)
         self.brokers.witness.compare(self.brokers.running)
+        leave_first = world.chance(_LEAVE_FIRST)
+        if leave_first:
+            self._leave()
         self.brokers.die(power=True)
-        workload.retire()
+        if not leave_first:
+            workload.retire()
         self.brokers.start()
         self._decide()
         self._drain()
@@ -219,6 +225,20 @@ class _Run:
             self._rot()
         world.run(self._shape.at_least)
         history.complaints += self.brokers.witness.complaints
+
+    def _leave(self) -> None:
+        """Let all programs go: the shards give back the memory that they were charged for."""
+        self._workload.retire()
+        if self.history.complaints or self.brokers.ruined:
+            return
+        shards = self.brokers.running
+        self.world.run(
+            self.world.now + LIVE_WITHIN, lambda: not any(shard.charged for shard in shards)
+        )
+        for shard in shards:
+            if shard.charged:
+                text = f"shard {shard.name} holds {shard.charged:,} bytes for clients that are gone"
+                self.history.complaints.append(("Live", text))
 
     def _do_enough(self) -> None:
         """Go on under faults for a while where little could be done, for most of it was down."""

@@ -160,6 +160,11 @@ class Process:
         """Whether it listens for clients."""
         return self.shard is not None and self.shard.ready
 
+    @property
+    def charged(self) -> int:
+        """How many bytes of its budget are in use."""
+        return 0 if self.shard is None else self.shard.budget.used
+
     def start(self, number: int, layout: Layout) -> None:
         """Recover the disks and run shard `number` on them.
 
