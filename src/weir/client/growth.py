@@ -13,15 +13,18 @@ ASK_EVERY = 10.0
 
 
 async def watch(
-    places: Places, grown: Callable[[range], None], looked: Callable[[], None] | None = None
+    places: Places,
+    known: int,
+    grown: Callable[[range], None],
+    looked: Callable[[], None] | None = None,
 ) -> None:
-    """Tell `grown` of partitions that come to be, and `looked` each time, until cancelled.
+    """Tell `grown` of partitions beyond the first `known`, and `looked` each time, until cancelled.
 
+    Whoever else asks where the topic is served may find them first: they are told all the same.
     Raises `UnknownTopic` once the topic is gone, also if another of its name has come.
     """
     while True:
         await asyncio.sleep(ASK_EVERY)
-        known = len(places)
         try:
             await places.find_again()
         except Disconnected:
@@ -31,6 +34,7 @@ async def watch(
                 continue
             raise
         if len(places) > known:
-            grown(range(known, len(places)))
+            known, before = len(places), known
+            grown(range(before, known))
         if looked is not None:
             looked()

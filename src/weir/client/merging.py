@@ -87,7 +87,7 @@ class Merging:
         if ends is None:
             self._begin(self._ask)
         if joined is not None:
-            self._begin(partial(watch, portions.places, self._grown))
+            self._begin(partial(watch, portions.places, len(begins), self._grown))
 
     async def take(self) -> Handful | None:
         """Return what comes next, None at the end; raise what a puller raised."""

@@ -146,6 +146,7 @@ class Outgoing:
 
     async def _watch(self, places: Places, grant: m.ProducerGrant) -> None:
         """Send to partitions that are added later, too; keys fall into other ones from then on."""
+        known = len(self._choosing.lanes)
 
         def grown(partitions: range) -> None:
             self._choosing.lanes += [self._new_lane(p, places[p], grant) for p in partitions]
@@ -155,7 +156,7 @@ class Outgoing:
 
         # A topic that is gone refuses what is sent: that is soon enough to say so.
         with contextlib.suppress(Refused):
-            await watch(places, grown, looked)
+            await watch(places, known, grown, looked)
 
     async def close(self) -> None:
         """Give up what is not confirmed; `flush` first to give up nothing."""

@@ -102,16 +102,17 @@ class Pulling:
 
     def feed(self) -> Feed[Holding]:
         """Begin to pull."""
-        feed = Feed(partial(self._pull, p) for p in range(len(self._places)))
-        feed.add(self._watch)
+        known = len(self._places)
+        feed = Feed(partial(self._pull, p) for p in range(known))
+        feed.add(partial(self._watch, known))
         return feed
 
-    async def _watch(self, feed: Feed[Holding]) -> None:
+    async def _watch(self, known: int, feed: Feed[Holding]) -> None:
         def grown(partitions: range) -> None:
             for partition in partitions:
                 feed.add(partial(self._pull, partition))
 
-        await watch(self._places, grown)
+        await watch(self._places, known, grown)
 
     async def _pull(self, partition: int, feed: Feed[Holding]) -> None:
         # One grant ahead of the user, no more: its lease runs while it waits.

@@ -240,10 +240,10 @@ class Reader:
             return self._feed
         feed = self._feed = Feed(partial(self._pull, portions, partition) for partition in mine)
         if grows:
-            feed.add(partial(self._watch, portions))
+            feed.add(partial(self._watch, portions, len(mine)))
         return feed
 
-    async def _watch(self, portions: Portions, feed: Feed[Handful]) -> None:
+    async def _watch(self, portions: Portions, known: int, feed: Feed[Handful]) -> None:
         """Read partitions that are added later, too: all that is in them is new."""
 
         def grown(partitions: range) -> None:
@@ -251,7 +251,7 @@ class Reader:
                 self._span.joined(partition)
                 feed.add(partial(self._pull, portions, partition))
 
-        await watch(portions.places, grown)
+        await watch(portions.places, known, grown)
 
     async def _pull(self, portions: Portions, partition: int, feed: Feed[Handful]) -> None:
         ends = self._span.ends

@@ -40,10 +40,30 @@ def test_a_topic_that_is_gone_ends_it_and_nothing_else_does(
 
     async def body() -> None:
         async with asyncio.timeout(30):
-            await growth.watch(places, grown.append, lambda: looks.append(len(places)))
+            await growth.watch(places, 1, grown.append, lambda: looks.append(len(places)))
 
     with pytest.raises(UnknownTopic) as caught:
         asyncio.run(body())
     assert caught.value is gone
     assert grown == [range(1, 2), range(2, 4)]
     assert looks == [1, 2, 4]
+
+
+def test_partitions_that_others_found_first_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that looks for a leader asks where the topic is served, too: a consumer never
+    pulled from a partition that was found that way.
+    """
+    monkeypatch.setattr(growth, "ASK_EVERY", 0.01)
+    places: Any = Growing(3, 3, UnknownTopic("no such topic"))
+    grown: list[range] = []
+
+    async def body() -> None:
+        watching = asyncio.ensure_future(growth.watch(places, 1, grown.append))
+        await asyncio.sleep(0)
+        await places.find_again()
+        async with asyncio.timeout(5):
+            with pytest.raises(UnknownTopic):
+                await watching
+
+    asyncio.run(body())
+    assert grown == [range(1, 3)]
