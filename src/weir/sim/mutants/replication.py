@@ -231,7 +231,12 @@ def any_log_is_good_enough_for_a_vote(patch: Patch) -> None:
 @mutant(seed=0, breaks={"Durable", "OneOffset", AGREED, "Live"}, shape=PARTED)
 def confirm_after_step_down(patch: Patch) -> None:
     """Who led and does not any more confirms nothing: another entry may have taken the place."""
-    patch.source("weir.broker.intake.intake", "  tell(error)\n", "  tell(pending.record)\n")
+    waits = "            for tell in (*pending.early, *pending.waiting, *pending.clients):\n"
+    patch.source(
+        "weir.broker.intake.intake",
+        waits + "                tell(error)\n",
+        waits + "                tell(pending.record)\n",
+    )
 
 
 @mutant(seed=0, breaks={"Durable"}, shape=ALL)
