@@ -29,7 +29,7 @@ _TURNS = "weir.client.turns"
 _ORDER = {"OneOrder", "ReadWhole", "Durable", "Honest"}
 
 
-@mutant(seed=5, breaks={"OneOrder", "ReadWhole"}, shape=ONE)
+@mutant(seed=4, breaks={"OneOrder", "ReadWhole"}, shape=ONE)
 def barriers_are_asked_for_once(patch: Patch) -> None:
     """A cut through the one order lies at one stamp, which every partition has passed."""
     patch.source(

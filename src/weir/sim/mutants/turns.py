@@ -82,7 +82,7 @@ def a_snapshot_of_an_older_cursor(patch: Patch) -> None:
     patch.setattr(Cursors, "encode", encode)
 
 
-@mutant(seed=0, breaks={"OneCursor"}, shape=UNRIVALLED)
+@mutant(seed=3, breaks={"OneCursor"}, shape=UNRIVALLED)
 def a_turn_outlives_a_seek(patch: Patch) -> None:
     """A seek ends the turn: what its holder says of the cursor afterwards is of before."""
 
@@ -119,7 +119,7 @@ def a_new_leader_knows_of_no_turn(patch: Patch) -> None:
     patch.setattr(turns, "left_of", lambda deadline, consumer, last_stamp, time: 0)
 
 
-@mutant(seed=3, breaks={"OneTurn"}, shape=LONE)
+@mutant(seed=20, breaks={"OneTurn"}, shape=LONE)
 def a_turn_in_vain_is_forgotten(patch: Patch) -> None:
     """Turns that began at a cursor and did not move it are attempts of what lies there."""
     honest = Cursor.take
@@ -132,7 +132,7 @@ def a_turn_in_vain_is_forgotten(patch: Patch) -> None:
     patch.setattr(Cursor, "take", take)
 
 
-@mutant(seed=0, breaks={"OneTurn"}, shape=TURNS)
+@mutant(seed=3, breaks={"OneTurn"}, shape=TURNS)
 def a_consumer_goes_on_in_a_turn_that_was_over(patch: Patch) -> None:
     """Who is told that its turn is over has none: another works at it by now (docs/adr/0026)."""
     honest = Taker._moved
