@@ -40,6 +40,7 @@ class BlockingClient:
         self._place = f"{host}:{port}"
         system = SYSTEM.get()
         self._monotonic = system.monotonic
+        self._sleep = system.sleep
         try:
             self._socket = system.dial(host, port, timeout)
         except OSError as error:
@@ -130,7 +131,7 @@ class BlockingClient:
         """
         if not len(info.addresses) < count <= PARTITIONS_MAX:
             return info
-        until = time.monotonic() + self._timeout
+        until = self._monotonic() + self._timeout
         try:
             # Refused only by a node whose registry is up to date.
             self.request(a.AskLeader(Address(0, 0, group_of(info.id, count - 1))))
@@ -140,9 +141,9 @@ class BlockingClient:
             found = self.describe(topic)
             if len(found.addresses) >= count or found.id != info.id:
                 return found
-            if time.monotonic() >= until:
+            if self._monotonic() >= until:
                 raise Unavailable(f"{topic} has {count} partitions, and this node does not say so")
-            time.sleep(_LOOK_AGAIN)
+            self._sleep(_LOOK_AGAIN)
 
     def barriers(self, topic: int, stamp: int, wait_ms: int) -> m.Barriers:
         """Return how far the one order of a topic's partitions is complete, once that is `stamp`,

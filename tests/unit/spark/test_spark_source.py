@@ -177,7 +177,7 @@ def test_a_node_that_has_not_heard_of_a_partition_ends_no_query(broker: Broker) 
     broker.unheard = 1
     assert made.latestOffset(offset(4, 2), ALL) == offset(10, 4)
     broker.unheard = 1
-    ranges = [task.range for task in reader().partitions(offset(4, 2), offset(10, 4))]
+    ranges = [task.portion.range for task in reader().partitions(offset(4, 2), offset(10, 4))]
     assert ranges == [Range(0, 4, 10), Range(1, 2, 4)]
     broker.unheard = 1
     first = reader(startingOffsets='{"1": 3}').initialOffset()
