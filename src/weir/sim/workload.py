@@ -165,7 +165,8 @@ class Workload:
             self.producers.append(kind(scene, f"shipped{n}", partition, batches))
         self.readers.append(ShippedReader(scene, "shippedreader", "partition"))
         for n in range(domain.readers):
-            self.readers.append(ShippedReader(scene, f"shippedorder{n}", "total"))
+            stays = domain.grows and not n
+            self.readers.append(ShippedReader(scene, f"shippedorder{n}", "total", stays))
         if shape.blocking:
             order = "total" if domain.readers else "partition"
             self.readers.append(BlockingReader(scene, "blockingreader", order))

@@ -22,6 +22,8 @@ _GOES_ON = (0.05, 0.5, 3.0)
 #: How likely one that begins does so where an earlier one was; and ends at what is there.
 _RESUMES = 0.6
 _CUTS = 0.4
+#: How long nothing comes any more to one that follows to the end, in seconds.
+_QUIET = 5.0
 #: How likely a reader tells of what it has read, by a message of its own.
 _TELLS = 0.15
 #: How likely one takes its time over a message.
@@ -31,9 +33,13 @@ _DWELLS = 0.15
 class ShippedReader(Shipped):
     """Reads the whole topic again and again, live or to a cut, from leaders or any replica."""
 
-    def __init__(self, scene: Scene, name: str, order: str) -> None:
-        """Read in one order of all partitions ("total"), or in that of each ("partition")."""
+    def __init__(self, scene: Scene, name: str, order: str, stays: bool = False) -> None:
+        """Read in one order of all partitions ("total"), or in that of each ("partition"). One that
+        `stays` has one live reader to the end, and nothing befalls its process: it is there when
+        partitions join.
+        """
         super().__init__(scene, name)
+        self._stays = self.spared = stays
         self._order = order
         #: By partition, all below was read, as the last reader said itself; and as it was seen.
         self._positions: dict[int, int] = {}
@@ -43,11 +49,15 @@ class ShippedReader(Shipped):
         #: Whether it is to tell of nothing any more; and how many it tells of just now.
         self.quiet = False
         self.telling = 0
+        #: What the last one has read, in total order.
+        self._reading = Reading(name, {})
         #: Whether it wants the values that lie in chunks.
         self._loads = True
 
     async def work(self, client: Client) -> None:
         """Read until it is to end; then once more, all that is there."""
+        while self._stays and not await self._stay(client):
+            await self.rest()
         while not self._ending:
             await self._read(client, follow=not self.world.chance(_CUTS))
             await self.rest()
@@ -96,6 +106,57 @@ class ShippedReader(Shipped):
             await reader.close()
         return False
 
+    async def _stay(self, client: Client) -> bool:
+        """Follow the topic from its beginning, until it is to end and nothing comes any more.
+        Return whether it came to that.
+        """
+        reader = client.reader(
+            TOPIC,
+            start="earliest",
+            order=self._order,
+            read_from=self.world.dice.choice(("leader", "any")),
+            value_bytes_max=MIB if self._loads else 0,
+        )
+        try:
+            with self.operation(f"open to follow {self._order}") as operation:
+                await reader.open()
+            taking = asyncio.create_task(self._take(client, reader, operation, -1))
+            try:
+                since = await self._followed(taking)
+            finally:
+                taking.cancel()
+                await asyncio.wait([taking])
+            if since < 0:
+                taking.result()
+        except ValueLost as error:
+            self._lost(error)
+        except OffsetOutOfRange as error:
+            self._moved_up({}, error)
+        except Disconnected as error:
+            self.world.note(self.name, "reads no more", str(error))
+        except WeirError as error:
+            self.expect(error, "Durable", "a reader that stays was refused")
+        else:
+            self._reading.cut = since
+            return True
+        finally:
+            await reader.close()
+        return False
+
+    async def _followed(self, taking: asyncio.Task[None]) -> int:
+        """Wait until it is to end and nothing comes for a while; return when that began, or -1 if
+        reading has ended before.
+        """
+        told = asyncio.create_task(self.told_to_end())
+        await asyncio.wait([taking, told], return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        since, rows = self.world.now, -1
+        while not taking.done():
+            if rows == (rows := len(self._reading.rows)):
+                return since
+            await asyncio.wait([taking], timeout=_QUIET)
+        return -1
+
     async def _take(self, client: Client, reader: Reader, operation: Operation, since: int) -> None:
         """Take messages as they come, to a cut begun at `since` if there is one. What the reader
         does with them, and publishes meanwhile, takes none of the `operation`'s time.
@@ -138,7 +199,7 @@ class ShippedReader(Shipped):
             for partition in sorted(start):
                 self._of_one(readings, partition, start)
             return readings
-        reading = Reading(self.name, dict(start), skips=True)
+        reading = self._reading = Reading(self.name, dict(start), skips=True)
         self.history.readings.append(reading)
         return {-1: reading}
 
