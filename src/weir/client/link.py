@@ -223,10 +223,14 @@ class Link:
         deadline = loop.time() + self.request_timeout + wait
         attempt = 0
         refused: Refused | None = None
+        at_home = False
         while True:
             left = max(deadline - loop.time(), 0.0)
             try:
-                connection = self._ways.near(near) or await self._toward(request, left)
+                if at_home:
+                    connection = self._leaders.instead(request, await self._connected(left))
+                else:
+                    connection = self._ways.near(near) or await self._toward(request, left)
             except Disconnected:
                 # Why a node refused helps more than that no other one was reached after it.
                 if refused is None:
@@ -240,7 +244,9 @@ class Link:
                 attempt += 1
                 pause = self.pause(attempt, error)
                 refused = error if isinstance(error, Refused) else refused
-                if isinstance(error, NotLeader | Unavailable):
+                if connection is not self._connection:
+                    at_home = True  # which passes on what it cannot answer
+                elif isinstance(error, NotLeader | Unavailable):
                     self.doubt(attempt)
                 if not again or self.error is not None or loop.time() + pause >= deadline:
                     if refused is None or refused is error:

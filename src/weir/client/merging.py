@@ -196,9 +196,10 @@ class Merging:
             self._waits.clear()
             began = loop.time()
             # Who sent the news is awake, and gets the question together with the next fetch.
-            told = await self._barriers.ask(self._merge.highest, partition=self._latest)
-            if not told.reached:  # it may be cut off from the others: ask where one is at home
-                self._latest = None
+            latest = self._latest
+            told = await self._barriers.ask(self._merge.highest, partition=latest)
+            if not told.reached and self._latest == latest:
+                self._latest = None  # it may be cut off from the others: ask where one is at home
             await self._heed(told)
             await asyncio.sleep(max(began + ASK_EVERY - loop.time(), 0.0))
 

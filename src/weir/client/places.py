@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import msgspec
+
 from weir.client.link import Link
 from weir.errors import BadBatch, NotLeader, Unavailable, UnknownTopic, WeirError
 from weir.model.ids import PARTITIONS_MAX, Address, group_of
@@ -50,7 +52,9 @@ class Places:
         info = await self._link.request(m.DescribeTopic(self.topic), m.TopicInfo)
         if info.id != self._info.id:
             raise UnknownTopic(f"{self.topic} was deleted and made again: open it anew", info.id)
-        self._info = info
+        # A node that lags behind may not have heard of all of them yet: none is ever taken away.
+        known = self._info.addresses[len(info.addresses) :]
+        self._info = msgspec.structs.replace(info, addresses=[*info.addresses, *known])
         await self._link.learn(info.addresses)
 
     async def find_all(self, count: int) -> None:

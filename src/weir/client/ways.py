@@ -173,7 +173,9 @@ class Ways:
 
     def near(self, address: Address | None) -> Connection | None:
         """Return the open way to the shard at an address, if it is one of its own and answers."""
-        way = self._way(address) if address is not None and self._welcome is not None else None
+        if address is None or self._welcome is None:
+            return None
+        way = self._ways.get((address.node or self._welcome.node, address.shard))
         connection = way.connection if way is not None else None
         return connection if connection is not None and not connection.is_silent else None
 

@@ -210,3 +210,40 @@ def test_a_leader_takes_publishes_while_one_follower_has_room(
         trio.run(500)
     assert full.shard.needed_bytes
     assert leader.shard.short is None
+
+
+def test_retries_of_devices_cost_nothing_while_disks_are_full(
+    trio: Any, produce: Any, clog: Any, fill: Any
+) -> None:
+    """Each one that was refused was kept until the commit, and those let pass were charged."""
+    info, grant = trio.topic(), trio.producer()
+    group = info.addresses[0].group
+    leader = trio.leader(group)
+    leader.raw[50] = b""
+    leader.handle(ev.Opened(50))
+
+    def device(*frames: bytes) -> None:
+        leader.handle(ev.Received(50, d.DeviceStream().receive(b"".join(frames))))
+
+    device(d.hello(7, 1, "t"))
+    trio.run(300)
+    others = [node for node in trio.live() if node is not leader]
+    for node in others:
+        clog(node)
+        fill(node)
+    for number in range(14):
+        leader.ask(produce(info, grant, number, VALUE))
+    device(d.publish(3, VALUE, 0))
+    trio.run(500)
+    used = leader.shard.budget.used
+    fan_in = leader.shard.topics.find(group).leading.fan_in
+    for _ in range(20):
+        device(d.publish(3, VALUE, 0))
+        trio.run(500)
+    leader.shard._short.clear()  # as when disks have room for a moment
+    device(d.publish(3, VALUE, 0))
+    trio.run(500)
+    assert not any(gathering.behind for _, gathering in fan_in._flying)
+    assert leader.shard.budget.used == used
+    replies = d.DeviceReplies().receive(leader.raw[50])
+    assert len(replies) == 1 + 1 + 21

@@ -12,7 +12,7 @@ import pytest
 
 from weir.client import link
 from weir.client.connect import connect
-from weir.errors import Disconnected
+from weir.errors import Disconnected, NotLeader, Unavailable
 from weir.model.ids import Address
 from weir.wire import messages as m
 
@@ -104,6 +104,37 @@ def test_who_is_not_told_by_the_others_is_not_asked_again(fake_broker: Brokers) 
                 await client.publish("t", b"0", partition=1)
                 assert await read_in_order(client, 3) == [b"0", b"1", b"2"]
             assert (asked(landing), asked(other)) == (3, 3)
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def refusing(kind: type[m.Request]) -> Callable[[m.Request], m.Refusal | None]:
+    """Refuse one kind of request, as a node does that has lost the others."""
+
+    def script(request: m.Request) -> m.Refusal | None:
+        gone = m.Refusal(Unavailable.code, "the registry's leader is not reached")
+        return gone if isinstance(request, kind) else None
+
+    return script
+
+
+def test_what_a_shard_cannot_answer_is_asked_at_home(fake_broker: Brokers) -> None:
+    """It was asked there again and again, until the reader ended; and home was left for it."""
+
+    async def body() -> None:
+        async with AsyncExitStack() as stack:
+            landing, other = await two(stack, fake_broker)
+            async with connect(landing.url, request_timeout=5) as client:
+                landing.barrier = other.barrier
+                await client.publish("t", b"0", partition=1)
+                home = client._link._connection
+                other.script = refusing(m.AskBarriers)
+                assert await read_in_order(client, 3) == [b"0", b"1", b"2"]
+                assert (asked(landing), asked(other)) == (3, 3)
+                other.script = refusing(m.Fetch)
+                async with client.reader("t", partitions=[1]) as reader:
+                    assert (await anext(reader)).value == b"0"
+                assert client._link._connection is home
 
     asyncio.run(asyncio.wait_for(body(), 20))
 
@@ -305,5 +336,29 @@ def test_a_request_never_waits_for_ever_for_a_way_that_is_not_decided(
                 else:
                     with pytest.raises(Disconnected):
                         await asked
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def test_a_node_that_lags_behind_takes_no_partition_away(fake_broker: Brokers) -> None:
+    """A reader ended with `UnknownTopic` once such a node was asked where a partition had moved."""
+
+    async def body() -> None:
+        async with fake_broker() as broker:
+            whole = broker.topic("t", 3)
+            async with connect(broker.url) as client:
+                await client.publish("t", b"0", partition=2)
+                async with client.reader("t") as reader:
+                    assert (await anext(reader)).value == b"0"
+                    broker.topics["t"] = msgspec.structs.replace(
+                        whole, addresses=whole.addresses[:1]
+                    )
+                    moved = [m.Refusal(NotLeader.code, "moved")]
+                    broker.script = lambda request: (
+                        moved.pop() if moved and isinstance(request, m.Fetch) else None
+                    )
+                    await client.publish("t", b"1", partition=2)
+                    assert (await anext(reader)).value == b"1"
+                    assert not moved
 
     asyncio.run(asyncio.wait_for(body(), 20))

@@ -272,13 +272,16 @@ class FanIn:
 
     def stall(self, error: Refused) -> None:
         """No majority has room for what is under way: refuse it to who waits. It stays under way,
-        so that what comes again is known as a repeat, and keeps its bytes of the budget.
+        so that what comes again is known as a repeat, and keeps its bytes of the budget. Those
+        behind it added nothing.
         """
         for _, gathering in self._flying:
-            for one in (gathering, *gathering.behind):
-                charged, one.charged = one.charged, 0
+            charged, gathering.charged = gathering.charged, 0
+            self._refuse(gathering, error)
+            gathering.charged, gathering.confirms = charged, _Confirms()
+            behind, gathering.behind = gathering.behind, []
+            for one in behind:
                 self._refuse(one, error)
-                one.charged, one.confirms = charged, _Confirms()
 
     def lose(self, error: Refused) -> None:
         """This node leads no more: refuse what was not cut yet, behind what `Intake.lose` refused.
