@@ -26,7 +26,7 @@ from weir.sim.healing import Healing
 from weir.sim.history import History, record_of
 from weir.sim.outcome import CRASH, Outcome
 from weir.sim.plots import Plot
-from weir.sim.programs import Client
+from weir.sim.programs import TOPIC, Client
 from weir.sim.scatterers import all_decided, highest_stamp
 from weir.sim.scene import Scene
 from weir.sim.shape import Shape, drawn, machine
@@ -80,11 +80,21 @@ class _Drain(Client):
         return not self._left and not self._wholes.under_way
 
     def ready(self) -> None:
-        """Begin with what is left, anew on each connection; the topic may have grown."""
+        """Begin with what is left, anew on each connection; the topic may have grown, of which a
+        node that has just started may not have heard yet.
+        """
+        if len(self.addresses) <= max((one.partition for one in self.history.publishes), default=0):
+            self.ask(m.DescribeTopic(TOPIC), self._described)
+            return
         if not self._ends:
             self._left = set(range(len(self.addresses)))
         for partition in sorted(self._left):
             self._look(partition, self.link)
+
+    def _described(self, reply: m.Reply) -> None:
+        if isinstance(reply, m.TopicInfo):
+            self.addresses = list(reply.addresses)
+        self.soon(self.ready)
 
     def _look(self, partition: int, link: Link | None) -> None:
         """Ask where a partition ends: who has just begun to lead may give less than all of it."""

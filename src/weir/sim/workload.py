@@ -224,8 +224,8 @@ class Workload:
         self.consumers += [ShippedSub(scene, f"sub{n}", mode, printed) for n in range(subs)]
 
     def _add_queries(self, scene: Scene, count: int) -> None:
-        """Let Spark queries read, if the library is here that their source needs."""
-        if not count or find_spec("pyarrow") is None:
+        """Let Spark queries read, if the libraries are here that their source needs."""
+        if not count or find_spec("pyarrow") is None or find_spec("numpy") is None:
             return
         from weir.sim.clients.queries import ShippedQuery
 

@@ -157,7 +157,12 @@ class Process:
 
     @property
     def ready(self) -> bool:
-        """Whether it listens for clients: once it has begun to, it goes on whoever leads."""
+        """Whether its shard can serve just now."""
+        return self.shard is not None and self.shard.ready
+
+    @property
+    def listens(self) -> bool:
+        """Whether clients can connect: once they can, it goes on, whoever leads."""
         return self.shard is not None and self._serves
 
     @property
