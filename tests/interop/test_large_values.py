@@ -24,7 +24,7 @@ from weir.errors import TooLarge
 from weir.model.limits import MIB
 from weir.model.message import LargeMessage
 from weir.spark.connections import forget
-from weir.spark.fetching import Source, record_batches
+from weir.spark.fetching import Portion, Source, record_batches
 from weir.spark.planning import Range
 
 VALUE_MIB = int(os.environ.get("WEIR_VALUE_MIB", "64"))
@@ -202,7 +202,8 @@ def test_compressed_batches_arrow_and_large_values_meet_in_spark_s_columns() -> 
         hosts = ((node.host, node.port),)
         with BlockingClient(node.host, node.port) as client:
             source = Source(hosts, "t", client.describe("t").addresses[0])
-        found = pa.Table.from_batches(record_batches(source, Range(0, 0, 5_001), 1 << 20))
+        portion = Portion(source, Range(0, 0, 5_001))
+        found = pa.Table.from_batches(record_batches(portion, 1 << 20))
         forget(hosts)
     assert found["value"].to_pylist() == [*rows["value"].to_pylist(), value]
     assert set(found["key"].to_pylist()) == {b"k", b"large"}

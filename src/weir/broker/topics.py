@@ -69,11 +69,14 @@ class Topics:
             raise UnknownTopic(f"no topic {name!r}: `weir topic create {name}` makes it")
         return topic
 
-    def is_settled(self, record: ControlRecord) -> bool:
+    def is_settled(self, record: ControlRecord | None) -> bool:
         """Return whether what a record of the registry means for this shard is done: a topic's
-        partitions are led, and nothing is under way that an older epoch sent.
+        partitions are led, and nothing is under way that an older epoch sent. None stands for all
+        records that a snapshot covers: of these, only epochs can find something under way.
         """
         match record:
+            case None:
+                return not any(map(self._is_fenced, self.partitions()))
             case ProducerOpened(producer, epoch) if epoch:
                 return not any(p.has_under_way(producer) for p in self.partitions())
             case TopicCreated(namespace, name):
@@ -83,6 +86,14 @@ class Topics:
             case _:
                 return True
         return topic is None or all(p.has_leader for p in self.served(topic))
+
+    def _is_fenced(self, partition: Partition) -> bool:
+        """Return whether something is under way in a partition whose epoch has ended."""
+        for producer, epoch in partition.under_way:
+            held = self.catalog.producer(producer)
+            if held is not None and epoch < held.epoch:
+                return True
+        return False
 
     def of_group(self, group: int) -> Topic:
         """Return the topic of a group, wherever that lies. Raises `UnknownTopic`."""

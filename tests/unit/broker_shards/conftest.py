@@ -176,6 +176,24 @@ class Node:
             if other.up:
                 other.handle(ev.TrunkClosed(number))
 
+    def cut(self, one: int, other: int) -> None:
+        """Break the trunk between two shards that go on."""
+        for asking, serving in ((one, other), (other, one)):
+            for _, charged in self.wires[asking, serving]:
+                self.all[asking].shard.passed_on(serving, charged)
+            self.wires[asking, serving].clear()
+            self.back[asking, serving].clear()
+            for key, guest in list(self._guests.items()):
+                if key[:2] == (asking, serving):
+                    del self._guests[key]
+                    self.all[serving].handle(ev.Closed(guest))
+            self.all[asking].handle(ev.TrunkClosed(serving))
+
+    def join(self, one: int, other: int) -> None:
+        """Put a trunk between two shards."""
+        self.all[one].handle(ev.TrunkOpened(other))
+        self.all[other].handle(ev.TrunkOpened(one))
+
     def settle(self) -> None:
         """Do all jobs and carry all frames, but those of blocked trunks."""
         while any([one.up and one.work() for one in self.all] + [*map(self._carry, self.wires)]):

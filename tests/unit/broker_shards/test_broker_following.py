@@ -88,6 +88,27 @@ def test_a_fence_waits_for_what_the_old_epoch_has_under_way(node: Any) -> None:
         assert isinstance(grant, m.ProducerGrant)
 
 
+def test_a_fence_waits_for_what_a_shard_has_under_way_whose_trunk_broke(node: Any) -> None:
+    """It comes again with a snapshot, in which no single record tells of the fence."""
+    info = node.answer(0, m.CreateTopic("t", 4))
+    grant = node.answer(0, m.OpenProducer())
+    address = next(one for one in info.addresses if one.shard == 2)
+    owner = node.all[2]
+    accepted = node.ask(2, node.batch(address, grant))
+    stuck, owner.jobs = owner.jobs, deque()
+    node.cut(0, 2)
+    fence = node.ask(1, m.OpenProducer(grant.producer))
+    node.settle()
+    assert node.reply(1, fence) is None
+    node.join(0, 2)
+    node.settle()
+    assert node.reply(1, fence) is None
+    owner.jobs += stuck
+    node.settle()
+    assert node.reply(2, accepted).offset == 0
+    assert node.reply(1, fence).epoch == 1
+
+
 def test_a_follower_that_comes_again_counts_once(node: Any) -> None:
     """Two sessions of one shard are no proof that all shards follow."""
     grant = node.answer(0, m.OpenProducer())

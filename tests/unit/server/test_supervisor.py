@@ -52,7 +52,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
         monkeypatch.setattr(
             supervisor, "python", lambda _, fd, *_doors: [sys.executable, "-S", "-c", code, fd]
         )
-        monkeypatch.setattr(supervisor, "_FIRST_PAUSE_SECONDS", 0.001)
+        monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.001)
 
     return play
 
@@ -239,7 +239,7 @@ def test_a_shard_that_is_between_two_processes_has_drained(
 ) -> None:
     """What it had confirmed is in its log, which the next start reads."""
     play("os._exit(9) if shard == 1 else None" + SERVE.replace("{drained}", "True"))
-    monkeypatch.setattr(supervisor, "_FIRST_PAUSE_SECONDS", 0.5)
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.5)
     stop = asyncio.Event()
 
     class Stopping(logging.Handler):

@@ -228,6 +228,11 @@ class Intake:
             partition,
         )
 
+    @property
+    def under_way(self) -> set[tuple[int, int]]:
+        """The producers, and their epochs, of what is accepted and not committed yet."""
+        return {(producer, epoch) for producer, epoch, _ in self.flying}
+
     def has_under_way(self, producer: int) -> bool:
         """Return whether a batch of a producer is accepted and not committed yet."""
         return producer in self._ahead

@@ -66,7 +66,11 @@ class Feed:
     """Drives the registry, feeds followers, and holds the registry's replies back for them."""
 
     def __init__(
-        self, outbox: Outbox, time: Time, others: int, settled: Callable[[ControlRecord], bool]
+        self,
+        outbox: Outbox,
+        time: Time,
+        others: int,
+        settled: Callable[[ControlRecord | None], bool],
     ) -> None:
         """Expect so many `others` to follow; `registry` must be set before the first entry.
 

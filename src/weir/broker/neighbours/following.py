@@ -44,16 +44,18 @@ class Following:
         passing: Passing,
         granted: Callable[[int], None],
         resume: Callable[[int], None],
-        settled: Callable[[ControlRecord], bool],
+        settled: Callable[[ControlRecord | None], bool],
         time: Time,
     ) -> None:
         """Follow shard `leader`. `granted` is told the producer id, `resume` of each session that
-        need not wait any more; `settled` says whether what a record means is done here.
+        need not wait any more; `settled` says whether what a record means is done here, or
+        all that a snapshot covers.
         """
         self._settled = settled
         self._time = time
-        #: Records that are applied and not done, and the entry to acknowledge when they are.
-        self._doing: list[ControlRecord] = []
+        #: Records that are applied and not done, None for a snapshot, and the entry to acknowledge
+        #: when they are.
+        self._doing: list[ControlRecord | None] = []
         self._owed = 0
         self._leader = leader
         self._registry = registry
@@ -162,6 +164,8 @@ class Following:
                 self._doing.append(payload.control)
         else:
             self._registry.restore(self._registry.decode(news))
+            # A shard whose trunk broke has things under way, which an epoch of meanwhile may end.
+            self._doing = [None]
             self._fed = self.known = True
         self._owed = index
         self.advance()

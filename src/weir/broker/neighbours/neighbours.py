@@ -40,7 +40,7 @@ class Neighbours:
         outbox: Outbox,
         budget: Budget,
         time: Time,
-        settled: Callable[[ControlRecord], bool],
+        settled: Callable[[ControlRecord | None], bool],
     ) -> None:
         """Be the shard of `node` that `routes` begin at; `join` comes next.
 

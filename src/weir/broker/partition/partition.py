@@ -272,6 +272,11 @@ class Partition:
         """Whether nothing is under way."""
         return self.leading is None or self.leading.at_rest
 
+    @property
+    def under_way(self) -> set[tuple[int, int]]:
+        """The producers, and their epochs, of what is accepted and not committed yet."""
+        return set() if self.leading is None else self.leading.intake.under_way
+
     def has_under_way(self, producer: int) -> bool:
         """Return whether a batch of a producer is accepted and not committed yet."""
         return self.leading is not None and self.leading.intake.has_under_way(producer)

@@ -150,6 +150,9 @@ class ShippedReader(Shipped):
         told = asyncio.create_task(self.told_to_end())
         await asyncio.wait([taking, told], return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
+        # What a wrong clock has stamped is in nobody's order before that time has come.
+        while not taking.done() and self.world.now < self.history.healed:
+            await asyncio.wait([taking], timeout=_QUIET)
         since, rows = self.world.now, -1
         while not taking.done():
             if rows == (rows := len(self._reading.rows)):

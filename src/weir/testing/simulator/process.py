@@ -141,7 +141,7 @@ class Process:
         self._readable: list[Socket] = []
         #: Those whose clients do not take their replies.
         self.full: list[Socket] = []
-        self._looks = self._serves = False
+        self._looks = False
         #: Whether it stands still: it is paused, or waits for a flush that it runs itself.
         self.paused = False
         self.stands = self._flushing = False
@@ -157,13 +157,8 @@ class Process:
 
     @property
     def ready(self) -> bool:
-        """Whether its shard can serve just now."""
+        """Whether it listens for clients."""
         return self.shard is not None and self.shard.ready
-
-    @property
-    def listens(self) -> bool:
-        """Whether clients can connect: once they can, it goes on, whoever leads."""
-        return self.shard is not None and self._serves
 
     @property
     def charged(self) -> int:
@@ -423,7 +418,6 @@ class Process:
 
     def serve(self) -> None:
         """Its shard can serve: who connects is served."""
-        self._serves = True
         self.world.after(0, self._seat.keeper.served, self)
 
     def broke(self, where: str, error: Exception) -> None:
