@@ -37,7 +37,7 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 
 .PHONY: test
 test: $(STAMP) ## Run the tests, and beside them 480 simulated worlds
-	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-480} $(BIN)/python -m pytest -n 2 --dist loadscope
+	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-400} $(BIN)/python -m pytest -n 2 --dist loadscope
 
 PROOF = $(BIN)/python -P -m weir.bench.proof --only "$(ONLY)" $(if $(STALE),--stale)
 .PHONY: proof
