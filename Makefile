@@ -36,7 +36,7 @@ verify: $(STAMP) ## Check format, lint, types, floors and tidiness; changes no f
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py
 
 .PHONY: test
-test: $(STAMP) ## Run the tests, and beside them 480 simulated worlds
+test: $(STAMP) ## Run the tests, and beside them 400 simulated worlds
 	WEIR_SET_SEEDS=$${WEIR_SET_SEEDS:-400} $(BIN)/python -m pytest -n 2 --dist loadscope
 
 PROOF = $(BIN)/python -P -m weir.bench.proof --only "$(ONLY)" $(if $(STALE),--stale)
