@@ -35,6 +35,11 @@ class Cutter(Client):
         self.begins: dict[int, int] = {}
         self._before: tuple[int, dict[int, int]] | None = None
 
+    def closed(self) -> None:
+        """Drop the cut: the next connection begins another one."""
+        super().closed()
+        self._cut += 1
+
     def ready(self) -> None:
         """Begin a cut in a while."""
         self.world.after(self.rhythm(_NEXT), self._begin, self.link)

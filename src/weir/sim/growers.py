@@ -51,4 +51,4 @@ class Newcomer(Producer):
     def _described(self, reply: m.Reply) -> None:
         if isinstance(reply, m.TopicInfo):
             self.addresses = list(reply.addresses)
-        self.soon(self.ready)
+        self.retry(self.ready)

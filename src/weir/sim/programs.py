@@ -90,6 +90,16 @@ class Program:
         slower = 1 if self.ending else self.scene.pace[0]
         self.world.after(self.world.between(*_PAUSE) * slower, do, *arguments)
 
+    def retry(self, do: Callable[[], None]) -> None:
+        """Call something after a pause, unless the connection is gone by then: the next one begins
+        by itself.
+        """
+        self.soon(self._do_on, self.link, do)
+
+    def _do_on(self, link: Link | None, do: Callable[[], None]) -> None:
+        if link is self.link:
+            do()
+
     def rhythm(self, span: tuple[int, int]) -> int:
         """Draw a pause between two pieces of work, and now and then a rest; in the end, hurry."""
         usual, rest = self.scene.pace
@@ -241,7 +251,7 @@ class Client(Program):
         elif isinstance(reply, m.Refusal) and reply.code == TopicExists.code:
             self.ask(m.DescribeTopic(TOPIC), self._created)  # it has grown
         else:
-            self.soon(self._create)
+            self.retry(self._create)
 
 
 def past(voids: Sequence[Run], offset: int) -> int:

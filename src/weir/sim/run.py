@@ -94,7 +94,7 @@ class _Drain(Client):
     def _described(self, reply: m.Reply) -> None:
         if isinstance(reply, m.TopicInfo):
             self.addresses = list(reply.addresses)
-        self.soon(self.ready)
+        self.retry(self.ready)
 
     def _look(self, partition: int, link: Link | None) -> None:
         """Ask where a partition ends: who has just begun to lead may give less than all of it."""
