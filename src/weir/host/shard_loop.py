@@ -35,10 +35,10 @@ class ShardLoop:
         "_host",
         "_lining",
         "_linked",
-        "_serves",
         "_shard",
         "_soon",
         "_started",
+        "serves",
     )  # fmt: skip
 
     def __init__(
@@ -51,7 +51,7 @@ class ShardLoop:
         host: Host,
         soon: Soon,
     ) -> None:
-        """`actions` do what each effect asks for. `linked` are the nodes that there are links to:
+        """`actions` do what each effect asks for. `linked` are the nodes that this shard links to:
         with any of them clients are let in though `shard` leads nothing, for who leads comes out
         between them.
         """
@@ -62,7 +62,9 @@ class ShardLoop:
         self._actions = actions
         self._host = host
         self._soon = soon
-        self._serves = self._lining = self._started = False
+        self._lining = self._started = False
+        #: Whether clients are let in: once they are, that goes on, whoever leads.
+        self.serves = False
 
     def start(self) -> None:
         """Bring the shard up; clients wait to be let in until it can serve."""
@@ -95,7 +97,7 @@ class ShardLoop:
                     self.do(behind)
                 elif behind is None:
                     self._soon(self._settle)
-            if not self._serves:
+            if not self.serves:
                 self._look()
             if connections.line and not self._lining:
                 self._lining = True
@@ -117,7 +119,7 @@ class ShardLoop:
     def _settle(self) -> None:
         try:
             self.do(self._feed.settle())
-            if not self._serves:
+            if not self.serves:
                 self._look()
         except Exception as error:
             self._broke(error)
@@ -125,7 +127,7 @@ class ShardLoop:
     def _look(self) -> None:
         """Serve as soon as the shard can."""
         if self._started and (self._shard.ready or self._linked):
-            self._serves = True
+            self.serves = True
             self._connections.begin()
             self._host.serve()
 

@@ -109,6 +109,17 @@ def test_clients_are_let_in_once_the_shard_is_ready_or_linked() -> None:
         assert noting.turn == [(ev.Ticked(),), "settled", "serves", (ev.Ticked(),), "settled"]
 
 
+def test_clients_are_let_in_still_when_the_shard_has_lost_its_leaders() -> None:
+    noting = Noting()
+    noting.ready = True
+    noting.loop.start()
+    assert not noting.loop.serves
+    noting.loop.run()
+    noting.ready = False
+    noting.loop.run()
+    assert noting.loop.serves
+
+
 def test_of_a_shard_that_broke_nothing_is_believed() -> None:
     noting = Noting()
     noting.breaks = True

@@ -18,7 +18,7 @@ SEEDS = range(12)
 class Host:
     """A node whose one process sends back what it gets."""
 
-    ready, number, node, up = True, 0, 1, True
+    serves, number, node, up = True, 0, 1, True
 
     def __init__(self, world: World) -> None:
         self.world = world

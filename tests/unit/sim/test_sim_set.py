@@ -15,10 +15,13 @@ from weir.broker.shard import Shard
 from weir.sim.run import run_seed
 from weir.sim.shape import UNORDERED, machine
 from weir.testing.simulator.brokerset import BrokerSet
+from weir.testing.simulator.network import Link
 from weir.testing.simulator.process import Process
 from weir.testing.simulator.storm import Storm
 from weir.testing.simulator.witness import AGREED, Witness
 from weir.testing.simulator.world import MS, SECOND, World
+from weir.wire import messages as m
+from weir.wire.client import encode_request
 
 
 def started(seed: int, nodes: int = 3) -> tuple[World, BrokerSet]:
@@ -80,6 +83,35 @@ def test_a_part_without_a_majority_is_not_led() -> None:
     brokers.net.heal()
     world.run(world.now + 4 * SECOND)
     assert brokers.leaders()
+
+
+class _Nobody:
+    """A client that hears nothing."""
+
+    def received(self, link: Link, data: bytes) -> None:
+        """Bytes have come."""
+
+    def lost(self, link: Link) -> None:
+        """The connection is gone."""
+
+
+def test_clients_reach_a_node_that_has_lost_its_leaders_until_it_ends() -> None:
+    world, brokers = started(6)
+    client = brokers.connect(_Nobody(), -1, brokers.leaders()[0].node)
+    assert client is not None
+    for number, request in enumerate((m.Hello("client"), m.CreateTopic("weather", 2)), 1):
+        client.to_host(b"".join(encode_request(request, number)))
+    world.run(world.now + SECOND)
+    one = brokers.hosts[1]
+    for other in (2, 3):
+        brokers.net.close(1, other)
+        brokers.net.close(other, 1)
+    world.run(world.now + 4 * SECOND)
+    assert one not in brokers.leaders()
+    assert not any(process.ready for process in one.running)
+    assert brokers.connect(_Nobody(), -1, node=1) is not None
+    one.die(power=False)
+    assert brokers.connect(_Nobody(), -1, node=1) is None
 
 
 def test_only_the_kinds_that_are_named_strike() -> None:

@@ -75,21 +75,21 @@ class BrokerSet:
             host.die(power)
 
     def connect(self, client: End, site: int, node: int = 0) -> Link | None:
-        """Connect a client at a site to any process that listens, of `node` if that is not 0.
+        """Connect a client at a site to any process that serves, of `node` if that is not 0.
 
         None while none can be reached.
         """
         hosts = (self.hosts[node],) if node in self.hosts else self.hosts.values()
         joined = self.net.joined
-        ready = [
+        serving = [
             process
             for host in hosts
             for process in host.running
-            if process.ready and joined(site, host.node)
+            if process.serves and joined(site, host.node)
         ]
-        if not ready:
+        if not serving:
             return None
-        process = self.world.dice.choice(ready)
+        process = self.world.dice.choice(serving)
         up, down = self.net.way(site, process.node), self.net.way(process.node, site)
         return process.connect(client, up, down)
 

@@ -157,8 +157,13 @@ class Process:
 
     @property
     def ready(self) -> bool:
-        """Whether it listens for clients."""
+        """Whether all that its shard has is led, and devices can be served, just now."""
         return self.shard is not None and self.shard.ready
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients can connect: as soon as they are let in, and until it ends."""
+        return self._turns is not None and self._turns.serves
 
     @property
     def charged(self) -> int:

@@ -86,7 +86,7 @@ class Machine:
         ):
             self._world.after(_AGAIN, self._dial, loop, socket, node, port, waiter)
             return
-        listening = [one for one in host.running if one.ready] if host is not None else []
+        listening = [one for one in host.running if one.serves] if host is not None else []
         if port != PORT:
             listening = [one for one in listening if one.number == port - SHARD_PORT]
         error: OSError | None = None
