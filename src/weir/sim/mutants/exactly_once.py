@@ -29,7 +29,7 @@ QUARREL = Shape(
 )
 
 
-@mutant(seed=1, breaks={"OneOffset", "RisingStamps"})
+@mutant(seed=21, breaks={"OneOffset", "RisingStamps"})
 def dedupe_missing_from_a_snapshot(patch: Patch) -> None:
     """A snapshot forgets who wrote what (counterexample 13)."""
     patch.setattr(ProducerTable, "encode", lambda self: [])
@@ -67,7 +67,7 @@ def a_producer_is_forgotten_at_its_first_commit(patch: Patch) -> None:
     patch.setattr(Intake, "committed", committed)
 
 
-@mutant(seed=4, breaks={"Durable"})
+@mutant(seed=25, breaks={"Durable"})
 def repeat_answered_before_the_commit(patch: Patch) -> None:
     """A repeat of a pending batch is told where it will be, if the power lasts (DESIGN §5)."""
     honest = Intake.judge
@@ -81,13 +81,13 @@ def repeat_answered_before_the_commit(patch: Patch) -> None:
     patch.setattr(Intake, "judge", judge)
 
 
-@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps"})
+@mutant(seed=2, breaks={"Durable", "OneOffset", "RisingStamps"})
 def an_earlier_term_is_taken_for_the_own(patch: Patch) -> None:
     """A leader takes proposals before all it inherited is applied (counterexample 14)."""
     patch.setattr(Group, "begins_own_term", lambda self, index: True)
 
 
-@mutant(seed=4, breaks={"Fenced"})
+@mutant(seed=1, breaks={"Fenced"})
 def a_fence_waits_for_nobody_away(patch: Patch) -> None:
     """A new epoch is told before a shard that is away has heard of it (ADR 0009 §5)."""
     patch.setattr(feed, "is_fence", lambda record: False)
@@ -100,19 +100,19 @@ def a_fence_leaves_what_is_under_way(patch: Patch) -> None:
     patch.setattr(Partition, "has_under_way", lambda self, producer: False)
 
 
-@mutant(seed=5, breaks={"Fenced"})
+@mutant(seed=8, breaks={"Fenced"})
 def epochs_are_not_compared(patch: Patch) -> None:
     """An old epoch goes on where the new one has not written yet (DESIGN §5 Dedupe)."""
     patch.setattr(Requests, "_own", lambda self, *_: None)
 
 
-@mutant(seed=57, breaks={"Fenced"}, shape=QUARREL)
+@mutant(seed=33, breaks={"Fenced"}, shape=QUARREL)
 def positions_of_a_log_that_is_not_applied(patch: Patch) -> None:
     """A partition that starts says where it ended long ago (RealTime; seed 46 found it)."""
     patch.setattr(Partition, "_check_applied", lambda self: None)
 
 
-@mutant(seed=3, breaks={"Honest"})
+@mutant(seed=1, breaks={"Honest"})
 def chunks_of_an_ended_epoch_are_taken(patch: Patch) -> None:
     """A value goes on where an older epoch left it (ADR 0007 §4)."""
     honest = Growing._size
@@ -125,7 +125,7 @@ def chunks_of_an_ended_epoch_are_taken(patch: Patch) -> None:
     patch.setattr(Growing, "_size", size)
 
 
-@mutant(seed=3, breaks={"Durable"})
+@mutant(seed=7, breaks={"Durable"})
 def chunks_are_past_retention(patch: Patch) -> None:
     """The chunks of a value go before its message does (ADR 0007 §6)."""
     patch.setattr(ValueTable, "first_needed_index", lambda self, index, *_: index)

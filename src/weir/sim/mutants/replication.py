@@ -115,7 +115,7 @@ DUEL = replace(
 )
 
 
-@mutant(seed=2, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=DUEL)
+@mutant(seed=3, breaks={"Durable", "OneOffset", "RisingStamps", AGREED, CRASH}, shape=DUEL)
 def an_older_term_is_committed_by_count(patch: Patch) -> None:
     """An entry of an older term may be on a majority and still be replaced (§3.6.2, Figure 3.7)."""
 
@@ -131,7 +131,7 @@ def an_older_term_is_committed_by_count(patch: Patch) -> None:
     patch.setattr(Leader, "advance", advance)
 
 
-@mutant(seed=0, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
+@mutant(seed=8, breaks={"Durable", "OneOffset", "RisingStamps", AGREED}, shape=KILLED)
 def repeated_append_re_acked(patch: Patch) -> None:
     """A follower answers with what is durable, never with what it merely holds (§3.8)."""
 
