@@ -138,6 +138,8 @@ def test_a_seed_of_four_that_once_failed_keeps_every_promise(seed: int) -> None:
 
 
 def test_nothing_is_asked_of_one_of_two_voters_whose_log_rots_while_others_come_into_use() -> None:
+    # Its leader had let go of entries while it was the only voter, had not told Raft of it, and
+    # broke when a voter that was added refused what follows them.
     slow = replace(FOUR, stewards=3, rots=(2, 3), appends=(1,), in_flight=(1,))
     outcome = run_seed(6107, slow)
     assert not outcome.violations, outcome.report()

@@ -227,10 +227,15 @@ class LogView:
             raise OutOfOrder(f"make a snapshot at or above {index} durable before compacting there")
         if index > self.applied or (index > self.durable and not self.back_filling):
             raise OutOfOrder(f"entry {index} is not yet applied and durable: compact later")
+        self.release(index)
+
+    def release(self, index: int) -> None:
+        """Move first_index above `index`, as far as that is applied and durable; never back."""
         # What is still to be filled in stays wanted: a leader's log may begin below it.
-        index = min(index, self.durable)
-        self._base_term = self.term(index)
-        self.first_index = index + 1
+        index = min(index, self.applied, self.durable)
+        if index >= self.first_index:
+            self._base_term = self.term(index)
+            self.first_index = index + 1
 
     def last_of_term(self, index: int, term: int) -> int:
         """The last entry at or below `index` whose term is at most `term`, or the log's base."""

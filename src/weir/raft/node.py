@@ -308,3 +308,12 @@ class Node:
         """
         self.core.log.compact(index)
         self.core.ground.history.forget(index)
+
+    def release(self, index: int) -> None:
+        """Send nobody the log through `index` any more, as far as that is applied and durable: the
+        host lets go of it before a durable snapshot covers it, since this is the only member. Until
+        one does, Storage has these entries again at each start.
+
+        Members that are added and need them get a snapshot. Without effect when repeated.
+        """
+        self.core.log.release(index)

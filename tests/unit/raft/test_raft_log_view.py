@@ -162,6 +162,20 @@ def test_only_what_was_handed_can_be_applied() -> None:
     assert log.applied == 2
 
 
+def test_what_is_released_is_gone_though_no_snapshot_covers_it() -> None:
+    log = view(stored(1, 1, 2, 2))
+    log.commit_to(3)
+    log.take_unhanded()
+    log.applied_to(2)
+    log.release(1)
+    assert (log.first_index, log.term(1), log.last_of_term(4, 1)) == (2, 1, 2)
+    log.release(4)  # as far as it is applied
+    log.release(1)
+    assert (log.first_index, log.term(2), log.last_of_term(4, 1)) == (3, 1, 2)
+    with pytest.raises(Compacted):
+        log.term(1)
+
+
 def test_compact_waits_for_snapshot_application_and_disk() -> None:
     storage = stored(1, 1, 2)
     log = view(storage)

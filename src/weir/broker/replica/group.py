@@ -247,8 +247,10 @@ class Group:
         """No reader needs the entries below `index` any more; replicas that are behind may need
         them until a snapshot is durable that covers them.
         """
-        if self.has_others:
-            index = min(index, self.node.first_index)
+        if not self.has_others:
+            # Only what is gone for the others, who may come, is gone from the log.
+            self.node.release(index - 1)
+        index = min(index, self.node.first_index)
         self.log.drop_below(self.id, index)
 
     # -- proposals and reads -----------------------------------------------------------------
