@@ -17,6 +17,7 @@ import hashlib
 import io
 import json
 import lzma
+import re
 import tarfile
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -51,9 +52,8 @@ def pack(folder: Path, names: Iterable[str]) -> None:
         info.mtime = 0
         return info
 
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 128 << 20}]
     with (
-        lzma.open(ARCHIVE, "wb", filters=filters) as file,
+        lzma.open(ARCHIVE, "wb") as file,
         tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name in names:
@@ -85,6 +85,12 @@ def unpack(folder: Path, *names: str) -> None:
                     else:
                         target.seek(len(block), io.SEEK_CUR)
                 target.truncate(info.size)
+
+
+def files(folder: Path) -> list[str]:
+    """The names of all files of a stopped node, with N for the number of a segment."""
+    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted({re.sub(r"\d{8,}", "N", name) for name in found})
 
 
 def seen(w: sync.Client, topic: str) -> list[list[Any]]:

@@ -101,6 +101,13 @@ def test_every_topic_message_cluster_and_device_is_there(
     assert len(of_one) == 1, "a scattering has one stamp"
 
 
+def test_a_node_keeps_its_files_under_their_names(
+    node: Node, tmp_path: Path, told: dict[str, Any]
+) -> None:
+    node.stop()
+    assert old.files(tmp_path / "node") == told["node"]["files"]
+
+
 def test_publishes_go_on_behind_what_is_there(w: sync.Client, told: dict[str, Any]) -> None:
     then = told["node"]
     for topic, rows in then["seen"].items():

@@ -47,7 +47,7 @@ def test_a_query_reads_its_last_batch_again_and_then_what_it_has_not_read(
     ]
     assert len(unread) == 10
     checkpoint = tmp_path / "checkpoint"
-    found = old.read_in(spark, old_node.url, "rows", checkpoint)
+    found = old.read_in(spark, old_node.url, "rows", checkpoint, maxRowsPerBatch=16)
     assert found == [cut_short, unread], "the cut of the last batch is that of the checkpoint"
     with sync.connect(old_node.url) as w:
         receipt = w.publish("rows", b"row 50", partition=0)
