@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,7 @@ from weir.cli import (
 )
 from weir.cli.backup import verbs as backup
 from weir.cli.reasons import in_words, not_installed
+from weir.cli.streams import CLOSED, EXIT_UNREAD, finish, needs_stdout, replace_closed
 from weir.errors import WeirError
 
 if TYPE_CHECKING:
@@ -108,7 +110,9 @@ def demo(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 for an error, 2 for wrong usage."""
+    """Run one command and return its exit code: 0, 1 for an error, 2 for wrong usage, 141 if
+    whoever read its output went before it was done.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     command = _command(words[0] if words else "")
     try:
@@ -119,6 +123,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(f"{what}. See `{verb} --help`", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return 130
+    except SystemExit as ended:
+        # That is how Typer takes a `BrokenPipeError`.
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        return EXIT_UNREAD
     except WeirError as error:
         for problem in getattr(error, "problems", (str(error),)):
             _say(problem, 1)
@@ -159,9 +168,12 @@ def _command(verb: str) -> Command:
 
 def run() -> None:
     """Be the process `weir`."""
-    sys.exit(main())
+    if "stdout" in replace_closed() and needs_stdout(sys.argv[1:]):
+        sys.exit(_say(CLOSED, 1))
+    sys.exit(finish(main()))
 
 
 def _say(what: str, code: int) -> int:
-    print(" ".join(what.split()), file=sys.stderr)
+    with suppress(BrokenPipeError):
+        print(" ".join(what.split()), file=sys.stderr)
     return code

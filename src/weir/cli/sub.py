@@ -40,9 +40,10 @@ def sub(
     timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Take a share of a topic's messages until Ctrl-C; each is acked once it is printed.
+    """Take a share of a topic's messages until Ctrl-C, or until nobody reads them (`| head -1`).
 
-    A cluster that is new begins at the earliest message. A broker that goes is waited for.
+    Each is acked once it is printed. A cluster that is new begins at the earliest message. A broker
+    that goes is waited for.
     `weir tail` looks without taking.
     """
 

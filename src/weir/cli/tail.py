@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli.connecting import DEFAULT_URL, Timeout, Url, connected_for_ever
+from weir.cli.streams import discard
 from weir.commands.output import Form
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ def tail(
     timeout: Timeout = "5s",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show the messages of a topic until Ctrl-C. A broker that goes meanwhile is waited for."""
+    """Show the messages of a topic until Ctrl-C, or until nobody reads them (`| head -1`).
+
+    A broker that goes meanwhile is waited for.
+    """
     # At the latest there is nothing before today's end.
     begin = start or ("latest" if follow else "earliest")
     keys = [*map(os.fsencode, key)] if key else None
@@ -93,10 +97,8 @@ def ending_quietly() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:
-        # As `head` does. What is still buffered must not fail once more when the interpreter
-        # flushes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # as `head` does
+        discard(sys.stdout)
 
 
 def _place(begin: str) -> Start | int:
