@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -83,7 +83,9 @@ class Work:
 
 
 @contextmanager
-def working(folder: Path, url: str, *options: str, app: str = LEDGER) -> Iterator[Work]:
+def working(
+    folder: Path, url: str, *options: str, app: str = LEDGER, told: IO[bytes] | None = None
+) -> Iterator[Work]:
     (folder / "ledger.py").write_text(app, encoding="utf-8")
     words = ["work", "ledger:app", "--cluster", "ledger", "--json", "--url", url, *options]
     process = subprocess.Popen(
@@ -91,6 +93,7 @@ def working(folder: Path, url: str, *options: str, app: str = LEDGER) -> Iterato
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(weir.__file__).parents[1])},
         stdout=subprocess.PIPE,
+        stderr=told,
         text=True,
     )
     watchdog = threading.Timer(WITHIN_SECONDS, process.kill)
@@ -162,6 +165,22 @@ def test_processes_end_with_the_one_that_started_them(node: testing.Node, tmp_pa
         wait_for(node, lambda cluster: cluster.consumers == 2)
         work.process.kill()
         wait_for(node, lambda cluster: cluster.consumers == 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_tells_once_that_it_stops(
+    number: signal.Signals, node: testing.Node, tmp_path: Path
+) -> None:
+    app = f"import logging\nlogging.basicConfig(level=logging.INFO)\n{LEDGER}"
+    options = ("--min", "2", "--max", "2")
+    with (
+        (tmp_path / "told.txt").open("wb") as told,
+        working(tmp_path, node.url, *options, app=app, told=told) as work,
+    ):
+        wait_for(node, lambda cluster: cluster.consumers == 2)
+        work.process.send_signal(number)
+        assert work.process.wait(WITHIN_SECONDS) == 0
+    assert (tmp_path / "told.txt").read_text().count("stopping") == 1
 
 
 def test_a_topic_that_is_not_there_ends_it(node: testing.Node, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weir.app.running import Running
@@ -239,10 +239,15 @@ class App:
         self, url: str | None = None, *, cluster: str | None = None, grace: str | float = GRACE
     ) -> None:
         """Run in an event loop of its own, uvloop's if it is installed (`weir-mq[fast]`)."""
-        factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-        with contextlib.suppress(ImportError):
-            from uvloop import new_event_loop
+        run_in_new_loop(self.run(url, cluster=cluster, grace=grace))
 
-            factory = new_event_loop
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(self.run(url, cluster=cluster, grace=grace))
+
+def run_in_new_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end, in an event loop of uvloop's if that is installed."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with contextlib.suppress(ImportError):
+        from uvloop import new_event_loop
+
+        factory = new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main)

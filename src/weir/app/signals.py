@@ -16,7 +16,8 @@ log = logging.getLogger("weir.app")
 class _Stops:
     """What the first signal sets: of all applications that run in an event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, tells: bool) -> None:
+        self._tells = tells
         self.events: list[asyncio.Event] = []
         self._release: Callable[[], None] | None = None
 
@@ -29,7 +30,8 @@ class _Stops:
             release()
 
     def _first(self) -> None:
-        log.info("stopping: what runs may end; a second signal does not wait")
+        if self._tells:
+            log.info("stopping: what runs may end; a second signal does not wait")
         for one in self.events:
             one.set()
         self.release()
@@ -39,10 +41,13 @@ _all: WeakKeyDictionary[asyncio.AbstractEventLoop, _Stops] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
-def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` at the first SIGTERM or SIGINT; the second does what it always did."""
+def stopped_by_signals(stop: asyncio.Event, tells: bool = True) -> Iterator[None]:
+    """Set `stop` at the first SIGTERM or SIGINT; the second does what it always did.
+
+    The log says so, unless the first one in an event loop has it that `tells` is false.
+    """
     loop = asyncio.get_running_loop()
-    stops = _all.setdefault(loop, _Stops())
+    stops = _all.setdefault(loop, _Stops(tells))
     if not stops.events:
         stops.catch()
     stops.events.append(stop)

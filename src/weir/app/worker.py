@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 
+from weir.app.app import App, run_in_new_loop
 from weir.app.loading import load
+from weir.app.signals import stopped_by_signals
 from weir.errors import WeirError
 
 
@@ -21,9 +24,16 @@ def main(words: Sequence[str]) -> None:
     app = load(name)
     threading.Thread(target=_end_with_stdin, name="weir-until-eof", daemon=True).start()
     try:
-        app.run_sync(url, cluster=cluster, grace=float(grace))
+        run_in_new_loop(_run(app, url, cluster, float(grace)))
     except WeirError as error:
         sys.exit(str(error))
+
+
+async def _run(app: App, url: str, cluster: str, grace: float) -> None:
+    """Run until SIGTERM, and leave it to `weir work` to tell of that: it has sent it."""
+    stop = asyncio.Event()
+    with stopped_by_signals(stop, tells=False):
+        await app.run(url, cluster=cluster, stop=stop, grace=grace)
 
 
 def _end_with_stdin() -> None:
