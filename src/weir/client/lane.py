@@ -84,6 +84,7 @@ class Lane:
         "_timer",
         "_topic",
         "_wait",
+        "_waits",
         "address",
         "large",
         "partition",
@@ -104,8 +105,10 @@ class Lane:
         window: int,
         packing: Packing = PLAIN,
         level: m.Level = m.Level.REPLICATED,
+        waits: bool = False,
     ) -> None:
-        """Begin with sequence 0 of the grant's epoch."""
+        """Begin with sequence 0 of the grant's epoch: at once, or if it `waits`, when told to."""
+        self._waits = waits
         self._level = level
         self.partition = partition
         self.address = address
@@ -200,8 +203,15 @@ class Lane:
         self._batcher.cut()
         self.pump()
 
+    def begin(self, address: Address) -> None:
+        """Send what was gathered, and whatever comes, to a partition that is known by now."""
+        self.address, self._waits = address, False
+        self.pump()
+
     def pump(self) -> None:
         """Number what the window has room for, then send what is to be sent."""
+        if self._waits:
+            return
         sequencer, batcher, link = self._sequencer, self._batcher, self._link
         while (batcher.ready or (self._due and batcher.gathering is not None)) and sequencer.room:
             if not batcher.ready:

@@ -28,9 +28,10 @@ from weir.errors import (
     PartitionEnded,
     ProducerExpired,
     Refused,
+    UnknownTopic,
     WeirError,
 )
-from weir.model.ids import Address
+from weir.model.ids import PARTITIONS_MAX, Address, group_of
 from weir.model.limits import BATCH_BYTES_MAX, MIB
 from weir.wire import messages as m
 
@@ -102,6 +103,12 @@ class Outgoing:
         self._doubt = ""
         #: When it was asked last where the partitions are.
         self._sought = 0.0
+        #: The partitions that are known, and under what to send to others, while it is open.
+        self._known: tuple[Places, m.ProducerGrant] | None = None
+        #: Partitions that are looked for, as the topic may have got them since; by number.
+        self._unheard: dict[int, tuple[Lane, asyncio.Task[None]]] = {}
+        #: From which partition on the topic had none, and when that was said.
+        self._lacking = (PARTITIONS_MAX, 0.0)
 
     async def open(self) -> Self:
         """Ask where the partitions are and for a producer id. Raises `UnknownTopic`."""
@@ -115,8 +122,9 @@ class Outgoing:
         lanes = [self._new_lane(p, places[p], grant) for p, grant in enumerate(grants)]
         # Programs that publish one message each must not all begin with the same partition.
         self._choosing.begin(lanes, places.closed, self._link.random.randrange(len(lanes)))
-        self._lane(self._options.partition)
+        self._choosing.lane(self._options.partition)
         self._link.senders[self] = None
+        self._known = places, grants[0]
         loop = asyncio.get_running_loop()
         self._watching = loop.create_task(self._watch(places, grants[0]), name="weir growth")
         return self
@@ -128,7 +136,9 @@ class Outgoing:
             return [await self._link.request(*asked)] * lanes
         return await asyncio.gather(*(self._link.request(*asked) for _ in range(lanes)))
 
-    def _new_lane(self, partition: int, address: Address, grant: m.ProducerGrant) -> Lane:
+    def _new_lane(
+        self, partition: int, address: Address, grant: m.ProducerGrant, waits: bool = False
+    ) -> Lane:
         options, welcome = self._options, self._link.welcome
         return Lane(
             self._link,
@@ -142,6 +152,7 @@ class Outgoing:
             window=min(options.window, welcome.window if welcome else options.window),
             packing=self._packing,
             level=_LEVELS[options.ack],
+            waits=waits,
         )
 
     async def _watch(self, places: Places, grant: m.ProducerGrant) -> None:
@@ -149,7 +160,7 @@ class Outgoing:
         known = len(self._choosing.lanes)
 
         def grown(partitions: range) -> None:
-            self._choosing.lanes += [self._new_lane(p, places[p], grant) for p in partitions]
+            self._grow(places, grant)
 
         def looked() -> None:
             self._choosing.close_idle(places.closed)
@@ -158,12 +169,24 @@ class Outgoing:
         with contextlib.suppress(Refused):
             await watch(places, known, grown, looked)
 
+    def _grow(self, places: Places, grant: m.ProducerGrant) -> None:
+        """Have a lane for each partition that is known by now."""
+        for partition in range(len(self._lanes), len(places)):
+            lane, _ = self._unheard.pop(partition, (None, None))
+            if lane is None:
+                self._lanes.append(self._new_lane(partition, places[partition], grant))
+            else:
+                self._lanes.append(lane)
+                lane.begin(places[partition])
+
     async def close(self) -> None:
         """Give up what is not confirmed; `flush` first to give up nothing."""
         self._link.senders.pop(self, None)
-        for task in (self._moving, self._watching, *self._renewing):
+        seeking = [task for _, task in self._unheard.values()]
+        for task in (self._moving, self._watching, *self._renewing, *seeking):
             if task is not None:
                 task.cancel()
+        self._known = None
         closed = Disconnected("the producer is closed; what was under way may have happened")
         self.ended(closed)
         self._limits.close(closed)
@@ -229,7 +252,7 @@ class Outgoing:
         Raises `Disconnected` after `request_timeout` without any confirm.
         """
         waited_for = [*self._unsettled]
-        for lane in self._lanes:
+        for lane in self._all():
             lane.flush()
         for batch in waited_for:
             if not batch.settled:
@@ -316,7 +339,7 @@ class Outgoing:
 
     def ended(self, error: WeirError) -> None:
         """Give up: there will be no link again."""
-        for lane in self._lanes:
+        for lane in self._all():
             if lane.error is None:
                 lane.fail(error)
         self._patience.wake()
@@ -342,10 +365,72 @@ class Outgoing:
             partition = self._options.partition
         if partition is None and key is not None:
             partition = self._choosing.of_key(key)
-        return self._choosing.lane(partition)
+        return self._lane(partition)
 
     def _lane(self, partition: int | None) -> Lane:
-        return self._choosing.lane(partition)
+        try:
+            return self._choosing.lane(partition)
+        except UnknownTopic as unknown:
+            return self._lane_unheard_of(partition, unknown)
+
+    def _lane_unheard_of(self, partition: int | None, unknown: UnknownTopic) -> Lane:
+        """Return a lane that sends nothing until it is found out whether the topic has got this
+        partition since. Raises `unknown` if there can be none, or it was just looked for.
+        """
+        loop = asyncio.get_running_loop()
+        first, since = self._lacking
+        if (
+            self._known is None
+            or not isinstance(partition, int)
+            or not len(self._lanes) <= partition < PARTITIONS_MAX
+            or (partition >= first and loop.time() - since < LOOK_EVERY)
+        ):
+            raise unknown
+        if (found := self._unheard.get(partition)) is not None:
+            return found[0]
+        places, grant = self._known
+        address = Address(0, 0, group_of(places.id, partition))
+        lane = self._new_lane(partition, address, grant, waits=True)
+        seeking = loop.create_task(self._seek(places, grant, lane), name="weir seek")
+        self._unheard[partition] = lane, seeking
+        return lane
+
+    async def _look_for(self, partition: int) -> None:
+        """Return once a partition is known. Raises `UnknownTopic` if the topic has none such, and
+        `Disconnected` if that is not found out in `request_timeout`.
+        """
+        lane = self._lane(partition)
+        if (found := self._unheard.get(partition)) is not None:
+            await asyncio.wait(found[1:], timeout=self._link.request_timeout)
+            if lane.error is not None:
+                raise lane.error
+            if not found[1].done():
+                raise self._stalled()
+
+    async def _seek(self, places: Places, grant: m.ProducerGrant, lane: Lane) -> None:
+        """Look for a lane's partition; let it begin, or end it with what refuses it."""
+        tries = 0
+        while lane.error is None:
+            try:
+                await places.find_these([lane.partition])
+            except (Refused, Disconnected) as error:
+                tries += 1
+                lasts = isinstance(error, Disconnected) or error.retryable
+                if lasts and not self._link.retry.spent(tries):
+                    await asyncio.sleep(self._link.pause(tries, error))
+                    continue
+                del self._unheard[lane.partition]
+                if isinstance(error, UnknownTopic):
+                    self._lacking = lane.partition, asyncio.get_running_loop().time()
+                if lane.error is None:
+                    lane.fail(error)
+            else:
+                self._grow(places, grant)
+            return
+
+    def _all(self) -> list[Lane]:
+        """Return all lanes, also those whose partition is looked for."""
+        return [*self._lanes, *(lane for lane, _ in self._unheard.values())]
 
     @property
     def _lanes(self) -> list[Lane]:

@@ -46,8 +46,10 @@ class Producer(Outgoing):
     ) -> Sent:
         """Hand over one message; await the result for its receipt, or leave that to `flush`.
 
-        `delay`, `due` and `ttl` as for `publish`; now is what the broker's clock said last.
-        Raises `Overloaded` over `max_buffered` bytes: `await producer.ready()` first.
+        `delay`, `due` and `ttl` as for `publish`; now is what the broker's clock said last. A
+        `partition` that is not known yet is looked for: the result raises `UnknownTopic` if the
+        topic has none such, and so does `send` for the next 2 s. Raises `Overloaded` over
+        `max_buffered` bytes: `await producer.ready()` first.
         """
         if self.buffered > self._options.max_buffered:
             raise Overloaded(
@@ -102,6 +104,8 @@ class Producer(Outgoing):
         """
         if tag is not None or time is not None or headers:
             check_columns(tag, time, headers)
+        if partition is not None:
+            await self._look_for(partition)
         if delay is not None or due is not None or ttl is not None:
             # Raises before anything is sent; `send` goes by the answer.
             _moments(timing(delay, due, ttl), await self._clock.ask())
@@ -147,6 +151,8 @@ class Producer(Outgoing):
         `max_buffered` bytes of it are in memory.
         """
         when = timing(delay, due, ttl)
+        if partition is not None:
+            await self._look_for(partition)
         system = self._link.system
         whole, pieces = await first_of(pieces_of(source, system.monotonic, system.chunk_bytes))
         if whole is None:
@@ -219,6 +225,8 @@ class Producer(Outgoing):
             if column is not None and len(column) != len(values):
                 raise ValueError(f"a column of {len(column)} for {len(values)} values: give all")
         when = timing(delay, due, ttl)
+        if partition is not None:
+            await self._look_for(partition)
         rows = _Rows(
             values, keys, tags, times, *_moments(when, await self._clock.ask() if when else 0)
         )
@@ -246,6 +254,8 @@ class Producer(Outgoing):
             raise MissingLibrary("pyarrow is not here: pip install 'weir-mq[arrow]'") from None
         if partition is None:
             partition = self._options.partition
+        else:
+            await self._look_for(partition)
         handed = []
         for whole in rows_of(data):
             lanes, turn, closed = len(self._lanes), self._choosing.turn, self._choosing.closed

@@ -259,6 +259,8 @@ def test_partitions_by_hand_by_key_and_by_turn(fake_broker) -> None:
                 sent = [p.send(b"") for _ in range(10)]
                 assert len({(await s).partition for s in sent}) == 1
                 with pytest.raises(UnknownTopic, match="0 to 3"):
+                    await p.publish(b"", partition=4)
+                with pytest.raises(UnknownTopic, match="0 to 3"):
                     p.send(b"", partition=4)
 
     asyncio.run(scenario())
