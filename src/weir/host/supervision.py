@@ -144,11 +144,12 @@ class Supervision:
         member.there = member.ready = False
         return self._who_serves()
 
-    def is_there(self, shard: int) -> bool:
-        """Return whether a shard has a process. One that is between two has nothing under way: its
-        next start reads its log.
+    def is_up(self, shard: int) -> bool:
+        """Return whether a shard has been up since its process began. One that is between two, or
+        not up yet, has nothing under way: its next start reads its log.
         """
-        return self._members[shard].there
+        member = self._members[shard]
+        return member.there and member.ready
 
     def again(
         self, shard: int, how: str, disk_failed: bool, failed: Exception | None, now: float

@@ -199,8 +199,13 @@ class Processes:
         if self._watch is not None:
             self._watch.cancel()
         for member in self._members:
-            member.drained = not self._supervision.is_there(member.shard)
-            member.tell(Stop())
+            if self._supervision.is_up(member.shard):
+                member.drained = False
+                member.tell(Stop())
+            else:
+                # It would first read its logs, and hear of it after that: nobody knows how long.
+                member.drained = True
+                member.kill()
         seconds = self._config.stop.drain_seconds + _GRACE_SECONDS
         late = self._keepers and (await asyncio.wait(self._keepers, timeout=seconds))[1]
         for member in self._members:
@@ -280,8 +285,8 @@ class Processes:
             self._ports.doors,
         )
         self._do(self._supervision.started(member.shard))
-        if self._stopping:  # it was too late to hear of it
-            member.tell(Stop())
+        if self._stopping:  # too late for `stop`
+            member.kill()
 
 
 def _error(failed: Failed) -> Exception:

@@ -54,9 +54,11 @@ def test_a_process_is_joined_with_all_that_are_there_both_ways() -> None:
 def test_others_hear_of_who_ends_and_of_who_serves_again() -> None:
     supervision = made()
     assert supervision.gone(1) == [Tell(0, (1,), ())]
-    assert not supervision.is_there(1)
+    assert not supervision.is_up(1)
     assert supervision.started(1) == [Tell(1, (1,), ()), Join(1, 0), Join(0, 1)]
+    assert not supervision.is_up(1)
     assert supervision.served(1) == told(2, ())
+    assert supervision.is_up(1)
 
 
 def test_who_stands_still_is_told_of_then_killed() -> None:

@@ -255,6 +255,46 @@ def test_a_shard_that_is_between_two_processes_has_drained(
         supervisor.log.removeHandler(handler)
 
 
+@pytest.mark.parametrize("ends", [0, 1])
+def test_a_shard_that_is_not_up_yet_is_not_waited_for(
+    tmp_path: Path, play: Play, ends: int
+) -> None:
+    """It reads its logs, which may take long: at the node's start, or when it was started again."""
+    counter = tmp_path / "starts"
+    play(
+        f"""
+if shard == 1:
+    with open({str(counter)!r}, "a+b") as file:
+        file.write(b"1")
+        file.flush()
+        starts = file.tell()
+    if starts > {ends}:
+        open({str(tmp_path / "reads")!r}, "wb").close()
+        time.sleep(60)
+    tell(type="ready")
+    os._exit(9)
+"""
+        + SERVE.replace("{drained}", "True")
+    )
+    stop = asyncio.Event()
+
+    async def stop_when_it_reads() -> None:
+        while not (tmp_path / "reads").exists():
+            await asyncio.sleep(0.01)
+        stop.set()
+
+    async def whole() -> bool:
+        founded = NodeFolder(tmp_path).found(2)
+        config = Config(node=NodeConfig(data=str(tmp_path), port=0), stop=StopConfig(60.0))
+        watching = asyncio.create_task(stop_when_it_reads())
+        async with asyncio.timeout(30):
+            drained = await supervise(config, founded, 2, None, stop)
+        await watching
+        return drained
+
+    assert asyncio.run(whole()) is True
+
+
 def test_a_shard_that_ends_again_and_again_ends_the_node(tmp_path: Path, play: Play) -> None:
     play("os._exit(9) if shard == 1 else until_stop()")
     with pytest.raises(NodeFailed, match=r"shard 1 ended 5 times within 60 s, .* exit code 9"):
