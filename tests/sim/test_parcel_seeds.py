@@ -13,11 +13,10 @@ from dataclasses import replace
 
 import pytest
 
-from weir.sim.history import Confirmed, History, Publish
+from weir.sim.history import History
 from weir.sim.parcels import Delivered, Parcel, Parcels
 from weir.sim.run import run_seed, run_seeds
-from weir.sim.shape import NODE_PARCELS, SET_PARCELS
-from weir.testing.simulator.world import EPOCH_MS
+from weir.sim.shape import EVEN_PARCELS, NODE_PARCELS, SET_PARCELS
 
 SEEDS = int(os.environ.get("WEIR_PARCEL_SEEDS", "16"))
 _PLAY = """
@@ -51,11 +50,9 @@ def test_a_seed_with_parcels_replays_to_the_byte_whatever_hashes_are() -> None:
     assert len(traces) == 1
 
 
-def _judged(parcel: Parcel, ahead_ms: int = 0) -> list[str]:
-    publish = Publish(0, (), 0, (), 0)
-    publish.confirms.append(Confirmed(0, 0, EPOCH_MS + ahead_ms << 16))
+def _judged(parcel: Parcel, skewed: bool = False) -> list[str]:
     parcels = Parcels({parcel.name: parcel}, drained=True)
-    return list(Delivered().check(History(parcels=parcels, publishes=[publish])))
+    return list(Delivered().check(History(parcels=parcels, skewed=skewed)))
 
 
 def _parcel(due: int = 0, arrived: int = 50_000) -> Parcel:
@@ -67,7 +64,7 @@ def _parcel(due: int = 0, arrived: int = 50_000) -> Parcel:
 def test_parcels_are_judged() -> None:
     assert not _judged(_parcel())
     assert _judged(_parcel(due=90_000)) == ["p was delivered 40 ms before it was due"]
-    assert not _judged(_parcel(due=90_000), ahead_ms=100)
+    assert not _judged(_parcel(due=90_000), skewed=True)
     assert "never delivered" in _judged(_parcel(arrived=-1))[0]
     twice = _parcel()
     twice.places.add((1, 7))
@@ -80,4 +77,10 @@ def test_parcels_are_judged() -> None:
 def test_a_message_is_not_early_by_the_time_that_an_answer_takes() -> None:
     """A client read its own clock when the broker's answer had come, and went by that."""
     outcome = run_seed(407308473, SET_PARCELS)
+    assert not outcome.violations, outcome.report()
+
+
+def test_a_message_is_not_early_by_the_stamps_of_a_new_leader() -> None:
+    """A new leader stamps above all that was promised, and went by that for what is due."""
+    outcome = run_seed(344039898, EVEN_PARCELS)
     assert not outcome.violations, outcome.report()

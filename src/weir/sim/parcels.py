@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from weir.model.stamp import milliseconds_of
-from weir.testing.simulator.world import EPOCH_MS, MS
+from weir.testing.simulator.world import MS
 
 if TYPE_CHECKING:
     from weir.sim.history import History
 
-#: Stamps, and what is due, count in milliseconds.
+#: Clocks, and what is due, count in milliseconds.
 _ROUNDING = 2 * MS
 
 
@@ -30,7 +29,6 @@ class Parcel:
     #: Where it was delivered from, and when that was first.
     places: set[tuple[int, int]] = field(default_factory=set)
     arrived: int = -1
-    stamp: int = 0
     #: A sentence on what was delivered in its place.
     wrong: str = ""
 
@@ -42,18 +40,6 @@ class Parcels:
     all: dict[str, Parcel] = field(default_factory=dict)
     #: Whether their cluster had nothing left to do in the end.
     drained: bool = False
-    #: How far the clock may be ahead by which a leader that was just elected finds what is due: it
-    #: begins above all that was promised before, and that is told to nobody.
-    ahead_ms: int = 0
-
-
-def _ahead(history: History) -> int:
-    """Return how far stamps were ahead of the time at most: what is due is so by stamps."""
-    told = [(one.stamp, one.at) for each in history.publishes for one in each.confirms]
-    assert history.parcels is not None
-    told += [(one.stamp, one.arrived) for one in history.parcels.all.values()]
-    leads = [(milliseconds_of(stamp) - EPOCH_MS) * MS - at for stamp, at in told if stamp]
-    return max([0, *leads])
 
 
 class Delivered:
@@ -65,7 +51,6 @@ class Delivered:
         """Look at what became of each parcel."""
         if history.parcels is None:
             return
-        ahead = max(_ahead(history), history.parcels.ahead_ms * MS)
         for parcel in history.parcels.all.values():
             if parcel.wrong:
                 yield f"{parcel.name} is not the value it was: {parcel.wrong}"
@@ -73,7 +58,7 @@ class Delivered:
             if len(known) > 1:
                 yield f"{parcel.name} is there more than once: {sorted(known)}"
             early = parcel.due - parcel.arrived
-            if parcel.arrived >= 0 and early > ahead + _ROUNDING and not history.skewed:
+            if parcel.arrived >= 0 and early > _ROUNDING and not history.skewed:
                 yield f"{parcel.name} was delivered {early // MS} ms before it was due"
             late = history.parcels.drained and parcel.arrived < 0
             if late and parcel.place is not None and not history.values_expire:

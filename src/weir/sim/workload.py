@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weir.broker.registry.placement import REPLICAS_DEFAULT
 from weir.model.clusters import Mode
-from weir.model.limits import MAX_AHEAD_MS
 from weir.sim.authors import Author, Pen
 from weir.sim.clients.blocking import BlockingProducer, BlockingReader
 from weir.sim.clients.consumers import ShippedConsumer
@@ -202,8 +201,7 @@ class Workload:
         """Let large values and delayed messages go, and be taken."""
         if not count:
             return
-        ahead_ms = MAX_AHEAD_MS if scene.brokers.far else 0
-        parcels = scene.history.parcels = Parcels(ahead_ms=ahead_ms)
+        parcels = scene.history.parcels = Parcels()
         self.producers.append(ShippedSender(scene, "sender", count, parcels))
         self.consumers += [ShippedPorter(scene, f"porter{n}", parcels) for n in range(2)]
 

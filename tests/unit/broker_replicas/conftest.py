@@ -371,12 +371,13 @@ class Trio:
 
 
 def batch(
-    info: m.TopicInfo, grant: m.ProducerGrant, sequence: int, *values: bytes, partition: int = 0
-) -> m.Produce:
+    info: m.TopicInfo, grant: m.ProducerGrant, sequence: int, *values: bytes, partition: int = 0,
+    **columns: Any,
+) -> m.Produce:  # fmt: skip
     address = info.addresses[partition]
     data = encode(
         list(values), group=address.group, producer=grant.producer, epoch=grant.epoch,
-        sequence=sequence,
+        sequence=sequence, **columns,
     )  # fmt: skip
     return m.Produce(address, 0, memoryview(data))
 

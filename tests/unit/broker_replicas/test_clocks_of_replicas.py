@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.model.stamp import milliseconds_of
+from weir.model.stamp import milliseconds_of, stamp_at
 from weir.model.topic import SettingsChange
 from weir.wire import messages as m
 
@@ -78,3 +78,33 @@ def test_where_no_other_is_heard_a_clock_is_what_it_is(trio: Any) -> None:
     trio.isolate(left.id)
     trio.run(6_000)
     assert trio.answer(left, m.Ping()).wall_ms - trio.clock.wall == 3 * HOUR_MS
+
+
+def test_a_delay_ends_by_the_time_where_a_new_leader_stamps_ahead_of_it(
+    trio: Any, produce: Any
+) -> None:
+    """Simulated even-parcels seed 344039898: it stamps above all that was promised before."""
+    info, grant = trio.topic(), trio.producer()
+    address, group = info.addresses[0], info.addresses[0].group
+    due_ms = trio.clock.wall + 2_000
+    trio.told(produce(info, grant, 0, b"a", dues=[due_ms * 1_000]), group)
+    first = trio.leader(group)
+    trio.run(1_500)
+    promised = stamp_at(trio.clock.wall + 1_000)
+    trio.answer(first, m.AskBarriers(info.id, promised, 1_000))
+    leader = next(node for node in trio.live() if node is not first)
+    first.group(group).node.transfer_leadership(leader.group(group).voter)
+    first.group(group).advance()
+    trio.until(lambda: trio.leader(group) is leader)
+    clock = leader.group(group).machine.leading.intake.clock
+    assert trio.clock.wall < due_ms
+    assert milliseconds_of(clock.last) > due_ms, "it stamps no further ahead"
+
+    def pull() -> int:
+        granted = trio.answer(leader, m.Pull(address, "crew", 9, 1 << 20, 0, 60_000))
+        return int(granted.next_offset)
+
+    while trio.clock.wall < due_ms:
+        assert pull() == 0
+        trio.run(50)
+    assert pull() == 1

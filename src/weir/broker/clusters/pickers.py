@@ -12,11 +12,13 @@ from weir.broker.clusters.pick_shared import Shared
 from weir.broker.clusters.picking import Ground, Picking
 from weir.broker.control import MessagesAcked
 from weir.broker.entries import due_span
+from weir.broker.state.delays import is_past
 from weir.errors import BadRequest, Overloaded, StaleGrant
 from weir.model.batch import Batch
 from weir.model.clusters import Mode
 from weir.model.header import Columns
 from weir.model.limits import DELAY_MS_MAX, DELAYED_BATCHES_MAX, RETRY_AFTER_MS
+from weir.model.stamp import milliseconds_of
 
 _DUE = int(Columns.DUE)
 _DAY_MS = 24 * 3600 * 1000
@@ -148,27 +150,32 @@ class Pickers:
         span = due_span(batch) if batch.header.columns & _DUE else None
         if span is None:
             return
-        now_ms, state = self._ground.due_ms(), self._ground.state
-        if span[1] <= now_ms:
-            return
-        if span[1] > now_ms + DELAY_MS_MAX:
-            days = DELAY_MS_MAX // _DAY_MS
-            raise BadRequest(f"a message is due in over {days} days: delay it by less")
-        if any(map(self.keep_order, self._of)) or any(
-            one.keeps_order for one in state.clusters.values()
-        ):
-            raise BadRequest(
-                "a keyed or ordered cluster reads this partition, and would wait for a delayed "
-                "message: publish it without delay, or to a topic that only shared clusters read"
-            )
-        mono_ms = self._ground.time.monotonic_ms()
+        ground = self._ground
+        if span[1] > ground.due_ms():
+            self._check_delay(span[1])
+        stamp_ms, mono_ms = milliseconds_of(ground.clock.last), ground.time.monotonic_ms()
+        if is_past(span[1], stamp_ms):
+            return  # it takes no row
         if mono_ms >= self._crowded_until_ms:
-            if not state.delays.is_full(DELAYED_BATCHES_MAX, now_ms):
+            if not ground.state.delays.is_full(DELAYED_BATCHES_MAX, stamp_ms):
                 return
             self._crowded_until_ms = mono_ms + RETRY_AFTER_MS
         raise Overloaded(
             f"{DELAYED_BATCHES_MAX:,} batches here wait until they are due", RETRY_AFTER_MS
         )
+
+    def _check_delay(self, due_ms: int) -> None:
+        # A client counts from the last stamp that it saw, which may be ahead of the time.
+        if due_ms > milliseconds_of(self._ground.clock.last) + DELAY_MS_MAX:
+            days = DELAY_MS_MAX // _DAY_MS
+            raise BadRequest(f"a message is due in over {days} days: delay it by less")
+        if any(map(self.keep_order, self._of)) or any(
+            one.keeps_order for one in self._ground.state.clusters.values()
+        ):
+            raise BadRequest(
+                "a keyed or ordered cluster reads this partition, and would wait for a delayed "
+                "message: publish it without delay, or to a topic that only shared clusters read"
+            )
 
     def delayed(self, name: str) -> int:
         """Return how many messages a cluster passed by because they are not due."""

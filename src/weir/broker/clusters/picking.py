@@ -22,7 +22,7 @@ from weir.errors import Refused
 from weir.log.reading import Reading
 from weir.model.clusters import Mode
 from weir.model.limits import WATCHED_MAX
-from weir.model.stamp import milliseconds_of, stamp_at
+from weir.model.stamp import stamp_at
 from weir.order.clock import HybridClock, Time
 from weir.wire.messages import Pull
 
@@ -74,11 +74,14 @@ class Ground:
         return group.log.read(group.id, first, size, group.node.commit_index, behind)
 
     def due_ms(self) -> int:
-        """Return up to which time messages are due, in ms since 1970: no grant from here on is
-        stamped below it, on whichever node.
+        """Return up to which time messages are due, in ms since 1970: what the wall clock says.
+
+        Stamps may be ahead of it, after an election for example, and a delay ends by the time. No
+        grant from here on is stamped below it, on whichever node.
         """
-        self.clock.raise_to(stamp_at(self.time.wall_ms()))
-        return milliseconds_of(self.clock.last)
+        now_ms = self.time.wall_ms()
+        self.clock.raise_to(stamp_at(now_ms))
+        return now_ms
 
 
 class Picking:

@@ -2,6 +2,8 @@
 
 A row says between which times a batch's messages are due; each message's own time stays in the log,
 in the DUE column. Rows are the same on every replica, for they come and go by entries and stamps.
+Leaders judge by their wall clocks what is due, and stamps may be ahead of those: so a row stays for
+as long as the clock of some leader may lie below its times.
 """
 
 from __future__ import annotations
@@ -11,8 +13,18 @@ from bisect import bisect_left, bisect_right
 from itertools import compress
 from typing import NamedTuple
 
-#: Rows whose messages are all due stay until there are twice as many rows as after the last sweep.
+from weir.model.limits import MAX_AHEAD_MS
+
+#: Stamps may be ahead of a leader's wall clock by so much: two clocks within `max_ahead` of the
+#: median differ by twice as much, and a stamp lies as much again above the clock that gave it.
+STAMPS_AHEAD_MS = 3 * MAX_AHEAD_MS
+#: Rows whose messages are long due stay until there are twice as many rows as after the last sweep.
 _SWEEP_LEAST = 1_024
+
+
+def is_past(due_ms: int, stamp_ms: int) -> bool:
+    """Return whether a time is past by any leader's clock once something is stamped `stamp_ms`."""
+    return due_ms <= stamp_ms - STAMPS_AHEAD_MS
 
 
 class Row(NamedTuple):
@@ -40,16 +52,16 @@ class Delays:
     def __len__(self) -> int:
         return len(self._firsts)
 
-    def add(self, row: Row, now_ms: int, most: int) -> None:
-        """Append the row of a batch whose stamp lies in `now_ms`, unless all of it is due.
+    def add(self, row: Row, stamp_ms: int, most: int) -> None:
+        """Append the row of a batch stamped at `stamp_ms`, unless all of it is due by any clock.
 
         Rows that are past by then go once there are many, or `most`: who adds sees to it that
-        fewer are not.
+        fewer are not (`is_full`).
         """
-        if row.greatest <= now_ms:
+        if is_past(row.greatest, stamp_ms):
             return
         if len(self) >= min(self._sweep_at, most):
-            self._sweep(now_ms)
+            self._sweep(stamp_ms - STAMPS_AHEAD_MS)
         for column, number in zip(self._columns, row, strict=True):
             column.append(number)
 
@@ -75,9 +87,10 @@ class Delays:
             return self._row(at)
         return None
 
-    def is_full(self, most: int, now_ms: int) -> bool:
-        """Return whether there are `most` rows that are not all due."""
-        return len(self) >= most and sum(map(now_ms.__lt__, self._greatest)) >= most
+    def is_full(self, most: int, stamp_ms: int) -> bool:
+        """Return whether there are `most` rows that a batch stamped at `stamp_ms` leaves."""
+        since_ms = stamp_ms - STAMPS_AHEAD_MS
+        return len(self) >= most and sum(map(since_ms.__lt__, self._greatest)) >= most
 
     def has_live(self, offset: int, now_ms: int) -> bool:
         """Return whether messages from `offset` on are not due."""
@@ -91,8 +104,8 @@ class Delays:
     def _row(self, at: int) -> Row:
         return Row(self._firsts[at], self._nexts[at], self._least[at], self._greatest[at])
 
-    def _sweep(self, now_ms: int) -> None:
-        kept = bytes(map(now_ms.__lt__, self._greatest))
+    def _sweep(self, since_ms: int) -> None:
+        kept = bytes(map(since_ms.__lt__, self._greatest))
         if not all(kept):
             for column in self._columns:
                 column[:] = array("q", compress(column, kept))

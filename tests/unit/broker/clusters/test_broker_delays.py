@@ -16,13 +16,13 @@ from weir.broker.clusters.picking import Ground
 from weir.broker.control import MessagesGranted
 from weir.broker.events import Closed
 from weir.broker.state.clusters import ClusterState
-from weir.broker.state.delays import Delays, Row
+from weir.broker.state.delays import STAMPS_AHEAD_MS, Delays, Row
 from weir.broker.state.ranges import Ranges
 from weir.errors import BadRequest, Overloaded
 from weir.model.batch import split
 from weir.model.clusters import Mode
 from weir.model.limits import DELAY_MS_MAX
-from weir.model.stamp import milliseconds_of
+from weir.model.stamp import milliseconds_of, stamp_at
 from weir.model.topic import SettingsChange
 from weir.wire import administration as a
 from weir.wire import messages as m
@@ -83,7 +83,8 @@ class Desk:
             for n in range(len(batch))
         }
         assert there.issuperset(offsets)
-        late = [o for o in offsets if self.due.get(o, 0) > milliseconds_of(granted.stamp)]
+        now = min(self.rig.time.wall_ms(), milliseconds_of(granted.stamp))
+        late = [o for o in offsets if self.due.get(o, 0) > now]
         assert not late, f"{late} are not due"
         return offsets
 
@@ -195,6 +196,35 @@ def test_a_wall_clock_that_goes_back_brings_nothing_early(desk: Desk) -> None:
     assert desk.take_all() == [0]
 
 
+@pytest.mark.parametrize("delay_ms", [500, 5_000])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_delay_ends_by_the_time_where_stamps_are_ahead_of_it(
+    desk: Desk, delay_ms: int, restarts: bool
+) -> None:
+    ahead_ms = 900
+    ahead = desk.publish(delay_ms, seen=stamp_at(desk.rig.time.wall_ms() + ahead_ms))
+    assert milliseconds_of(ahead.stamp) == desk.rig.time.wall_ms() + ahead_ms
+    desk.publish(delay_ms)
+    assert desk.take_all() == []
+    if restarts:
+        desk.restart()
+    desk.rig.time.pass_ms(delay_ms - 1)
+    assert desk.take_all() == []
+    desk.rig.time.pass_ms(1)
+    assert desk.take_all() == [0, 1]
+
+
+def test_a_long_poll_ends_by_the_time_where_stamps_are_ahead_of_it(desk: Desk) -> None:
+    desk.publish(120, seen=stamp_at(desk.rig.time.wall_ms() + 900))
+    number = desk.rig.ask(2, desk.pull(1, 60_000))
+    desk.rig.settle()
+    for ms, offsets in ((119, []), (1, [0])):
+        desk.rig.tick(ms)
+        desk.rig.settle()
+        replies = [reply for asked, reply in desk.rig.replies[2] if asked == number]
+        assert [o for reply in replies for o in desk.offsets(reply)] == offsets
+
+
 def test_readers_see_delayed_messages_at_once(desk: Desk) -> None:
     desk.publish(5_000)
     fetched = desk.rig.answer(1, m.Fetch(desk.info.addresses[0], 0, 1 << 20))
@@ -236,8 +266,9 @@ def test_delays_that_cannot_be_are_refused(desk: Desk, monkeypatch: Any) -> None
     for _ in range(2):
         assert isinstance(desk.publish(1_000), m.Confirm)
     assert desk.publish(1_000).code == Overloaded.code
-    assert isinstance(desk.publish(-1_000), m.Confirm), "it is due already"
-    desk.rig.time.pass_ms(1_000)
+    assert isinstance(desk.publish(-STAMPS_AHEAD_MS), m.Confirm), "it is long due"
+    assert desk.publish(0).code == Overloaded.code, "it may not be due where another leads"
+    desk.rig.time.pass_ms(1_000 + STAMPS_AHEAD_MS)
     assert isinstance(desk.publish(1_000), m.Confirm)
 
 
@@ -256,7 +287,7 @@ def test_clusters_that_keep_order_take_no_delayed_messages(desk: Desk, mode: Mod
 def test_rows_of_what_is_due_go_by_and_by() -> None:
     delays = Delays()
     for n in range(5_000):
-        delays.add(Row(n, n + 1, n + 10, n + 10), n, 1_000_000)
+        delays.add(Row(n, n + 1, n + 10, n + 10), STAMPS_AHEAD_MS + n, 1_000_000)
     assert len(delays) <= 2_048
     copy = Delays.decode(*delays.encode())
     assert copy.encode() == delays.encode()
@@ -264,8 +295,22 @@ def test_rows_of_what_is_due_go_by_and_by() -> None:
     assert delays.live(4_995, 4_996, 4_999) == Row(4_995, 4_996, 5_005, 5_005)
     delays.drop_below(4_998)
     assert delays.live(0, 5_000, 0) == Row(4_998, 4_999, 5_008, 5_008)
-    delays.add(Row(6_000, 6_001, 1, 7_000), 7_000, 1_000_000)
-    assert delays.of(6_000) is None, "it was due when it came"
+    delays.add(Row(6_000, 6_001, 1, 7_000), STAMPS_AHEAD_MS + 7_000, 1_000_000)
+    assert delays.of(6_000) is None, "it was due by any clock when it came"
+    delays.add(Row(6_000, 6_001, 1, 7_001), STAMPS_AHEAD_MS + 7_000, 1_000_000)
+    assert delays.of(6_000) == Row(6_000, 6_001, 1, 7_001), "a leader may not be there yet"
+
+
+def test_who_is_not_refused_finds_room_among_the_rows() -> None:
+    """What `is_full` lets in is never one row too many: it counts those that a sweep leaves."""
+    delays, most = Delays(), 4
+    for n in range(20_000):
+        if not delays.is_full(most, n):
+            delays.add(Row(n, n + 1, n + 10, n + 10), n, most)
+        assert len(delays) <= most
+    assert delays.of(19_999) is None
+    assert delays.is_full(most, 19_999)
+    assert not delays.is_full(most, 30_000)
 
 
 def test_a_message_delayed_for_30_days_at_10000_a_second_is_one_hole() -> None:
