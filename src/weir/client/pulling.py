@@ -23,7 +23,6 @@ from weir.client.withdrawing import Withdrawing
 from weir.errors import UnknownOpcode, ValueLost
 from weir.model.clusters import Mode
 from weir.model.ids import Address
-from weir.model.stamp import milliseconds_of
 from weir.wire import messages as m
 
 #: The partition that knows of the mode of a cluster.
@@ -194,7 +193,7 @@ class Pulling:
             return None
         for part in delivered:
             self._home.saw(part.batch.header.stamp)
-        now = milliseconds_of(granted.stamp) * 1_000
+        now = granted.granted_ms * 1_000
         left, expired = sorted_out(delivered, granted.runs, now)
         return Grant(
             places.topic,

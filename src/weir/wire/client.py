@@ -37,10 +37,11 @@ _PRODUCE_HEAD = struct.Struct("<BBHIQHHIQqB7x")
 _FETCHED = struct.Struct("<qqqqqI4x")
 #: Behind the address: Raft index of the first chunk.
 _CHUNKS = struct.Struct("<q")
-#: Behind the address: fence, deadline, offset, next offset, attempts, stamp, number of runs; then
-#: first and next of each run.
-_GRANTED = struct.Struct("<qqqqqqI4x")
+#: Behind the address: fence, deadline, offset, next offset, attempts, stamp, number of runs, by
+#: how many ms the stamp is ahead of the leader's clock; then first and next of each run.
+_GRANTED = struct.Struct("<qqqqqqII")
 _RUN = struct.Struct("<qq")
+_U32_MAX = 0xFFFFFFFF
 
 _LEVELS = frozenset(m.Level)
 #: Plain numbers: flag arithmetic costs more than all else in a small frame.
@@ -240,7 +241,7 @@ def _encode_reply(reply: m.Reply, opcode: int, correlation: int) -> tuple[Buffer
         shard, log, group, node = reply.address
         prefix = ADDRESS.pack(shard, log, node, group) + _GRANTED.pack(
             reply.fence, reply.deadline, reply.offset, reply.next_offset, reply.attempts,
-            reply.stamp, len(reply.runs),
+            reply.stamp, len(reply.runs), min(reply.ahead_ms, _U32_MAX),
         )  # fmt: skip
         prefix += b"".join(_RUN.pack(*run) for run in reply.runs)
         return _framed(_RESPONSE, opcode, correlation, prefix, *reply.batches)
@@ -313,7 +314,7 @@ def _fetched(body: memoryview) -> m.Fetched:
 
 def _granted(body: memoryview) -> m.Granted:
     address, at = _address(body, _GRANTED.size)
-    fence, deadline, offset, behind, attempts, stamp, count = _GRANTED.unpack_from(body, at)
+    fence, deadline, offset, behind, attempts, stamp, count, ahead = _GRANTED.unpack_from(body, at)
     at += _GRANTED.size
     if count > GRANT_RUNS_MAX or len(body) - at < count * _RUN.size:
         raise BadRequest(f"{len(body)} bytes hold no {count:,} runs of a grant")
@@ -321,7 +322,9 @@ def _granted(body: memoryview) -> m.Granted:
     if min(fence, deadline, offset, behind, attempts, stamp, *(min(run) for run in runs)) < 0:
         raise BadRequest("a grant with a number below 0")
     batches = _batches(body, at + count * _RUN.size)
-    return m.Granted(address, fence, deadline, offset, behind, attempts, stamp, runs, batches)
+    return m.Granted(
+        address, fence, deadline, offset, behind, attempts, stamp, runs, batches, ahead
+    )  # fmt: skip
 
 
 def _batches(body: memoryview, at: int) -> tuple[Buffer, ...]:

@@ -11,6 +11,7 @@ from weir.codec.fields import Buffer
 from weir.model.clusters import Mode
 from weir.model.ids import Address, Natural
 from weir.model.limits import ACK_RANGES_MAX
+from weir.model.stamp import milliseconds_of
 from weir.wire.control import Control
 from weir.wire.unsigned import Unsigned8
 
@@ -63,8 +64,8 @@ class Granted:
     """A lease of messages [offset, next_offset); `fence` 0 and nothing in it when time ran out.
 
     With `runs`, of these messages only those of the runs [first, next) are granted, whatever else
-    the batches hold. `deadline` is a stamp, and so is `stamp`, the time of the grant: what has
-    expired by then is not to be handled any more. `attempts` counts how often these messages were
+    the batches hold. `deadline` is a stamp, and so is `stamp`, the time of the grant, which lies
+    `ahead_ms` ahead of the leader's wall clock. `attempts` counts how often these messages were
     tried, this time included.
     """
 
@@ -77,6 +78,14 @@ class Granted:
     stamp: int = 0
     runs: tuple[tuple[int, int], ...] = ()
     batches: tuple[Buffer, ...] = ()
+    ahead_ms: int = 0
+
+    @property
+    def granted_ms(self) -> int:
+        """When it was granted by the leader's wall clock, in ms since 1970: what has expired by
+        then is not to be handled any more.
+        """
+        return milliseconds_of(self.stamp) - self.ahead_ms
 
 
 class Withdraw(Control, frozen=True, array_like=True):

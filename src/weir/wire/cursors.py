@@ -30,8 +30,10 @@ class TakeTurn(Control, frozen=True, array_like=True):
 
 
 class Turn(Control, frozen=True, array_like=True):
-    """The turn, until `deadline`, a stamp: all below `offsets` is done. `attempts` counts the turns
-    that began here, this one included. `fence` 0: time ran out, and it is another's.
+    """The turn, until `deadline`, a stamp by the leader's wall clock: all below `offsets` is done.
+
+    `attempts` counts the turns that began here, this one included. `fence` 0: time ran out, and it
+    is another's.
     """
 
     fence: Natural
@@ -57,7 +59,7 @@ class MoveCursor(Control, frozen=True, array_like=True):
 
 
 class Moved(Control, frozen=True, array_like=True):
-    """The cursor is durable on a majority, and the turn lasts until `deadline`, a stamp."""
+    """The cursor is durable on a majority, and the turn lasts until `deadline`, as of `Turn`."""
 
     deadline: Natural
 

@@ -49,6 +49,8 @@ class FakeBroker:
         self.returned: list[m.Nack] = []
         self.producers = self.stamp = 0
         self.wall_ms = 1_700_000_000_000
+        #: The stamp of grants, and by how much it is ahead of the time.
+        self.granted_at = 0, 0
         self.port = 0
         #: Whether it has met its set.
         self.met = True
@@ -258,9 +260,11 @@ class FakeBroker:
             self._reply(fetched, frame, writer)
             return
         self.granted[group] = behind
+        stamp, ahead_ms = self.granted_at
         granted = m.Granted(
-            request.address, (offset + 1) * bool(views), 1 << 40, offset, behind, 1, batches=views
-        )
+            request.address, (offset + 1) * bool(views), 1 << 40, offset, behind, 1, stamp,
+            batches=views, ahead_ms=ahead_ms,
+        )  # fmt: skip
         self._reply(granted, frame, writer)
 
 

@@ -38,7 +38,7 @@ def test_a_batch_goes_out_and_comes_in_uncopied() -> None:
     ("reply", "opcode"),
     [
         (m.Fetched(ADDRESS, 0, 2, 2, (b"first", b"second")), Opcode.FETCH),
-        (m.Granted(ADDRESS, 1, 2, 0, 2, 1, 7, ((0, 1),), (b"first", b"second")), Opcode.PULL),
+        (m.Granted(ADDRESS, 1, 2, 0, 2, 1, 7, ((0, 1),), (b"first", b"second"), 9), Opcode.PULL),
     ],
 )
 def test_batches_of_a_reply_are_not_joined(reply: m.Reply, opcode: Opcode) -> None:

@@ -193,9 +193,10 @@ class Grants:
             reached = pick.first if failure else min(reading.reached(payloads), behind)
             if reached > first:
                 some = tuple((a, min(b, reached)) for a, b in runs if a < reached)
+                ahead_ms = milliseconds_of(record.stamp) - self._ground.time.wall_ms()
                 reply = Granted(
                     waiter.request.address, index, record.deadline, first, some[-1][1], attempts,
-                    record.stamp, some if len(some) > 1 else (), tuple(payloads),
+                    record.stamp, some if len(some) > 1 else (), tuple(payloads), max(ahead_ms, 0),
                 )  # fmt: skip
                 self._outbox.reply(waiter.caller, reply)
             else:

@@ -162,6 +162,13 @@ class Turns:
             raise UnknownCluster(f"cluster {name!r} never had a turn here")
         return cursor
 
+    def _by_wall(self, record: CursorTaken | CursorMoved) -> int:
+        """Return a deadline as consumers are told it, who learn the time by it: stamps may be ahead
+        of that, and what is to be handled expires by the time.
+        """
+        now = stamp_at(self._time.wall_ms())
+        return min(record.deadline, now + record.deadline - record.stamp)
+
     def _deadline(self, duration_ms: int) -> tuple[int, int]:
         stamp = self._intake.clock.stamp(self._time.wall_ms())
         return stamp, stamp_at(milliseconds_of(stamp) + duration_ms)
@@ -181,7 +188,7 @@ class Turns:
             self._release(record.consumer)
         elif given:
             cursor = self._state.cursors[record.cluster]
-            turn = Turn(index, record.deadline, cursor.offsets, cursor.attempts)
+            turn = Turn(index, self._by_wall(record), cursor.offsets, cursor.attempts)
             self._outbox.reply(waiter.caller, turn)
         elif self._draining:
             self._outbox.refuse(waiter.caller, _stopping())
@@ -199,7 +206,7 @@ class Turns:
         if caller is None:
             return
         if kept:
-            self._outbox.reply(caller, Moved(record.deadline))
+            self._outbox.reply(caller, Moved(self._by_wall(record)))
         else:
             done = cursor is not None and cursor.was_done(record.fence, record.offsets, ending)
             self._outbox.refuse(caller, _over(record.fence, done))

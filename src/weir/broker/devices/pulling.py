@@ -12,7 +12,6 @@ from weir.broker.outbox import Outbox
 from weir.codec.fields import Buffer
 from weir.errors import BadBatch, OffsetOutOfRange, UnknownTopic
 from weir.model.limits import DEVICE_BODY_BYTES_MAX
-from weir.model.stamp import milliseconds_of
 from weir.order.clock import Time
 from weir.wire import messages as m
 from weir.wire.deliveries import PULL_BYTES_MIN, Delivery, DeviceExtend, DevicePull
@@ -105,7 +104,7 @@ class Pulling:
         if reply.next_offset > reply.offset:
             subscription.rest = Rest(
                 partition, reply.fence, reply.attempts, reply.offset, reply.next_offset,
-                until_ms, reply.stamp, reply.runs,
+                until_ms, reply.granted_ms, reply.runs,
                 self._time.monotonic_ms() + subscription.request.lease_ms,
             )  # fmt: skip
             self._hand_out(receiver, subscription, subscription.rest, reply.batches)
@@ -150,7 +149,7 @@ class Pulling:
         assert wanted is not None
         try:
             room = _room(wanted) - PULL_BYTES_MIN
-            now_us = milliseconds_of(rest.stamp) * 1000
+            now_us = rest.granted_ms * 1000
             taken = take(batches, *rest.run, self._most(subscription), room, now_us)
         except BadBatch:
             taken = Taken()

@@ -25,7 +25,7 @@ IN_HAND_BYTES = 128
 class Rest:
     """What is left of a grant that one reply did not take: the next pulls get it first, until
     monotonic time `until_ms`. Of [next, behind) the `runs` are granted, and what had not expired
-    by the grant's `stamp` is handed out. The lease ends at `lease_ends_ms`, or just before.
+    by `granted_ms` is handed out. The lease ends at `lease_ends_ms`, or just before.
     """
 
     partition: int
@@ -34,7 +34,7 @@ class Rest:
     next: int
     behind: int
     until_ms: int
-    stamp: int = 0
+    granted_ms: int = 0
     runs: tuple[tuple[int, int], ...] = ()
     lease_ends_ms: int = 0
 

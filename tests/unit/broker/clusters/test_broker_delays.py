@@ -225,6 +225,20 @@ def test_a_long_poll_ends_by_the_time_where_stamps_are_ahead_of_it(desk: Desk) -
         assert [o for reply in replies for o in desk.offsets(reply)] == offsets
 
 
+def test_a_grant_says_when_it_was_made_by_the_time(desk: Desk) -> None:
+    """What has expired by then is left out by its consumer: not what expires a second later."""
+    desk.publish(None, None, seen=stamp_at(desk.rig.time.wall_ms() + 900))
+    for _ in range(2):
+        granted = desk.rig.answer(1, desk.pull(1))
+        assert milliseconds_of(granted.stamp) > desk.rig.time.wall_ms()
+        assert granted.granted_ms == desk.rig.time.wall_ms()
+        desk.rig.time.pass_ms(450)
+    desk.rig.time.pass_ms(900)
+    desk.publish(None)
+    granted = desk.rig.answer(1, desk.pull())
+    assert (granted.ahead_ms, granted.granted_ms) == (0, desk.rig.time.wall_ms())
+
+
 def test_readers_see_delayed_messages_at_once(desk: Desk) -> None:
     desk.publish(5_000)
     fetched = desk.rig.answer(1, m.Fetch(desk.info.addresses[0], 0, 1 << 20))

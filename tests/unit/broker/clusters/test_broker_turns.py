@@ -11,7 +11,7 @@ from weir.broker.events import Closed
 from weir.broker.state.cursors import Cursors
 from weir.errors import BadRequest, Overloaded, StaleGrant, UnknownCluster
 from weir.model.clusters import Mode
-from weir.model.stamp import stamp_at
+from weir.model.stamp import milliseconds_of, stamp_at
 from weir.wire import administration as a
 from weir.wire import messages as m
 
@@ -366,3 +366,14 @@ def test_a_turn_that_cannot_be_proposed_is_refused_and_goes_to_the_next(
         line.rig.tick()
         assert refused(line.reply(2, waiting), Overloaded)
     assert line.take(3).fence > 0
+
+
+def test_consumers_learn_the_time_also_where_stamps_are_ahead_of_it(line: Line) -> None:
+    line.stamps_ahead(900)
+    turn = line.take(1)
+    ends_ms = line.rig.time.wall_ms() + LEASE_MS
+    assert 0 <= ends_ms - milliseconds_of(turn.deadline) <= 1
+    line.rig.time.pass_ms(10)
+    kept = line.move(1, turn.fence, 1, 0, 0)
+    assert isinstance(kept, m.Moved)
+    assert 0 <= ends_ms + 10 - milliseconds_of(kept.deadline) <= 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from weir.model.stamp import stamp_at
 from weir.wire import administration as a
 from weir.wire import messages as m
 from weir.wire.deliveries import PULL_BYTES_MIN
@@ -18,12 +19,13 @@ class Post:
         self.doors, self.rig = doors, doors.rig
         doors.subscribed()
 
-    def publish(self, *delays_ms: int, column: str) -> None:
+    def publish(self, *delays_ms: int, column: str, ahead_ms: int = 0) -> None:
         now = self.rig.time.wall_ms()
+        seen = stamp_at(now + ahead_ms)
         times = [delay and (now + delay) * 1000 for delay in delays_ms]
         values = [b"%d" % n for n in range(len(times))]
         doors = self.doors
-        batch = self.rig.batch(doors.info, doors.grant, 0, *values, **{column: times})
+        batch = self.rig.batch(doors.info, doors.grant, 0, *values, seen=seen, **{column: times})
         assert isinstance(self.rig.answer(1, batch), m.Confirm)
 
     def cursor(self) -> int:
@@ -44,6 +46,15 @@ def test_expired_messages_are_left_out_and_done(post: Post) -> None:
     assert (delivery.offsets, delivery.values) == ([0, 2], [b"0", b"2"])
     assert post.doors.ack(delivery) == 0
     assert post.cursor() == 5
+
+
+def test_messages_expire_by_the_time_where_stamps_are_ahead_of_it(post: Post) -> None:
+    post.publish(500, 100, column="expires", ahead_ms=900)
+    post.rig.time.pass_ms(100)
+    delivery = post.doors.pull()
+    assert delivery.offsets == [0]
+    assert post.doors.ack(delivery) == 0
+    assert post.cursor() == 2
 
 
 def test_a_grant_of_nothing_but_expired_messages_brings_nothing(post: Post) -> None:
