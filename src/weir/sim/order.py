@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from weir.model.clusters import Mode
 from weir.model.stamp import milliseconds_of
 from weir.sim.history import Ack, Grant, History
+from weir.testing.simulator.world import EPOCH_MS, MS
 
 Place = tuple[int, str]
 
@@ -73,12 +74,14 @@ class OrderedOnce:
 
 
 class NotBeforeDue:
-    """No message is granted under a stamp that lies before its time."""
+    """No message is granted before its time, by the grant's stamp or, where clocks are right, by
+    when it came.
+    """
 
     name = "NotBeforeDue"
 
     def check(self, history: History) -> Iterator[str]:
-        """Compare the stamps of grants with when their messages are due."""
+        """Compare grants with when their messages are due."""
         if not history.dues:
             return
         dues: dict[tuple[int, int], int] = {}
@@ -87,8 +90,11 @@ class NotBeforeDue:
                 if value in history.dues:
                     dues[seen.partition, offset] = history.dues[value]
         for grant in history.grants:
+            granted_ms = milliseconds_of(grant.stamp)
+            if not history.skewed:
+                granted_ms = min(granted_ms, EPOCH_MS + grant.arrived // MS)
             for offset in range(grant.first, grant.behind) if grant.stamp else ():
-                early = dues.get((grant.partition, offset), 0) - milliseconds_of(grant.stamp)
+                early = dues.get((grant.partition, offset), 0) - granted_ms
                 if early > 0:
                     yield f"{offset} of {grant.partition} was granted {early} ms before it was due"
 

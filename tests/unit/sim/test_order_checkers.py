@@ -8,6 +8,7 @@ from weir.model.clusters import Mode
 from weir.model.stamp import stamp_at
 from weir.sim.history import Ack, Grant, History, Return, Seen
 from weir.sim.order import KeyOrder, NotBeforeDue, OrderedOnce
+from weir.testing.simulator.world import EPOCH_MS, MS
 
 PLACE = (1, "c")
 
@@ -77,6 +78,16 @@ def test_the_stamp_of_a_grant_lies_at_or_behind_the_time_that_is_due() -> None:
     assert not [*NotBeforeDue().check(found)]
     found.grants = [grant(1, 0, 4, 10, stamp=stamp_at(499))]
     assert len([*NotBeforeDue().check(found)]) == 1
+
+
+@pytest.mark.parametrize(("arrived_ms", "skewed"), [(499, False), (499, True), (500, False)])
+def test_a_grant_comes_at_or_behind_the_time_that_is_due(arrived_ms: int, skewed: bool) -> None:
+    found = history(Mode.SHARED)
+    found.skewed = skewed
+    found.dues = {b"2": EPOCH_MS + 500}
+    found.grants = [grant(1, 0, 4, arrived_ms * MS, stamp=stamp_at(EPOCH_MS + 900))]
+    early = arrived_ms < 500 and not skewed
+    assert [*NotBeforeDue().check(found)] == ["2 of 1 was granted 1 ms before it was due"] * early
 
 
 def test_the_client_hands_out_nothing_behind_what_it_has_given_back() -> None:

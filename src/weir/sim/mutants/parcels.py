@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from weir.broker.clusters.picking import Ground
+from weir.model.stamp import milliseconds_of
 from weir.sim.mutants.planting import Patch, mutant
-from weir.sim.shape import NODE_PARCELS
+from weir.sim.shape import EVEN_PARCELS, NODE_PARCELS
 
 #: One node, and nothing in total order, whose stamps may run ahead of the time.
 SHAPE = replace(NODE_PARCELS, parcels=(60,), ordered=(0,), takers=(0,), scatterers=(0,), rots=(0,))
@@ -38,3 +40,15 @@ def delays_count_from_this_machines_clock(patch: Patch) -> None:
 def delays_follow_a_wall_clock_that_jumps(patch: Patch) -> None:
     """What the clock of the broker says now is counted by a clock that is never set back."""
     patch.source("weir.client.clock", "passed = max(steadily, by_wall)", "passed = by_wall")
+
+
+@mutant(seed=344039898, breaks={"Delivered"}, shape=EVEN_PARCELS)
+def delays_end_by_stamps(patch: Patch) -> None:
+    """What is due is so by the leader's wall clock, which stamps may be ahead of."""
+    honest = Ground.due_ms
+
+    def due_ms(self: Ground) -> int:
+        honest(self)
+        return milliseconds_of(self.clock.last)
+
+    patch.setattr(Ground, "due_ms", due_ms)
